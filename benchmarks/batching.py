@@ -169,7 +169,7 @@ def main() -> None:
                     lambda constraint=constraint, width=width: together(model, constraint, width, arguments.max_tokens)
                 )
                 if not all(is_member(constraint, result) for result in found):
-                    sys.exit(f"{name}, {width} workers: an output is not a member of the grammar")
+                    sys.exit(f"{name}, {width} workers: an output is not a string of the grammar")
                 same = sum(one.tokens == two.tokens for one, two in zip(expected, found, strict=False))
                 rates[width].append((before, after))
                 notes[width] = f"{same} of {min(width, COMPARED)}"

@@ -1,10 +1,8 @@
 """Caches by content: in memory within a bound in bytes, and on disk for the next process.
 
-In memory, what was made from equal input before is handed out again.
-
-On disk, a cache may fail, never the program: a missing, damaged or unwritable entry is a miss.  Entries are raw bytes
-with a checksum (no pickle: reading one runs nothing), written to a temporary file and renamed, so that a reader sees
-a whole entry or none.  The folder is capped in bytes; the entries used longest ago go first.  It is
+On disk, a missing, damaged or unwritable entry is a miss and never an error. Entries are raw bytes with a checksum (no
+pickle: reading one runs nothing), written to a temporary file and renamed, so that a reader sees a whole entry or none.
+The folder is capped in bytes; the least recently used entries go first. It is
 ``$STRUCTGEN_CACHE``, or ``structgen`` in the user's cache folder; ``STRUCTGEN_CACHE=`` (empty) turns it off.
 """
 
@@ -33,7 +31,7 @@ _ABANDONED_AFTER_S = 3600
 
 
 def folder() -> Path | None:
-    """The folder of the cache, which need not exist; None where it is turned off or there is no home."""
+    """The folder of the cache, which may not exist; None if the cache is off or there is no home folder."""
     chosen = os.environ.get("STRUCTGEN_CACHE")
     if chosen is not None:
         return Path(chosen) if chosen else None
@@ -48,7 +46,7 @@ def folder() -> Path | None:
 
 
 def fetch(kind: str, key: str) -> bytes | None:
-    """Return the payload kept under ``kind`` and ``key``, or None where there is none that is whole."""
+    """Return the payload stored under ``kind`` and ``key``; None if there is no intact entry."""
     where = folder()
     if where is None:
         return None
@@ -61,14 +59,14 @@ def fetch(kind: str, key: str) -> bytes | None:
         if head != _MAGIC + _checksum(payload):
             path.unlink()
             return None
-        os.utime(path)  # used now: the last to be removed
+        os.utime(path)  # most recently used: removed last
     except OSError:
         return None
     return payload
 
 
 def keep(kind: str, key: str, payload: bytes) -> bool:
-    """Keep ``payload`` under ``kind`` and ``key``; False where it could not be kept."""
+    """Store ``payload`` under ``kind`` and ``key``; False on failure."""
     where = folder()
     if where is None or len(payload) > MAX_ENTRY_BYTES:
         return False
@@ -96,7 +94,7 @@ def _checksum(payload: bytes) -> bytes:
 
 
 def _prune(where: Path, *, spare: Path) -> None:
-    """Remove the entries used longest ago until the folder is within its cap; files of dead writers too."""
+    """Remove abandoned files, and the least recently used entries until the folder is within its cap."""
     entries, total = [], 0
     now = time.time()
     for path in where.iterdir():
@@ -123,7 +121,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """What a cache has done and holds: calls of ``get`` that found something or not, entries, estimated bytes."""
+    """Statistics of a cache: hits and misses of ``get``, entries, estimated bytes."""
 
     hits: int
     misses: int
@@ -132,7 +130,7 @@ class CacheInfo:
 
 
 class ContentCache(Generic[Value]):
-    """The values used last, as many as fit.  Values must be immutable; threads may share the cache.
+    """The most recently used values that fit. Values must be immutable; threads may share the cache.
 
     >>> cache: ContentCache[str] = ContentCache(max_bytes=100)
     >>> cache.put("a", "one", size=60)
@@ -144,13 +142,13 @@ class ContentCache(Generic[Value]):
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._held: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()  # the one used last at the end
+        self._held: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()  # most recently used last
         self._bytes = 0
         self._hits = 0
         self._misses = 0
 
     def get(self, key: Hashable) -> Value | None:
-        """The value kept for ``key``, if it is still there."""
+        """The value of ``key``, if it is still cached."""
         with self._lock:
             held = self._held.get(key)
             if held is None:
@@ -161,7 +159,7 @@ class ContentCache(Generic[Value]):
             return held[0]
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
-        """Keep a value that takes about ``size`` bytes with its key; more than fits at all is not kept."""
+        """Cache a value; ``size`` is its bytes with its key, about. A value larger than the cache is not cached."""
         if size > self._max_bytes:
             return
         with self._lock:
@@ -173,12 +171,12 @@ class ContentCache(Generic[Value]):
                 self._bytes -= dropped
 
     def clear(self) -> None:
-        """Drop all values; the counts go on."""
+        """Drop all values, but not the counts."""
         with self._lock:
             self._held.clear()
             self._bytes = 0
 
     def info(self) -> CacheInfo:
-        """Counts and sizes at this moment."""
+        """Counts and sizes now."""
         with self._lock:
             return CacheInfo(self._hits, self._misses, len(self._held), self._bytes)

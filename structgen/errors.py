@@ -6,17 +6,16 @@
     ├── GrammarError (ValueError)              the description of the language is at fault
     │   ├── GrammarSyntaxError                 it does not parse; has the text and the span
     │   ├── UnsupportedFeature                 a named keyword or construct is refused
-    │   └── UnsatisfiableGrammar               no string belongs to the language
+    │   └── UnsatisfiableGrammar               no string matches
     ├── LimitExceeded (ValueError)             a counted bound of ``Limits`` was reached
     ├── VocabularyError (ValueError)           the tokens are malformed or cannot spell the language
     ├── ModelError (RuntimeError)              a model cannot be found, fetched or loaded
-    ├── GenerationError (RuntimeError)         decoding cannot go on
-    │   ├── BudgetError                        the token budget is below the shortest member
-    │   └── ValidationFailed                   what a program's own checks refuse comes again and again
+    ├── GenerationError (RuntimeError)         decoding cannot continue
+    │   ├── BudgetError                        the token budget is below the shortest valid output
+    │   └── ValidationFailed                   the checks of a program refuse every value tried
     └── ProgramError (TypeError)               a program is written or called wrongly
 
-A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The parts are attributes too, so a
-program need not parse the text.
+A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The parts are attributes too.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class StructgenError(Exception):
     """Base of all errors of this package.
 
     Attributes:
-        subject: what the message is about, for instance ``"regex"`` or ``"json schema #/properties/a"``.
+        subject: the object at fault, for instance ``"regex"`` or ``"json schema #/properties/a"``.
         problem: what is wrong with it.
         evidence: what was found, or ``""``.
         remedy: what to do about it, or ``""``.
@@ -95,11 +94,11 @@ class GrammarSyntaxError(GrammarError):
 
 
 class UnsupportedFeature(GrammarError):
-    """A keyword or construct that is refused by name rather than ignored.
+    """A keyword or construct is refused by name rather than ignored.
 
     Attributes:
         feature: the keyword or construct.
-        where: JSON Pointer (``#/...``), ``line:column`` or character offset of its place.
+        where: JSON Pointer (``#/...``), ``line:column`` or character offset.
     """
 
     def __init__(self, subject: str, feature: str, *, where: str, problem: str, remedy: str = "") -> None:
@@ -109,14 +108,14 @@ class UnsupportedFeature(GrammarError):
 
 
 class UnsatisfiableGrammar(GrammarError):
-    """No string belongs to the language."""
+    """No string matches the grammar."""
 
 
 class LimitExceeded(StructgenError, ValueError):
     """A counted bound was reached.
 
     Attributes:
-        limit: the name of the field of ``Limits``, or of the argument, that states it.
+        limit: the name of the field of ``Limits``, or of the argument.
         maximum: its value.
     """
 
@@ -140,15 +139,15 @@ class ModelError(StructgenError, RuntimeError):
 
 
 class GenerationError(StructgenError, RuntimeError):
-    """Decoding cannot go on."""
+    """Decoding cannot continue."""
 
 
 class BudgetError(GenerationError):
-    """``max_tokens``, or the slots of a canvas, are fewer than the shortest member of the language takes.
+    """``max_tokens``, or the slots of a canvas, are fewer than the shortest valid output needs.
 
     Attributes:
         budget: the tokens that were allowed.
-        needed: the tokens that the shortest known member takes.
+        needed: the tokens of the shortest known output.
     """
 
     def __init__(self, *, budget: int, needed: int, evidence: str = "", name: str = "max_tokens") -> None:
@@ -163,11 +162,11 @@ class BudgetError(GenerationError):
 
 
 class ValidationFailed(GenerationError):
-    """Every value that was tried violates a check that no grammar can express.
+    """Every value tried violates a check that no grammar can express.
 
     Attributes:
         place: the field, ``""`` for the whole value.
-        violations: the values that were tried, as text, each with what is wrong with it.
+        violations: the values tried, as text, each with its problem.
     """
 
     def __init__(self, place: str, violations: Sequence[tuple[str, str]]) -> None:
@@ -209,4 +208,4 @@ def caret(text: str, span: tuple[int, int], *, width: int = 72) -> str:
 
 
 class DraftWarning(UserWarning):
-    """A drafter failed and is not asked any more; the output is not affected."""
+    """A drafter failed and is no longer used; the output is not affected."""

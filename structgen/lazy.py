@@ -1,7 +1,7 @@
-"""Names that are imported when they are first used, listed once: in the stub beside a module.
+"""Names imported on first use, listed once, in the stub beside a module.
 
 A stub such as ``structgen/samplers.pyi`` says ``from structgen.decode.sampling.smc import SMC as SMC``.  Type checkers
-and editors read it, and so does :func:`lazy_names` at run time: there is no second list to keep.
+and editors read it, and so does :func:`lazy_names` at run time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["lazy_names", "stub_names"]
 
 
 def lazy_names(module: str, file: str, *, kept: Collection[str] | None = None) -> tuple[Any, Any]:
-    """Return ``__getattr__`` and ``__dir__`` for a module whose names stand in its stub.
+    """Return ``__getattr__`` and ``__dir__`` for a module whose names are listed in its stub.
 
     Args:
         module: its ``__name__``.
         file: its ``__file__``; the stub has the same path with the suffix ``.pyi``.
-        kept: the names that belong here; None: all.  The others have moved to the module that the stub names: they
-            still work, with a ``DeprecationWarning`` that says the new place.
+        kept: the names that belong here; None: all. The others have moved to the module that the stub names; they still
+            work, with a ``DeprecationWarning``.
     """
     sources: dict[str, tuple[str, str]] = {}
 
@@ -33,11 +33,11 @@ def lazy_names(module: str, file: str, *, kept: Collection[str] | None = None) -
         return sources
 
     def get(name: str) -> Any:
-        """Import a name from the module that the stub says, and keep it."""
+        """Import a name from the module in the stub, and cache it."""
         if name.startswith("__") or name not in read():
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         source, original = read()[name]
-        if source in (module, f"{module}.{name}"):  # a submodule, which its import makes an attribute
+        if source in (module, f"{module}.{name}"):  # a submodule: its import sets the attribute
             return importlib.import_module(f"{module}.{name}")
         value = getattr(importlib.import_module(source), original)
         if kept is not None and name not in kept:
@@ -53,8 +53,8 @@ def lazy_names(module: str, file: str, *, kept: Collection[str] | None = None) -
 
 
 def stub_names(stub: Path) -> dict[str, tuple[str, str]]:
-    """Return the module that each name of a stub comes from, and what it is called there."""
-    import ast  # only where a name is looked up
+    """Return the module of each name of a stub, and its name there."""
+    import ast  # needed only for the first look-up
 
     return {
         alias.asname or alias.name: (statement.module or "", alias.name)

@@ -73,7 +73,7 @@ class SourceOptions:
     bounds: dict[str, int | None]
 
     def take_path(self, paths: tuple[str, ...], *names: str) -> tuple[str | None, ...]:
-        """Distribute the positional arguments over ``names``, of which ``--regex`` replaces the first.
+        """Distribute the positional arguments over ``names``; ``--regex`` replaces the first.
 
         Raises:
             click.UsageError: there are too few or too many.

@@ -90,7 +90,7 @@ def _run_source(
         )
     prompt = request.read_prompt(path)
     if click.get_current_context().get_parameter_source("whitespace") is ParameterSource.DEFAULT:
-        # White space takes slots, each of which runs in each pass; where tokens are written one by one, it costs none.
+        # White space takes slots; each runs in each pass; where tokens are written one by one, it costs none.
         source = replace(source, whitespace="compact")
     read = read_source(path, source)
     compile_source(read)  # refuses what is wrong before a model is loaded

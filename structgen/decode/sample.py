@@ -46,7 +46,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     chat: bool = True,
     limits: Limits | None = None,
 ) -> Samples:
-    """Draw members of ``grammar`` as answers to ``prompt``, each with a weight.
+    """Sample strings of ``grammar`` as answers to ``prompt``, each with a weight.
 
     The target is the model's distribution given that the output is a member of at most ``max_tokens`` tokens, times
     what the potentials say of it.  ``sampler.lossless`` tells whether the weights are those of the target.

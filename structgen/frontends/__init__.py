@@ -1,1 +1,1 @@
-"""What people write, compiled to the grammar IR: one package for each notation, and loading by suffix."""
+"""From regexes, schemas, grammars and types to the IR: one package per notation, and loading by suffix."""

@@ -1,8 +1,8 @@
-"""Proofs that two regular languages have no text in common.
+"""Proofs that two regular languages have no string in common.
 
-Both are read as nondeterministic automata over code points, made lazily by partial derivatives (Antimirov 1996), and
-their product is searched for a common text.  What is hard to follow, large counters and complements, is replaced by
-something larger, so a proof is certain and a missing one says nothing.
+Both become nondeterministic automata over code points, made lazily by partial derivatives (Antimirov 1996), and their
+product is searched for a common string. Large counters and complements are over-approximated, so a proof is certain and
+a missing proof says nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from structgen.grammar.nodes import (
 __all__ = ["are_disjoint"]
 
 _FUEL: Final = 4_000
-"""Pairs of states that are looked at."""
+"""The limit on visited pairs of states."""
 _COUNTED: Final = 6
-"""Rounds of a repetition that are told apart."""
+"""The limit on counted rounds of a repetition."""
 _END: Final = 0
 
 _Ranges: TypeAlias = tuple[tuple[int, int], ...]
@@ -37,7 +37,7 @@ _Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 @lru_cache(maxsize=4096)
 def are_disjoint(one: Grammar, other: Grammar) -> bool:
-    """Whether ``one`` and ``other``, regular terms over text, are proved to have no member in common.
+    """Whether ``one`` and ``other``, regular terms over text, are proved to have no string in common.
 
     Complexity: bounded by a constant number of steps.
 
@@ -60,11 +60,11 @@ def are_disjoint(one: Grammar, other: Grammar) -> bool:
 
 
 class _Unknown(Exception):
-    """A term is not understood here, or takes too long."""
+    """A term is not supported here, or takes too long."""
 
 
 class _CodePointAutomaton:
-    """A term as an automaton; a state is a term that is to be read, followed by a state."""
+    """A term as an automaton; a state is a term to read next, followed by a state."""
 
     def __init__(self, term: Grammar) -> None:
         self._cells: list[tuple[Grammar, int] | None] = [None]
@@ -81,7 +81,7 @@ class _CodePointAutomaton:
         return found
 
     def look(self, state: int) -> tuple[bool, list[tuple[_Ranges, int]]]:
-        """Whether a text may end in ``state``, and its transitions: code points and the next state."""
+        """Whether ``state`` accepts, and its transitions: code points and the next state."""
         found = self._found.get(state)
         if found is None:
             found = self._found[state] = self._expand(state)
@@ -105,7 +105,7 @@ class _CodePointAutomaton:
         return accepts, edges
 
     def _read(self, term: Grammar, rest: int, edges: list[tuple[_Ranges, int]]) -> list[int]:
-        """Add the transitions of one term; return the states that are reached without reading."""
+        """Add the transitions of one term; return the states reached without reading."""
         match term:
             case Literal(data=data):
                 return self._literal(data, rest, edges)

@@ -1,13 +1,13 @@
-"""Text without a notation of its own: any text up to a stop, and what can be quoted from a document.
+"""Free text: any text up to a stop string, and quotations from a document.
 
-The first occurrence of a stop is the one that ends first.  Texts that hold none are ``~(any* stop any*)``, and texts
-that end with the first one are ``any* stop & ~(any* stop any+)``: terms of boolean operators, whose states the engine
-makes as they are met.  (A chain of the states of Knuth, Morris and Pratt as rules has the same members, and a first
-mask that takes a hundred times as long with 128,000 tokens.)
+The first occurrence of a stop is the one that ends first. Strings without a stop are ``~(any* stop any*)``, and strings
+that end with the first one are ``any* stop & ~(any* stop any+)``: boolean terms, whose states the engine makes on
+demand. (The Knuth-Morris-Pratt automaton as rules has the same language, but its first mask takes a hundred times as
+long with 128,000 tokens.)
 
-For quotations, each suffix of the document is a term that holds the next shorter one, so all of them together are
-linear in size.  The engine follows all suffixes that are still possible at once; the sets of them that it meets are
-the states of the suffix automaton, of which only those are made that an output leads to.
+For quotations, each suffix of the document is a term that contains the next shorter one, so their size is linear in
+all. The engine follows all suffixes that are still possible at once: their sets are the states of the suffix automaton,
+made on demand.
 
 Source: A. Blumer, J. Blumer, D. Haussler, A. Ehrenfeucht, M. T. Chen and J. Seiferas, "The smallest automaton
 recognizing the subwords of a text" (1985).
@@ -41,21 +41,21 @@ from structgen.grammar.nodes import (
 __all__ = ["Unit", "any_text", "occurrences", "substring_of", "substrings"]
 
 Unit: TypeAlias = Literal_["word", "character", "line"]
-"""What a quotation is made of."""
+"""The unit of a quotation."""
 
 
 def substring_of(document: str, unit: Unit = "word") -> Grammar:
-    r"""The texts, but for the empty one, that stand in ``document``: what may be quoted from it.
+    r"""The non-empty quotations from ``document``.
 
     Args:
         document: any text.
         unit: quotations are runs of whole words, characters or lines.  A word is a run of letters, digits, marks and
-            underscores, and a quotation of words neither begins nor ends with white space; one of lines holds the line
-            breaks between them, not the last one.
+            underscores, and a quotation of words neither begins nor ends with white space. A quotation of lines has the
+            line breaks between them, but not the last one.
 
     Raises:
-        TypeError: ``document`` is no text.
-        ValueError: there is nothing in it to quote, it holds a lone surrogate, or there is no such unit.
+        TypeError: ``document`` is not a ``str``.
+        ValueError: it has nothing to quote or has a lone surrogate, or the unit is unknown.
 
     Complexity:
         O(n) terms for n characters; the engine makes O(n) states at most.
@@ -77,16 +77,16 @@ def substring_of(document: str, unit: Unit = "word") -> Grammar:
 
 
 def substrings(text: str, *, whole_words: bool = True, spell: Callable[[str], str] = str) -> Grammar:
-    """The texts, but for the empty one, that occur in ``text``.
+    """The non-empty substrings of ``text``.
 
     Args:
         text: any text.
-        whole_words: only those that neither begin nor end with white space or within a word.  A word is a run of
+        whole_words: only substrings that neither begin nor end with white space or within a word.  A word is a run of
             letters, digits, marks and underscores.
-        spell: how parts of the text are written; that of two parts joined must be that of both, joined.
+        spell: how parts of the text are written; it must distribute over concatenation.
 
     Raises:
-        ValueError: it holds a lone surrogate, which cannot be written.
+        ValueError: it has a lone surrogate.
 
     Complexity:
         O(n) terms for n characters; the engine makes O(n) states at most.
@@ -100,14 +100,14 @@ def substrings(text: str, *, whole_words: bool = True, spell: Callable[[str], st
 
 
 def _line_bounds(text: str) -> tuple[list[int], list[int]]:
-    """Where lines start and end; an empty line is quoted only with others."""
+    """The starts and ends of lines; an empty line is quoted only with others."""
     breaks = [at for at, character in enumerate(text) if character == "\n"]
     starts = [0, *(at + 1 for at in breaks)]
     return [at for at in starts if at < len(text)], [at for at in [*breaks, len(text)] if at > 0]
 
 
 def _quotations(text: str, starts: list[int], ends: list[int], spell: Callable[[str], str]) -> Grammar:
-    """The texts, but for the empty one, from one of ``starts`` to one of ``ends``."""
+    """The non-empty strings from one of ``starts`` to one of ``ends``."""
     is_start, is_end = set(starts), set(ends)
     suffixes: list[Grammar] = []
     pieces: dict[str, Grammar] = {}  # each once
@@ -119,16 +119,16 @@ def _quotations(text: str, starts: list[int], ends: list[int], spell: Callable[[
             piece = pieces[part] = literal(spell(part))
         if rest is not None and end in is_end:
             rest = choice_of((EPSILON, rest))
-        rest = piece if rest is None else sequence_of((piece, rest))  # the last place is an end
+        rest = piece if rest is None else sequence_of((piece, rest))  # the last position is an end
         if start in is_start:
             suffixes.append(rest)
     return choice_of(tuple(reversed(suffixes))) if suffixes else EMPTY
 
 
 def occurrences(text: str, part: str, *, whole_words: bool = True) -> Iterator[tuple[int, int]]:
-    """Where ``part`` occurs in ``text`` as a member of ``substrings``: start and end in characters, in order.
+    """The occurrences of ``part`` in ``text`` that ``substrings`` allows: start and end in characters, in order.
 
-    Occurrences may overlap; the empty text has none.
+    Occurrences may overlap; the empty string has none.
     """
     start = text.find(part) if part else -1
     while start >= 0:
@@ -159,19 +159,19 @@ def any_text(
 ) -> Grammar:
     r"""Any text, up to the first occurrence of a stop.
 
-    Where the stop is a text and follows, it stands there first: ``any_text(until=s) + s`` has every text that ends
-    with ``s`` and holds it nowhere else, each in one reading.  Where it is a grammar, the texts are those in which it
-    does not occur; a part of it at their end may then make an occurrence with what follows, so write ``with_stop``.
+    ``any_text(until=s) + s``, for a string ``s``, matches the strings that end with the first ``s``, unambiguously. If
+    the stop is a grammar, the strings are those in which it does not occur; their end may still form an occurrence with
+    the text after it, so use ``with_stop``.
 
     Args:
-        until: the stop, a text or a regular grammar without the empty text; ``None``: any text at all.
-        min: how many characters there are at least, without the stop.
-        max: how many there are at most; ``None``: any number.
-        with_stop: the stop follows, as part of the text.
+        until: the stop, a string or a regular grammar without the empty string; ``None``: no stop.
+        min: the minimum number of characters, without the stop.
+        max: the maximum; ``None``: no bound.
+        with_stop: include the stop at the end.
 
     Raises:
         TypeError: the stop is neither text nor a grammar.
-        ValueError: the bounds contain no number, the stop is empty or may be, or there is none that could follow.
+        ValueError: the bounds contain no count, the stop may be empty, or ``with_stop`` has no stop.
         GrammarError: the stop is not regular.
 
     >>> print(any_text(until="</b>"))
@@ -183,7 +183,7 @@ def any_text(
         raise ValueError(f"any_text: the bounds {min}..{max} contain no number of characters; give 0 <= min <= max")
     if until is None:
         if with_stop:
-            raise ValueError("any_text: there is no stop that could follow; say until=")
+            raise ValueError("any_text: with_stop needs a stop; give until=")
         return Repeat(ANY_CHAR, min, max)
     stop = _checked(until)
     anything = Repeat(ANY_CHAR, 0, None)
@@ -207,10 +207,10 @@ def _checked(until: Grammar | str) -> Grammar:
         )
     flat = resolve(stop, through_shared=True)
     if Nullability(dict(flat.rules))(flat.body):
-        raise ValueError("any_text: the stop may be empty, so that every text stops at once; give one that is not")
+        raise ValueError("any_text: the stop matches the empty string; give one that does not")
     return stop
 
 
 def _overlaps(stop: bytes) -> list[bytes]:
-    """What a text may not end with, for the stop after it would begin within the text: the stop less a border."""
+    """The forbidden ends of the text, which would let the stop begin within the text: the stop without a border."""
     return [stop[: len(stop) - size] for size in range(1, len(stop)) if stop[:size] == stop[len(stop) - size :]]

@@ -1,4 +1,4 @@
-"""The text of a grammar file, its places and its errors."""
+"""The text of a grammar file, with locations and errors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class GrammarSource:
     """A grammar file or text.
 
     Attributes:
-        text: what it holds.
-        name: what to call it: its path, or ``""`` for a text without one.
-        folder: where its relative imports are looked for; ``None`` if it has no place.
+        text: its content.
+        name: its path, or ``""`` without a file.
+        folder: the folder of its relative imports; ``None`` without a file.
         is_imported: whether another file imports it.
         is_builtin: whether it comes with Lark.
-        kind: what errors call it.
+        kind: its kind, for errors.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class GrammarSource:
 
     @property
     def subject(self) -> str:
-        """What errors about the whole call it."""
+        """The subject of errors about the whole text."""
         return f"{self.kind} {self.name}".rstrip()
 
     @cached_property
@@ -57,23 +57,23 @@ class GrammarSource:
 
     def where(self, position: int) -> str:
         """Return ``line:column`` of a character offset, both from 1, after the name of an imported file."""
-        return self._place(position, with_name=self.is_imported)
+        return self._location(position, with_name=self.is_imported)
 
     def subject_at(self, position: int) -> str:
-        """What errors about a place call it."""
-        return f"{self.kind} {self._place(position, with_name=bool(self.name))}"
+        """The subject of errors at a position."""
+        return f"{self.kind} {self._location(position, with_name=bool(self.name))}"
 
-    def _place(self, position: int, *, with_name: bool) -> str:
+    def _location(self, position: int, *, with_name: bool) -> str:
         line = bisect_right(self._line_starts, position)
-        place = f"{line}:{position - self._line_starts[line - 1] + 1}"
-        return f"{self.name}:{place}" if with_name else place
+        location = f"{line}:{position - self._line_starts[line - 1] + 1}"
+        return f"{self.name}:{location}" if with_name else location
 
     def syntax_error(self, span: tuple[int, int], problem: str, remedy: str = "") -> GrammarSyntaxError:
-        """Make the error for a place of the text."""
+        """Make the error for a span of the text."""
         return GrammarSyntaxError(self.subject_at(span[0]), problem, text=self.text, span=span, remedy=remedy)
 
     def refused(self, position: int, feature: str, problem: str, remedy: str) -> UnsupportedFeature:
-        """Make the error for a construct that is refused by name."""
+        """Make the error for a refused construct."""
         subject, where = self.subject_at(position), self.where(position)
         return UnsupportedFeature(subject, feature, where=where, problem=problem, remedy=remedy)
 

@@ -1,4 +1,4 @@
-"""Grammar files of any notation, told by their suffix."""
+"""Grammar files of any notation, read by suffix."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from structgen.grammar.nodes import Grammar
 __all__ = ["SUFFIXES", "load"]
 
 SUFFIXES: Final = (".lark", ".gbnf", ".ebnf", ".json")
-"""What files are called: Lark grammars, GBNF (llama.cpp), EBNF (xgrammar) and JSON Schemas."""
+"""The suffixes of Lark grammars, GBNF (llama.cpp), EBNF (xgrammar) and JSON Schemas."""
 _DEFAULT_LIMITS: Final = Limits()
 
 
 def load(path: str | Path, *, start: str | None = None, limits: Limits = _DEFAULT_LIMITS, **options: Any) -> Grammar:
-    """The texts of the grammar in a file, which is read by its suffix.
+    """Load a grammar file; the suffix selects the front end.
 
     Args:
-        path: of a Lark grammar (``.lark``), one in GBNF (``.gbnf``) or EBNF (``.ebnf``), or a JSON Schema (``.json``).
-        start: the rule to start from: ``"start"`` by default in Lark, ``"root"`` in GBNF and EBNF.
+        path: a Lark grammar (``.lark``), GBNF (``.gbnf``), EBNF (``.ebnf``) or a JSON Schema (``.json``).
+        start: the start rule, by default ``"start"`` in Lark and ``"root"`` in GBNF and EBNF.
         limits: bounds on the size of the grammar.
         options: further arguments of the front end, ``indentation`` of ``lark`` or ``policy`` of ``json_schema``.
 
     Raises:
-        GrammarError: the suffix is not known, the file cannot be read, or what the front end says of it.
+        GrammarError: the suffix is unknown, the file cannot be read, or the front end refuses it.
         LimitExceeded: it is too large.
         TypeError: the front end has no such argument.
     """
@@ -39,7 +39,7 @@ def load(path: str | Path, *, start: str | None = None, limits: Limits = _DEFAUL
     if suffix not in SUFFIXES:
         raise GrammarError(
             f"grammar {path}",
-            "its name does not tell what it is",
+            "the notation is unknown",
             evidence=f"the suffix is {file.suffix!r}" if file.suffix else "it has no suffix",
             remedy=f"call it *{', *'.join(SUFFIXES)}, or read it yourself and call the front end",
         )

@@ -1,4 +1,4 @@
-"""Combinators: terms made from terms, and the inverse of a character class."""
+"""Combinators that make terms from terms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPLICE_UP_TO: Final = 32
 
 
 def text(value: str | bytes) -> Grammar:
-    """Exactly this text; operators and front ends take a ``str`` for it, so it is needed where none of them stands.
+    """Exactly this string; needed only where no operator or front end takes the ``str`` itself.
 
     Raises:
         TypeError: ``value`` is neither text nor bytes.
@@ -35,12 +35,11 @@ def text(value: str | bytes) -> Grammar:
 def token(token: str | int) -> Grammar:
     """One special token of the vocabulary, by its text or its id.
 
-    No text matches it, and it matches no text; the vocabulary says which tokens are special when the grammar is
-    compiled.
+    No string matches it, and it matches no string. The vocabulary decides at compile time which tokens are special.
 
     Raises:
         TypeError: ``token`` is neither text nor an integer.
-        ValueError: it is empty text or a negative id.
+        ValueError: it is empty or a negative id.
 
     >>> print(token("<|tool_call|>"))
     token("<|tool_call|>")
@@ -53,7 +52,7 @@ def token(token: str | int) -> Grammar:
 
 
 def select(options: Iterable[Grammar | str | bytes]) -> Grammar:
-    """Any one of ``options``; text stands for itself.
+    """Any one of ``options``; a ``str`` or ``bytes`` is its literal.
 
     Raises:
         ValueError: there are no options.
@@ -86,20 +85,19 @@ def optional(item: Grammar | str | bytes) -> Grammar:
 
 
 def joined(items: Iterable[Grammar]) -> Grammar:
-    """The items one after the other; spliced as by ``sequence`` while that is short, else nested.
+    """The items one after the other; spliced as by ``sequence`` while short, else nested.
 
-    Growing a term item by item, or doubling it, so takes linear time, where ``sequence`` would copy it again and
-    again.
+    So growing a term item by item takes linear time; ``sequence`` would copy it at each step.
     """
     parts = list(items)
     if sum(map(_size, parts)) <= _SPLICE_UP_TO:
         return sequence(*parts)
-    kept = [part for part in parts if not (isinstance(part, nodes.Literal) and not part.data)]
-    return kept[0] if len(kept) == 1 else nodes.Sequence(kept)
+    retained = [part for part in parts if not (isinstance(part, nodes.Literal) and not part.data)]
+    return retained[0] if len(retained) == 1 else nodes.Sequence(retained)
 
 
 def either(items: Iterable[Grammar]) -> Grammar:
-    """Any one of the items, each object once; spliced while that is short, else nested."""
+    """Any one of the items, each object once; spliced while short, else nested."""
     parts = list({id(item): item for item in items}.values())
     if len(parts) == 1:
         return parts[0]
@@ -122,7 +120,7 @@ def undescribed(term: Grammar) -> Grammar:
 
 
 def with_children(node: Grammar, children: Sequence[Grammar]) -> Grammar:
-    """Return ``node`` with other children in the places of its own; the same object where none differs.
+    """Return ``node`` with ``children`` instead of its own; the same object if none differs.
 
     Raises:
         ValueError: there are more or fewer children than ``node`` has.

@@ -1,8 +1,8 @@
-"""What can be read off a term without compiling it: recursion, empty members, and rules that match nothing.
+"""Analyses of a term without compiling it: recursion, nullable rules, and rules that match nothing.
 
 The analyses of rules take a *resolved* grammar: one flat map from unique names to expressions, as
-:func:`~structgen.grammar.scopes.resolve` makes it.  Each is linear in the distinct nodes and edges and keeps its
-own stack, so depth is no concern.
+:func:`~structgen.grammar.scopes.resolve` makes it.  Each is linear in the distinct nodes and edges and keeps an
+explicit stack.
 """
 
 from __future__ import annotations
@@ -53,11 +53,10 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def is_regular(grammar: Grammar) -> bool:
-    """Whether a closed term is regular on its face.
+    """Whether a closed term is syntactically regular.
 
     It has no recursive rule, special token, set of tokens, budget of tokens, distinct term or label.
-    Such terms may be intersected and complemented.  Rules that happen to describe a regular language by recursion
-    are not looked through.
+    Such terms may be intersected and complemented. Recursive rules count as not regular even where their language is.
 
     Raises:
         GrammarError: a reference has no rule.
@@ -75,7 +74,7 @@ def _is_beyond_regular(node: Grammar) -> bool:
 
 
 def nullable_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:
-    """Return the names of the rules that the empty string belongs to.
+    """Return the names of the rules that match the empty string.
 
     Raises:
         GrammarError: a rule is recursive through a complement.
@@ -84,19 +83,19 @@ def nullable_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:
 
 
 def productive_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:
-    """Return the names of the rules that may have a member; every other rule is certainly empty.
+    """Return the names of the rules that may match a string; every other rule is certainly empty.
 
-    An intersection counts as productive when its items are, and a complement always: whether they really are
-    takes automata, and the engine decides it.
+    An intersection counts as productive when its items are, and a complement always. The engine decides both exactly,
+    with automata.
     """
     return _holding(rules, _least_fixpoint(rules, lambda node: _PRODUCTIVE[type(node)](node)))
 
 
 class Nullability:
-    """Tells whether the empty string belongs to a term over the rules given.
+    """Decides whether a term over the given rules matches the empty string.
 
     Attributes:
-        rules: the names of the nullable rules; a name that is not known counts as not nullable.
+        rules: the names of the nullable rules; an unknown name counts as not nullable.
     """
 
     def __init__(self, rules: Mapping[str, Grammar], shared: Mapping[int, bool] | None = None) -> None:
@@ -118,7 +117,7 @@ class Nullability:
         self._known |= solved
 
     def __call__(self, term: Grammar) -> bool:
-        """Whether ``term`` is nullable; linear in the nodes that were not asked about before."""
+        """Whether ``term`` is nullable; linear in the nodes that were not queried before."""
         known = self._known
         stack = [term]
         while stack:
@@ -145,7 +144,7 @@ class Nullability:
         return self._known[id(node)][1] if id(node) in self._known else None
 
     def _solve_complements(self, rules: Mapping[str, Grammar]) -> None:
-        """Decide complements first: they are not monotone, but all below them is free of recursion."""
+        """Decide complements first: they are not monotone, but nothing below them is recursive."""
         values: dict[int, bool] = {}
         for node in _all_nodes(rules.values()):
             if not isinstance(node, Complement):
@@ -195,8 +194,7 @@ _NULLABLE: Final[NodeTable[Callable[[Nullability, Any], bool | None]]] = NodeTab
 def strongly_connected(graph: Mapping[_Key, Iterable[_Key]]) -> list[list[_Key]]:
     """Return the strongly connected components of ``graph``, each before those that lead to it.
 
-    Targets that are no keys are ignored.  Members and components come in an order that depends only on the order
-    of ``graph``.
+    Targets that are no keys are ignored. The order of the result depends only on the order of ``graph``.
 
     Source: R. Tarjan, Depth-first search and linear graph algorithms, SIAM J. Comput. 1 (1972).
     """
@@ -242,8 +240,8 @@ def _combined(node: Grammar, values: list[bool]) -> bool:
 def _quorum(node: Grammar, count: int) -> tuple[int, list[int]]:
     """How much of what a node depends on must have a property for the node to have it: a threshold and weights.
 
-    A choice needs one item, other nodes need all.  A permutation needs what is required, the separator if there are
-    two members, and as many other members as are asked for; those of ``rest`` make up any number.
+    A choice needs one item, other nodes need all. A permutation needs its required items, the separator if there are
+    two items, and enough other items to reach ``min``; ``rest`` counts as any number of items.
     """
     if isinstance(node, Choice):
         return 1, [1] * count
@@ -312,10 +310,10 @@ def _least_fixpoint(
 
     Args:
         rules: expressions by name.
-        leaf: decides a node at once, or ``None`` to look at what it depends on.
+        leaf: decides a node at once; ``None``: its dependencies decide.
 
     Returns:
-        Whether it holds for each node that was looked at, by ``id``.
+        Whether it holds for each visited node, by ``id``.
     """
     waiting: dict[int, list[tuple[Grammar, int]]] = {}  # nodes by what they depend on, and how much it counts
     missing: dict[int, int] = {}

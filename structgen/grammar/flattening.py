@@ -1,7 +1,7 @@
-"""From terms to programs for the native engine, and whether a string belongs to a grammar.
+"""From terms to programs for the native engine, and whether a grammar matches a string.
 
-A program is a list of instructions that hold no Python objects (``flatten.h``, ``program.h``).  :func:`recognizes`
-asks an engine of its own, byte by byte, without a vocabulary.
+A program is a list of instructions without Python objects (``flatten.h``, ``program.h``). :func:`recognizes` compiles a
+grammar over single bytes, without a vocabulary.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["flatten", "is_empty", "recognizes"]
 
 
 class SpecialTokens(Protocol):
-    """What a vocabulary knows of its special tokens."""
+    """The part of a vocabulary that flattening reads."""
 
     @property
     def tokens(self) -> Sequence_[bytes]: ...
@@ -57,11 +57,11 @@ class SpecialTokens(Protocol):
 
 
 class _Host:
-    """What the flattening leaves to others, and the errors that it reports."""
+    """Callbacks of the native flattener: token ids, and the errors that it reports."""
 
     @staticmethod
     def special_id(vocabulary: SpecialTokens | None, node: SpecialToken) -> int | None:
-        """The id of a special token that a grammar may use; ``None``: its text stands for it."""
+        """The id of a special token that a grammar may use; ``None``: write its text instead."""
         if node.or_text and (vocabulary is None or node.token not in vocabulary.special.values()):
             return None
         if vocabulary is None:
@@ -83,7 +83,7 @@ class _Host:
 
     @staticmethod
     def token_ranges(vocabulary: SpecialTokens | None, node: TokenSet) -> tuple[tuple[int, int], ...]:
-        """Ranges of the ids of a set: of tokens that stand for text or are special, EOS left out."""
+        """The id ranges of a token set: tokens with text and special tokens, without EOS."""
         if vocabulary is None:
             raise GrammarError("grammar", "there is no vocabulary that could have the tokens of a set")
         size = len(vocabulary.tokens)
@@ -101,11 +101,11 @@ class _Host:
                     remedy="name tokens that the vocabulary has",
                 )
             named[low : high + 1] = b"\x01" * (high + 1 - low)
-        wanted = 0 if node.is_excluded else 1
+        included = 0 if node.is_excluded else 1
         eos, special, texts = frozenset(vocabulary.eos), vocabulary.special, vocabulary.tokens
         ranges: list[tuple[int, int]] = []
         for token, mark in enumerate(named):
-            if mark != wanted or token in eos or not (texts[token] or token in special):
+            if mark != included or token in eos or not (texts[token] or token in special):
                 continue
             if ranges and ranges[-1][1] == token - 1:
                 ranges[-1] = ranges[-1][0], token
@@ -129,7 +129,7 @@ class _Host:
 
     @staticmethod
     def recursive(node: Grammar) -> NoReturn:
-        """A rule comes back to itself through ``node``."""
+        """A rule reaches itself through ``node``."""
         name = node.name if isinstance(node, Reference) else type(node).__name__
         raise GrammarError(
             "grammar",
@@ -140,7 +140,7 @@ class _Host:
 
     @staticmethod
     def special_in_regular(node: SpecialToken | TokenSet) -> NoReturn:
-        """A special token stands where only text can."""
+        """A special token in a regular context."""
         name = "a set of tokens" if isinstance(node, TokenSet) else f"special token {node.token!r}"
         raise GrammarError(
             "grammar",
@@ -150,7 +150,7 @@ class _Host:
 
     @staticmethod
     def distinct_in_regular(_: Distinct) -> NoReturn:
-        """What is no regular language stands where only text can."""
+        """A distinct term in a regular context."""
         raise GrammarError(
             "grammar",
             "a distinct term is used where the language must be regular",
@@ -159,7 +159,7 @@ class _Host:
 
     @staticmethod
     def budget_in_regular(node: Budget) -> NoReturn:
-        """A part whose tokens are counted stands where only text can."""
+        """A token budget in a regular context."""
         raise GrammarError(
             "grammar",
             f"a budget of {node.tokens} tokens is used where the language must be regular text",
@@ -169,7 +169,7 @@ class _Host:
 
     @staticmethod
     def label_in_regular(_: Label) -> NoReturn:
-        """A label that is judged by what it decodes to stands where only text can."""
+        """A label in a regular context."""
         raise GrammarError(
             "grammar",
             "a label is used where the language must be regular",
@@ -178,7 +178,7 @@ class _Host:
 
     @staticmethod
     def unknown(node: object) -> NoReturn:
-        """``node`` is of no class of the IR."""
+        """``node`` is not a node of the IR."""
         raise GrammarError("grammar", f"unknown node {type(node).__name__}")
 
     @staticmethod
@@ -225,17 +225,17 @@ def flatten(
 
     Args:
         grammar: a closed term.
-        known: the terms of shared nodes that an engine has, as (node, term) by the id of the node.
-        vocabulary: resolves special tokens; ``None`` if there can be none.
-        max_nodes: how many nodes it may have.
-        rewrite: gives an equal term for rules that no others surround.
+        known: the shared nodes that an engine has compiled, as (node, term) by the id of the node.
+        vocabulary: resolves special tokens; ``None``: the grammar has none.
+        max_nodes: the limit on its nodes.
+        rewrite: returns an equal term for outermost rules.
 
     Raises:
         GrammarError: a free reference, a recursive rule where the language must be regular, or a special token
             that the grammar may not use.
         LimitExceeded: more nodes than ``max_nodes``, or boolean operators nested too deeply.
 
-    Complexity: linear in the nodes, where a node counts once for each scope in which it is met.
+    Complexity: linear in the nodes; a node counts once for each scope in which it occurs.
     """
     return _FLATTENER.flatten(grammar, known, _Host, vocabulary, max_nodes, rewrite)
 
@@ -245,7 +245,7 @@ _BYTES: Final = 256
 
 
 def recognizes(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is a member of a closed grammar without special tokens.
+    """Whether a closed grammar without special tokens matches ``text``.
 
     Raises:
         GrammarError: the grammar is not closed, or not regular where it must be.
@@ -258,7 +258,7 @@ def recognizes(grammar: Grammar, text: str) -> bool:
     """
     try:
         data = text.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which no grammar over text has
+    except UnicodeEncodeError:  # a lone surrogate, which no grammar matches
         return False
     constraint = _constraint(grammar)
     if constraint is None:
@@ -268,7 +268,7 @@ def recognizes(grammar: Grammar, text: str) -> bool:
 
 
 def is_empty(grammar: Grammar) -> bool:
-    """Whether a closed grammar without special tokens has no members.
+    """Whether a closed grammar without special tokens matches no string.
 
     Raises:
         GrammarError: the grammar is not closed, or not regular where it must be.
@@ -283,7 +283,7 @@ def is_empty(grammar: Grammar) -> bool:
 
 @lru_cache(maxsize=64)
 def _constraint(grammar: Grammar) -> _native.Constraint | None:
-    """The grammar over single bytes; ``None`` if it has no members."""
+    """The grammar over single bytes; ``None`` if it matches no string."""
     engine = _native.Engine(_trie(), _BYTES)
     bounds = _native.Limits()
     flat = flatten(grammar, {}, None, _LIMITS.grammar_nodes)

@@ -3,9 +3,9 @@
 The left-recursive rules form left-linear systems, which are solved in matrix form.
 
 Source: the matrix form is D. J. Rosenkrantz, "Matrix equations and normal forms for context-free grammars",
-J. ACM 14 (1967); keeping only what is still in use is the left-corner transform of R. C. Moore, "Removing left
-recursion from context-free grammars", NAACL 2000.  Both are for plain productions; ``left_splitting`` carries
-them over to the operators of the IR.  Its reference implementation in the tests is ``structgen.testing.small_scope``.
+J. ACM 14 (1967); keeping only the rules in use is the left-corner transform of R. C. Moore, "Removing left
+recursion from context-free grammars", NAACL 2000.  Both are for plain productions; ``left_splitting`` extends them to
+the operators of the IR.  Its reference implementation in the tests is ``structgen.testing.small_scope``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _LinearSystem(NamedTuple):
 
 
 class _SystemSolver:
-    """Defines rules on demand, from the body of the grammar on."""
+    """Defines rules on demand, starting from the body of the grammar."""
 
     def __init__(self, flat: Rules, positions: LeftPositions, cycles: Iterable[Iterable[str]], limits: Limits) -> None:
         self.body = flat.body
@@ -57,7 +57,7 @@ class _SystemSolver:
         self.cycle_of = {name: index for index, cycle in enumerate(self.cycles) for name in cycle}
         self.systems: dict[int, _LinearSystem] = {}
         self.reaching: dict[str, frozenset[str]] = {}
-        # Rules to define: what makes the expression, and the rule of the grammar that it belongs to.
+        # Rules to define: a function that makes the expression, and the rule of the grammar that it comes from.
         self.makers: dict[str, tuple[Callable[[], Grammar], str]] = {}
         self.names: dict[tuple[str, ...], str] = {}
         for name in self.rules:
@@ -73,8 +73,8 @@ class _SystemSolver:
                 found[name] = self.makers[name][0]()
                 stack += _references(found[name], seen)
         order = {name: index for index, name in enumerate(self.makers)}
-        place = {name: (order[owner], order[name]) for name, (_, owner) in self.makers.items()}
-        return Rules([(name, found[name]) for name in sorted(found, key=place.__getitem__)], self.body)
+        position = {name: (order[owner], order[name]) for name, (_, owner) in self.makers.items()}
+        return Rules([(name, found[name]) for name in sorted(found, key=position.__getitem__)], self.body)
 
     # The expressions of the new rules
 
@@ -92,7 +92,7 @@ class _SystemSolver:
         return self.splitter.without_empty(self.rules[name])
 
     def solution(self, name: str) -> Grammar:
-        """The members of a left-recursive rule but the empty string."""
+        """The non-empty strings of a left-recursive rule."""
         system = self.system(name)
         leader = system.leader[name]
         if leader != name:  # a rule of equal language
@@ -105,7 +105,7 @@ class _SystemSolver:
         )
 
     def after(self, source: str, target: str) -> Grammar:
-        """What turns a member of ``source`` into one of ``target``, as a term."""
+        """The term that extends a string of ``source`` to a string of ``target``."""
         step = self.system(target).step[source]
         if source == target and not any(other in self.sources(target) for other in step if other != source):
             return self.loop(source)
@@ -149,7 +149,7 @@ class _SystemSolver:
     # Names
 
     def nonempty(self, name: str) -> str:
-        """The name of the rule for the members of a nullable rule but the empty string."""
+        """The name of the rule for the non-empty strings of a nullable rule."""
         return self.name(("nonempty", name), f"{name}.nonempty", name, lambda: self.expression_without_empty(name))
 
     def name(self, key: tuple[str, ...], wish: str, owner: str, make: Callable[[], Grammar]) -> str:
@@ -173,7 +173,7 @@ class _SystemSolver:
     def make_system(self, cycle: list[str]) -> _LinearSystem:
         members = frozenset(cycle)
         splits = {name: self.splitter.split(self.rules[name], members) for name in cycle}
-        # Rules that turn into each other by reading nothing have the same members.
+        # Rules that derive each other without reading have the same strings.
         silent: dict[str, list[str]] = {name: [] for name in cycle}
         for name, split in splits.items():
             for source, part in split.parts.items():
@@ -222,9 +222,9 @@ _DEFAULT_LIMITS: Final = Limits()
 def remove_left_recursion(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS) -> Grammar:
     """Return an equal grammar without left recursion; ``grammar`` itself where it has none.
 
-    Rules keep their names.  New rules are called ``e.after.t`` (what turns a ``t`` into an ``e``) and
-    ``e.nonempty``.  Rules that nothing refers to any more are dropped, and so are descriptions below the root of
-    terms that must be split.  A capture inside such a term does not report an empty match.
+    Rules keep their names.  New rules are called ``e.after.t`` (extends a ``t`` to an ``e``) and ``e.nonempty``.  Rules
+    that nothing refers to any more are dropped, and so are descriptions inside terms that must be split.  A capture
+    inside such a term does not report an empty match.
 
     Args:
         grammar: a closed term.
@@ -232,8 +232,7 @@ def remove_left_recursion(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS) ->
 
     Raises:
         GrammarError: a reference has no rule, or a rule is recursive through a boolean operator.
-        UnsupportedFeature: a capture starts with a left-recursive reference: where it starts is only known after
-            it has begun.
+        UnsupportedFeature: a capture starts with a left-recursive reference, so its start is known too late.
         LimitExceeded: the result would have too many nodes.
 
     Complexity:
@@ -254,7 +253,7 @@ def remove_left_recursion(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS) ->
     cycles = _cycles(flat, positions)
     if not cycles:
         return grammar
-    if flat is grammar:  # no other scope lies inside
+    if flat is grammar:  # no other scope is inside
         return solve_left_linear(flat, positions, cycles, limits)
     return _rewritten(grammar, limits)
 
@@ -282,8 +281,7 @@ def _rewritten(grammar: Grammar, limits: Limits) -> Grammar:
         term = with_children(node, [made[id(child)] for child in node.children])
         if isinstance(term, Shared) and nodes_with_names(term.item):
             item, nullable = _rewritten_scope(term.item, is_nullable, limits)
-            # A shared term that may be empty is put in place: what surrounds it may need it without the empty
-            # string, which is then a matter of its rules.
+            # A nullable shared term is replaced by its item: its context may need the non-empty strings only.
             term = item if nullable else with_children(term, [item])
             is_nullable[id(term)] = nullable
         made[id(node)] = term

@@ -1,11 +1,9 @@
-"""Take terms apart at their left edge: what they can start with, and what follows it.
+"""Split terms at their left edge: what they can start with, and what follows.
 
-Two operations that removing left recursion is made of.  Both work on shared nodes, so that what is long is not
-copied, and keep their own stack.
+The two operations of left-recursion removal. Both share nodes instead of copying them, and use an explicit stack.
 
-* ``without_empty(t)``: the members of ``t`` but the empty string.
-* ``split(t, rules)``: ``t`` as ``rest | A.nonempty part[A] | ...``, where ``rest`` starts with none of the
-  rules.
+* ``without_empty(t)``: the non-empty strings of ``t``.
+* ``split(t, rules)``: ``t`` as ``rest | A.nonempty part[A] | ...``, where ``rest`` starts with none of the rules.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ class LeftPositions:
 
 
 class Split(NamedTuple):
-    """A term as ``rest``, or a non-empty member of a rule followed by its part."""
+    """A term as ``rest``, or a non-empty string of a rule followed by its part."""
 
     rest: Grammar
     parts: Mapping[str, Grammar]
@@ -97,11 +95,11 @@ class Splitter:
     """Makes the terms of the rewritten grammar and counts them."""
 
     def __init__(self, positions: LeftPositions, nonempty: Callable[[str], str], limits: Limits) -> None:
-        """Prepare.
+        """Create a splitter.
 
         Args:
             positions: of the grammar that is rewritten.
-            nonempty: gives the name of the rule for the members of a rule but the empty string.
+            nonempty: returns the name of the rule for the non-empty strings of a rule.
             limits: bounds the number of terms made.
         """
         self.nullable = positions.nullable
@@ -114,7 +112,7 @@ class Splitter:
     # Terms without the empty string
 
     def without_empty(self, term: Grammar) -> Grammar:
-        """Return the members of ``term`` but the empty string; ``term`` itself where that is no member."""
+        """Return the non-empty strings of ``term``; ``term`` itself if it is not nullable."""
         known = self._without_empty
         stack = [term]
         while stack:
@@ -159,7 +157,7 @@ class Splitter:
                 return inner(node.item)
             case Intersection() if node.items:
                 return Intersection([inner(node.items[0]), *node.items[1:]])
-            case Intersection():  # every text
+            case Intersection():  # every string
                 return Repeat(ANY_CHAR, 1, None)
             case Complement():
                 return Complement(choice(node.item, EPSILON))
@@ -167,42 +165,42 @@ class Splitter:
                 raise GrammarError("grammar", f"unknown node {type(node).__name__}")
 
     def _nonempty_permutation(self, node: Permutation, inner: Callable[[Grammar], Grammar]) -> Grammar:
-        """Permutations in which some member, or failing that some separator, is not empty."""
+        """Permutations in which some item, or else some separator, is not empty."""
         required, optional, rest, separator = node.required, node.optional, node.rest, node.separator
-        least, most = node.min, node.max
-        if most == 0:
+        min_count, max_count = node.min, node.max
+        if max_count == 0:
             return EMPTY
         if not any(map(self.nullable, (*required, *optional, rest))):  # so none is required
-            return self._permutation(required, optional, rest, separator, max(least, 1), most)
+            return self._permutation(required, optional, rest, separator, max(min_count, 1), max_count)
         ways: list[Grammar] = []
         for index, item in enumerate(required):
             once = [*required[:index], inner(item), *required[index + 1 :]]
-            ways.append(self._permutation(once, optional, rest, separator, least, most))
-        if most is None or len(required) < most:
+            ways.append(self._permutation(once, optional, rest, separator, min_count, max_count))
+        if max_count is None or len(required) < max_count:
             for index, item in enumerate(optional):
                 left = [*optional[:index], *optional[index + 1 :]]
-                ways.append(self._permutation([*required, inner(item)], left, rest, separator, least, most))
-            ways.append(self._permutation([*required, inner(rest)], optional, rest, separator, least, most))
+                ways.append(self._permutation([*required, inner(item)], left, rest, separator, min_count, max_count))
+            ways.append(self._permutation([*required, inner(rest)], optional, rest, separator, min_count, max_count))
         if all(map(self.nullable, required)):
             ways.append(self._separators(node, inner))
         return self.choice(ways)
 
     def _separators(self, node: Permutation, inner: Callable[[Grammar], Grammar]) -> Grammar:
-        """Separators, not all of them empty, between as many empty members as ``node`` may have."""
-        most = node.max
+        """Separators, not all of them empty, between as many empty items as ``node`` may have."""
+        max_count = node.max
         if not self.nullable(node.rest):
             count = len(node.required) + sum(map(self.nullable, node.optional))
-            most = count if most is None else min(most, count)
+            max_count = count if max_count is None else min(max_count, count)
         further = max(node.min, len(node.required), 2) - 2
-        if most is not None and most - 2 < further:
+        if max_count is not None and max_count - 2 < further:
             return EMPTY
-        more = self._repeat(node.separator, further, None if most is None else most - 2)
+        more = self._repeat(node.separator, further, None if max_count is None else max_count - 2)
         return self.sequence(inner(node.separator), more)
 
     # Terms split at what they start with
 
     def split(self, term: Grammar, rules: Collection[str]) -> Split:
-        """Split an expression of the grammar at the rules of ``rules`` that it can start with.
+        """Split an expression of the grammar at those of ``rules`` that it can start with.
 
         Raises:
             GrammarError: a boolean operator starts with one of the rules.
@@ -251,7 +249,7 @@ class Splitter:
                     "permutation",
                     where=_first(starts),
                     problem=f"a permutation starts with the left-recursive rule {_first(starts)!r}",
-                    remedy="write that rule with repetition: t (op t)*, or begin the members with something else",
+                    remedy="write that rule with repetition: t (op t)*, or begin the items with something else",
                 )
             case Distinct() | Label() | Tempered() | Budget():
                 problem, remedy = _UNSPLIT[type(node)]
@@ -274,7 +272,7 @@ class Splitter:
                 break
         del splits[last + 1 :]
         tails = self._tails(node.items, last)
-        # Where an item before the last is empty, the next one starts the sequence: those cases are apart.
+        # Where an item before the last is empty, the next one starts the sequence: these are separate cases.
         rests = [
             self.sequence(self.without_empty(split.rest) if index < last else split.rest, tails[index])
             for index, split in enumerate(splits)
@@ -287,12 +285,12 @@ class Splitter:
 
     def _split_repeat(self, node: Repeat, item: Split) -> Split:
         # A nullable item repeated m..n times is its non-empty part repeated 0..n times.
-        least = 0 if self.nullable(node.item) else node.min
-        most = None if node.max is None else node.max - 1
-        tail = self._repeat(node.item, max(least - 1, 0), most)
+        min_count = 0 if self.nullable(node.item) else node.min
+        max_count = None if node.max is None else node.max - 1
+        tail = self._repeat(node.item, max(min_count - 1, 0), max_count)
         rest = self.sequence(self.without_empty(item.rest), tail)
         return Split(
-            rest if least else self.choice([rest, EPSILON]),
+            rest if min_count else self.choice([rest, EPSILON]),
             {name: self.sequence(part, tail) for name, part in item.parts.items()},
         )
 
@@ -321,16 +319,16 @@ class Splitter:
 
     def choice(self, items: Iterable[Grammar]) -> Grammar:
         """Return any one of the items."""
-        kept = [item for item in items if not is_empty_choice(item)]
-        self._charge(1 + len(kept))
-        return either(kept)
+        retained = [item for item in items if not is_empty_choice(item)]
+        self._charge(1 + len(retained))
+        return either(retained)
 
-    def _repeat(self, item: Grammar, least: int, most: int | None) -> Grammar:
-        if most == 0 or (is_empty_choice(item) and not least):
+    def _repeat(self, item: Grammar, min_count: int, max_count: int | None) -> Grammar:
+        if max_count == 0 or (is_empty_choice(item) and not min_count):
             return EPSILON
-        if is_empty_choice(item) or (least, most) == (1, 1):
+        if is_empty_choice(item) or (min_count, max_count) == (1, 1):
             return item
-        return Repeat(item, least, most)
+        return Repeat(item, min_count, max_count)
 
     def _permutation(
         self,
@@ -338,10 +336,10 @@ class Splitter:
         optional: Iterable[Grammar],
         rest: Grammar,
         separator: Grammar,
-        least: int,
-        most: int | None,
+        min_count: int,
+        max_count: int | None,
     ) -> Grammar:
-        made = Permutation(required, optional, rest, separator, least, most)
+        made = Permutation(required, optional, rest, separator, min_count, max_count)
         self._charge(1 + len(made.children))
         return EMPTY if any(map(is_empty_choice, made.required)) else made
 
@@ -357,7 +355,7 @@ class Splitter:
 
 
 def is_empty_choice(term: Grammar) -> bool:
-    """Whether ``term`` is the empty language as it is written here: a choice of nothing."""
+    """Whether ``term`` is the empty language as written here: a choice of nothing."""
     return isinstance(term, Choice) and not term.items
 
 

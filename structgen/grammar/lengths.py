@@ -1,7 +1,7 @@
 """The length of the longest string in a language: a number, unbounded, or between two bounds.
 
-Lengths are bytes, as in the distances of the engine: a special token counts as one.  Intersections and complements
-are not looked into beyond what their parts say, so that the answer may be a range; every bound that is given holds.
+Lengths are bytes, as in the distances of the engine: a special token counts as one.  Intersections and complements are
+bounded by their parts only, so the result may be a range; its bounds always hold.
 """
 
 from __future__ import annotations
@@ -61,24 +61,24 @@ ESCAPE_BYTES: Final = 6  # \uXXXX for one UTF-16 unit
 _LAST_ASCII: Final = 0x7F
 
 Range: TypeAlias = tuple[float, float]
-"""Bounds of the length of the longest member; minus infinity where there may be no member."""
+"""Bounds of the length of the longest string; minus infinity where there may be no string."""
 UNKNOWN: Final[Range] = (NO_LENGTH, UNBOUNDED)
 NOTHING: Final[Range] = (NO_LENGTH, NO_LENGTH)
 
 
 def exact_range(length: float) -> Range:
-    """A length that is known."""
+    """The range of a known length."""
     return length, length
 
 
 def longest_of(ranges: Iterable[Range]) -> Range:
-    """The longest of several; nothing, if there are none."""
+    """The longest of several; ``NOTHING`` for none."""
     found = list(ranges)
     return max((low for low, _ in found), default=NO_LENGTH), max((high for _, high in found), default=NO_LENGTH)
 
 
 def total_length(ranges: Iterable[Range]) -> Range:
-    """The length of a sequence; nothing, if one of its items has no member."""
+    """The length of a sequence; ``NOTHING`` if one of its items matches no string."""
     low = high = 0.0
     for one, other in ranges:
         low = NO_LENGTH if NO_LENGTH in (low, one) else low + one
@@ -87,16 +87,16 @@ def total_length(ranges: Iterable[Range]) -> Range:
 
 
 def times_length(length: float, count: int | None) -> float:
-    """``count`` times a length; without a count as often as one likes."""
+    """``count`` times a length; ``None``: any number of times."""
     if count is None:
         return UNBOUNDED if length > 0 else length
     return length * count
 
 
 def permuted_range(
-    required: list[float], optional: list[float], rest: float, separator: float, spare: int | None, least: int
+    required: list[float], optional: list[float], rest: float, separator: float, spare: int | None, min_count: int
 ) -> float:
-    """The length of all required members with the longest others, of which ``spare`` have a place."""
+    """The length of all required items with the ``spare`` longest other items, and at least ``min_count`` in all."""
     if NO_LENGTH in required:
         return NO_LENGTH
     chosen = sorted((length for length in optional if length != NO_LENGTH), reverse=True)
@@ -104,17 +104,17 @@ def permuted_range(
         return UNBOUNDED
     if rest != NO_LENGTH:
         chosen = [length for length in chosen if length >= rest]
-        short = least - len(required) - len(chosen) if spare is None else spare - len(chosen)
+        short = min_count - len(required) - len(chosen) if spare is None else spare - len(chosen)
         chosen += [rest] * max(0, short)
     chosen = chosen[:spare]
     count = len(required) + len(chosen)
-    if count < least:
+    if count < min_count:
         return NO_LENGTH
     return sum(required) + sum(chosen) + (separator * (count - 1) if count > 1 else 0)
 
 
 def is_text(root: Grammar) -> bool:
-    """Whether every member is well-formed UTF-8, as far as can be told at once; complements hold nothing else."""
+    """Whether every string is certainly well-formed UTF-8; complements contain only such strings."""
     for node in postorder(root):
         if isinstance(node, ByteClass) and node.ranges and node.ranges[-1][1] > _LAST_ASCII:
             return False
@@ -138,10 +138,10 @@ def spelled_range(data: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """The length of the longest member.
+    """The length of the longest string.
 
     Attributes:
-        at_least: a lower bound; None: it is known that there is no bound.
+        at_least: a lower bound; None: the length is unbounded.
         at_most: an upper bound; None: none is known.
     """
 
@@ -150,12 +150,12 @@ class Longest:
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether there are members of any length."""
+        """Whether there are strings of any length."""
         return self.at_least is None
 
     @property
     def is_finite(self) -> bool:
-        """Whether there is a longest member; where neither this nor ``is_unbounded`` holds, it is not known."""
+        """Whether there is a longest string; if neither this nor ``is_unbounded`` holds, it is unknown."""
         return self.at_most is not None
 
     @property
@@ -177,7 +177,7 @@ class Longest:
 
 
 def longest(grammar: Grammar) -> Longest:
-    """Return the length of the longest member of a closed term, which has one; a special token counts as one.
+    """Return the length of the longest string of a closed, non-empty term; a special token counts as one byte.
 
     Raises:
         GrammarError: a reference has no rule.
@@ -199,11 +199,11 @@ def _whole(bound: float) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What is known of a node.
+    """The measured lengths of a node.
 
     Attributes:
-        base: the length without any reference to the rules that are being solved.
-        around: the length of what may stand around such a reference; None if there is none.
+        base: the length without references to the rules being solved.
+        around: the length of the text around such a reference; None if there is none.
     """
 
     base: Range
@@ -211,12 +211,12 @@ class _Measured:
 
     @property
     def full(self) -> Range:
-        """The length, as far as it can be told before the rules are solved."""
+        """The length before the rules are solved."""
         return self.base if self.around is None else (self.base[0], UNBOUNDED)
 
 
 class _Lengths:
-    """Ranges of the nodes of a grammar with one flat set of rules."""
+    """The ranges of the nodes of a resolved grammar."""
 
     def __init__(self, rules: Mapping[str, Grammar]) -> None:
         self._rules = rules
@@ -233,8 +233,8 @@ class _Lengths:
     def _solve(self, component: list[str]) -> None:
         """Solve rules that refer to each other.
 
-        They refer to each other round a cycle.  If a cycle adds text, it can be gone round for ever; if none does,
-        all of the rules are as long as the longest of what they are without it.
+        If a cycle of references adds text, the length is unbounded. Otherwise the length of each rule is the longest of
+        their lengths without the cycles.
         """
         inside: dict[tuple[int, bool], _Measured] = {}
         measured = [self._measured(self._rules[name], inside) for name in component if name in self._productive]
@@ -248,9 +248,9 @@ class _Lengths:
             self._solved[name] = base if name in self._productive else NOTHING
 
     def _measured(self, root: Grammar, inside: dict[tuple[int, bool], _Measured]) -> _Measured:
-        """Measure a node; ``inside`` keeps what depends on rules that are being solved.
+        """Measure a node; ``inside`` caches what depends on rules being solved.
 
-        Keys are a node and whether it stands inside a JSON string, where every spelling of what it says counts.
+        Keys are a node and whether it is inside a JSON string, where its longest spelling counts.
         """
         stack = [(root, False)]
         while stack:
@@ -321,12 +321,12 @@ def _around_in_sequence(parts: list[_Measured]) -> Range | None:
         if part.around is not None:
             beside = (_beside(other) for other in parts[:index] + parts[index + 1 :])
             found.append(total_length((part.around, *beside)))
-    kept = [one for one in found if one[1] != NO_LENGTH]
-    return longest_of(kept) if kept else None
+    retained = [one for one in found if one[1] != NO_LENGTH]
+    return longest_of(retained) if retained else None
 
 
 def _beside(part: _Measured) -> Range:
-    """What a part adds beside a reference; one that refers to the same rules may add nothing."""
+    """The length that a part adds to a reference beside it; a part with such a reference itself may add nothing."""
     return part.base if part.around is None else (max(0.0, part.base[0]), UNBOUNDED)
 
 
@@ -363,32 +363,32 @@ def _permuted(node: Permutation, parts: list[_Measured]) -> _Measured:
 
 
 def _without_repetition(node: Distinct, part: _Measured) -> _Measured:
-    """At most what it is taken from; where closing is always possible, there is at least an empty container."""
+    """At most the length of the item; where closing is always possible, at least an empty container."""
     low = 2.0 if node.is_spare and part.base[0] >= 2 else NO_LENGTH
     return _Measured((low, part.base[1]), None if part.around is None else (0, UNBOUNDED))
 
 
 def _bounded(node: Budget, part: _Measured) -> _Measured:
-    """At most so many characters of four bytes; tokens bound nothing, for a vocabulary may have any."""
-    most = part.base[1] if node.characters is None else min(part.base[1], 4.0 * node.characters)
+    """At most four bytes a character; a token budget bounds nothing, since a token may have any length."""
+    upper = part.base[1] if node.characters is None else min(part.base[1], 4.0 * node.characters)
     low = part.base[0] if node.characters is None else NO_LENGTH
-    return _Measured((low if node.tokens is None else NO_LENGTH, most), part.around)
+    return _Measured((low if node.tokens is None else NO_LENGTH, upper), part.around)
 
 
 def _met(
     node: Intersection, ranges: list[Range], known: Mapping[tuple[int, bool], _Measured], *, decoded: bool
 ) -> Range:
-    """An intersection: at most its shortest item; what is longer than all that complements take away stays."""
-    kept, taken = [], 0.0
+    """At most the shortest item; a string longer than everything the complements remove remains."""
+    retained, taken = [], 0.0
     for item, (low, high) in zip(node.items, ranges, strict=True):
         if isinstance(item, Complement):
             taken = max(taken, known[id(item.item), decoded].full[1])
         else:
-            kept.append((low, high))
-    most = min((high for _, high in ranges), default=UNBOUNDED)
-    if len(kept) == 1 and kept[0][0] > taken and all(map(is_text, node.items)):
-        return kept[0]
-    return NO_LENGTH, most
+            retained.append((low, high))
+    upper = min((high for _, high in ranges), default=UNBOUNDED)
+    if len(retained) == 1 and retained[0][0] > taken and all(map(is_text, node.items)):
+        return retained[0]
+    return NO_LENGTH, upper
 
 
 def _widest(node: CharClass, *, decoded: bool) -> int:

@@ -1,4 +1,4 @@
-"""The counted bounds that keep every input from using unbounded time or memory."""
+"""Counted bounds on time and memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on work and memory, in counted units, so that they hold alike on every machine.
+    """Bounds on work and memory, in counted units: the same on every machine.
 
     Reaching one raises ``LimitExceeded`` with the name of the field.
 

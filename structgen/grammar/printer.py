@@ -1,14 +1,13 @@
 """Write any grammar term as text that :mod:`structgen.grammar.reader` reads back.
 
 The text is EBNF with the operators of regular expressions; ``docs/grammar-ir.md`` states its syntax.
-Parentheses stand only where precedence asks for them.  A sub-term that is long and occurs several times is
-written once, as ``$1``, ``$2`` ... in a leading ``let``, so that a DAG of n nodes gives a text of size O(n).
+Parentheses are written only where precedence needs them. A long sub-term that occurs several times is written once, as
+``$1``, ``$2`` ... in a leading ``let``, so that a DAG of n nodes gives a text of size O(n).
 
-A :class:`~structgen.grammar.nodes.description.Described` term is written as its item: a description says where a term
-came from and is no part of the language.  Everything else survives the round trip exactly.
+A :class:`~structgen.grammar.nodes.description.Described` term is written as its item: a description is no part of the
+language. Everything else survives the round trip.
 
-No function recurses on the depth of the term: each node contributes a generator of pieces, and the generators
-lie on an explicit stack.
+Nothing recurses: each node gives a generator of pieces, and the generators are on an explicit stack.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ __all__ = ["to_text"]
 # A term is bound by `let` when it occurs at least twice and its text is at least this long.
 _BIND_FROM: Final = 32
 
-# Precedence, loosest first.  A term below the level that its place asks for gets parentheses.
+# Precedence, loosest first. A term below the level of its context gets parentheses.
 _TERM, _CHOICE, _INTERSECTION, _SEQUENCE, _COMPLEMENT, _REPEAT, _ATOM = range(7)
 
 _SHORT_COUNTS: Final = {(0, None): "*", (1, None): "+", (0, 1): "?"}
@@ -118,8 +117,8 @@ def _bare(node: Grammar) -> Grammar:
 def _terms_to_bind(root: Grammar) -> dict[bytes, tuple[str, Grammar]]:
     """Choose the terms to write once, as digest -> (name, term), dependencies first.
 
-    Occurrences are counted between distinct contents, so the choice depends on the structure of the term
-    alone, not on which of its equal parts are the same object.
+    Occurrences are counted between distinct contents, so the result does not depend on which of equal parts are the
+    same object.
     """
     hash(root)  # digests of all nodes in one pass
     by_digest: dict[bytes, Grammar] = {}
@@ -144,7 +143,7 @@ def _terms_to_bind(root: Grammar) -> dict[bytes, tuple[str, Grammar]]:
 
 
 def _own_length(node: Grammar) -> int:
-    """How many characters ``node`` adds to those of its children, about."""
+    """About how many characters ``node`` adds to those of its children."""
     match node:
         case Literal():
             return len(node.data) + 2
@@ -163,7 +162,7 @@ def _own_length(node: Grammar) -> int:
 
 
 class _TermWriter:
-    """Writes terms; knows the names of the terms that are bound, and where lines break."""
+    """Writes terms, with the names of bound terms in their place."""
 
     def __init__(self, names: Mapping[bytes, str], line_break: str, max_length: int | None) -> None:
         self._names = names
@@ -348,7 +347,7 @@ def _call(head: str, item: Grammar) -> _Pieces:
 def _joined(items: tuple[Grammar, ...], operator: str, level: int) -> _Pieces:
     if not items:
         yield f"({operator})"
-    elif len(items) == 1:  # the infix form cannot say this: (| a), (& a), (, a)
+    elif len(items) == 1:  # infix operators need two items: (| a), (& a), (, a)
         yield f"({operator or ','} "
         yield items[0], _TERM
         yield ")"

@@ -1,6 +1,6 @@
-"""A ``str`` of pydantic whose content belongs to a grammar: validation, and its JSON Schema.
+"""Grammars as pydantic annotations of ``str``: validation, and JSON Schema.
 
-The schema names the grammar as a ``format``, and :func:`collecting` gathers what these names mean.
+The schema names the grammar as a ``format``, and :func:`collecting` collects the grammars by these names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _collected: ContextVar[dict[str, Grammar] | None] = ContextVar("_collected", def
 
 @dataclass(frozen=True, slots=True)
 class TextCheck:
-    """Refuses a text that does not belong to a grammar, and leaves every other as it is."""
+    """Refuses a string that a grammar does not match; returns any other unchanged."""
 
     grammar: Grammar
     shown: str
@@ -37,7 +37,7 @@ class TextCheck:
         """Return ``value``.
 
         Raises:
-            ValueError: it is a text that does not belong to the grammar.
+            ValueError: it is a string that the grammar does not match.
         """
         from structgen.grammar.flattening import recognizes  # loads the native engine
 
@@ -47,7 +47,7 @@ class TextCheck:
 
 
 def validated(grammar: Grammar, shown: str, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-    """What pydantic validates by: the annotated type, then membership.
+    """The pydantic schema: the annotated type, then the grammar.
 
     Raises:
         GrammarError: the type is neither ``str`` nor an optional one.
@@ -71,20 +71,20 @@ def validated(grammar: Grammar, shown: str, source: Any, handler: GetCoreSchemaH
             evidence=f"found {_short(repr(source))}",
             remedy="write Annotated[str, ...], inside a union too: Annotated[str, ...] | int",
         )
-    # A function of this very schema: that of an annotation would be called for what stands around it (Json[...]) too.
+    # A function of this schema: one of the annotation would also be called for types around it (Json[...]).
     metadata = {"pydantic_js_functions": [TextDescription(grammar, shown)]}
     return core_schema.no_info_after_validator_function(TextCheck(grammar, shown), schema, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class TextDescription:
-    """Describes a text with a grammar as JSON Schema, and notes the grammar for :func:`collecting`."""
+    """Describes a string with a grammar as JSON Schema, and records the grammar for :func:`collecting`."""
 
     grammar: Grammar
     shown: str
 
     def __call__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema of the text, with a format that names the grammar."""
+        """Return the schema of the string, with a format that names the grammar."""
         name = f"{_short(self.shown)} {self.grammar.digest.hex()[:12]}"
         known = _collected.get()
         if known is not None:
@@ -97,7 +97,7 @@ class TextDescription:
 
 @contextmanager
 def collecting(formats: dict[str, Grammar]) -> Iterator[None]:
-    """Put the grammars of the schemas that are made inside into ``formats``, by the names that they are given there."""
+    """Store the grammars of the schemas made inside in ``formats``, by format name."""
     token = _collected.set(formats)
     try:
         yield

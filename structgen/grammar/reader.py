@@ -339,7 +339,7 @@ class _Parser(TokenReader):
         self.frames.append(Frame(token.start, ";", done))
 
     def _next_part(self, head: Token, count: Token | None, parts: list[list[Grammar]]) -> None:
-        """Read on in a permutation: lists of required and of optional items, further members, the separator."""
+        """Read the next part of a permutation: required items, optional items, the rest, the separator."""
         while len(parts) <= LISTS_OF_PERMUTATION and not parts[-1] and self._at("mark", ";"):
             self._take()
             parts.append([])

@@ -1,7 +1,7 @@
 """Names and scopes: which rule a reference belongs to, and grammars with one flat set of rules.
 
 A reference belongs to the innermost enclosing ``Rules`` that binds its name; a ``Shared`` term is closed, so no
-rule outside it is in scope inside.  One node object may stand in several scopes and mean several languages.
+rule outside it is in scope inside.  One node object may occur in several scopes and describe a language in each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEFAULT_LIMITS: Final = Limits()
 def free_references(term: Grammar) -> tuple[str, ...]:
     """Return the names that ``term`` refers to and does not bind, sorted.
 
-    What a ``Shared`` term leaves free is free in ``term``, whatever binds that name outside.
+    A name that is free in a ``Shared`` term is free in ``term``, even if it is bound outside.
 
     Complexity:
         O(n + s) for n nodes, and s the sizes of the sets of free names of all ``Rules`` together.
@@ -43,16 +43,15 @@ def check_closed(term: Grammar) -> None:
 def resolve(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS, *, through_shared: bool = False) -> Rules:
     """Return an equal grammar with one flat set of rules.
 
-    The result is a ``Rules`` node whose rules have unique names, and no other ``Rules`` lies below it except
-    inside ``Shared`` terms, which stay as they are.  A rule keeps its name where that is free, else it is called
-    ``name.2``, ``name.3`` ...  The rules of one node are made once for each meaning of its free names, however
-    often the node occurs.
+    The result is a ``Rules`` node whose rules have unique names. No other ``Rules`` is below it, except inside
+    ``Shared`` terms, which stay unchanged. A rule keeps its name if it is free, else it becomes ``name.2``, ``name.3``
+    ... The rules of one node are made once for each binding of its free names.
 
     Args:
         grammar: a closed term.
-        limits: ``grammar_nodes`` bounds the work; a term in which one node stands in exponentially many scopes
-            has no small flat form.
-        through_shared: put the items of ``Shared`` terms in their place, so that their rules are flat too.
+        limits: ``grammar_nodes`` bounds the work; a term with one node in exponentially many scopes has no small flat
+            form.
+        through_shared: replace ``Shared`` terms by their items, so that their rules are flat too.
 
     Raises:
         GrammarError: a reference has no rule.
@@ -68,7 +67,7 @@ def resolve(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS, *, through_share
 
 
 def nodes_with_names(root: Grammar) -> dict[int, Grammar]:
-    """Return the nodes that have a reference or rules below them, children first; no scope changes any other."""
+    """Return the nodes that have a reference or rules below them, children first; scopes change no other nodes."""
     found: dict[int, Grammar] = {}
     for node in postorder(root):
         if isinstance(node, (Reference, Rules)) or any(id(child) in found for child in node.children):
@@ -77,7 +76,7 @@ def nodes_with_names(root: Grammar) -> dict[int, Grammar]:
 
 
 def _free_names(root: Grammar, with_names: Mapping[int, Grammar]) -> dict[int, frozenset[str]]:
-    """The free names of ``root`` and of each ``Rules`` and ``Shared`` node, those of inner ``Shared`` apart."""
+    """The free names of ``root`` and of each ``Rules`` and ``Shared`` node, without those of inner ``Shared`` nodes."""
     free: dict[int, frozenset[str]] = {}
     for node in with_names.values():
         if isinstance(node, (Rules, Shared)) or node is root:
@@ -91,7 +90,7 @@ def _free_names(root: Grammar, with_names: Mapping[int, Grammar]) -> dict[int, f
 
 
 def _scope_below(start: Grammar, with_names: Mapping[int, Grammar]) -> Iterator[Grammar]:
-    """Yield the references and rules below ``start`` that no other ``Rules`` or ``Shared`` lies around."""
+    """Yield the references and rules below ``start`` outside any other ``Rules`` or ``Shared``."""
     seen: set[int] = set()
     stack = [start]
     while stack:
@@ -209,5 +208,5 @@ class _Resolver:
             "grammar",
             limit="grammar_nodes",
             maximum=self.limits.grammar_nodes,
-            evidence="that many nodes stand in different scopes of its rules",
+            evidence="that many nodes occur in different scopes of its rules",
         )

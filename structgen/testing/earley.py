@@ -202,7 +202,7 @@ class Recogniser:
         return position.is_live
 
     def _has_way_out(self, here: ItemSet) -> bool:
-        """Whether some item has callers up to the whole grammar of which none is refused."""
+        """Whether some item has callers up to the whole grammar, none of them refused."""
         agenda = [(node, origin) for node, _, origin in here.items]
         seen = set(agenda)
         while agenda:

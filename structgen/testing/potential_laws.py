@@ -43,7 +43,7 @@ def check_potential(
 
     Args:
         potential: what is checked.
-        constraint: outputs of which it is asked about.
+        constraint: its outputs are evaluated.
         rng: the randomness.
         walks: how many outputs.
         length: the most tokens of each.

@@ -165,7 +165,7 @@ REGEXES: dict[str, tuple[str, list[str]]] = {
 
 
 HYPHENS = "(?:[a-z](?:[a-z-]{0,50}[a-z])?|[A-Z-]{3,66}|[0-9](?:-{2}|=){0,40})"
-# Of rules, before and after texts of which few tokens exceed the bounds.
+# Of rules, before and after texts whose bounds few tokens exceed.
 CALLS: dict[str, tuple[Grammar, list[str]]] = {
     "bounded part": (
         Sequence((Shared(regex(HYPHENS)), regex("[-=.]{0,9}[!\\n]"))),
@@ -304,7 +304,7 @@ def test_outside_of_a_language_rows_are_as_a_walk_finds_them(name: str, deepseek
     text, words = OUTSIDE[name]
     outside = Complement(regex(text))
     anything = Repeat(ANY_CHAR, 0, None)
-    marked = Sequence((anything, Literal(b"\x01"), anything))  # of which all characters are used
+    marked = Sequence((anything, Literal(b"\x01"), anything))  # all characters are used
     at_once = Choice((Literal(b"0"), JsonString(Intersection((Repeat(ALMOST_ANY, 0, None), outside)))))
     walked = Choice((Literal(b"0"), JsonString(Intersection((outside, Complement(marked))))))
     size = deepseek_vocabulary.size

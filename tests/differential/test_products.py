@@ -76,7 +76,7 @@ def walked(matcher: Matcher) -> set[str]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_products_of_counts(seed: int) -> None:
-    """Members, emptiness and shortest members are those of ``re``; a text that is alive can be completed."""
+    """Members, emptiness and shortest strings are those of ``re``; a text that is alive can be completed."""
     rng = random.Random(seed)
     for _ in range(60):
         grammar, members = product(rng)
@@ -106,7 +106,10 @@ def far(rng: random.Random) -> str:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_products_of_bounds_that_few_texts_meet(seed: int) -> None:
-    """A text is alive if it begins a member, and the shortest members, in JSON too, are those of ``re``."""
+    """A text is alive if it begins a string of the grammar.
+
+    And the shortest strings, in JSON too, are those of ``re``.
+    """
     rng = random.Random(seed)
     longest = 11
     texts = ["".join(letters) for size in range(longest + 1) for letters in itertools.product("a-", repeat=size)]

@@ -98,7 +98,7 @@ def test_small_ones(slots: int, states: int, edges: int, is_max: bool) -> None:
 
 
 def two_ways(slots: int) -> tuple[Edges, ChainEdges, torch.Tensor]:
-    """Two ways through the slots, of which only the one of 1e-3 a slot can be ended."""
+    """Two ways through the slots; only the one of 1e-3 a slot can be ended."""
     columns = np.array([[0, 0, 1, 2, 2], [1, 2, 1, 2, 3], [0, 1, 0, 1, 2]], dtype=np.int32)
     final = np.array([False, False, False, True])
     weights = torch.tensor([[0.999, 1e-3, 1.0]]).log().repeat(1, slots, 1).view(1, slots, 3)
@@ -145,7 +145,7 @@ def test_a_canvas_does_not_depend_on_its_batch() -> None:
 
 @pytest.mark.usefixtures("backend")
 def test_a_schema_of_150_states() -> None:
-    """The automaton over tokens of nested objects, of which nearly every state has few edges."""
+    """The automaton over tokens of nested objects; nearly every state has few edges."""
     case = schema_case(slots=3)
     assert 100 <= case.edges.states <= 200
     for is_max in (True, False):

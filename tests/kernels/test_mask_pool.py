@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from structgen.engine import Matcher, Vocabulary
 
 WIDE = 8_225
-"""Tokens of 258 words, the last with one bit: the fewest words but one of which a row takes less if it is sparse."""
+"""Tokens of 258 words, the last with one bit.
+
+One more than the smallest number of words at which a sparse row is smaller.
+"""
 SPARSE_BYTES = 4 * (1 + 2 + 2 * SPARSE_WORDS)
 DENSE_BYTES = 4 * (1 + 258)
 

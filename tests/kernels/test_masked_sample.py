@@ -181,7 +181,7 @@ def test_a_large_vocabulary_by_the_kernel() -> None:
 
 
 def crowd(count: int, size: int = 2600) -> torch.Tensor:
-    """Logits of which about ``count`` may be kept: equal ones at ids that are spread, and lower ones at all others."""
+    """Logits; about ``count`` may be kept: equal ones at ids that are spread, and lower ones at all others."""
     logits = torch.full((size,), -30.0)
     ids = torch.randperm(size, generator=torch.Generator().manual_seed(count))[:count]
     logits[ids] = 0.0

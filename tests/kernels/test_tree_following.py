@@ -1,4 +1,4 @@
-"""Paths in trees of which the target has chosen a token at every position."""
+"""Paths in trees; the target has chosen a token at every position."""
 
 from __future__ import annotations
 

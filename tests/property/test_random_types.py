@@ -38,7 +38,7 @@ def is_read(adapter: TypeAdapter[Any], text: bytes) -> bool:
 
 
 def has_unassigned(text: bytes) -> bool:
-    """Whether there are characters of which Python's Unicode knows nothing: pydantic's may have them among letters."""
+    """Whether there are characters that Python's Unicode does not know: pydantic's may have them among letters."""
     return any(
         unicodedata.category(character) == "Cn" for character in json.dumps(json.loads(text), ensure_ascii=False)
     )

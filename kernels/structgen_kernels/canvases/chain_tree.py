@@ -55,7 +55,7 @@ def log_matmul(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Ten
         KernelArgumentError: the types, shapes or devices do not fit each other.
 
     Precision: that of the type times the largest logarithm that takes part, whatever the others are.  Both backends
-        multiply exponentials, of which every row on the left and every column on the right is scaled by its largest.
+        multiply exponentials; every row on the left and every column on the right is scaled by its largest.
         What that rounds to nothing, where the largest of a row meets nothing large in a column, is summed anew: by the
         reference implementation in double precision, whose range is eight times that of single precision in logarithms,
         and then term by term; by the kernel term by term at once, but only the 16 terms and 32 x 32 numbers where it

@@ -94,7 +94,7 @@ def class_draw(
         scores: what ``class_scores`` found, by the same backend.
         rows: int32 or int64 ``[choices]``, rows of logits.
         classes: int32 or int64 ``[choices]``; a negative one asks for nothing.
-        uniforms: float64 ``[choices]``, from 0 to below 1; or noise of as many rows, of which ``uniform`` makes them.
+        uniforms: float64 ``[choices]``, from 0 to below 1; or noise of as many rows; ``uniform`` makes them.
         out: int32 ``[choices]``, filled in place; nothing is allocated then.
 
     Returns:

@@ -1,6 +1,6 @@
 """What the distribution of each slot of a canvas says about classes of tokens: one pass over the logits.
 
-The distribution of a row is the softmax of its logits times a scale, of which none counts as less than ``LOWEST`` below
+The distribution of a row is the softmax of its logits times a scale; none counts as less than ``LOWEST`` below
 the row's largest, so that every token has a chance.  Decoders over a partition of the vocabulary need its most probable
 token and its mass for each class; what they do after that does not know the size of the vocabulary.
 
@@ -12,7 +12,7 @@ on the floor or below, and the sum is known, or its tokens are looked at again; 
 and the logarithm of their size.
 
 Bytes, for each row: ``columns`` logits are read and ``8 * segments`` bytes written and read (12 with moments), beside
-``12 * classes`` (16) that are the result.  The layout, 2.5 bytes a token, is shared by all rows, of which a program
+``12 * classes`` (16) that are the result.  The layout, 2.5 bytes a token, is shared by all rows; a program
 takes several.
 
 Source: METHODS 5.6 of the design, after T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs" (2025).

@@ -1,6 +1,6 @@
 """Fill whole canvases of a regular language: the most probable completion, or an exact draw, wholly on the device.
 
-A step is a composition, of which nothing waits for the host:
+A step is a composition; nothing waits for the host:
 
 1. ``class_scores``: one pass over all logits, which says what each slot's distribution makes of each class of tokens;
 2. ``label_scores``: what each label of an edge weighs, from its classes; a slot that is fixed then allows the labels of
@@ -64,8 +64,8 @@ class Filled:
         log_prob: float64 ``[batch]``: log of their mass under the mean-field distribution; fixed slots and a free tail
             count 1.
         totals: float64 ``[batch]``: of a draw, log of the mass of all runs; of the best completion, ``log_prob``.
-        status: int32 ``[batch]``: ``CHOSEN``; ``EMPTY`` where no completion spells a member; ``NON_FINITE`` where there
-            is none, and a free slot has NaN or plus infinity among its logits.
+        status: int32 ``[batch]``: ``CHOSEN``; ``EMPTY`` where no completion spells a string of the grammar;
+            ``NON_FINITE`` where there is none, and a free slot has NaN or plus infinity among its logits.
     """
 
     tokens: Tensor

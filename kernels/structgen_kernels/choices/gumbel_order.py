@@ -137,10 +137,10 @@ def _launch(
     constants = {"CODES": 0, "SPARSE_WORDS": SPARSE_WORDS} if masks is None else masks.constants()
     shared = (logits, logits.stride(0), noise.seeds, noise.offsets, temperature, *masking)
     buffers = (workspace.firsts, workspace.masses, workspace.maxima, chunks)
-    behind: tuple[Any, ...] = (None, None, 0)
+    following: tuple[Any, ...] = (None, None, 0)
     inherited: tuple[Any, ...] = (None, None, None)
     if after is not None:
-        behind = (after.tokens, after.keys, after.tokens.shape[1])
+        following = (after.tokens, after.keys, after.tokens.shape[1])
         inherited = (after.log_z, after.log_top, after.status)
     # Products are not fused with sums, so that a key has the same bits wherever it is made again.
     launch(
@@ -148,7 +148,7 @@ def _launch(
         (rows, -(-chunks // _CHUNKS)),
         *shared,
         *buffers,
-        *behind,
+        *following,
         **constants,
         CHUNK=ORDER_CHUNK,
         CHUNKS=_CHUNKS,
@@ -205,8 +205,8 @@ def _order(
     is_some = taken > _NONE
     tokens = torch.where(is_some, _LARGEST_WORD - (taken & _LARGEST_WORD), 0)
     weights = torch.where(is_some, scaled.gather(1, tokens), -torch.inf)
-    behind = torch.where((packed > _NONE) & (packed < taken[:, -1:]), scaled, -torch.inf)
-    steps = torch.cat([torch.logsumexp(behind, 1, keepdim=True), weights.flip(1)], 1)
+    following = torch.where((packed > _NONE) & (packed < taken[:, -1:]), scaled, -torch.inf)
+    steps = torch.cat([torch.logsumexp(following, 1, keepdim=True), weights.flip(1)], 1)
     left = torch.logcumsumexp(steps, 1)[:, 1:].flip(1)
     if after is None:
         left[:, 0] = log_z

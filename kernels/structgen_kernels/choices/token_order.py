@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ORDER_CHUNK", "Order", "OrderWorkspace"]
 
 ORDER_CHUNK: Final = 128
-"""Columns of which the first that is left and the mass are known."""
+"""Columns with a known first remaining token and mass."""
 
 
 @final

@@ -165,7 +165,7 @@ class Tally:
 
 
 def run_case(engine: Engine, tally: Tally, case: Case, tokenize: Tokenize, most: int) -> None:
-    """Compile a schema and judge its instances, of which at most ``most`` tokens are looked at."""
+    """Compile a schema and judge its instances; at most ``most`` tokens are looked at."""
     clock = time.perf_counter_ns
     engine.forget()
     begin = clock()

@@ -98,7 +98,7 @@ def first_canvas(
         block: by default there are whole blocks.
 
     Raises:
-        BudgetError: it has fewer slots than the shortest member takes.
+        BudgetError: it has fewer slots than the shortest string takes.
         GenerationError: prompt and canvas exceed the model's context.
         ValueError: it is neither a number of slots nor a row of tokens, or ``block`` is below 1.
     """
@@ -153,7 +153,7 @@ def _given(canvas: ArrayLike, vocabulary: Vocabulary, mask_token: int) -> Canvas
 
 
 MAX_SLOTS: Final = 256
-"""Slots that a canvas gets at most, unless its shortest member takes more."""
+"""Slots that a canvas gets at most, unless its shortest string takes more."""
 
 _COVERED: Final = 0.75
 _MULTIPLE: Final = 8
@@ -162,11 +162,11 @@ _MULTIPLE: Final = 8
 def canvas_length(language: CanvasLanguage, *, most: int = MAX_SLOTS) -> int:
     """Return how many slots a canvas for a member of ``language`` should have, at least one.
 
-    A language that is not regular gets four times the slots of its shortest member and 16 more.
+    A language that is not regular gets four times the slots of its shortest string and 16 more.
 
     Args:
         language: the members.
-        most: not to be exceeded, unless the shortest member takes more.
+        most: not to be exceeded, unless the shortest string takes more.
 
     Raises:
         ValueError: ``most`` is below 1.
@@ -250,7 +250,7 @@ def finish_reason(constraint: Constraint, tokens: list[int], *, has_stop: bool) 
     if accepted < len(tokens) or not matcher.is_accepting:
         raise GenerationError(
             "canvas",
-            "what was committed is no member of the grammar",
+            "what was committed is no string of the grammar",
             evidence=f"{constraint.vocabulary.decode(tokens)!r} breaks off at token {accepted}",
             remedy="a commit policy must commit tokens of one completion that a posterior gave",
         )
@@ -266,7 +266,7 @@ MAX_EDGES: Final = 250_000
 MAX_RECURSIVE_STATES: Final = 2_000
 """States of the automaton over bytes, before it is minimised, beyond which a constraint that recurs is context-free.
 
-Most of these have infinitely many, each of which may take longer to make than the one before.
+Most of these have infinitely many; each may take longer to make than the one before.
 """
 
 _REGULAR: Final[WeakKeyDictionary[Constraint, RegularLanguage | None]] = WeakKeyDictionary()
@@ -274,7 +274,7 @@ _CONTEXT_FREE: Final[WeakKeyDictionary[Constraint, dict[Ambiguity, ContextFreeLa
 
 
 def canvas_language(constraint: Constraint, *, ambiguity: Ambiguity = "refused") -> CanvasLanguage:
-    """Return the canvases that spell a member of a constraint; made once for each constraint.
+    """Return the canvases that spell a string of the grammar of a constraint; made once for each constraint.
 
     Args:
         constraint: any that does not ask for values which differ from each other.

@@ -284,7 +284,7 @@ def _incompletable(language: CanvasLanguage, canvas: Canvas) -> GenerationError:
     """Say which fixed slot, from the left, is the first with which the canvas cannot be completed."""
     fixed = np.flatnonzero(canvas != FREE)
     evidence = (
-        f"{len(canvas)} slots, {len(canvas) - len(fixed)} of them free; the shortest member takes {language.shortest}"
+        f"{len(canvas)} slots, {len(canvas) - len(fixed)} of them free; the shortest string takes {language.shortest}"
     )
     fine, wrong = 0, len(fixed)  # with so many fixed slots it can be completed, and cannot
     first = canvas.copy()
@@ -292,7 +292,7 @@ def _incompletable(language: CanvasLanguage, canvas: Canvas) -> GenerationError:
     if not len(fixed) or not language.completable(first):
         return GenerationError(
             "canvas",
-            "no member of the grammar fits into it",
+            "no string of the grammar fits into it",
             evidence=evidence,
             remedy="give the canvas more slots",
         )
@@ -306,7 +306,7 @@ def _incompletable(language: CanvasLanguage, canvas: Canvas) -> GenerationError:
     spelled = language.vocabulary.tokens[token] if 0 <= token < language.vocabulary.size else b""
     return GenerationError(
         f"slot {slot}",
-        "what is fixed up to here cannot be completed to a member of the grammar",
+        "what is fixed up to here cannot be completed to a string of the grammar",
         evidence=f"the slot holds token {token}, {spelled!r}; {evidence}",
         remedy="give the canvas more slots, or check what is fixed in it",
     )

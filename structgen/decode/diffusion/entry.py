@@ -66,11 +66,12 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
     chat: bool = True,
     limits: Limits | None = None,
 ) -> Samples:
-    """Draw members of ``grammar`` as answers of a diffusion model to ``prompt``, each with a weight.
+    """Sample strings of ``grammar`` as answers of a diffusion model to ``prompt``, each with a weight.
 
     The target is the distribution of canvases that the model fills by itself, slots revealed in ``order``, on those
-    that spell a member; see ``structgen.decode.diffusion.trajectory``.  The log-evidence is an estimate of the log of
-    the probability that the model by itself writes a member.  Each step is one forward pass over all particles.
+    that spell a string of the grammar; see ``structgen.decode.diffusion.trajectory``.  The log-evidence is an estimate
+    of the log of the probability that the model by itself writes a member.  Each step is one forward pass over all
+    particles.
 
     In the results, a step's ``logprob`` is the log of the probability with which its token was drawn, and
     ``logprob + log_z`` that of the model's own distribution for the slot in that pass.
@@ -219,7 +220,7 @@ def write_canvas(  # noqa: PLR0913  as generate
 
     Raises:
         ValueError: arguments exclude each other.
-        BudgetError: the shortest member takes more than ``max_tokens``.
+        BudgetError: the shortest string takes more than ``max_tokens``.
         GenerationError: as ``fill_canvas``; or all weights of ``SMC`` are zero.
     """
     if isinstance(sampler, SMC):
@@ -316,7 +317,7 @@ def _first_canvas(
     *,
     chat: bool,
 ) -> int | ArrayLike | None:
-    """The canvas to begin with, of which ``max_tokens`` bounds the slots where it is not given.
+    """The canvas to begin with; ``max_tokens`` bounds the slots where it is not given.
 
     Raises:
         ValueError: both are given.
@@ -340,7 +341,7 @@ def slots_within(constraint: Constraint, max_tokens: int, *, room: int | None = 
         room: tokens that are left of the model's context; None where it has no bound.
 
     Raises:
-        BudgetError: the shortest member takes more than ``max_tokens``.
+        BudgetError: the shortest string takes more than ``max_tokens``.
         ValueError: ``max_tokens`` is no number of slots.
     """
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:

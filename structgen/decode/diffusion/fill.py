@@ -62,8 +62,9 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
     """Let a diffusion model answer ``prompt`` with a member of ``grammar`` on a canvas.
 
     Each step is one forward pass; the mean-field distribution of all free slots is restricted to the canvases that
-    spell a member, the sampler takes one completion of it, and the policy commits some of its slots.  Slots for which
-    the grammar leaves one token cost no pass.  At every moment the canvas can be completed in the slots that are left.
+    spell a string of the grammar, the sampler takes one completion of it, and the policy commits some of its slots.
+    Slots for which the grammar leaves one token cost no pass.  At every moment the canvas can be completed in the slots
+    that are left.
 
     In the result, a step's ``logprob`` is the log of the token's constrained marginal when it was committed, and
     ``logprob + log_z`` its log-probability under the model's own distribution of that slot in that pass.  Other than
@@ -89,7 +90,7 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
         limits: for compiling a grammar; a constraint has its own.
 
     Raises:
-        BudgetError: the canvas has fewer slots than the shortest member of the grammar takes.
+        BudgetError: the canvas has fewer slots than the shortest string of the grammar takes.
         GenerationError: what is fixed on the canvas cannot be completed, or prompt and canvas exceed the model's
             context, both before any forward pass; or the model returned no usable logits.
         ModelError: the model has no MASK, or the prompt cannot be encoded.

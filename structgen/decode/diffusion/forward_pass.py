@@ -26,7 +26,7 @@ __all__ = ["DelayedReuse", "DualReuse", "PrefixReuse", "Reuse", "denoise", "deno
 
 
 class Reuse(Protocol):
-    """A rule of which slots are live."""
+    """A rule for which slots are live."""
 
     @property
     def lossless(self) -> bool:

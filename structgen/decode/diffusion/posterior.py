@@ -35,7 +35,7 @@ Tail: TypeAlias = Literal["free", "scored"]
 
 
 class Completion(NamedTuple):
-    """A canvas without free slots that spells a member.
+    """A canvas without free slots that spells a string of the grammar.
 
     Attributes:
         tokens: int32 ``[slots]``; EOS from the end of the member on.
@@ -61,7 +61,7 @@ class Leaders(NamedTuple):
 
 
 class CanvasPosterior(Protocol):
-    """The mean-field distribution of one canvas, restricted to completions that spell a member."""
+    """The mean-field distribution of one canvas, restricted to completions that spell a string of the grammar."""
 
     @property
     def log_z(self) -> float:
@@ -101,7 +101,7 @@ class CanvasPosterior(Protocol):
 
 
 class CanvasLanguage(Protocol):
-    """Which canvases spell a member of a language, for canvases of any number of slots."""
+    """Which canvases spell a string of a grammar, for canvases of any number of slots."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -109,13 +109,16 @@ class CanvasLanguage(Protocol):
 
     @property
     def shortest(self) -> int:
-        """How many slots the shortest member takes, EOS not counted."""
+        """How many slots the shortest string takes, EOS not counted."""
 
     def posterior(self, distribution: MeanField, /, *, tail: Tail = "free") -> CanvasPosterior:
         """Restrict the distribution of one canvas."""
 
     def completable(self, canvas: Canvas, /) -> bool:
-        """Whether the free slots can be filled, each by one token, so that the canvas spells a member."""
+        """Whether the free slots can be filled, each by one token.
+
+        So that the canvas spells a string of the grammar.
+        """
 
     def masks(self, canvas: Canvas, /) -> NDArray[np.int32]:
         """Return which tokens each slot may hold so that the canvas stays completable.
@@ -135,7 +138,7 @@ class CanvasLanguage(Protocol):
 
 @runtime_checkable
 class CanvasSampler(Protocol):
-    """Takes one completion at each step, of which a commit policy then commits some slots; a value.
+    """Takes one completion at each step; a commit policy then commits some slots; a value.
 
     Attributes:
         target: in words, what a step takes.
@@ -187,7 +190,9 @@ class Dingo:
 @final
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """An exact draw from the mean-field distribution of each step, given that the canvas spells a member.
+    """An exact draw from the mean-field distribution of each step.
+
+    Given that the canvas spells a string of the grammar.
 
     Over several steps this is not the model's distribution given the language: each step conditions anew.  ``SMC``
     corrects it.

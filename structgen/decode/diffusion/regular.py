@@ -322,11 +322,15 @@ class RegularPosterior(ClassPosterior):
     def _check(self, total: float) -> None:
         if not np.isfinite(total):
             shortest = self.language.shortest
-            needed = f"the shortest member takes {shortest}" if shortest < FAR else "no tokens spell any member"
+            needed = (
+                f"the shortest string takes {shortest}"
+                if shortest < FAR
+                else "no tokens spell any string of the grammar"
+            )
             raise GenerationError(
                 "diffusion decoding",
-                "no completion of the canvas spells a member of the grammar",
-                evidence=f"{self.distribution.slots} slots, of which {len(self.distribution.free)} are free; {needed}",
+                "no completion of the canvas spells a string of the grammar",
+                evidence=f"{self.distribution.slots} slots, {len(self.distribution.free)} of them free; {needed}",
                 remedy="give the canvas more slots, or check the tokens that are fixed in it",
             )
 

@@ -5,7 +5,7 @@ some free slots, each from its own distribution, and so comes to ``x'``; the cha
 distribution over whole canvases.  The target is that distribution on the canvases of the language, EOS tails included
 and counted as any slots:
 
-    target(canvas) = P(the model alone fills the canvas so), for canvases that spell a member
+    target(canvas) = P(the model alone fills the canvas so), for canvases that spell a string of the grammar
 
 and the log-evidence is the log of its sum: of the probability that the model alone would have written a member.  Two
 canvases are two outputs, though they may spell the same text.
@@ -215,8 +215,8 @@ class Twister:
         if not self.language.completable(canvas):
             raise GenerationError(
                 "canvas",
-                "its free slots cannot be filled so that it spells a member of the grammar",
-                evidence=f"{len(canvas)} slots, {int((canvas == FREE).sum())} of them free; the shortest member takes "
+                "its free slots cannot be filled so that it spells a string of the grammar",
+                evidence=f"{len(canvas)} slots, {int((canvas == FREE).sum())} of them free; the shortest string takes "
                 f"{self.language.shortest}",
                 remedy="give the canvas more slots, or check what is fixed in it",
             )

@@ -74,12 +74,12 @@ def find_captures(
         tokens: those that the output is made of and where they end, by where they begin.
 
     Raises:
-        GrammarError: ``symbols`` is not a member of the language.
+        GrammarError: ``symbols`` is not a string of the grammar.
     """
     linker = Linker(grammar, special or {})
     chart = Chart(linker, symbols, tokens)
     if len(symbols) not in chart.root.ends:
-        raise GrammarError("captures", "the text is not a member of the language", evidence=f"{len(symbols)} symbols")
+        raise GrammarError("captures", "the text is not a string of the grammar", evidence=f"{len(symbols)} symbols")
     found: dict[str, str | list[str]] = {}
     spans = _CaptureWalk(linker, chart).spans()
     for name, count in _multiplicities(linker).items():

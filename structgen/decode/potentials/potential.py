@@ -210,7 +210,7 @@ def _sum_until_forbidden(scores: Any) -> float:
 class ConstraintPotential(Potential):
     """A constraint as a potential: 0 for its members and what may become one, minus infinity for the rest.
 
-    For the intersection of two languages of which neither is regular, which no grammar can state.
+    For the intersection of two languages that are not regular, which no grammar can state.
 
     Args:
         constraint: compiled for the model's vocabulary.

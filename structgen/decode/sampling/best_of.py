@@ -1,4 +1,4 @@
-"""Several outputs, of which a score chooses one.
+"""Several outputs; a score chooses one.
 
 Source: Z. Kang, X. Zhao and D. Song, "Scalable Best-of-N Selection for Large Language Models via Self-Certainty" (2025,
 arXiv 2502.18581), for the self-certainty and the vote.  Under a grammar it is computed on the model's own distribution,
@@ -114,7 +114,7 @@ class BestOf:
                 "score",
                 f"it raised {type(error).__name__}: {error}",
                 evidence=f"for {result.text!r}",
-                remedy="make it answer for every member of the grammar",
+                remedy="make it answer for every string of the grammar",
             ) from error
         if math.isnan(score) or score == math.inf:
             raise GenerationError(

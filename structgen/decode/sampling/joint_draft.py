@@ -61,7 +61,7 @@ DICTATED: Final = "dictated text"
 
 _PRIOR: Final = 0.98
 _STRENGTH: Final = 10.0
-"""So many tokens are assumed of which that share was spelled as the tokenizer would."""
+"""The prior: so many tokens are assumed, this share of them spelled as by the tokenizer."""
 
 
 @final

@@ -267,7 +267,7 @@ class Outlook(NamedTuple):
     Attributes:
         shares: estimated probability that the distribution after so many tokens is known.
         nodes: rows that it takes.
-        particles: how many the sequence stands for, each of which takes tokens of its own.
+        particles: how many the sequence stands for; each takes tokens of its own.
     """
 
     shares: list[float]
@@ -354,7 +354,7 @@ class BranchContexts:
         return context
 
     def prompt_logits(self) -> Logits:
-        """The logits after the prompt, all of which the model has read then."""
+        """The logits after the prompt; all the model has read then."""
         if self._base_logits is None:
             base = self._prompt()
             base.prepare()

@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo: particles that grow token by token, and of which the promising are drawn anew.
+"""Sequential Monte Carlo: particles grow token by token, and are resampled by their weights.
 
 Source: A. Lew et al. (2023, arXiv 2306.03081) and J. Loula et al. (ICLR 2025, arXiv 2504.13139) for language models.
 Estimates are unbiased whatever the scheme: N. Chopin and O. Papaspiliopoulos, "An Introduction to Sequential Monte

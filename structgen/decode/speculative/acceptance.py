@@ -161,7 +161,7 @@ class RankRates:
         self._calibration = Calibration(strength=_STRENGTH, memory=_MEMORY)
 
     def rate(self, depth: int, rank: int) -> float:
-        """How often a draft token of a rank came at a depth, the first of which is 0, where its parent did."""
+        """The acceptance rate of draft tokens by depth (from 0) and rank, given their parent."""
         prior = self._prior[min(rank, len(self._prior) - 1)]
         return self._calibration.probability((min(depth, DEPTHS - 1), rank), prior)
 

@@ -134,7 +134,7 @@ def _filled(
 @final
 @dataclass(frozen=True)
 class RankTree(Shape):
-    """The same tree at each step (``Fixed``), of which a small budget gets the nodes that stand first.
+    """The same tree at each step (``Fixed``); a small budget gets the nodes that stand first.
 
     A node is told by the ranks of the children that lead down to it.
 

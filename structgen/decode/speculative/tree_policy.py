@@ -121,7 +121,7 @@ class DraftDistribution:
 
     @classmethod
     def of(cls, dense: NDArray[np.float64], most: int, *, forced: Sequence[int] = ()) -> Self:
-        """The distribution with these probabilities, of which up to ``most`` tokens are named.
+        """The distribution with these probabilities; up to ``most`` tokens are named.
 
         Of equally probable tokens those with the lowest ids are named, and stand first.
 

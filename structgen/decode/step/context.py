@@ -346,7 +346,7 @@ def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint
 
     Raises:
         ValueError: ``max_tokens`` is no number of tokens.
-        BudgetError: the shortest member of the grammar takes more than ``max_tokens``.
+        BudgetError: the shortest string of the grammar takes more than ``max_tokens``.
         GenerationError: prompt and ``max_tokens`` do not fit the model's context.
         VocabularyError: the constraint belongs to another vocabulary.
     """

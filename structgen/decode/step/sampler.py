@@ -237,7 +237,7 @@ def choose_by_noise(weights: NDArray[np.float64], key: int, ids: NDArray[np.int6
         key: of the noise.
         ids: what the noise of each index belongs to, ``[n]``; None is the index itself.
 
-    Complexity: O(n), of which only positive weights need noise.
+    Complexity: O(n); only positive weights need noise.
     """
     if np.count_nonzero(weights) < len(weights):
         positive = np.flatnonzero(weights)

@@ -82,7 +82,7 @@ class TokensWithoutReplacement:
     but 1e-15 was taken out, the rest is known as precisely as the whole.  Probabilities below 1e-300 count as zero.
 
     Args:
-        weights: in proportion to the probabilities, float64 ``[n]``, none negative, of which the largest is about 1;
+        weights: in proportion to the probabilities, float64 ``[n]``, none negative; the largest is about 1;
             tokens are indices into it.
         generator: the randomness: one uniform number for each ``take`` and ``misses``.
 

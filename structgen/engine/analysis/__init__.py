@@ -1,4 +1,1 @@
-"""Questions about the language of a grammar.
-
-Its byte graph, inclusion in another language, counting and uniform sampling of its strings.
-"""
+"""Analysis of the language of a grammar: byte graph, inclusion, counting and uniform sampling of its strings."""

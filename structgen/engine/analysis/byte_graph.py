@@ -1,6 +1,6 @@
-"""The deterministic graph over bytes that a language is, built where it is reached.
+"""The deterministic automaton of a language over bytes, built as it is reached.
 
-Its vocabulary is one of single bytes, so that questions about a language have nothing to do with tokens.
+Its vocabulary has single bytes only, so that the analysis of a language does not depend on tokens.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _MAX_SPECIAL_ID: Final = 1 << 20
 def byte_vocabulary(*grammars: Grammar) -> Vocabulary:
     """Return a vocabulary of single bytes, an end token, and the special tokens that the grammars name.
 
-    A special token that may be written as text is not among them, so that it is.
+    Special tokens that may be written as text are left out, so that they are written as text.
 
     Raises:
         LimitExceeded: a special token has an id that no vocabulary has.
     """
-    found = [node for grammar in grammars for node in postorder(grammar) if isinstance(node, SpecialToken)]
-    named = {node.token for node in found if not node.or_text}
+    nodes = [node for grammar in grammars for node in postorder(grammar) if isinstance(node, SpecialToken)]
+    named = {node.token for node in nodes if not node.or_text}
     ids = {token for token in named if isinstance(token, int)}
     texts = sorted(token for token in named if isinstance(token, str))
     if max(ids, default=0) > _MAX_SPECIAL_ID:
@@ -61,24 +61,21 @@ def byte_vocabulary(*grammars: Grammar) -> Vocabulary:
 
 
 def string_language(grammar: Grammar) -> Grammar:
-    """Return ``grammar`` without what is said of tokens, captures and descriptions: the texts are the same.
-
-    A budget of tokens and a temperature take the place of nothing, for a text alone has no tokens.
+    """Return ``grammar`` without token budgets, temperatures, captures and descriptions: the strings are the same.
 
     Raises:
-        GrammarError: the grammar has sets of tokens, which are no text.
+        GrammarError: the grammar has token sets, which are no text.
 
-    Complexity:
-        O(n) for n distinct nodes; without recursion.
+    Complexity: O(n) for n distinct nodes; without recursion.
     """
     made: dict[int, Grammar] = {}
     for node in postorder(grammar):
         if isinstance(node, TokenSet):
             raise GrammarError(
                 "grammar",
-                "it has a set of tokens, which is no text",
+                "it has a token set, which is no text",
                 evidence=f"the term is {node!r}",
-                remedy="ask without this part, for only a vocabulary tells what such tokens write",
+                remedy="remove this part: its bytes depend on a vocabulary",
             )
         children = [made[id(child)] for child in node.children]
         if isinstance(node, Budget) and node.characters is not None:
@@ -91,9 +88,9 @@ def string_language(grammar: Grammar) -> Grammar:
 
 
 _MAX_RULE_STATES: Final = 5_000
-"""States of the rules of all grammars that are looked at to find bytes that none tells apart."""
+"""Rule states of all grammars that are examined to find bytes that are treated alike."""
 _NEVER_REACHED: Final = 1 << 40
-"""Nodes have ids that last until the engine forgets, which it does at a limit; who asks bounds the nodes instead."""
+"""Limit of engine states; node ids are valid until the engine drops its states, so callers bound the nodes instead."""
 
 
 @final
@@ -102,7 +99,7 @@ class ByteNode:
 
     Attributes:
         number: equal for equal nodes, in all graphs that were made together.
-        is_accepting: what led here is a member.
+        is_accepting: whether the bytes read so far are a string of the language.
     """
 
     __slots__ = ("_blocks", "_distance", "_matcher", "_next", "is_accepting", "number")
@@ -117,13 +114,13 @@ class ByteNode:
 
     @property
     def distance(self) -> int:
-        """The length of the shortest text that completes a member; a special token counts as one byte."""
+        """The length of a shortest completion; a special token counts as one byte."""
         if self._distance is None:
             self._distance = 0 if self.is_accepting else len(self._matcher.shortest_completion())
         return self._distance
 
     def shortest_completion(self) -> tuple[int, ...]:
-        """Return a shortest text that completes a member: bytes, and -1 - id for a special token."""
+        """Return a shortest completion: bytes, and -1 - id for a special token."""
         return tuple(self._matcher.shortest_completion())
 
 
@@ -133,9 +130,9 @@ class ByteGraph:
 
     Attributes:
         constraint: the language, over single bytes.
-        special: the special tokens that it may have, by id.
-        blocks: sets of bytes that no node tells apart, a partition of all.
-        start: where nothing has been read.
+        special: the special tokens of the language, by id.
+        blocks: sets of bytes that all nodes treat alike, a partition of all bytes.
+        start: the start node.
     """
 
     def __init__(self, constraint: Constraint, blocks: Sequence[bytes]) -> None:
@@ -150,38 +147,38 @@ class ByteGraph:
         return len(self._nodes)
 
     def successors(self, node: ByteNode) -> dict[int, ByteNode]:
-        """Return the nodes that may come after ``node``: by index of a block, and -1 - id for a special token."""
+        """Return the nodes after ``node``, by index of a block, and by -1 - id for a special token."""
         if node._next is None:
             matcher = node._matcher
-            found: dict[int, ByteNode] = {}
+            successors: dict[int, ByteNode] = {}
             for byte in matcher.live_bytes():
                 index = self._block_of[byte]
-                if index not in found:
+                if index not in successors:
                     after = matcher.fork()
                     after.accept_bytes(bytes([byte]))
-                    found[index] = self._node(after)
+                    successors[index] = self._node(after)
             for token in matcher.live_specials():
                 after = matcher.fork()
                 after.accept(token)
-                found[-1 - token] = self._node(after)
-            node._next = found
+                successors[-1 - token] = self._node(after)
+            node._next = successors
         return node._next
 
     def likely(self, index: int) -> bytes:
-        """Return the byte of a block that reads best: a small letter, a digit, what is printable, or the first."""
+        """Return the most readable byte of a block: a lower-case letter, a letter, a digit, printable, or the first."""
         block = self.blocks[index]
-        for wanted in (str.islower, str.isalpha, str.isdigit, str.isprintable):
+        for is_preferred in (str.islower, str.isalpha, str.isdigit, str.isprintable):
             for byte in block:
-                if byte < 0x80 and wanted(chr(byte)):
+                if byte < 0x80 and is_preferred(chr(byte)):
                     return bytes([byte])
         return block[:1]
 
     def _node(self, matcher: Matcher) -> ByteNode:
         number = matcher.state_id
-        known = self._nodes.get(number)
-        if known is None:
-            known = self._nodes[number] = ByteNode(matcher, self.blocks)
-        return known
+        node = self._nodes.get(number)
+        if node is None:
+            node = self._nodes[number] = ByteNode(matcher, self.blocks)
+        return node
 
 
 def byte_graphs(*grammars: Grammar, limits: Limits | None = None) -> list[ByteGraph]:
@@ -189,8 +186,8 @@ def byte_graphs(*grammars: Grammar, limits: Limits | None = None) -> list[ByteGr
 
     Raises:
         UnsatisfiableGrammar, LimitExceeded: as ``compile``.
-        GrammarError: as ``compile`` and ``texts_of``; or the grammar has values that must differ from each other, or
-            labels that must decode, which no node knows.
+        GrammarError: as ``compile`` and ``string_language``; or the grammar has values that must differ from each
+            other, or labels that must decode, which no finite set of nodes can express.
     """
     bounds = replace(limits if limits is not None else Limits(), states=_NEVER_REACHED)
     texts = [string_language(grammar) for grammar in grammars]
@@ -199,17 +196,17 @@ def byte_graphs(*grammars: Grammar, limits: Limits | None = None) -> list[ByteGr
         if constraint.native.has_scope:
             raise GrammarError(
                 "grammar",
-                "it asks for values or names that differ from each other, or for labels that decode, which no "
-                "automaton over bytes can tell",
+                "it requires values or names that differ from each other, or labels that decode, which no "
+                "automaton over bytes can check",
                 evidence=f"the term is {constraint.grammar!r}",
-                remedy="leave out uniqueItems and the like",
+                remedy="remove uniqueItems and similar keywords",
             )
     blocks = _blocks(constraints)
     return [ByteGraph(constraint, blocks) for constraint in constraints]
 
 
 def _blocks(constraints: Sequence[Constraint]) -> list[bytes]:
-    """Sets of bytes that no state of any rule tells apart; single bytes where there are too many states to look at."""
+    """Return sets of bytes that all states treat alike; single bytes if there are too many states to examine."""
     tables = []
     left = _MAX_RULE_STATES
     for constraint in constraints:

@@ -1,4 +1,4 @@
-"""Exact counts of derivations: how many runs a network has by length, and how many of them read one string."""
+"""Exact counts of derivations: the runs of a network by length, and the runs that read one string."""
 
 from __future__ import annotations
 
@@ -19,44 +19,46 @@ if TYPE_CHECKING:
 __all__ = ["DerivationCounter", "LengthCounts", "shortest_runs"]
 
 _MAX_STEPS: Final = 20_000_000
-"""Additions, and an eighth of the multiplications, to count all runs: some ten seconds."""
+"""Bound on the additions, plus an eighth of the multiplications, of counting: about ten seconds."""
 _NEVER: Final = 1 << 60
-"""Longer than any member."""
+"""Longer than any string."""
 
 
 @final
 class LengthCounts:
-    """The number of runs of a network by state and length, exactly.
+    """The exact number of runs of a network by state and length.
 
-    Complexity: to make, O(e * n + c * n ** 2) operations on numbers of O(n) bits, for e edges and c calls that members
-        of up to n bytes take.  To draw, O(n * (d + k * n)) for d edges and k calls at a state.
+    Complexity: counting takes O(e * n + c * n ** 2) operations on numbers of O(n) bits, for e edges and c calls in
+        strings of up to n bytes; a sample takes O(n * (d + k * n)) for d edges and k calls at a state.
 
     Attributes:
         transitions: the network.
 
     Source: P. Flajolet, P. Zimmermann, B. van Cutsem, "A calculus for the random generation of labelled combinatorial
-    structures" (1994, TCS 132): the recursive method of counting first, then choosing by the counts.
+    structures" (1994, TCS 132): the recursive method, which counts first and then samples by the counts.
     """
 
-    def __init__(self, transitions: Transitions, most: int, *, are_shapes: bool = False) -> None:
-        """Count the runs of up to ``most`` symbols; of ``are_shapes``, symbols between the same two states are one.
+    def __init__(self, transitions: Transitions, max_length: int, *, are_shapes: bool = False) -> None:
+        """Count the runs of up to ``max_length`` symbols.
+
+        With ``are_shapes``, runs that differ only in symbols between the same two states count as one.
 
         Raises:
-            LimitExceeded: that would take too many steps.
+            LimitExceeded: counting takes too many steps.
         """
         self.transitions = transitions
         self._are_shapes = are_shapes
         calls = transitions.calls
         self._least, self._reading = least, reading = shortest_runs(transitions)
-        horizon = _horizons(transitions, least, reading, most)
-        self._check_work(horizon, most)
-        nothing = [0] * (most + 1)
+        horizon = _horizons(transitions, least, reading, max_length)
+        self._check_work(horizon, max_length)
+        nothing = [0] * (max_length + 1)
         self._counts = [nothing if left < 0 else [0] * least[state] for state, left in enumerate(horizon)]
-        # What a state calls reads from the same place on, so it is counted first; no rule calls itself there.
+        # A called rule reads from the same position on, so it is counted first; no rule calls itself there.
         graph = {state: [start for start, _ in calls[state]] for state in range(len(calls)) if horizon[state] >= 0}
         order = [state for component in strongly_connected(graph) for state in component if state in graph]
-        for length in range(most + 1):
-            products: dict[tuple[int, int], int] = {}  # several states make the same call with the same rest
+        for length in range(max_length + 1):
+            products: dict[tuple[int, int], int] = {}  # several states share a call with the same rest
             for state in order:
                 if least[state] <= length <= horizon[state]:
                     self._counts[state].append(self._count(state, length, products))
@@ -66,7 +68,7 @@ class LengthCounts:
         return self._counts[0][length] if 0 <= length < len(self._counts[0]) else 0
 
     def draw(self, length: int, chance: random.Random) -> tuple[int, ...]:
-        """Return what a run reads that is drawn uniformly from those of ``length`` symbols, of which there is one."""
+        """Sample a run uniformly from the runs of ``length`` symbols, and return what it reads; there must be one."""
         text: list[int] = []
         stack = [(0, length)]
         while stack:
@@ -88,14 +90,14 @@ class LengthCounts:
                 return target, left - 1
             index -= number
         for start, after in transitions.calls[state]:
-            inside, behind = counts[start], counts[after]
+            inside, outside = counts[start], counts[after]
             for inner in range(self._reading[start], left - self._least[after] + 1):
-                number = inside[inner] and inside[inner] * behind[left - inner]
+                number = inside[inner] and inside[inner] * outside[left - inner]
                 if index < number:
                     stack.append((after, left - inner))
                     return start, inner
                 index -= number
-        raise RuntimeError("the counts of runs do not fit together")
+        raise RuntimeError("the counts of runs do not add up")
 
     def _count(self, state: int, length: int, products: dict[tuple[int, int], int]) -> int:
         counts, transitions = self._counts, self.transitions
@@ -110,13 +112,13 @@ class LengthCounts:
             if product is None:
                 start, after = call
                 low, high = self._reading[start], length - self._least[after]
-                behind = counts[after][length - high : length - low + 1] if low <= high else []
-                behind.reverse()
-                product = products[call] = sum(map(mul, counts[start][low : high + 1], behind))
+                outside = counts[after][length - high : length - low + 1] if low <= high else []
+                outside.reverse()
+                product = products[call] = sum(map(mul, counts[start][low : high + 1], outside))
             total += product
         return total
 
-    def _check_work(self, horizon: list[int], most: int) -> None:
+    def _check_work(self, horizon: list[int], max_length: int) -> None:
         transitions, least = self.transitions, self._least
         calls: dict[tuple[int, int], int] = {}
         steps = 0
@@ -129,16 +131,16 @@ class LengthCounts:
         steps += sum(spare * spare // 8 for spare in calls.values())
         if steps > _MAX_STEPS:
             raise LimitExceeded(
-                "members of a grammar",
+                "strings of a grammar",
                 limit="counting steps",
                 maximum=_MAX_STEPS,
-                evidence=f"its automaton has {len(horizon):,} states, and members may have {most:,} bytes",
-                remedy="ask for shorter members",
+                evidence=f"its automaton has {len(horizon):,} states, for strings of up to {max_length:,} bytes",
+                remedy="request shorter strings",
             )
 
 
 def _weighted(symbols: tuple[int, ...], ways: Mapping[int, int], total: int, chance: random.Random) -> int:
-    """One of ``symbols``, drawn with probabilities that are as the ways in which they are read."""
+    """Sample one of ``symbols`` with probability proportional to its ways."""
     index = chance.randrange(total)
     if total == len(symbols):
         return symbols[index]
@@ -150,9 +152,9 @@ def _weighted(symbols: tuple[int, ...], ways: Mapping[int, int], total: int, cha
 
 
 def shortest_runs(transitions: Transitions) -> tuple[list[int], list[int]]:
-    """Return the length of the shortest run from each state to the end of its rule, and of one that reads something.
+    """Return the lengths of the shortest run and of the shortest non-empty run from each state to the end of its rule.
 
-    It is ``_NEVER`` where there is none.
+    A length is ``_NEVER`` if there is no run.
 
     Complexity: O(e log e) for e edges and calls.
 
@@ -187,12 +189,12 @@ def shortest_runs(transitions: Transitions) -> tuple[list[int], list[int]]:
     return least, reading
 
 
-def _horizons(transitions: Transitions, least: list[int], reading: list[int], most: int) -> list[int]:
-    """How much may be read from each state to the end of its rule at most; -1: no run of ``most`` symbols is there."""
+def _horizons(transitions: Transitions, least: list[int], reading: list[int], max_length: int) -> list[int]:
+    """Return how many symbols may be read from each state to the end of its rule; -1 if no run passes the state."""
     horizon = [-1] * len(least)
-    levels: list[list[int]] = [[] for _ in range(most + 1)]
-    levels[most].append(0)
-    for left in range(most, -1, -1):
+    levels: list[list[int]] = [[] for _ in range(max_length + 1)]
+    levels[max_length].append(0)
+    for left in range(max_length, -1, -1):
         agenda = levels[left]
         while agenda:
             state = agenda.pop()
@@ -202,9 +204,9 @@ def _horizons(transitions: Transitions, least: list[int], reading: list[int], mo
             if left:
                 levels[left - 1] += [target for target, _, _ in transitions.reads[state]]
             for start, after in transitions.calls[state]:
-                inside, behind = reading[start], least[after]
-                if inside + behind <= left:
-                    levels[left - behind].append(start)
+                inside, outside = reading[start], least[after]
+                if inside + outside <= left:
+                    levels[left - outside].append(start)
                     levels[left - inside].append(after)
     return horizon
 
@@ -215,7 +217,7 @@ _EndsGenerator: TypeAlias = "Generator[tuple[int, int], _Ends, _Ends]"
 
 @final
 class DerivationCounter:
-    """Counts the runs of texts."""
+    """Counts the runs of strings."""
 
     def __init__(self, transitions: Transitions) -> None:
         self._transitions = transitions
@@ -224,52 +226,52 @@ class DerivationCounter:
     def count(self, text: Sequence[int]) -> int:
         """Return the number of runs that read ``text``.
 
-        Complexity: O(n ** 2 * s) for n symbols and s states that are reached at one place.
+        Complexity: O(n ** 2 * s) for n symbols and s states reached at one position.
         """
-        known: dict[tuple[int, int], _Ends] = {}
+        results: dict[tuple[int, int], _Ends] = {}
         stack: list[tuple[tuple[int, int], _EndsGenerator]] = [((0, 0), self._read(0, 0, text))]
         answer: _Ends | None = None
         while stack:
             key, reading = stack[-1]
             try:
-                asked = next(reading) if answer is None else reading.send(answer)
+                query = next(reading) if answer is None else reading.send(answer)
             except StopIteration as done:
                 stack.pop()
-                answer = known[key] = done.value
+                answer = results[key] = done.value
                 continue
-            answer = known.get(asked)
+            answer = results.get(query)
             if answer is None:
-                stack.append((asked, self._read(*asked, text)))
-        return known[0, 0].get(len(text), 0)
+                stack.append((query, self._read(*query, text)))
+        return results[0, 0].get(len(text), 0)
 
     def _read(self, start: int, begin: int, text: Sequence[int]) -> _EndsGenerator:
-        """Return how many runs of a rule from place ``begin`` end at each place; asks for those of other rules."""
+        """Return how many runs of a rule from ``begin`` end at each position; yields queries of other rules."""
         transitions = self._transitions
         ends: _Ends = {}
-        here: dict[int, dict[int, int]] = {begin: {start: 1}}  # runs by place and state
-        for place in range(begin, len(text) + 1):
-            states = here.pop(place, {})
+        here: dict[int, dict[int, int]] = {begin: {start: 1}}  # runs by position and state
+        for position in range(begin, len(text) + 1):
+            states = here.pop(position, {})
             for state, ways in states.items():
                 if transitions.final[state]:
-                    ends[place] = ends.get(place, 0) + ways
-                if place == len(text):
+                    ends[position] = ends.get(position, 0) + ways
+                if position == len(text):
                     continue
-                following = here.setdefault(place + 1, {})
-                for target in self._after(state).get(text[place], ()):
+                following = here.setdefault(position + 1, {})
+                for target in self._after(state).get(text[position], ()):
                     following[target] = following.get(target, 0) + ways
                 for called, after in transitions.calls[state]:
-                    inner = yield called, place
+                    inner = yield called, position
                     for end, inside in inner.items():
-                        if end > place:
+                        if end > position:
                             reached = here.setdefault(end, {})
                             reached[after] = reached.get(after, 0) + ways * inside
         return ends
 
     def _after(self, state: int) -> dict[int, list[int]]:
-        known = self._targets.get(state)
-        if known is None:
-            known = self._targets[state] = {}
+        targets = self._targets.get(state)
+        if targets is None:
+            targets = self._targets[state] = {}
             for target, symbols, _ in self._transitions.reads[state]:
                 for symbol in symbols:
-                    known.setdefault(symbol, []).append(target)
-        return known
+                    targets.setdefault(symbol, []).append(target)
+        return targets

@@ -1,7 +1,4 @@
-"""Automata and networks as lists of edges, from which derivations are counted and sampled.
-
-Also: whether the next symbol alone decides how a network reads.
-"""
+"""Automata and networks as lists of edges, for counting and sampling derivations, and a test for determinism."""
 
 from __future__ import annotations
 
@@ -44,14 +41,13 @@ _Calls: TypeAlias = "Items[Items[tuple[int, int]]]"
 
 
 def is_deterministic(reads: _Reads, calls: _Calls, final: Items[bool]) -> bool:
-    """Whether the next symbol decides between the edges of a state, its calls, and the return.
+    """Return whether the next symbol decides between the edges of a state, its calls, and the return.
 
-    Then a text has one run at most.  A call reads something.
+    A string then has at most one run.  Every call reads at least one symbol.
 
     Complexity: O((e + c) * s) for e edges, c calls and sets of s symbols, and rounds of them along recursion.
 
-    Source: P. M. Lewis, R. E. Stearns, "Syntax-directed transduction" (1968, JACM 15), for grammars that one symbol of
-    look-ahead decides.
+    Source: P. M. Lewis, R. E. Stearns, "Syntax-directed transduction" (1968, JACM 15), for LL(1) grammars.
     """
     as_set = _Sets()
     read = [[as_set(symbols) for _, symbols, _ in edges] for edges in reads]
@@ -66,20 +62,20 @@ def is_deterministic(reads: _Reads, calls: _Calls, final: Items[bool]) -> bool:
 
 
 class _Sets:
-    """Sets of symbols as bits of a number."""
+    """Sets of symbols as bits of an integer."""
 
     def __init__(self) -> None:
         self._bit: dict[int, int] = {}
-        self._known: dict[tuple[int, ...], int] = {}
+        self._sets: dict[tuple[int, ...], int] = {}
 
     def __call__(self, symbols: tuple[int, ...]) -> int:
-        if symbols not in self._known:
-            self._known[symbols] = _union(1 << self._bit.setdefault(symbol, len(self._bit)) for symbol in symbols)
-        return self._known[symbols]
+        if symbols not in self._sets:
+            self._sets[symbols] = _union(1 << self._bit.setdefault(symbol, len(self._bit)) for symbol in symbols)
+        return self._sets[symbols]
 
 
 def _first(read: Items[Items[int]], calls: _Calls) -> list[int]:
-    """What may come first from each state."""
+    """Return the symbols that may come first from each state."""
     starts = [_union(sets) for sets in read]
     callers: dict[int, list[int]] = defaultdict(list)
     for state, edges in enumerate(calls):
@@ -97,7 +93,7 @@ def _first(read: Items[Items[int]], calls: _Calls) -> list[int]:
 
 
 def _following(reads: _Reads, calls: _Calls, final: Items[bool], starts: Items[int]) -> list[int]:
-    """What may come after the return from the rule that each state is of."""
+    """Return the symbols that may come after the return from the rule of each state."""
     follows = [0] * len(final)
     agenda: list[int] = []
 
@@ -137,14 +133,14 @@ def _are_disjoint(sets: Iterable[int]) -> bool:
 
 
 _TRANSPARENT: Final = (Sequence, Choice, Repeat, Rules)
-"""Terms whose children may be called, as those of operators on regular languages may not."""
+"""Terms whose children may become rules; children of operators on regular languages may not."""
 
 
 def with_shared_rules(grammar: Grammar, limits: Limits) -> Grammar:
-    """Return an equal grammar in which a term that stands in several places is a rule, which is called there.
+    """Return an equal grammar in which a term that is used several times is a rule.
 
-    A terminal that is made of others many times over has an automaton that is too large to be written out, but a small
-    network of calls.  Nothing is shared that no object of ``grammar`` shares.
+    A terminal that uses others many times may have an automaton that is too large, but a small network of calls.  Only
+    terms that are one object in ``grammar`` are shared.
 
     Raises:
         LimitExceeded, GrammarError: as ``resolve``.
@@ -180,7 +176,7 @@ def with_shared_rules(grammar: Grammar, limits: Limits) -> Grammar:
 
 
 def _visible(terms: list[Grammar]) -> Iterator[Grammar]:
-    """Yield the terms that only sequences, choices and repetitions stand around."""
+    """Yield the terms that are only inside sequences, choices, repetitions and rules."""
     seen: set[int] = set()
     agenda = list(terms)
     while agenda:
@@ -193,14 +189,14 @@ def _visible(terms: list[Grammar]) -> Iterator[Grammar]:
 
 
 _FEW_STATES: Final = 500
-"""States that are made to see whether a language with recursion is regular; those of ambiguous ones take long."""
+"""States to build to find out whether a language with recursion is regular; states of ambiguous languages are slow."""
 _SMALL_NETWORK: Final = 5_000
-"""States of a network; where there are more, sharing terms is tried first."""
+"""States of a network, beyond which sharing terms is tried first."""
 _LARGE_NETWORK: Final = 40_000
-"""States of any network; a table of them takes a kilobyte each while it is read."""
+"""Limit on the states of any network; each takes a kilobyte while it is read."""
 
 Edge: TypeAlias = "tuple[int, tuple[int, ...], int]"
-"""The state after it, the symbols that are read, and in how many ways they are read."""
+"""The target state, the symbols, and the number of ways in which they are read."""
 
 
 @final
@@ -208,15 +204,15 @@ Edge: TypeAlias = "tuple[int, tuple[int, ...], int]"
 class Transitions:
     """A recursive transition network over bytes; state 0 is the start.
 
-    A symbol is a byte, or -1 - id for a special token.  A *run* reads a text by edges and calls; a called rule reads at
-    least one symbol.
+    A symbol is a byte, or -1 - id for a special token.  A *run* reads a string by edges and calls; a called rule reads
+    at least one symbol.
 
     Attributes:
-        reads: for each state the symbols that it reads, by the state after them.
+        reads: the edges of each state.
         calls: for each state the starts of the rules that it calls, with the state after the return.
         final: whether a rule may end in a state.
-        ways: in how many ways a byte is read; 1 for a special token.
-        is_unambiguous: every text is known to have at most one run.
+        ways: the number of ways in which a byte is read; 1 for a special token.
+        is_unambiguous: whether every string is known to have at most one run.
     """
 
     reads: list[list[Edge]]
@@ -244,17 +240,17 @@ def transitions_of(constraint: Constraint, ways: Mapping[int, int]) -> Transitio
         network = _native.unfold_calls(constraint.native, _LARGE_NETWORK)
     if network is None:
         raise LimitExceeded(
-            "members of a grammar",
+            "strings of a grammar",
             limit="states of a network",
             maximum=_LARGE_NETWORK,
-            remedy="bound what repeats, or allow fewer characters",
+            remedy="bound repetitions, or allow fewer characters",
         )
     return _readable(network, ways)
 
 
-def network_transitions(constraint: Constraint, ways: Mapping[int, int], most_states: int) -> Transitions | None:
-    """Return the edges of the rules of a constraint as they call each other; None where there are too many states."""
-    network = _native.unfold_calls(constraint.native, most_states)
+def network_transitions(constraint: Constraint, ways: Mapping[int, int], max_states: int) -> Transitions | None:
+    """Return the edges of the rules of a constraint, with their calls; None if there are too many states."""
+    network = _native.unfold_calls(constraint.native, max_states)
     return None if network is None else _readable(network, ways)
 
 
@@ -273,9 +269,9 @@ def _readable(
     network: tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]],
     ways: Mapping[int, int],
 ) -> Transitions:
-    """The network with what calls may leave unread read without them, so that every call reads something.
+    """Return the network without empty calls: a rule that matches the empty string can also be skipped.
 
-    Complexity: linear in the edges, and in those of states that empty calls lead to.
+    Complexity: linear in the edges, and in the edges of states that empty calls lead to.
     """
     next_, final_, called, specials = network
     states = len(next_)
@@ -304,15 +300,15 @@ def _readable(
                     closure.append(after)
                     agenda.append(after)
         if len(closure) == 1:
-            found = edges[state]
+            read = edges[state]
             joined.append(sorted(set(calls[state])))
         else:
-            found = defaultdict(list)
+            read = defaultdict(list)
             for one in closure:
                 for target, symbols in edges[one].items():
-                    found[target] += symbols
+                    read[target] += symbols
             joined.append(sorted({edge for one in closure for edge in calls[one]}))
-        reads.append([_edge(target, set(symbols), ways) for target, symbols in found.items()])
+        reads.append([_edge(target, set(symbols), ways) for target, symbols in read.items()])
     return Transitions(reads, joined, nullable, ways, is_deterministic(reads, joined, nullable))
 
 
@@ -322,7 +318,7 @@ def _edge(target: int, symbols: set[int], ways: Mapping[int, int]) -> Edge:
 
 
 def _nullable(final_: NDArray[np.uint8], calls: list[list[tuple[int, int]]]) -> list[bool]:
-    """From which states a rule may end without reading anything."""
+    """Return whether a rule may end from each state without reading anything."""
     nullable = [bool(one) for one in final_.tolist()]
     waiting: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for state, edges in enumerate(calls):
@@ -339,17 +335,17 @@ def _nullable(final_: NDArray[np.uint8], calls: list[list[tuple[int, int]]]) -> 
 
 
 def deterministic_transitions(graph: ByteGraph, max_bytes: int, ways: Mapping[int, int], max_nodes: int) -> Transitions:
-    """Return the edges of the nodes of a graph that members of up to ``max_bytes`` lead through.
+    """Return the edges of a graph on strings of up to ``max_bytes``.
 
     Raises:
-        LimitExceeded: there are more than ``max_nodes``.
+        LimitExceeded: there are more than ``max_nodes`` nodes.
     """
     number = {graph.start.number: 0}
     agenda = deque([(graph.start, 0)])
     reads: list[list[Edge]] = []
     final: list[bool] = []
     blocks = [{byte for byte in block if byte in ways} for block in graph.blocks]
-    while agenda:  # breadth first, so that a node is met with the shortest text that leads to it
+    while agenda:  # breadth first: a node is met by its shortest prefix
         node, read = agenda.popleft()
         found: dict[int, set[int]] = {}
         for label, target in graph.successors(node).items():
@@ -361,11 +357,11 @@ def deterministic_transitions(graph: ByteGraph, max_bytes: int, ways: Mapping[in
                 agenda.append((target, read + 1))
                 if len(number) > max_nodes:
                     raise LimitExceeded(
-                        "members of a grammar",
+                        "strings of a grammar",
                         limit="max_nodes",
                         maximum=max_nodes,
-                        evidence=f"that many different prefixes have members of up to {max_bytes} bytes",
-                        remedy="ask for shorter members",
+                        evidence=f"strings of up to {max_bytes} bytes have more different states",
+                        remedy="request shorter strings",
                     )
             reached = number[target.number]
             found[reached] = found.get(reached, set()) | symbols

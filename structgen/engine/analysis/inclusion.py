@@ -1,7 +1,7 @@
 """Whether one language includes another, with a shortest string that it lacks.
 
-A search over pairs of states finds a witness.  Where the search is too large, a simulation may still prove inclusion:
-each step of the one network can be followed in the other.
+A search over pairs of states finds a witness.  If the search is too large, a simulation may still prove inclusion:
+each step of one network can be followed in the other.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 __all__ = ["MAX_PAIRS", "Inclusion", "Witness", "compare", "is_simulated"]
 
 _Calls: TypeAlias = "tuple[int, ...]"
-"""A state of a rule, after the states in which the rules around it go on after their calls, outermost first."""
+"""A call stack: the states after the return of the enclosing rules, outermost first, then the state of the rule."""
 _StatePair: TypeAlias = "tuple[_Calls, _Calls]"
 _Clause: TypeAlias = "list[tuple[_StatePair, ...]]"
-"""Alternatives, of which all pairs of one must correspond."""
+"""Alternatives; all pairs of one of them must correspond."""
 
 _MAX_STATES: Final = 20_000
 _MAX_STATE_PAIRS: Final = 100_000
 _DEPTHS: Final = (1, 2, 3)
-"""How many places to go on at are remembered, where the one reads inside a call what the other reads without."""
+"""Depths of call stacks to try, for the case that one network reads inside a call what the other reads without."""
 
 
 def is_simulated(one: Constraint, other: Constraint) -> bool:
-    """Whether each step of ``one`` can be followed in ``other``; then ``other`` has all members of ``one``.
+    """Return whether each step of ``one`` can be followed in ``other``; then ``other`` has all strings of ``one``.
 
-    A call is followed by a call of a rule that follows the called one, with what comes after the return, or by reading
-    inside what is called.  If no step-by-step proof is found, nothing is known.
+    A call is matched by a call of a rule that simulates the called one, together with the states after the return, or
+    by steps inside the called rule.  False means only that no proof was found.
 
-    Complexity: O(p * e ** 2) for p pairs of states that may correspond and e edges of one; too many prove nothing.
+    Complexity: O(p * e ** 2) for p pairs of states that may correspond and e edges of one; False beyond a limit.
 
     Source: D. Park, "Concurrency and automata on infinite sequences" (1981), for simulation; that it is sound for calls
     follows by induction on the number of steps of a run.
@@ -81,17 +81,17 @@ class _UnfoldedNetwork:
         self.calls: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for state, start, after in calls:
             self.calls[state].append((start, after))
-        # A rule that does nothing after a call is not gone back to.
+        # After a tail call there is no return to the calling rule.
         self.only_final = [
             bool(final_[state]) and not self.reads[state] and state not in self.calls for state in range(len(final_))
         ]
 
     def called(self, around: _Calls, start: int, after: int) -> _Calls:
-        """Where a call leads to."""
+        """Return the call stack after a call."""
         return (*around, start) if self.only_final[after] else (*around, after, start)
 
     def ways(self, at: _Calls, depth: int) -> Iterator[_Calls]:
-        """Yield where the one who is at a place may be taken to be, before anything more is read."""
+        """Yield the call stacks that are reached from ``at`` without reading anything."""
         seen, agenda = {at}, [at]
         while agenda:
             here = agenda.pop()
@@ -108,16 +108,16 @@ class _UnfoldedNetwork:
 
 @final
 class _Simulation:
-    """The greatest relation of places that follow each other, as far as the starts depend on it."""
+    """The greatest simulation relation between call stacks, as far as the start pair depends on it."""
 
     def __init__(self, one: _UnfoldedNetwork, other: _UnfoldedNetwork, depth: int) -> None:
         self.one, self.other, self.depth = one, other, depth
 
     def holds(self) -> bool:
-        """Whether the start of the other follows that of the one."""
+        """Return whether the start of ``other`` simulates the start of ``one``."""
         start: _StatePair = ((0,), (0,))
         needs: dict[_StatePair, list[_Clause]] = {}
-        asked_by: dict[_StatePair, list[_StatePair]] = defaultdict(list)
+        users: dict[_StatePair, list[_StatePair]] = defaultdict(list)
         failed: list[_StatePair] = []
         agenda = [start]
         while agenda:
@@ -130,13 +130,13 @@ class _Simulation:
                 failed.append(pair)
                 continue
             for each in {each for clause in clauses for pairs in clause for each in pairs}:
-                asked_by[each].append(pair)
+                users[each].append(pair)
                 agenda.append(each)
             if len(needs) > _MAX_STATE_PAIRS:
                 return False
         refuted = set(failed)
         while failed:
-            for pair in asked_by[failed.pop()]:
+            for pair in users[failed.pop()]:
                 if pair not in refuted and any(
                     all(any(each in refuted for each in pairs) for pairs in clause) for clause in needs[pair]
                 ):
@@ -145,7 +145,7 @@ class _Simulation:
         return start not in refuted
 
     def _needs(self, pair: _StatePair) -> list[_Clause]:
-        """What must hold for a pair to correspond: of each clause one alternative; an empty clause has none."""
+        """Return what must hold for a pair to correspond: one alternative of each clause; an empty clause fails."""
         mine, theirs = pair
         one, other = self.one, self.other
         around, state = mine[:-1], mine[-1]
@@ -177,22 +177,22 @@ _NodePair: TypeAlias = "tuple[int, int]"
 _Step: TypeAlias = "tuple[_NodePair, int]"
 
 MAX_PAIRS: Final = 50_000
-"""Pairs of states that a search looks at by default."""
+"""Pairs of states that a search examines by default."""
 _FIRST_PAIRS: Final = 2_000
-"""Pairs after which a proof is tried that does not need all of them."""
+"""Pairs after which a proof by simulation is tried."""
 _MAX_ENGINE_BYTES: Final = 128 << 20
-"""What the engine may hold before a search is given up: in ambiguous languages, states grow with what was read."""
+"""Memory of the engine at which a search ends: in ambiguous languages, states grow with the bytes read."""
 _CHECK_EVERY: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A shortest member of one language that the other has not.
+    """A shortest string of one language that the other does not have.
 
     Attributes:
-        text: the member; special tokens are written by their names.
-        offset: how many of its bytes some member of the other language begins with; its length where it only ends too
-            soon for the other.
+        text: the string; special tokens are written by their names.
+        offset: the length of its longest prefix that some string of the other language has; the whole length if it only
+            ends too early for the other.
     """
 
     text: bytes
@@ -200,18 +200,18 @@ class Witness:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the other language has longer members that begin with it."""
+        """Whether the other language has longer strings that begin with the text."""
         return self.offset == len(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Inclusion:
-    """What is known of whether a language has all members of another.
+    """Whether a language has all strings of another, as far as it is known.
 
     Attributes:
-        witness: a shortest member that it has not; None: none was found.
-        checked_bytes: it has all members of at most so many bytes; None: it has all.
-        pairs: how many pairs of states were looked at.
+        witness: a shortest string that is missing; None if none was found.
+        checked_bytes: no string of up to this length is missing; None if none is missing at all.
+        pairs: how many pairs of states were examined.
     """
 
     witness: Witness | None
@@ -220,7 +220,7 @@ class Inclusion:
 
     @property
     def holds(self) -> bool | None:
-        """Whether it has them all; None: not known."""
+        """Whether the language has all strings; None if it is not known."""
         if self.witness is not None:
             return False
         return True if self.checked_bytes is None else None
@@ -234,26 +234,25 @@ def compare(
     max_pairs: int = MAX_PAIRS,
     limits: Limits | None = None,
 ) -> tuple[Inclusion, Inclusion]:
-    """Say whether ``new`` has all members of ``old``, and whether ``old`` has all of ``new``.
+    """Return whether ``new`` has all strings of ``old``, and whether ``old`` has all strings of ``new``.
 
-    The pairs of states that a text leads to are searched, those first that are on the way to the shortest members, each
-    pair once.  Where there are finitely many, the answer is certain; so it is for all regular languages, and for
-    others where what differs is regular, for a pair of equal states is not looked into.  It is certain, too, where the
-    rules of the one can be followed step by step in those of the other (``is_simulated``).  Otherwise the search ends
-    at ``max_pairs`` or ``max_bytes``, and says up to which length it is certain.  It cannot do better: whether one
-    context-free language has all members of another is undecidable.
+    The search visits each pair of states that one prefix leads to in both, the pairs on the shortest strings first.
+    The answer is certain if there are finitely many pairs: for all regular languages, and for others that differ in a
+    regular part, because pairs of equal states are not expanded.  It is also certain if each step of one grammar can be
+    followed in the other (``is_simulated``).  Otherwise the search ends at ``max_pairs`` or ``max_bytes`` and reports
+    the length up to which it is certain; inclusion of context-free languages is undecidable.
 
     Args:
         old: a closed term.
         new: a closed term.
-        max_bytes: the length of the longest members that are compared; None: no bound.
-        max_pairs: bounds each of the two searches, which also end where their states take too much memory.
-        limits: for the compilation.
+        max_bytes: the length of the longest strings to compare; None is no bound.
+        max_pairs: bounds each of the two searches, which also end if their states take too much memory.
+        limits: limits of the compilation.
 
     Raises:
         UnsatisfiableGrammar, LimitExceeded, GrammarError: as ``byte_graphs``.
 
-    Complexity: O(p * b) for p pairs and b blocks of bytes that some state tells apart.
+    Complexity: O(p * b) for p pairs and b blocks of bytes that are treated alike.
 
     Source: J. E. Hopcroft, R. M. Karp, "A linear algorithm for testing equivalence of finite automata" (1971), for the
     search over pairs; P. E. Hart, N. J. Nilsson, B. Raphael (1968) for its order.
@@ -264,21 +263,20 @@ def compare(
 
 def _compared(one: ByteGraph, other: ByteGraph, max_bytes: int | None, max_pairs: int) -> Inclusion:
     search = _WitnessSearch(one, other)
-    found = search.run(max_bytes, min(max_pairs, _FIRST_PAIRS))
-    if found.holds is None and is_simulated(one.constraint, other.constraint):
-        return Inclusion(None, None, found.pairs)
-    return search.run(max_bytes, max_pairs) if found.holds is None else found
+    inclusion = search.run(max_bytes, min(max_pairs, _FIRST_PAIRS))
+    if inclusion.holds is None and is_simulated(one.constraint, other.constraint):
+        return Inclusion(None, None, inclusion.pairs)
+    return search.run(max_bytes, max_pairs) if inclusion.holds is None else inclusion
 
 
 @final
 class _WitnessSearch:
-    """Looks for a shortest member of ``these`` that is none of ``those``."""
+    """Searches a shortest string of ``these`` that is not one of ``those``."""
 
     def __init__(self, these: ByteGraph, those: ByteGraph) -> None:
         self.these, self.those = these, those
-        # A pair is known by the numbers of its nodes, -1 for none.  With it, how much was read on the shortest way that
-        # was found to it, and the last step of that way.
-        self.found: dict[_NodePair, tuple[int, _Step | None]] = {}
+        # By the numbers of the nodes of a pair, -1 for none: the length of the shortest path so far, and its last step.
+        self.paths: dict[_NodePair, tuple[int, _Step | None]] = {}
         self.done: set[_NodePair] = set()
         self.waiting: list[tuple[int, int, ByteNode, ByteNode | None]] = []
         self.order = 0
@@ -286,16 +284,16 @@ class _WitnessSearch:
         self._meet(these.start, those.start, 0, None)
 
     def run(self, max_bytes: int | None, max_pairs: int) -> Inclusion:
-        """Search until the answer is certain or a bound is reached; it may be called again with wider ones."""
+        """Search until the answer is certain or a bound is reached; may be called again with larger bounds."""
         while self.waiting:
-            least, _, mine, theirs = self.waiting[0]  # shorter members are known to be shared
+            length, _, mine, theirs = self.waiting[0]  # no shorter string is missing
             pair = _node_pair(mine, theirs)
             if pair not in self.done:
-                if max_bytes is not None and least > max_bytes:
+                if max_bytes is not None and length > max_bytes:
                     return Inclusion(None, max_bytes, len(self.done))
-                is_look = len(self.done) % _CHECK_EVERY == 0
-                if len(self.done) >= max_pairs or (is_look and self.these.constraint.engine_bytes > _MAX_ENGINE_BYTES):
-                    return Inclusion(None, least - 1, len(self.done))
+                is_due = len(self.done) % _CHECK_EVERY == 0
+                if len(self.done) >= max_pairs or (is_due and self.these.constraint.engine_bytes > _MAX_ENGINE_BYTES):
+                    return Inclusion(None, length - 1, len(self.done))
             heappop(self.waiting)
             if pair in self.done:
                 continue
@@ -303,23 +301,23 @@ class _WitnessSearch:
             if theirs is None or (mine.is_accepting and not theirs.is_accepting):
                 return Inclusion(self._witness(mine, theirs), None, len(self.done))
             those = self.those.successors(theirs)
-            read = self.found[pair][0] + 1
+            read = self.paths[pair][0] + 1
             for label, after in self.these.successors(mine).items():
                 self._meet(after, those.get(label), read, (pair, label))
         return Inclusion(None, None, len(self.done))
 
     def _meet(self, mine: ByteNode, theirs: ByteNode | None, read: int, step: _Step | None) -> None:
         pair = _node_pair(mine, theirs)
-        if pair[0] == pair[1] or (pair in self.found and self.found[pair][0] <= read):
+        if pair[0] == pair[1] or (pair in self.paths and self.paths[pair][0] <= read):
             return
-        self.found[pair] = read, step
+        self.paths[pair] = read, step
         self.order += 1
         heappush(self.waiting, (read + mine.distance, self.order, mine, theirs))
 
     def _witness(self, mine: ByteNode, theirs: ByteNode | None) -> Witness:
         pair = _node_pair(mine, theirs)
         symbols: list[int] = []
-        while (step := self.found[pair][1]) is not None:
+        while (step := self.paths[pair][1]) is not None:
             pair, label = step
             symbols.append(self.these.likely(label)[0] if label >= 0 else label)
         symbols.reverse()

@@ -1,6 +1,6 @@
 """Strings of a grammar up to a length, counted exactly and sampled uniformly.
 
-Characters that the grammar treats alike are counted as one kind, of which one stands for all.
+Characters that the grammar treats alike are one kind, represented by one character.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ __all__ = ["Alphabet", "Characters", "UniformMembers"]
 
 _LARGEST: Final = 0x10FFFF
 _WIDTHS: Final = ((0x80, 0x7FF, 2), (0x800, 0xFFFF, 3), (0x10000, _LARGEST, 4))
-"""First and last code point of each number of bytes of UTF-8."""
+"""First code point, last code point and number of UTF-8 bytes."""
 _LEADS: Final = {2: range(0xC2, 0xE0), 3: (*range(0xE1, 0xED), 0xEE, 0xEF), 4: range(0xF1, 0xF5)}
-"""First bytes that bytes 0x80 may follow, by the number of bytes of the character."""
+"""First bytes that may be followed by bytes 0x80, by the number of bytes of the character."""
 _HIGH: Final = frozenset(range(0x80, 0x100))
 _NOT_BY_CHARACTERS: Final = (JsonString, Label, Distinct, Shared)
-"""Terms where two characters that all classes treat alike may be told apart."""
+"""Terms that may distinguish characters that all classes treat alike."""
 
 
 @final
 class Characters:
-    """A grammar over fewer characters, with how many characters each stands for.
+    """A grammar over fewer characters, with the number of characters that each represents.
 
-    Beyond ASCII, characters of equal length that no class and no literal tells apart are one *kind*, and the grammar is
-    rewritten so that one character stands for each kind: a grammar of names in all scripts has a few states for these
-    in place of thousands.  Where a term may look at characters in other ways, or there are more kinds than stand-ins,
-    nothing is rewritten.
+    Beyond ASCII, characters of equal length that no class and no literal distinguishes are one *kind*, and the grammar
+    is rewritten with one representative for each kind: names in all scripts then need a few states instead of
+    thousands.  Nothing is rewritten if a term may look at characters in other ways, or there are more kinds than
+    possible representatives.
 
-    Replacing stand-ins independently maps the members of the new grammar onto those of the old: union, concatenation,
-    repetition, intersection and complement commute with it.
+    Replacing representatives independently maps the strings of the new grammar onto those of the old one: union,
+    concatenation, repetition, intersection and complement commute with it.
 
     Attributes:
-        grammar: the grammar over stand-ins.
-        ways: the bytes that members of it may have, and the number of ways in which each is to be read: that of the
-            first byte of a stand-in is how many characters it stands for.
+        grammar: the grammar over representatives.
+        ways: the bytes of its strings, with the number of ways to read each; for the first byte of a representative,
+            the number of characters that it represents.
     """
 
     def __init__(self, grammar: Grammar, allowed: Container[int]) -> None:
@@ -79,7 +79,7 @@ class Characters:
             self._introduce(grammar)
 
     def replaced(self, text: Iterable[int], chance: random.Random) -> list[int]:
-        """Return ``text`` with a character for each stand-in, drawn uniformly from those that it stands for."""
+        """Return ``text`` with each representative replaced by a uniform sample of its kind."""
         symbols: list[int] = []
         rest = iter(text)
         for symbol in rest:
@@ -109,24 +109,24 @@ class Characters:
         for low, high, width, mask in atoms:
             by_kind[width, mask].append((low, high))
         leads = {width: iter(found) for width, found in _LEADS.items()}
-        stand_in: dict[tuple[int, int], int] = {}
+        representative: dict[tuple[int, int], int] = {}
         kinds: dict[int, _Kind] = {}
         for (width, mask), ranges in by_kind.items():
             lead = next(leads[width], None)
             if lead is None:
                 return
-            stand_in[width, mask] = ord(bytes([lead, *[0x80] * (width - 1)]).decode())
+            representative[width, mask] = ord(bytes([lead, *[0x80] * (width - 1)]).decode())
             kinds[lead] = _Kind(width, ranges)
         begins = [low for low, _, _, _ in atoms]
 
         def new_ranges(low: int, high: int) -> list[tuple[int, int]]:
-            place = max(bisect_right(begins, low) - 1, 0)
+            index = max(bisect_right(begins, low) - 1, 0)
             codes = set()
-            while place < len(atoms) and atoms[place][0] <= high:
-                first, last, width, mask = atoms[place]
+            while index < len(atoms) and atoms[index][0] <= high:
+                first, last, width, mask = atoms[index]
                 if last >= low and first >= 0x80:
-                    codes.add(stand_in[width, mask])
-                place += 1
+                    codes.add(representative[width, mask])
+                index += 1
             return _in_ascii(low, high) + [(code, code) for code in codes]
 
         def new_text(text: bytes) -> bytes:
@@ -144,7 +144,7 @@ class Characters:
 
 @final
 class _Kind:
-    """Characters of equal length that a grammar does not tell apart."""
+    """Characters of equal length that a grammar treats alike."""
 
     def __init__(self, width: int, ranges: Sequence[tuple[int, int]]) -> None:
         self.width = width
@@ -157,8 +157,8 @@ class _Kind:
 
     def draw(self, chance: random.Random) -> str:
         index = chance.randrange(self.count)
-        place = bisect_right(self._ends, index)
-        return chr(self._ranges[place][1] + 1 + index - self._ends[place])
+        number = bisect_right(self._ends, index)
+        return chr(self._ranges[number][1] + 1 + index - self._ends[number])
 
 
 def _in_ascii(low: int, high: int) -> list[tuple[int, int]]:
@@ -166,7 +166,7 @@ def _in_ascii(low: int, high: int) -> list[tuple[int, int]]:
 
 
 def _atoms(classes: Iterable[tuple[tuple[int, int], ...]], *, has_others: bool) -> list[tuple[int, int, int, int]]:
-    """The largest ranges beyond ASCII that no class divides: first, last, bytes, and a set of classes as a number."""
+    """Return the largest ranges beyond ASCII that no class divides: first, last, number of bytes, classes as bits."""
     changes: dict[int, int] = defaultdict(int)
     for low, high, _ in _WIDTHS:
         changes[low] ^= 0
@@ -179,14 +179,14 @@ def _atoms(classes: Iterable[tuple[tuple[int, int], ...]], *, has_others: bool) 
             if high >= 0x80:
                 changes[max(low, 0x80)] ^= 1 << number
                 changes[high + 1] ^= 1 << number
-    found = []
+    atoms = []
     ordered = sorted(changes)
     for low, end in pairwise(ordered):
         mask ^= changes[low]
         if (mask or has_others) and not SURROGATES[0] <= low <= SURROGATES[1]:
             width = next(width for _, last, width in _WIDTHS if low <= last)
-            found.append((low, end - 1, width, mask))
-    return found
+            atoms.append((low, end - 1, width, mask))
+    return atoms
 
 
 def _rewritten(
@@ -194,7 +194,7 @@ def _rewritten(
     new_ranges: Callable[[int, int], Iterable[tuple[int, int]]],
     new_text: Callable[[bytes], bytes],
 ) -> Grammar:
-    """The grammar with other characters in its classes and literals, values of JSON strings and labels left aside."""
+    """Return the grammar with other characters in its classes and literals, except in JSON strings and labels."""
     made: dict[int, Grammar] = {}
     classes: dict[tuple[tuple[int, int], ...], CharClass] = {}
     for node in postorder(grammar, known=lambda node: isinstance(node, (JsonString, Label))):
@@ -213,24 +213,24 @@ def _rewritten(
 
 
 Alphabet: TypeAlias = Literal_["any", "printable"] | bytes
-"""Which bytes members may have: any, those of printable ASCII with tab and line feed, or those that are given."""
+"""The bytes that strings may have: any, printable ASCII with tab and line feed, or the given ones."""
 
 _PRINTABLE: Final = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 _MAX_REJECTED: Final = 2_000
-"""Draws in a row that are refused before a deterministic automaton is tried instead."""
+"""Rejected samples in a row before a deterministic automaton is used instead."""
 _MAX_NODES: Final = 50_000
 
 
 @final
 class UniformMembers:
-    """The members of a grammar of up to ``max_bytes`` bytes.
+    """The strings of a grammar of up to ``max_bytes`` bytes.
 
     A special token counts as one byte, and is written by its name.
 
-    Each rule is a deterministic automaton that may call others.  In such a network runs are counted by length, and one
-    is drawn uniformly.  Where a text may have several runs, the draw is kept with probability 1 / (runs of the text),
-    which makes it uniform over texts; where that refuses too many, the texts are counted over the nodes of the engine,
-    which are deterministic.
+    Each rule is a deterministic automaton that may call others.  The runs of this network are counted by length and
+    sampled uniformly.  If a string may have several runs, a sample is accepted with probability 1 / (runs of the
+    string), which makes it uniform over strings; if too many are rejected, strings are counted over the states of the
+    engine, which are deterministic.
 
     Source: M. Goldwurm, B. Palano, M. Santini, "On the circuit complexity of random generation problems for regular and
     context-free languages" (2001, STACS), for rejection by the degree of ambiguity.
@@ -246,18 +246,18 @@ class UniformMembers:
     def __init__(
         self, grammar: Grammar, max_bytes: int, *, alphabet: Alphabet = "any", limits: Limits | None = None
     ) -> None:
-        """Make the automaton, and count what it has.
+        """Make the automaton.
 
         Args:
             grammar: a closed term.
-            max_bytes: the length of the longest members that are asked for.
-            alphabet: which bytes they may have.
-            limits: for the compilation.
+            max_bytes: the length of the longest strings.
+            alphabet: the bytes that they may have.
+            limits: limits of the compilation.
 
         Raises:
-            UnsatisfiableGrammar: no member has so few bytes and these alone.
+            UnsatisfiableGrammar: no string has at most this length and only these bytes.
             LimitExceeded: the automaton has too many states.
-            GrammarError: as ``compile`` and ``texts_of``.
+            GrammarError: as ``compile`` and ``string_language``.
         """
         if max_bytes < 0:
             raise ValueError(f"UniformMembers: max_bytes is {max_bytes}; give 0 or more")
@@ -282,12 +282,12 @@ class UniformMembers:
             raise self._unsatisfiable()
 
     def count(self, length: int) -> int:
-        """Return the number of members of exactly ``length`` bytes.
+        """Return the number of strings of exactly ``length`` bytes.
 
         Raises:
             ValueError: ``length`` is above ``max_bytes``.
             LimitExceeded: the grammar is ambiguous, and a deterministic automaton has too many states.
-            GrammarError: members have values that must differ from each other; they are drawn, not counted.
+            GrammarError: strings have values that must differ from each other, and can be sampled but not counted.
         """
         if not 0 <= length <= self._max_bytes:
             raise ValueError(f"count: the length {length} is not within 0..{self._max_bytes}")
@@ -302,57 +302,57 @@ class UniformMembers:
         lengths: Literal_["members", "even"] = "members",
         among: Literal_["members", "shapes"] = "members",
     ) -> list[bytes]:
-        """Draw members independently, with replacement; equal arguments give equal members.
+        """Sample strings independently, with replacement; equal arguments give equal strings.
 
         Args:
-            count: how many.
-            seed: of the draws.
+            count: how many strings.
+            seed: the random seed.
             exactly: their length in bytes.
-            lengths: ``"members"`` draws each member of up to ``max_bytes`` with the same probability, so that nearly
-                all are about as long as that; ``"even"`` draws a length first, uniformly from those that have
-                members, then a member of that length uniformly.
-            among: ``"members"`` counts each member as one, so that most have many characters where any may stand: for
-                each of these there are many members.  ``"shapes"`` counts members as one that differ only in bytes
-                which no state tells apart, and draws each of those uniformly afterwards.  Of a text with several runs
-                in the network, the probability is the average over its runs.
+            lengths: ``"members"`` samples uniformly from all strings of up to ``max_bytes``; nearly all are
+                about that long; ``"even"`` samples a length first, uniformly from the lengths that occur, then a string
+                of that length.
+            among: ``"members"`` samples uniformly from strings; most have many arbitrary characters, because
+                each of these multiplies the number of strings.  ``"shapes"`` counts strings as one if they differ only
+                in bytes that all states treat alike, and samples these bytes uniformly afterwards; the probability of a
+                string with several runs in the network is the average over its runs.
 
         Raises:
-            UnsatisfiableGrammar: no member has ``exactly`` so many bytes.
-            LimitExceeded: to count members of up to ``max_bytes`` takes too many steps; or too many draws in a row were
-                refused, and no deterministic automaton is small enough.
+            UnsatisfiableGrammar: no string has ``exactly`` this length.
+            LimitExceeded: counting takes too many steps; or too many samples in a row were rejected, and a
+                deterministic automaton is too large.
         """
         chance = random.Random(seed)
-        drawn = []
+        samples = []
         counts = self._counts(are_shapes=among == "shapes")
         for _ in range(count):
             text = self._draw(counts, chance, exactly, lengths, _MAX_REJECTED)
             if text is None:
                 text = self._draw(self._determined(), chance, exactly, lengths, 1)
-            if text is None:  # nothing is refused of a deterministic automaton
-                raise RuntimeError("a draw was refused that had no reason to be")
-            drawn.append(self._written(self._characters.replaced(text, chance)))
-        return drawn
+            if text is None:
+                raise RuntimeError("a sample of a deterministic automaton was rejected")
+            samples.append(self._written(self._characters.replaced(text, chance)))
+        return samples
 
     def _compiled(self, grammar: Grammar) -> Constraint:
         vocabulary = byte_vocabulary(grammar)
         try:
             return compile(self._characters.grammar, vocabulary, limits=self._limits)
-        except UnsatisfiableGrammar:  # no member has these characters alone
+        except UnsatisfiableGrammar:  # no string has only these characters
             self._constraint = compile(grammar, vocabulary, limits=self._limits)
             raise self._unsatisfiable() from None
 
     def _draw(
         self, counts: LengthCounts, chance: random.Random, exactly: int | None, lengths: str, tries: int
     ) -> tuple[int, ...] | None:
-        """Draw a member; None where ``tries`` draws were refused."""
+        """Sample a string; None if ``tries`` samples were rejected."""
         weights = [counts.total(length) for length in range(self._max_bytes + 1)]
         if exactly is not None:
             weights = [weight if length == exactly else 0 for length, weight in enumerate(weights)]
         if not any(weights):
             raise self._unsatisfiable(exactly)
         if lengths == "even":
-            chosen = _weighted([min(weight, 1) for weight in weights], chance)
-            weights = [weight if length == chosen else 0 for length, weight in enumerate(weights)]
+            sampled = _weighted([min(weight, 1) for weight in weights], chance)
+            weights = [weight if length == sampled else 0 for length, weight in enumerate(weights)]
         while tries > 0:
             text = counts.draw(_weighted(weights, chance), chance)
             ways = 1
@@ -360,7 +360,7 @@ class UniformMembers:
                 ways = self._runs_of(text)
             if chance.randrange(ways) == 0 and (not self._has_scope or self._is_member(text)):
                 return text
-            tries -= ways.bit_length()  # where texts have many runs, more refusals are to be expected
+            tries -= ways.bit_length()  # strings with many runs are rejected more often
         return None
 
     def _runs_of(self, text: tuple[int, ...]) -> int:
@@ -375,7 +375,7 @@ class UniformMembers:
         return matcher.is_accepting
 
     def _counts(self, *, are_shapes: bool) -> LengthCounts:
-        """The counts of runs."""
+        """Return the counts of runs."""
         name = "shapes" if are_shapes else "runs"
         if name not in self._made:
             transitions = self._transitions if self._transitions is not None else self._determined().transitions
@@ -383,18 +383,18 @@ class UniformMembers:
         return self._made[name]
 
     def _determined(self) -> LengthCounts:
-        """The counts of members themselves."""
+        """Return the counts of strings."""
         if self._transitions is not None and self._are_runs_members:
             return self._counts(are_shapes=False)
         exact = self._made.get("members")
         if exact is None:
             if self._has_scope:
                 raise GrammarError(
-                    "members of a grammar",
-                    "the grammar asks for values or names that differ from each other, or for labels that decode; "
-                    "nearly all texts that are drawn violate that, and such members cannot be counted",
+                    "strings of a grammar",
+                    "the grammar requires values or names that differ from each other, or labels that decode; "
+                    "nearly all samples violate that, and such strings cannot be counted",
                     evidence=f"the term is {self._grammar!r}",
-                    remedy="leave out uniqueItems and the like, or ask for other lengths",
+                    remedy="remove uniqueItems and similar keywords, or request other lengths",
                 )
             (graph,) = byte_graphs(self._characters.grammar, limits=self._limits)
             exact = self._made["members"] = LengthCounts(
@@ -408,12 +408,12 @@ class UniformMembers:
 
     def _unsatisfiable(self, exactly: int | None = None) -> UnsatisfiableGrammar:
         length = f"at most {self._max_bytes} bytes" if exactly is None else f"exactly {exactly} bytes"
-        among = "" if len(self._alphabet) == 256 else " that are all of the alphabet"
+        among = "" if len(self._alphabet) == 256 else ", all of the alphabet"
         return UnsatisfiableGrammar(
             "grammar",
-            f"no member has {length}{among}",
+            f"no string has {length}{among}",
             evidence=f"the shortest has {self._constraint.shortest_bytes} bytes",
-            remedy="ask for longer members" if len(self._alphabet) == 256 else "ask for longer ones or any character",
+            remedy="allow longer strings" if len(self._alphabet) == 256 else "allow longer strings or any character",
         )
 
 
@@ -424,10 +424,10 @@ def _bytes_of(alphabet: Alphabet) -> bytes:
 
 
 def _weighted(weights: Sequence[int], chance: random.Random) -> int:
-    """An index, drawn with probabilities that are as the weights, exactly."""
-    index = chance.randrange(sum(weights))
-    for place, weight in enumerate(weights):
-        if index < weight:
-            return place
-        index -= weight
+    """Sample an index with probability exactly proportional to its weight."""
+    left = chance.randrange(sum(weights))
+    for index, weight in enumerate(weights):
+        if left < weight:
+            return index
+        left -= weight
     raise RuntimeError("weights do not add up")

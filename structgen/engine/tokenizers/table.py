@@ -239,7 +239,7 @@ def eos_ids(table: TokenTable, tokens: Iterable[int | str]) -> tuple[int, ...]:
             raise VocabularyError(
                 "vocabulary",
                 f"the tokenizer has no token {item!r}, which is to end a text",
-                evidence=f"it has {len(table.tokens)} tokens, of which {len(table.special)} are special",
+                evidence=f"it has {len(table.tokens)} tokens, {len(table.special)} of them special",
                 remedy="name the ids that end a text: load(..., eos=[...])",
             )
         ids.append(token)

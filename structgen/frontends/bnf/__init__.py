@@ -1,13 +1,9 @@
 """GBNF (llama.cpp) and EBNF (xgrammar): ``name ::= expression`` with the operators of regular expressions.
 
-``docs/gbnf.md`` says what is read and where the two notations differ.
+``docs/gbnf.md`` states the syntax and where the two notations differ.
 
 Sources: llama.cpp, ``grammars/README.md`` and ``src/llama-grammar.cpp``; xgrammar,
 ``docs/defining_structures/ebnf_grammar.md`` and ``cpp/grammar_parser.cc``.
-
-Source: llama.cpp, ``grammars/README.md`` and ``src/llama-grammar.cpp``.
-
-Source: xgrammar, ``docs/defining_structures/ebnf_grammar.md`` and ``cpp/grammar_parser.cc``.
 """
 
 from __future__ import annotations
@@ -43,20 +39,21 @@ _TOKEN_ID: Final = re.compile(r"<\[([0-9]{1,10})\]>")
 
 
 def gbnf(text: str, *, root: str = "root", path: str | Path | None = None, limits: Limits = _DEFAULT_LIMITS) -> Grammar:
-    r"""The texts of a grammar in GBNF, the notation of llama.cpp.
+    r"""Read a grammar in GBNF, the notation of llama.cpp.
 
     Args:
         text: the grammar.
-        root: the rule to start from.
+        root: the start rule.
         path: the file that ``text`` comes from; errors name it.
         limits: bounds on the size of the grammar (``source_bytes``, ``nesting``, ``grammar_nodes``).
 
     Returns:
-        A grammar whose rules keep their names.  Left recursion, which llama.cpp refuses, is noted and stays in it.
+        A grammar whose rules keep their names. Left recursion, which llama.cpp refuses, is reported and supported.
 
     Raises:
-        GrammarSyntaxError: the text is malformed, or a name is not defined or defined twice; the error points there.
-        UnsupportedFeature: a construct that is refused by name.
+        GrammarSyntaxError: the text is malformed, or a name is undefined or defined twice; the error shows the
+            position.
+        UnsupportedFeature: a construct is refused by name.
         GrammarError: there is no rule called ``root``.
         LimitExceeded: the grammar is too large.
 
@@ -71,7 +68,7 @@ def gbnf(text: str, *, root: str = "root", path: str | Path | None = None, limit
 
 
 def _token(parser: Parser, token: Token) -> Grammar:
-    """One token: ``<[1000]>`` by its id, ``<think>`` by its text, and with ``!`` before it any other."""
+    """One token: ``<[1000]>`` by its id, ``<think>`` by its text; with ``!``, any other token."""
     inside = token.text.removeprefix("!")
     match = _TOKEN_ID.fullmatch(inside)
     if match is None and (inside.startswith("<[") or inside == "<>"):
@@ -121,8 +118,8 @@ def apply_options(parser: Parser, token: Token, term: Grammar) -> Grammar:
     """Apply the options of a rule to its expression.
 
     Raises:
-        GrammarSyntaxError: an option is not known, stands twice, or has no proper value.
-        UnsupportedFeature: it is refused by name.
+        GrammarSyntaxError: an option is unknown, given twice, or has no valid value.
+        UnsupportedFeature: an option is refused by name.
     """
     name, _, inside = token.text.partition("[")
     values: dict[str, str | None] = {}
@@ -130,7 +127,7 @@ def apply_options(parser: Parser, token: Token, term: Grammar) -> Grammar:
     while position < len(text):
         match = _ONE_OPTION.match(text, position)
         if match is None or match[1] in values:
-            raise _malformed(parser, token, "the options are malformed, or one stands twice")
+            raise _malformed(parser, token, "the options are malformed, or one is given twice")
         values[match[1]] = match[2]
         position = match.end()
     if not values:
@@ -140,8 +137,8 @@ def apply_options(parser: Parser, token: Token, term: Grammar) -> Grammar:
             raise parser.source.refused(
                 token.start,
                 option,
-                f"the option {option!r} is xgrammar's note to itself",
-                "write the marker as a rule of its own, and capture what stands before it",
+                f"the option {option!r} is internal to xgrammar",
+                "write the marker as a rule of its own, and capture the text before it",
             )
         if option not in ("lazy", "max_tokens", "max_chars", "temperature", "capture"):
             raise _malformed(parser, token, f"the option {option!r} is not known")
@@ -149,7 +146,7 @@ def apply_options(parser: Parser, token: Token, term: Grammar) -> Grammar:
         _without_value(parser, token, values, "lazy")
         term = shortest(term)
         parser.regular[name] = token, "lazy"
-        parser.note("option lazy", token, Status.ENFORCED, "the members of which no shorter prefix is one")
+        parser.note("option lazy", token, Status.ENFORCED, "the strings without a shorter prefix that matches")
     if "max_tokens" in values or "max_chars" in values:
         tokens, characters = (_number(parser, token, values, option) for option in ("max_tokens", "max_chars"))
         term = Budget(term, tokens, characters)
@@ -166,7 +163,7 @@ def apply_options(parser: Parser, token: Token, term: Grammar) -> Grammar:
 
 
 def shortest(term: Grammar) -> Grammar:
-    """The members of a regular term of which no shorter prefix is a member."""
+    """The strings of a regular term that have no shorter prefix in it."""
     return Intersection((term, Complement(Sequence((term, Repeat(ANY_CHAR, 1, None))))))
 
 
@@ -186,7 +183,7 @@ def _temperature(parser: Parser, token: Token, value: str | None) -> float:
         found = -1.0
     if not 0 <= found < float("inf"):
         raise _malformed(parser, token, "temperature has no finite number of at least 0")
-    parser.note("option temperature", token, Status.ANNOTATION, "says how tokens are drawn, not which may be")
+    parser.note("option temperature", token, Status.ANNOTATION, "says how tokens are sampled, not which are allowed")
     return found
 
 
@@ -205,11 +202,11 @@ _IN_CLASS: Final = _IN_STRING | {mark: mark for mark in "^$.*+()[]{}|-"}
 
 
 def ebnf(text: str, *, root: str = "root", path: str | Path | None = None, limits: Limits = _DEFAULT_LIMITS) -> Grammar:
-    r"""The texts of a grammar in EBNF, the notation of xgrammar.
+    r"""Read a grammar in EBNF, the notation of xgrammar.
 
     Args:
         text: the grammar.
-        root: the rule to start from.
+        root: the start rule.
         path: the file that ``text`` comes from; errors name it.
         limits: bounds on the size of the grammar (``source_bytes``, ``nesting``, ``grammar_nodes``).
 
@@ -217,8 +214,9 @@ def ebnf(text: str, *, root: str = "root", path: str | Path | None = None, limit
         A grammar whose rules keep their names.
 
     Raises:
-        GrammarSyntaxError: the text is malformed, or a name is not defined or defined twice; the error points there.
-        UnsupportedFeature: a construct that is refused by name.
+        GrammarSyntaxError: the text is malformed, or a name is undefined or defined twice; the error shows the
+            position.
+        UnsupportedFeature: a construct is refused by name.
         GrammarError: there is no rule called ``root``.
         LimitExceeded: the grammar is too large.
 

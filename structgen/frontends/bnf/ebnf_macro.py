@@ -1,4 +1,4 @@
-"""What xgrammar writes like calls: ``TagDispatch(...)``, ``Token(...)``, ``Regex(...)``, ``Substring(...)``."""
+"""The macros of xgrammar: ``TagDispatch(...)``, ``Token(...)``, ``Regex(...)``, ``Substring(...)``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OF_JSON_STRING: Final = Repeat(CharClass([(0x20, 0x21), (0x23, 0x5B), (0x5D, 0x
 
 @dataclass(slots=True)
 class _Arguments:
-    """What stands between the parentheses of a macro."""
+    """The arguments of a macro."""
 
     macro: Token
     values: list[_Value] = field(default_factory=list)
@@ -44,26 +44,24 @@ class _Arguments:
 
 
 def look_ahead(parser: Parser, token: Token) -> Grammar:
-    """``(= ...)`` at the end of a rule: a hint of what follows, which xgrammar does not enforce either."""
+    """``(= ...)`` at the end of a rule: a hint about the text after it, which xgrammar does not enforce either."""
     parser.expression(token)
     following = parser.peek()
     if following.kind not in ("rule", "end"):
         raise parser.source.syntax_error(
-            following.span, "look-ahead stands within an expression", "put it at the end of its rule"
+            following.span, "look-ahead is inside an expression", "put it at the end of its rule"
         )
-    parser.note(
-        "look-ahead", token, Status.ANNOTATION, "a hint to xgrammar's cache of masks, which texts need not obey"
-    )
+    parser.note("look-ahead", token, Status.ANNOTATION, "a hint to xgrammar's mask cache; not enforced")
     return EPSILON
 
 
 def _tag_dispatch(parser: Parser, macro: Token) -> Grammar:
-    """Free text up to a tag, what the tag stands for, and so on."""
+    """Free text up to a tag, the rule of the tag, and so on."""
     arguments = _arguments(parser, macro, ("loop_after_dispatch", "excludes"))
     pairs = [_pair(parser, arguments, value, "string") for value in arguments.values]
     tags = {_filled(parser, tag): parser.reference(rule) for tag, rule in pairs}
     if len(tags) < len(pairs):
-        raise _wrong(parser, macro, "a tag stands twice")
+        raise _wrong(parser, macro, "a tag is given twice")
     excluded = [_filled(parser, token) for token in _tuple(parser, arguments, "excludes", "string")]
     stops = [*tags, *excluded]
     for tag in tags:
@@ -72,8 +70,8 @@ def _tag_dispatch(parser: Parser, macro: Token) -> Grammar:
                 raise parser.source.refused(
                     macro.start,
                     "TagDispatch",
-                    f"{other!r} occurs in the tag {tag!r}, so which of them counts is not said",
-                    "choose tags of which none is part of another",
+                    f"{other!r} occurs in the tag {tag!r}, so the tags are ambiguous",
+                    "choose tags that do not contain each other",
                 )
         if tag in excluded:
             raise _wrong(parser, macro, f"the tag {tag!r} is excluded")
@@ -96,13 +94,13 @@ def _looped(parser: Parser, arguments: _Arguments, parts: list[Grammar], free: G
 
 
 def _token_tag_dispatch(parser: Parser, macro: Token) -> Grammar:
-    """Free tokens up to a trigger, what the trigger stands for, and so on."""
+    """Free tokens up to a trigger, the rule of the trigger, and so on."""
     arguments = _arguments(parser, macro, ("loop_after_dispatch", "excludes"))
     pairs = [_pair(parser, arguments, value, "number") for value in arguments.values]
     triggers = {_id(parser, token): parser.reference(rule) for token, rule in pairs}
     excluded = [_id(parser, token) for token in _tuple(parser, arguments, "excludes", "number")]
     if len(triggers) < len(pairs) or not triggers.keys().isdisjoint(excluded):
-        raise _wrong(parser, macro, "a token stands twice")
+        raise _wrong(parser, macro, "a token is given twice")
     parser.note("macro TokenTagDispatch", macro, Status.ENFORCED)
     free = Repeat(TokenSet([*triggers, *excluded], is_excluded=True), 0, None)
     parts: list[Grammar] = [Sequence((free, TokenSet([index]), rule)) for index, rule in triggers.items()]
@@ -110,7 +108,7 @@ def _token_tag_dispatch(parser: Parser, macro: Token) -> Grammar:
 
 
 def _token(parser: Parser, macro: Token) -> Grammar:
-    """``Token``: one token of a set of ids; ``ExcludeToken``: one that is not in it."""
+    """``Token``: one token of a set of ids; ``ExcludeToken``: one outside the set."""
     arguments = _arguments(parser, macro, ())
     ids = [_id(parser, _single(parser, arguments, value, "number")) for value in arguments.values]
     if not ids:
@@ -144,7 +142,7 @@ def _regex(parser: Parser, macro: Token) -> Grammar:
 
 
 def _substring(parser: Parser, macro: Token) -> Grammar:
-    """What is left of a list of pieces when some are taken away from its prefix and some from its end."""
+    """A contiguous part of a list of pieces."""
     arguments = _arguments(parser, macro, ())
     pieces = [parser.string(_single(parser, arguments, value, "string")) for value in arguments.values]
     parser.note("macro Substring", macro, Status.ENFORCED)
@@ -173,7 +171,7 @@ def _arguments(parser: Parser, macro: Token, known: tuple[str, ...]) -> _Argumen
         if token.kind == "name" and parser.peek().kind == "equals":
             parser.take()
             if token.text not in known or token.text in found.named:
-                raise _wrong(parser, token, f"{macro.text} has no argument {token.text!r}, or it stands twice")
+                raise _wrong(parser, token, f"{macro.text} has no argument {token.text!r}, or it is given twice")
             found.named[token.text] = _value(parser, macro, parser.take())
         else:
             found.values.append(_value(parser, macro, token))

@@ -1,4 +1,4 @@
-"""From tokens to terms without recursion, and from the rules of a text to a grammar with a report."""
+"""From tokens to terms, without recursion, and from rules to a grammar with a report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_COUNT: Final = 1_000_000
 
 
 class Definition:
-    """A rule: its name with its place, and its expression."""
+    """A rule: its name token, and its expression."""
 
     __slots__ = ("term", "token")
 
@@ -46,7 +46,7 @@ class Definition:
 
 
 class _OpenGroup:
-    """What stands in open parentheses: alternatives that are complete, and the items of the last one."""
+    """The content of open parentheses: complete alternatives, and the items of the last one."""
 
     __slots__ = ("alternatives", "is_blocked", "items", "opening")
 
@@ -54,7 +54,7 @@ class _OpenGroup:
         self.opening = opening
         self.alternatives: list[Grammar] = []
         self.items: list[Grammar] = []
-        self.is_blocked = True  # whether the last item takes no repetition: there is none, or it has one
+        self.is_blocked = True  # whether a repetition is an error: there is no item, or it has one
 
     def close_alternative(self) -> None:
         items = self.items
@@ -74,9 +74,9 @@ class Parser:
         source: the text.
         notation: how it is written.
         limits: bounds on its size.
-        entries: the report: what was found, in order.
-        references: the first place of each name that is referred to.
-        regular: the rules that must be regular, with the option that asks for it.
+        entries: the report, in order.
+        references: the first use of each name.
+        regular: the rules that must be regular, with the option that requires it.
     """
 
     def __init__(self, source: GrammarSource, notation: Notation, limits: Limits) -> None:
@@ -92,22 +92,22 @@ class Parser:
         self._known: dict[str, Reference] = {}
 
     def peek(self) -> Token:
-        """The token that comes next."""
+        """The next token."""
         return self._tokens[self._at]
 
     def take(self) -> Token:
-        """The token that comes next, which is read thereby; the end stays."""
+        """Read the next token; the end token stays."""
         token = self._tokens[self._at]
         if token.kind != "end":
             self._at += 1
         return token
 
     def note(self, keyword: str, token: Token, status: Status, detail: str = "") -> None:
-        """Put one construct into the report."""
+        """Add one construct to the report."""
         self.entries.append(ReportEntry(keyword, self.source.where(token.start), status, detail))
 
     def reference(self, token: Token) -> Reference:
-        """The rule with the name of a token."""
+        """A reference to the rule that a token names."""
         known = self._known.get(token.text)
         if known is None:
             known = self._known[token.text] = Reference(token.text)
@@ -115,7 +115,7 @@ class Parser:
         return known
 
     def string(self, token: Token) -> str:
-        """The text that a string means."""
+        """The text of a string token."""
         return string_of(self.source, token, self.notation)
 
     def definitions(self) -> dict[str, Definition]:
@@ -138,9 +138,9 @@ class Parser:
             token_of_name = Token("rule", name, token.start)
             earlier = found.get(name)
             if earlier is not None:
-                place = self.source.where(earlier.token.start)
+                location = self.source.where(earlier.token.start)
                 raise self.source.syntax_error(
-                    token_of_name.span, f"{name!r} is defined more than once", f"it is first defined at {place}"
+                    token_of_name.span, f"{name!r} is defined more than once", f"it is first defined at {location}"
                 )
             self.note(f"rule {name}", token, Status.ENFORCED)
             term = self.expression(token_of_name)
@@ -149,9 +149,9 @@ class Parser:
             found[name] = Definition(token_of_name, term)
 
     def expression(self, opening: Token) -> Grammar:
-        """Read an expression up to what ends it: the next rule, the end, or the ``)`` of an opening that is no rule."""
+        """Read an expression up to the next rule, the end, or the ``)`` that closes ``opening``."""
         stack = [_OpenGroup(opening)]
-        may_go_on = True  # whether the end of a line does not end the rule here
+        may_go_on = True  # whether the rule may continue after the end of the line
         while True:
             token = self.peek()
             kind, group = token.kind, stack[-1]
@@ -187,7 +187,7 @@ class Parser:
             elif kind in _QUANTIFIERS or kind == "count":
                 self._repeat(group, token)
             elif kind == opening.kind:
-                raise self.source.syntax_error(token.span, "look-ahead stands within look-ahead", "remove one of them")
+                raise self.source.syntax_error(token.span, "look-ahead is inside look-ahead", "remove one of them")
             else:
                 self._add(group, self._element(token), token)
         self._refuse_empty(stack[0], token)
@@ -230,8 +230,8 @@ class Parser:
             raise self.source.syntax_error(
                 token.span, problem, "put it after an item; in parentheses, an item with a repetition is one"
             )
-        least, most = _QUANTIFIERS.get(token.kind) or self._count(token)
-        group.items[-1] = Repeat(group.items[-1], least, most)
+        min_count, max_count = _QUANTIFIERS.get(token.kind) or self._count(token)
+        group.items[-1] = Repeat(group.items[-1], min_count, max_count)
         group.is_blocked = not self.notation.ends_at_line
         self._count_term(token)
 
@@ -242,14 +242,19 @@ class Parser:
         low, comma, high = match.groups()
         if len(low) > 7 or len(high or "") > 7 or max(int(low or 0), int(high or 0)) > _MAX_COUNT:
             raise self.source.syntax_error(token.span, f"the count is above {_MAX_COUNT}", "lower it, or leave it open")
-        least = int(low or 0)
-        most = least if not comma else int(high) if high and high != "-1" else None
-        if most is not None and most < least:
-            raise self.source.syntax_error(token.span, f"no count is from {least} to {most}", "swap the bounds")
-        return least, most
+        min_count = int(low or 0)
+        max_count = min_count if not comma else int(high) if high and high != "-1" else None
+        if max_count is not None and max_count < min_count:
+            raise self.source.syntax_error(
+                token.span, f"no count is from {min_count} to {max_count}", "swap the bounds"
+            )
+        return min_count, max_count
 
     def _refuse_empty(self, group: _OpenGroup, token: Token) -> None:
-        """An empty alternative has a meaning only where rules end with their lines, and empty parentheses have one."""
+        """Refuse an empty alternative, except in notations where rules end with their lines.
+
+        And in empty parentheses.
+        """
         if group.items or self.notation.ends_at_line or (token.kind == ")" and not group.alternatives):
             return
         raise self.source.syntax_error(token.span, "an alternative is empty", 'write "" for the empty text')
@@ -265,11 +270,11 @@ class Parser:
 
 
 def read(text: str, root: str, path: str | Path | None, limits: Limits, notation: Notation) -> Grammar:
-    """Read a grammar; ``path`` is the file that it comes from, which errors name.
+    """Read a grammar; errors name the file ``path``.
 
     Raises:
-        GrammarSyntaxError: the text is malformed, or a name is not defined or defined twice.
-        UnsupportedFeature: a construct that is refused by name.
+        GrammarSyntaxError: the text is malformed, or a name is undefined or defined twice.
+        UnsupportedFeature: a construct is refused by name.
         GrammarError: there is no rule called ``root``.
         LimitExceeded: the text is too large.
     """
@@ -297,7 +302,7 @@ def read(text: str, root: str, path: str | Path | None, limits: Limits, notation
 
 
 def _check_regular(parser: Parser, definitions: Mapping[str, Definition]) -> None:
-    """Refuse recursion where a text must have an automaton."""
+    """Refuse recursion in rules that must be regular."""
     if not parser.regular:
         return
     below = {name: _references(definition.term) for name, definition in definitions.items()}
@@ -311,7 +316,7 @@ def _check_regular(parser: Parser, definitions: Mapping[str, Definition]) -> Non
                 raise parser.source.syntax_error(
                     token.span,
                     f"{option!r} needs a rule without recursion, and {used!r} is recursive",
-                    "take the recursion out of what it ends",
+                    "write that rule without recursion",
                 )
             stack += below[used] - seen
             seen |= below[used]
@@ -322,7 +327,7 @@ def _references(term: Grammar) -> set[str]:
 
 
 def _used(rules: Mapping[str, Grammar], root: str) -> list[tuple[str, Grammar]]:
-    """The rules that the root leads to, in the order of the text."""
+    """The rules that the root reaches, in source order."""
     found = {root}
     seen: set[int] = set()
     stack = [rules[root]]
@@ -341,14 +346,14 @@ def _used(rules: Mapping[str, Grammar], root: str) -> list[tuple[str, Grammar]]:
 def _remarked(
     entries: Iterable[ReportEntry], definitions: Mapping[str, Definition], flat: Rules
 ) -> Iterable[ReportEntry]:
-    """The entries, with what is worth knowing of a rule as a whole."""
+    """The entries, with remarks on rules."""
     used = {name for name, _ in flat.rules}
     recursive = _left_recursive(flat)
     rules = {f"rule {name}": name for name in definitions}
     for entry in entries:
         name = rules.get(entry.keyword)
         if name is not None and name not in used:
-            yield replace(entry, status=Status.ANNOTATION, detail="the root does not lead to it")
+            yield replace(entry, status=Status.ANNOTATION, detail="not reachable from the root")
         elif name is not None and name in recursive:
             yield replace(entry, detail="left-recursive: llama.cpp refuses it, here it is rewritten")
         else:

@@ -1,4 +1,4 @@
-"""From text to tokens, strings and character classes, by what the notations of this family differ in."""
+"""From text to tokens, strings and character classes; a ``Notation`` says how the notations differ."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Notation:
     """A notation.
 
     Attributes:
-        source: what a description calls it: ``"gbnf"``.
-        subject: what errors call a grammar in it.
+        source: its name in descriptions: ``"gbnf"``.
+        subject: the subject of errors.
         name: a regular expression for names of rules.
-        tokens: regular expressions for tokens that only this notation has, by kind.
+        tokens: regular expressions for the additional tokens of this notation, by kind.
         ends_at_line: whether a rule ends with its line, except in parentheses and after ``|`` and ``::=``; else a rule
             ends where the next begins, which must be at the start of a line.
-        hexadecimal: what follows the letter of an escape by code point, by letter.
-        string_escapes: what other escapes stand for in a string, by letter.
+        hexadecimal: the digits of an escape by code point, by letter.
+        string_escapes: the meaning of other escapes in a string, by letter.
         class_escapes: the same in a class.
-        macros: what names that are followed by arguments in parentheses stand for.
-        elements: what tokens of its own stand for, by kind.
+        macros: the readers of macros, by name.
+        elements: the readers of additional tokens, by kind.
         options: applies the options in brackets after the name of a rule.
     """
 
@@ -58,7 +58,7 @@ class Token(NamedTuple):
     Attributes:
         kind: ``"name"``, ``"rule"`` (a name with ``::=`` after it), ``"string"``, ``"class"``, ``"count"``,
             ``"number"``, ``"newline"``, ``"end"``, a kind of the notation's own, or the piece itself.
-        text: as it stands.
+        text: as written.
         start: its offset.
     """
 
@@ -81,18 +81,18 @@ _COMMON: Final = {
     "count": r"\{[^{}\"\[\]()|:]{0,80}\}",
 }
 _TOKENS_PER_NODE: Final = 4
-"""Tokens that a node of the grammar may take: an item, its repetition, and what separates it."""
+"""Tokens per node of the grammar: an item, its repetition, and a separator."""
 _PUNCTUATION: Final = r"[()|*+?]"
 _UNFINISHED: Final = {
     '"': ("the string is not terminated", 'close it with "'),
     "[": ("the class of characters is not terminated", "close it with ]"),
     "{": ("the count is not terminated", "write it as {2}, {2,} or {2,5}"),
     "<": ("the token is not terminated", "close it with >"),
-    "'": ("a string stands in single quotes", 'write it in double ones: "..."'),
-    ":": ("a colon stands alone", "a rule is written: name ::= expression"),
-    "=": ("an equals sign stands alone", "a rule is written: name ::= expression"),
+    "'": ("a string has single quotes", 'write it in double ones: "..."'),
+    ":": ("a lone colon", "a rule is written: name ::= expression"),
+    "=": ("a lone equals sign", "a rule is written: name ::= expression"),
     ";": ("rules have no semicolon after them", "remove it"),
-    "/": ("a slash stands outside a string", "comments begin with #, and there are no regexps in slashes"),
+    "/": ("a slash outside a string", "comments begin with #, and there are no regexps in slashes"),
 }
 
 
@@ -105,11 +105,11 @@ def _pattern(own: tuple[tuple[str, str], ...], name: str) -> re.Pattern[str]:
 def scan(source: GrammarSource, notation: Notation, limits: Limits) -> list[Token]:
     """Return the tokens of a text, the last of kind ``"end"``.
 
-    A name that ``::=`` follows is of kind ``"rule"``, and that is left out.
+    A name before ``::=`` is of kind ``"rule"``, and ``::=`` is left out.
 
     Raises:
-        GrammarSyntaxError: something is no token, or a rule does not begin its line.
-        LimitExceeded: there are far more tokens than ``limits.grammar_nodes``.
+        GrammarSyntaxError: a character begins no token, or a rule does not begin its line.
+        LimitExceeded: there are too many tokens for ``limits.grammar_nodes``.
 
     Complexity: linear.
     """
@@ -117,12 +117,12 @@ def scan(source: GrammarSource, notation: Notation, limits: Limits) -> list[Toke
     match_at = _pattern(tuple(notation.tokens.items()), notation.name).match
     found: list[Token] = []
     is_line_start = True
-    most = _TOKENS_PER_NODE * limits.grammar_nodes
+    max_tokens = _TOKENS_PER_NODE * limits.grammar_nodes
     while position < len(text):
         match = match_at(text, position)
         if match is None:
             raise _unexpected(source, position)
-        if len(found) > most:
+        if len(found) > max_tokens:
             maximum = limits.grammar_nodes
             raise LimitExceeded(source.subject_at(position), limit="grammar_nodes", maximum=maximum)
         kind, piece, start = match.lastgroup or "", match[0], position
@@ -146,12 +146,12 @@ def scan(source: GrammarSource, notation: Notation, limits: Limits) -> list[Toke
 
 
 def _mark_rule(source: GrammarSource, found: list[Token], start: int) -> None:
-    """Make the name before ``::=`` one of a rule."""
-    while found and found[-1].kind == "newline":  # between a name and ::=, which does no harm
+    """Make the name before ``::=`` the start of a rule."""
+    while found and found[-1].kind == "newline":  # allowed between a name and ::=
         found.pop()
     last = found[-1] if found else None
     if last is None or last.kind not in ("name", "first name"):
-        raise source.syntax_error((start, start + 3), "no name stands before ::=", "write: name ::= expression")
+        raise source.syntax_error((start, start + 3), "no name before ::=", "write: name ::= expression")
     if last.kind == "name":
         raise source.syntax_error(last.span, "a rule begins within a line", "begin a new line before its name")
     found[-1] = Token("rule", last.text, last.start)
@@ -170,11 +170,11 @@ _LINE_END: Final = re.compile(r"[\r\n]")
 
 
 def string_of(source: GrammarSource, token: Token, notation: Notation) -> str:
-    """The text that a string means.
+    """The text of a string token.
 
     Raises:
-        GrammarSyntaxError: an escape is not known, or its code is no character; or it goes on in the next line where
-            the notation does not allow that.
+        GrammarSyntaxError: an escape is unknown, or its code is not a character; or the string contains a line break
+            where the notation does not allow one.
     """
     _check_lines(source, token, notation)
     start, end = token.start + 1, token.start + len(token.text) - 1
@@ -193,11 +193,11 @@ def string_of(source: GrammarSource, token: Token, notation: Notation) -> str:
 
 
 def class_of(source: GrammarSource, token: Token, notation: Notation) -> Grammar:
-    """The characters that a class means.
+    """The characters of a class token.
 
     Raises:
-        GrammarSyntaxError: an escape is not known, its code is no character, a range is reversed, or the class is
-            empty; or it goes on in the next line where the notation does not allow that.
+        GrammarSyntaxError: an escape is unknown, its code is not a character, a range is reversed, or the class is
+            empty; or it contains a line break where the notation does not allow one.
     """
     _check_lines(source, token, notation)
     start, end = token.start + 1, token.start + len(token.text) - 1
@@ -212,17 +212,17 @@ def class_of(source: GrammarSource, token: Token, notation: Notation) -> Grammar
 
 
 def _ranges(source: GrammarSource, start: int, end: int, notation: Notation) -> Iterator[tuple[int, int]]:
-    """A hyphen stands for itself where no range can be: first, last, and after a range."""
+    """A hyphen is literal where no range is possible: first, last, and after a range."""
     text = source.text
     while start < end:
-        place = start
+        offset = start
         low, start = _character(source, start, end, notation)
         high = low
         if text.startswith("-", start) and start + 1 < end:
             high, start = _character(source, start + 1, end, notation)
         if high < low:
             raise source.syntax_error(
-                (place, start),
+                (offset, start),
                 f"the range is reversed: U+{ord(low):04X} comes after U+{ord(high):04X}",
                 "swap its ends",
             )
@@ -238,7 +238,7 @@ def _character(source: GrammarSource, start: int, end: int, notation: Notation) 
 
 
 def _escape(source: GrammarSource, start: int, end: int, notation: Notation, *, is_class: bool) -> tuple[str, int]:
-    """The character that an escape at ``start`` stands for, and where it ends."""
+    """The character of the escape at ``start``, and the offset after it."""
     letter = source.text[start + 1 : start + 2] if start + 1 < end else ""
     digits = notation.hexadecimal.get(letter)
     if digits is not None:
@@ -254,11 +254,11 @@ def _escape(source: GrammarSource, start: int, end: int, notation: Notation, *, 
         return chr(code), match.end()
     known = notation.class_escapes if is_class else notation.string_escapes
     if letter not in known:
-        place = "class" if is_class else "string"
+        context = "class" if is_class else "string"
         names = " ".join(f"\\{name}" for name in (*known, *notation.hexadecimal))
         raise source.syntax_error(
             (start, start + 2),
-            f"the escape \\{letter} is not known in a {place}",
+            f"the escape \\{letter} is not known in a {context}",
             f"known are {names}",
         )
     return known[letter], start + 2
@@ -268,8 +268,8 @@ def _check_lines(source: GrammarSource, token: Token, notation: Notation) -> Non
     found = None if notation.ends_at_line else _LINE_END.search(token.text)
     if found is not None:
         kind = "string" if token.kind == "string" else "class of characters"
-        place = token.start + found.start()
-        raise source.syntax_error((place, place + 1), f"the {kind} is not terminated in its line", r"write \n")
+        offset = token.start + found.start()
+        raise source.syntax_error((offset, offset + 1), f"the {kind} is not terminated in its line", r"write \n")
 
 
 def _checked(source: GrammarSource, token: Token, text: str) -> str:

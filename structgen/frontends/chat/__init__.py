@@ -1,7 +1,7 @@
-"""How families of models write thoughts, answers and calls of tools, as grammars.
+"""Grammars for thoughts, answers and tool calls, as each family of models writes them.
 
-What differs between families is data: one file each in ``families/``, with the tags, which of them are tokens, and the
-order of the parts.  Reading order: ``family``, ``layout``, ``thinking``, ``calling``, ``replies``.
+The differences between families are data: one file each in ``families/``, with the tags, which of them are tokens, and
+the order of the parts. Reading order: ``family``, ``reply``.
 """
 
 from structgen.frontends.chat.family import Family, families, load_family

@@ -34,7 +34,7 @@ _PLACEHOLDER: Final = re.compile(r"\$(name|arguments|id|text|thought)")
 @final
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """Where something stands that the family does not fix: ``name``, ``arguments``, ``id``, ``text`` or ``thought``."""
+    """A variable part of a layout: ``name``, ``arguments``, ``id``, ``text`` or ``thought``."""
 
     name: str
 
@@ -42,10 +42,10 @@ class Placeholder:
 @final
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Texts and places in their order.
+    """Strings and placeholders in order.
 
     Attributes:
-        parts: no two texts stand side by side, and none is empty.
+        parts: no two strings are adjacent, and none is empty.
     """
 
     parts: tuple[str | Placeholder, ...]
@@ -55,36 +55,36 @@ class Layout:
         """Read a layout.
 
         >>> Layout.of("<f=$name>").parts
-        ('<f=', Place(name='name'), '>')
+        ('<f=', Placeholder(name='name'), '>')
         """
         pieces = _PLACEHOLDER.split(text)
         parts = (Placeholder(piece) if at % 2 else piece for at, piece in enumerate(pieces))
         return cls(tuple(part for part in parts if part))
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """The names of the places, in order."""
+    def placeholders(self) -> tuple[str, ...]:
+        """The names of the placeholders, in order."""
         return tuple(part.name for part in self.parts if isinstance(part, Placeholder))
 
     @property
     def prefix(self) -> str:
-        """The text before the first place."""
+        """The text before the first placeholder."""
         return self.parts[0] if self.parts and isinstance(self.parts[0], str) else ""
 
     @property
     def end(self) -> str:
-        """The text after the last place."""
+        """The text after the last placeholder."""
         return self.parts[-1] if self.parts and isinstance(self.parts[-1], str) else ""
 
     def filled(self, values: Mapping[str, Grammar], tokens: Sequence[str]) -> Grammar:
-        """The layout with ``values`` in its places; ``tokens`` are the parts of its texts that are tokens."""
+        """The layout with ``values`` for its placeholders; ``tokens`` may be special tokens in its strings."""
         return sequence(
             *(values[part.name] if isinstance(part, Placeholder) else spelled(part, tokens) for part in self.parts)
         )
 
 
 def spelled(text: str, tokens: Sequence[str]) -> Grammar:
-    """A text in which each of ``tokens`` is a special token where the vocabulary has one.
+    """A string in which each of ``tokens`` is a special token if the vocabulary has one.
 
     >>> print(spelled("a<b>c", ["<b>"]))
     "a" token?("<b>") "c"
@@ -94,15 +94,15 @@ def spelled(text: str, tokens: Sequence[str]) -> Grammar:
 
 
 def free_text(stop: str) -> Grammar:
-    """Any text in which ``stop`` does not occur; of an empty ``stop``, any text."""
+    """Any text in which ``stop`` does not occur; any text if ``stop`` is empty."""
     anything = Repeat(ANY_CHAR, 0, None)
     return Complement(sequence(anything, literal(stop), anything)) if stop else anything
 
 
 def stop_string_of(text: str, tokens: Sequence[str]) -> str:
-    """What in ``text`` tells that free text before it has ended.
+    """The part of ``text`` that ends the free text before it.
 
-    That is its first token, or else all of it without white space before.
+    That is its first token, or else all of it without leading white space.
     """
     for piece, is_token in _split_at_tokens(text, tokens):
         if is_token:
@@ -134,11 +134,11 @@ _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class FreeText:
-    """Text of the model's own.
+    """Free text of the model.
 
     Attributes:
-        layout: with one place.
-        stop: what does not occur in the text, for it tells where the text ends.
+        layout: with one placeholder.
+        stop: the string that ends the text and does not occur in it.
     """
 
     layout: Layout
@@ -152,8 +152,8 @@ class Calls:
 
     Attributes:
         layouts: the ways to write one call.
-        before, between, after: texts.
-        id: a regex of what identifies a call; ``""`` where nothing does.
+        before, between, after: fixed strings.
+        id: a regex for call ids; ``""`` for none.
         is_parallel: whether a reply may hold several calls.
     """
 
@@ -171,15 +171,15 @@ class Family:
     """Models that write calls in the same way.
 
     Attributes:
-        name: what it is called here.
+        name: its name in structgen.
         summary: which models belong to it.
         source: where the format is described.
         tokens: the tags that are special tokens in some vocabularies of the family.
         whitespace: how the JSON of arguments is spaced.
-        thought: how a thought is written; None where the family has none.
+        thought: how a thought is written; None if the family has none.
         text: how a reply without calls is written.
-        never_begins: with what such a reply does not begin; ``""``: with anything.
-        text_before: how text before calls is written; None where there is none.
+        never_begins: a prefix that such a reply never has; ``""``: none.
+        text_before: how text before calls is written; None if there is none.
         calls: how calls are written.
     """
 
@@ -213,7 +213,7 @@ def load_family(name: str | Path) -> Family:
         name: one of ``families()``, or the path of a ``.toml`` file like theirs.
 
     Raises:
-        GrammarError: there is no such family, or the file is malformed; the key is named.
+        GrammarError: there is no such family, or the file is malformed.
     """
     if isinstance(name, Path) or name.endswith(".toml"):
         path = Path(name)
@@ -230,7 +230,7 @@ def _builtin_family(name: str) -> Family:
     if name not in families():
         raise GrammarError(
             f"family {name!r}",
-            "there is none of this name",
+            "no family has this name",
             evidence=f"there are {', '.join(families())}",
             remedy="name one of these, or the path of a file like theirs",
         )
@@ -241,7 +241,7 @@ def _read_family(name: str, text: str) -> Family:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise GrammarError(f"family {name!r}", "its file is no TOML", evidence=str(error)) from None
+        raise GrammarError(f"family {name!r}", "its file is not valid TOML", evidence=str(error)) from None
     _check(name, "", data)
     if "text" not in data or "calls" not in data:
         raise _malformed(name, "text and calls", "both tables are needed")
@@ -258,17 +258,17 @@ def _read_family(name: str, text: str) -> Family:
         is_parallel=written.get("is_parallel", True),
     )
     for each in calls.layouts:
-        if ("id" in each.places) > bool(calls.id):
-            raise _malformed(name, "calls.id", "a layout has the place $id, and nothing says what may stand there")
+        if ("id" in each.placeholders) > bool(calls.id):
+            raise _malformed(name, "calls.id", "a layout has the placeholder $id, but no regex is given for it")
     start = calls.before + calls.layouts[0].prefix
     marker = written.get("marker") or stop_string_of(start, tokens)
 
-    def free(table: str, key: str, place: str, behind: str, stop: str = "") -> FreeText | None:
+    def free(table: str, key: str, placeholder: str, after: str, stop: str = "") -> FreeText | None:
         spelled = data.get(table, {}).get(key)
         if spelled is None:
             return None
-        layout = _read_layout(name, f"{table}.{key}", spelled, (place,))
-        return FreeText(layout, stop or stop_string_of(layout.end + behind, tokens))
+        layout = _read_layout(name, f"{table}.{key}", spelled, (placeholder,))
+        return FreeText(layout, stop or stop_string_of(layout.end + after, tokens))
 
     plain = free("text", "layout", "text", "", marker)
     if plain is None:
@@ -287,27 +287,27 @@ def _read_family(name: str, text: str) -> Family:
     )
 
 
-def _read_layout(name: str, key: str, text: Any, places: tuple[str, ...]) -> Layout:
+def _read_layout(name: str, key: str, text: Any, placeholders: tuple[str, ...]) -> Layout:
     if not isinstance(text, str):
         raise _malformed(name, key, f"expected a text, found {text!r:.60}")
     layout = Layout.of(text)
-    found = [place for place in layout.places if place != "id"]
-    if sorted(found) != sorted(places):
-        wanted = " and ".join(f"${place}" for place in places)
-        raise _malformed(name, key, f"it needs {wanted} once each, found {text!r:.60}")
+    found = [name for name in layout.placeholders if name != "id"]
+    if sorted(found) != sorted(placeholders):
+        expected = " and ".join(f"${name}" for name in placeholders)
+        raise _malformed(name, key, f"it needs {expected} once each, found {text!r:.60}")
     return layout
 
 
 def _check(name: str, table: str, data: Any) -> None:
-    known = _KEYS[table]
+    keys = _KEYS[table]
     if not isinstance(data, dict):
         raise _malformed(name, table, "expected a table")
     for key, value in data.items():
-        place = f"{table}.{key}".lstrip(".")
-        if key not in known:
-            raise _malformed(name, place, f"there is no such key; there are {', '.join(known)}")
-        if not isinstance(value, known[key]):
-            raise _malformed(name, place, f"expected a {known[key].__name__}, found {value!r:.60}")
+        location = f"{table}.{key}".lstrip(".")
+        if key not in keys:
+            raise _malformed(name, location, f"there is no such key; there are {', '.join(keys)}")
+        if not isinstance(value, keys[key]):
+            raise _malformed(name, location, f"expected a {keys[key].__name__}, found {value!r:.60}")
     if table == "calls" and not data.get("layouts"):
         raise _malformed(name, "calls.layouts", "at least one is needed")
 

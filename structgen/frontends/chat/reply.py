@@ -1,6 +1,6 @@
-"""Replies of models: thoughts, answers and calls of tools as grammars, and replies read back.
+"""Model replies: thoughts, answers and tool calls as grammars, and parsing of replies.
 
-The family of the model says how each part is written.
+The family of the model defines how each part is written.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ def think(
 ) -> Grammar:
     r"""A thought: ``start``, any text, ``end``.
 
-    The tags are special tokens where the vocabulary has such, and text elsewhere.  The text of the thought is the
+    The tags are special tokens if the vocabulary has them, else text.  The text of the thought is the
     capture ``thought``; ``end`` does not occur in it.
 
     Args:
-        budget: the most tokens of the text between the tags; None leaves only the budget of the whole output.
-        family: take the layout of a family of models instead of ``start`` and ``end``.
+        budget: the maximum number of tokens between the tags; None: only the budget of the whole output.
+        family: use the layout of a family of models instead of ``start`` and ``end``.
         start: the tag before the thought.
         end: the tag after it.
-        is_open: leave out what stands before the thought, for the prompt ends with it already.
+        is_open: leave out the start tag, because the prompt ends with it.
 
     Raises:
-        GrammarError: the family is not known, or its models do not write thoughts.
+        GrammarError: the family is unknown, or its models write no thoughts.
         ValueError: the budget is no positive number, or ``end`` is empty.
 
     >>> print(think(start="[", end="]"))
@@ -72,7 +72,7 @@ def think(
     if budget is not None and budget <= 0:
         raise ValueError(f"think: the budget is a number of tokens from 1 on; found {budget}")
     if not end:
-        raise ValueError("think: without a text at its end, nothing tells where a thought ends")
+        raise ValueError("think: the end tag is empty; give the string that ends the thought")
     tokens: tuple[str, ...] = tuple(tag for tag in (start, end) if tag)
     layout, stop = Layout.of(f"{start}$thought{end}"), end
     if family is not None:
@@ -94,7 +94,7 @@ def think(
 
 
 def answer(what: Any, **options: Any) -> Grammar:
-    r"""An answer, which is the capture ``answer``: a grammar, or what ``json_schema`` takes, with its options.
+    r"""An answer, captured as ``answer``: a grammar, or an argument of ``json_schema`` with its options.
 
     >>> print(answer({"const": 1}))
     @answer("1")
@@ -121,43 +121,43 @@ def tool_calls(
     policy: JsonPolicy | None = None,
     limits: Limits | None = None,
 ) -> Grammar:
-    """What a model may reply that has these tools, as its family writes it.
+    """The replies of a model with these tools, in the format of its family.
 
     Captures: ``text``, ``name`` and ``arguments`` (as JSON); ``read_reply`` reads a reply into values.
 
     Args:
-        tools: each as servers take them (``{"type": "function", "function": {"name": ..., "parameters": schema}}``, or
-            the inner object alone), or a ``structgen.tool``.
+        tools: each in the format of servers (``{"type": "function", "function": {"name": ..., "parameters": schema}}``,
+            or the inner object alone), or a ``structgen.tool``.
         family: one of ``families()``, the path of a file, or a ``Family``.
         choice: ``"none"``: text and no calls.  ``"auto"``: text, or calls, before which the family may allow text.
             ``"required"``: at least one call and no text.  The name of a tool, or ``{"type": "function", "function":
             {"name": ...}}``: calls of that tool.
-        parallel: whether a reply may hold several calls, or how many at most.
-        policy: how the JSON of arguments is written; white space is that of the family unless it is given.
+        parallel: whether a reply may hold several calls, or their maximum number.
+        policy: how the JSON of arguments is written; white space as in the family by default.
         limits: bounds on the schemas.
 
     Raises:
-        GrammarError: a tool is malformed, a name stands twice, ``choice`` names no tool, there are no tools and one
-            is required, the schema of a tool cannot be enforced, or the family is not known.
+        GrammarError: a tool is malformed, two tools have one name, ``choice`` names no tool, a call is required without
+            tools, the schema of a tool cannot be enforced, or the family is unknown.
         ValueError: ``parallel`` is a number below 1.
     """
     chosen = family if isinstance(family, Family) else load_family(family)
     known = _tools(tools)
-    wanted = _requested_tool(choice, known)
+    requested = _requested_tool(choice, known)
     if isinstance(parallel, int) and not isinstance(parallel, bool) and parallel < 1:
         raise ValueError(f"tool_calls: parallel is a number of calls from 1 on; found {parallel}")
     options: list[Grammar] = []
-    if wanted in ("none", "auto"):
+    if requested in ("none", "auto"):
         options.append(_plain_text(chosen))
-    if wanted != "none" and known:
-        called = known if wanted in _CHOICES else [tool for tool in known if tool.name == wanted]
+    if requested != "none" and known:
+        called = known if requested in _CHOICES else [tool for tool in known if tool.name == requested]
         calls = _calls_term(
             chosen, called, parallel, policy or JsonPolicy(whitespace=chosen.whitespace), limits or Limits()
         )
         options.append(calls)
-        if wanted == "auto" and chosen.text_before is not None:
+        if requested == "auto" and chosen.text_before is not None:
             options.append(sequence(_free(chosen.text_before, chosen), calls))
-    return Described(_either(options), _description(chosen, known, wanted, parallel))
+    return Described(_either(options), _description(chosen, known, requested, parallel))
 
 
 def _either(options: list[Grammar]) -> Grammar:
@@ -173,7 +173,7 @@ def _plain_text(family: Family) -> Grammar:
 
 
 def _free(written: FreeText, family: Family) -> Grammar:
-    # Without the empty text: a reply that begins with calls is another alternative.
+    # Not empty: a reply that begins with calls is another alternative.
     text = Intersection([free_text(written.stop), Repeat(ANY_CHAR, 1, None)])
     return written.layout.filled({"text": text.named("text")}, family.tokens)
 
@@ -198,13 +198,13 @@ def _calls_term(
         }
         each.extend(layout.filled(places, family.tokens) for layout in layouts.layouts)
     call = _either(each)
-    most = parallel if isinstance(parallel, int) and not isinstance(parallel, bool) else None
+    max_calls = parallel if isinstance(parallel, int) and not isinstance(parallel, bool) else None
     if not layouts.is_parallel or parallel is False:
-        most = 1
+        max_calls = 1
     between = spelled(layouts.between, family.tokens) if layouts.between else None
     return sequence(
         spelled(layouts.before, family.tokens),
-        call.many(1, most, sep=between),
+        call.many(1, max_calls, sep=between),
         spelled(layouts.after, family.tokens),
     )
 
@@ -237,7 +237,7 @@ def _tool(at: int, given: Any) -> _Tool:
     if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
         raise GrammarError(
             subject,
-            "its name is none that a model can write",
+            "its name has characters that calls cannot contain",
             evidence=f"found {name!r:.60}",
             remedy="use ASCII letters, digits and _ . : / -",
         )
@@ -245,7 +245,7 @@ def _tool(at: int, given: Any) -> _Tool:
 
 
 def _requested_tool(choice: str | Mapping[str, Any], tools: list[_Tool]) -> str:
-    """``"none"``, ``"auto"``, ``"required"``, or the name of the tool that is to be called."""
+    """``"none"``, ``"auto"``, ``"required"``, or the name of the tool to call."""
     name: Any = choice
     if isinstance(choice, Mapping):
         function = choice.get("function")
@@ -264,18 +264,18 @@ def _requested_tool(choice: str | Mapping[str, Any], tools: list[_Tool]) -> str:
     return str(name)
 
 
-def _description(family: Family, tools: list[_Tool], wanted: str, parallel: bool | int) -> Description:
+def _description(family: Family, tools: list[_Tool], requested: str, parallel: bool | int) -> Description:
     entries = [
         ReportEntry(
             f"tool {tool.name}",
             f"tools[{at}]",
-            Status.ENFORCED if wanted in ("auto", "required", tool.name) else Status.ANNOTATION,
-            "" if wanted in ("auto", "required", tool.name) else "not called, for the choice excludes it",
+            Status.ENFORCED if requested in ("auto", "required", tool.name) else Status.ANNOTATION,
+            "" if requested in ("auto", "required", tool.name) else "not called: the choice excludes it",
         )
         for at, tool in enumerate(tools)
     ]
     several = str(parallel) if family.calls.is_parallel else "one, as the family has it"
-    policies = (("family", family.name), ("tool choice", wanted), ("parallel calls", several))
+    policies = (("family", family.name), ("tool choice", requested), ("parallel calls", several))
     return Description(source="tool calls", entries=tuple(entries), policies=policies)
 
 
@@ -291,7 +291,7 @@ class ToolCall:
     Attributes:
         name: of the tool.
         arguments: by name.
-        id: what the model calls the call; None where the family has no such.
+        id: the id that the model gives the call; None if the family has none.
     """
 
     name: str
@@ -302,12 +302,12 @@ class ToolCall:
 @final
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model replied.
+    """A parsed reply.
 
     Attributes:
-        text: for the user; empty where there is none.
+        text: for the user; may be empty.
         calls: in order.
-        thought: None where there is none.
+        thought: None if there is none.
     """
 
     text: str
@@ -321,15 +321,15 @@ class _Match(NamedTuple):
 
 
 def read_reply(text: str, *, family: str | Path | Family = "hermes", is_open: bool = False) -> Reply:
-    r"""Read the text of a reply, special tokens written out (``Result.spelled``).
+    r"""Parse the text of a reply, special tokens written out (``Result.spelled``).
 
     Args:
-        text: a member of ``tool_calls``, or of ``think`` and that.
-        family: as there.
-        is_open: the prompt held the prefix of the thought.
+        text: a string of ``tool_calls``, or of ``think`` and ``tool_calls``.
+        family: as for ``tool_calls``.
+        is_open: the prompt held the start tag of the thought.
 
     Raises:
-        GrammarError: it is no such reply; the place is told.
+        GrammarError: it is no such reply; the error has the position.
 
     >>> read_reply('<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>')
     Reply(text='', calls=(ToolCall(name='add', arguments={'a': 1}, id=None),), thought=None)
@@ -351,14 +351,14 @@ def read_reply(text: str, *, family: str | Path | Family = "hermes", is_open: bo
     if found is None:
         raise GrammarError(
             f"reply, character {at}",
-            f"it is none as {chosen.name} models write them",
+            f"not in the format of {chosen.name} models",
             evidence=f"found {text[at : at + 40]!r}",
         )
     return Reply(found.values["text"], (), thought)
 
 
 def _text_prefixes(text: str, at: int, family: Family) -> Iterator[tuple[str, int]]:
-    """What may stand before calls, and where they then begin."""
+    """The possible texts before calls, and where the calls then begin."""
     yield "", at
     written = family.text_before
     if written is not None:
@@ -368,21 +368,21 @@ def _text_prefixes(text: str, at: int, family: Family) -> Iterator[tuple[str, in
 
 
 def _free_text(text: str, at: int, written: FreeText, layout: Layout, *, to_the_end: bool = False) -> _Match | None:
-    """Read free text: up to where the stop occurs, less what the layout has before that."""
+    """Read free text up to the stop, without the text of the layout before the stop."""
     if not text.startswith(layout.prefix, at):
         return None
     begin = at + len(layout.prefix)
-    (place,) = layout.places
+    (name,) = layout.placeholders
     if to_the_end:
-        return _Match({place: text[begin:]}, len(text))
+        return _Match({name: text[begin:]}, len(text))
     stop = text.find(written.stop, begin)
     if stop < 0:
         return None
-    # The stop stands in the text after the place, or in what follows the layout.
+    # The stop is in the text after the placeholder, or after the layout.
     end = stop - layout.end.find(written.stop) if written.stop in layout.end else stop - len(layout.end)
     if end < begin or not text.startswith(layout.end, end):
         return None
-    return _Match({place: text[begin:end]}, end + len(layout.end))
+    return _Match({name: text[begin:end]}, end + len(layout.end))
 
 
 def _read_calls(text: str, at: int, family: Family) -> tuple[ToolCall, ...] | None:
@@ -412,20 +412,22 @@ def _call(text: str, at: int, layout: Layout, identifier: str) -> _Match | None:
                 return None
             at += len(part)
             continue
-        behind = layout.parts[index + 1] if index + 1 < len(layout.parts) else ""
-        read = _read_placeholder(text, at, part, behind if isinstance(behind, str) else "", identifier)
+        after = layout.parts[index + 1] if index + 1 < len(layout.parts) else ""
+        read = _read_placeholder(text, at, part, after if isinstance(after, str) else "", identifier)
         if read is None:
             return None
         values[part.name], at = read
     return _Match(values, at)
 
 
-def _read_placeholder(text: str, at: int, place: Placeholder, behind: str, identifier: str) -> tuple[Any, int] | None:
-    if place.name == "arguments":
+def _read_placeholder(
+    text: str, at: int, placeholder: Placeholder, after: str, identifier: str
+) -> tuple[Any, int] | None:
+    if placeholder.name == "arguments":
         try:
             return _DECODER.raw_decode(text, at)
         except ValueError:
             return None
-    pattern = _WRITTEN_NAME.pattern if place.name == "name" else identifier
-    match = re.compile(f"(?:{pattern})(?={re.escape(behind)})").match(text, at)
+    pattern = _WRITTEN_NAME.pattern if placeholder.name == "name" else identifier
+    match = re.compile(f"(?:{pattern})(?={re.escape(after)})").match(text, at)
     return None if match is None else (match[0], match.end())

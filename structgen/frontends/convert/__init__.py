@@ -1,6 +1,6 @@
-"""Grammars written in the notations of others, and what is lost thereby; ``docs/conversion.md`` has the table.
+"""Grammars written in other notations, with a report of the losses; ``docs/conversion.md`` has the table.
 
-Reading order: ``losses``, ``lowering`` (with ``regular`` and ``json_spellings``), ``layout``, then a dialect each.
+Reading order: ``lowering`` (with ``automaton``), ``layout``, then the dialects: ``rule_spelling``, ``json_schema``.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _ABILITIES: Final = {
 def write(grammar: Grammar, dialect: Dialect, *, superset: bool = False) -> Written:
     r"""Write a grammar in another notation.
 
-    The written language is that of the grammar: what the notation has no operator for is put in terms of those that it
-    has, and where that cannot be done, refused by name.  Annotations that it lacks are left out and named.
+    The language stays the same: operators that the notation lacks are expressed by others, or refused by name.
+      Annotations that it lacks are dropped and reported.
 
     Args:
         grammar: a closed term.
         dialect: ``"gbnf"`` (llama.cpp), ``"ebnf"`` (xgrammar), ``"lark"``, ``"llguidance"`` (its dialect of Lark) or
             ``"json-schema"``.
-        superset: leave out restrictions that cannot be said, and name each, instead of refusing.
+        superset: drop and report restrictions that cannot be expressed, instead of refusing.
 
     Raises:
-        UnsupportedFeature: a part cannot be said.
-        UnsatisfiableGrammar: no text belongs to the grammar.
-        GrammarError: a reference leads nowhere.
-        LimitExceeded: what is to be written is too large.
+        UnsupportedFeature: a part cannot be expressed.
+        UnsatisfiableGrammar: the grammar matches no string.
+        GrammarError: a reference has no rule.
+        LimitExceeded: the result is too large.
         ValueError: there is no such dialect.
 
-    Complexity: linear, but for intersections and complements, whose automata are made, of up to 400 states each.
+    Complexity: linear, except for intersections and complements, which become automata of up to 400 states each.
 
     >>> from structgen.frontends.regex import regex
     >>> written = write(regex("(?P<year>[0-9]{4})-[0-9]{2}"), "gbnf")

@@ -1,4 +1,4 @@
-"""Terms that few dialects can say, as rules: intersections and complements, and JSON strings by their value.
+"""Intersections, complements and JSON string values as rules, for dialects without these operators.
 
 Sources: J. A. Brzozowski, "Derivatives of regular expressions", J. ACM 11 (1964); S. Owens, J. Reppy and A. Turon,
 "Regular-expression derivatives re-examined", J. Funct. Program. 19 (2009); the minimal automaton by E. F. Moore's
@@ -33,15 +33,15 @@ _MAX_STEPS: Final = 200_000
 
 
 class NotRegular(Exception):
-    """A rule below the term is recursive, or it holds what is no set of texts."""
+    """A rule below the term is recursive, or a node of the term is not regular."""
 
 
 class TooLarge(Exception):
-    """The automaton has too many states to be worth writing."""
+    """The automaton has too many states to write."""
 
 
 class _AlgebraTerm(NamedTuple):
-    """What an expression is made of; parts are numbers of other expressions."""
+    """An expression; parts are numbers of other expressions."""
 
     kind: str
     data: object
@@ -49,7 +49,7 @@ class _AlgebraTerm(NamedTuple):
 
 
 class _DerivativeAlgebra:
-    """Expressions, interned so that equal ones have one number; choices and intersections are sets."""
+    """Interned expressions: equal ones have one number; choices and intersections are sets."""
 
     def __init__(self) -> None:
         self.terms: list[_AlgebraTerm] = []
@@ -96,7 +96,7 @@ class _DerivativeAlgebra:
         if second == self.epsilon:
             return first
         heads = []
-        while self.terms[first].kind == "pair":  # to the right, so that equal sequences are one term
+        while self.terms[first].kind == "pair":  # right-associative, so that equal sequences are one term
             head, first = self.terms[first].parts
             heads.append(head)
         joined = self.make("pair", None, (first, second))
@@ -136,17 +136,17 @@ class _DerivativeAlgebra:
         term = self.terms[part]
         return term.parts[0] if term.kind == "not" else self.make("not", None, (part,))
 
-    def repeat(self, part: int, least: int, most: int | None) -> int:
-        if most == 0 or part == self.epsilon:
+    def repeat(self, part: int, min_count: int, max_count: int | None) -> int:
+        if max_count == 0 or part == self.epsilon:
             return self.epsilon
         if part == self.nothing:
-            return self.epsilon if least == 0 else self.nothing
-        if (least, most) == (1, 1):
+            return self.epsilon if min_count == 0 else self.nothing
+        if (min_count, max_count) == (1, 1):
             return part
-        return self.make("repeat", (0 if self.nullable[part] else least, most), (part,))
+        return self.make("repeat", (0 if self.nullable[part] else min_count, max_count), (part,))
 
     def derivative(self, root: int, code: int) -> int:
-        """What may follow the character ``code`` in ``root``."""
+        """The derivative of ``root`` by the character ``code``."""
         known = self._derivatives
         stack = [root]
         while stack:
@@ -166,7 +166,7 @@ class _DerivativeAlgebra:
         return known[root, code]
 
     def _read(self, number: int) -> tuple[int, ...]:
-        """The parts that the next character may belong to."""
+        """The parts that the next character may be in."""
         term = self.terms[number]
         if term.kind == "pair":
             return term.parts if self.nullable[term.parts[0]] else term.parts[:1]
@@ -186,8 +186,8 @@ class _DerivativeAlgebra:
                 return self.all_of(after)
             case "not", _:
                 return self.none_of(after[0])
-            case "repeat", (int(least), (int() | None) as most):
-                rest = self.repeat(term.parts[0], max(least - 1, 0), None if most is None else most - 1)
+            case "repeat", (int(min_count), (int() | None) as max_count):
+                rest = self.repeat(term.parts[0], max(min_count - 1, 0), None if max_count is None else max_count - 1)
                 return self.pair(after[0], rest)
             case _:
                 return self.nothing
@@ -198,15 +198,15 @@ def right_linear(term: Grammar, rules: Mapping[str, Grammar], name: str) -> tupl
 
     Args:
         term: of literals, classes, sequences, choices, repetitions, references, intersections and complements.
-        rules: what its references mean.
-        name: what the names of the new rules begin with.
+        rules: the rules of its references.
+        name: the prefix of the names of the new rules.
 
     Returns:
-        An equal term, and the rules that it needs; the empty choice if no text belongs to it.
+        An equal term, and the rules that it needs; the empty choice if it matches no string.
 
     Raises:
-        NotRegular: it refers to a recursive rule, or holds a special token.
-        TooLarge: its automaton has more than 400 states, or takes too long to find.
+        NotRegular: it refers to a recursive rule, or contains a special token.
+        TooLarge: its automaton has more than 400 states, or takes too long to make.
     """
     algebra = _DerivativeAlgebra()
     root = _converted(algebra, term, rules)
@@ -230,7 +230,7 @@ def right_linear(term: Grammar, rules: Mapping[str, Grammar], name: str) -> tupl
 
 
 class _Alphabet(NamedTuple):
-    """Sets of characters that no class tells apart, each with one of them."""
+    """Sets of characters that no class separates, each with a sample."""
 
     samples: list[int]
     ranges: list[list[tuple[int, int]]]
@@ -296,7 +296,7 @@ def _rules_of(
     names = {block[0]: f"{name}.state1"}
     order = [0]
     rules: dict[str, Grammar] = {}
-    for state in order:  # which grows
+    for state in order:  # grows in the loop
         targets: dict[int, list[tuple[int, int]]] = {}
         for atom, target in enumerate(moves[state]):
             if target in live:
@@ -311,7 +311,7 @@ def _rules_of(
 
 
 def _live(moves: list[list[int]], is_final: list[bool]) -> set[int]:
-    """The states from which a final one can be reached."""
+    """The states that reach a final state."""
     before: list[set[int]] = [set() for _ in moves]
     for state, row in enumerate(moves):
         for target in row:
@@ -326,7 +326,7 @@ def _live(moves: list[list[int]], is_final: list[bool]) -> set[int]:
 
 
 def _minimal(moves: list[list[int]], is_final: list[bool], live: set[int]) -> list[int]:
-    """The block of each state; states of one block have the same members."""
+    """The block of each state; the states of a block accept the same strings."""
     block = [0 if state not in live else 1 + final for state, final in enumerate(is_final)]
     while True:
         keys = [(block[state], tuple(block[target] for target in moves[state])) for state in range(len(moves))]
@@ -343,7 +343,7 @@ _DIGITS: Final = "0123456789abcdef"
 
 
 def spelled_class(ranges: Sequence[tuple[int, int]]) -> Grammar:
-    """The spellings of one character out of ``ranges``."""
+    """The JSON spellings of one character out of ``ranges``."""
     options: list[Grammar] = []
     raw = [(max(low, first), min(high, last)) for low, high in ranges for first, last in _RAW]
     raw = [pair for pair in raw if pair[0] <= pair[1]]
@@ -362,10 +362,10 @@ def spelled_class(ranges: Sequence[tuple[int, int]]) -> Grammar:
 
 
 def spelled_literal(data: bytes) -> Grammar:
-    """The spellings of a text.
+    """The JSON spellings of a string.
 
     Raises:
-        UnicodeDecodeError: ``data`` is no text.
+        UnicodeDecodeError: ``data`` is not UTF-8.
     """
     return sequence(*(spelled_class([(ord(character), ord(character))]) for character in data.decode()))
 
@@ -422,4 +422,4 @@ def _classes(digits: Iterable[tuple[int, int]]) -> Iterator[Grammar]:
 
 
 ANY_SPELLING: Final = Repeat(spelled_class(ANY_CHAR.ranges if isinstance(ANY_CHAR, CharClass) else ()), 0, None)
-"""The spellings of any text, without the quotes."""
+"""The JSON spellings of any string, without the quotes."""

@@ -1,4 +1,4 @@
-"""JSON Schema: the schema that a grammar was made from, or ``pattern`` (ECMA-262) for a regular language."""
+"""JSON Schema: the source schema of a grammar, or ``pattern`` (ECMA-262) for a regular language."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IN_CLASS: Final = frozenset(r"\]^-[")
 
 
 def pattern_of(flat: Rules, log: LossLog) -> str:
-    """The expression that matches the members of flat rules from end to end.
+    """The regular expression for flat rules, anchored at both ends.
 
     Raises:
         UnsupportedFeature: a rule is recursive, or the expression would be longer than 20,000 characters.
@@ -57,11 +57,11 @@ def _spelled(node: Grammar, parts: list[tuple[str, int]]) -> tuple[str, int]:
             return "".join(_grouped(part, 1) for part in parts), 1
         case ir.Choice():
             return "|".join(text for text, _ in parts), 0
-        case ir.Repeat(min=least, max=most):
-            short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
+        case ir.Repeat(min=min_count, max=max_count):
+            short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((min_count, max_count))
             if short is None:
-                upper = "" if most is None else str(most)
-                short = f"{{{least}}}" if least == most else f"{{{least},{upper}}}"
+                upper = "" if max_count is None else str(max_count)
+                short = f"{{{min_count}}}" if min_count == max_count else f"{{{min_count},{upper}}}"
             return _grouped(parts[0], 3) + short, 2
         case Reference():
             return parts[0]
@@ -103,11 +103,10 @@ _NO_TOKENS: Final = Abilities(lambda node: False)
 def json_schema_of(grammar: Grammar, log: LossLog) -> str:
     """Write a grammar as a JSON Schema.
 
-    A schema is about values.  Those of a grammar of JSON texts are their values, those of any other its texts; the
-    latter stand in JSON as strings.
+    A grammar of JSON texts becomes a schema of their values; any other grammar a schema of JSON strings.
 
     Raises:
-        UnsupportedFeature: the grammar is no regular set of texts, nor made from a schema that is known.
+        UnsupportedFeature: the grammar is neither regular nor made from a schema.
     """
     node = grammar
     while isinstance(node, (Described, ir.Capture, ir.Tempered, ir.Shared)):
@@ -120,15 +119,17 @@ def json_schema_of(grammar: Grammar, log: LossLog) -> str:
         schema = _texts(node.value, log)
     else:
         schema = _texts(node, log)
-        log.note("text", "", Treatment.DROPPED, "it is the value of a JSON string: quotes and escapes are added")
+        log.note("text", "", Treatment.DROPPED, "becomes the value of a JSON string: quotes and escapes are added")
     return json.dumps(schema, ensure_ascii=False, indent=2) + "\n"
 
 
 def _given(description: LazyDescription, log: LossLog) -> str:
     schema = description.schema
     if schema is None:
-        raise log.refused("json schema", "", "it means nothing without the documents or formats given beside it")
-    log.note("policy", "", Treatment.DROPPED, "a schema does not say how values are written, nor bounds depths for all")
+        raise log.refused("json schema", "", "it depends on documents or formats given beside it")
+    log.note(
+        "policy", "", Treatment.DROPPED, "a schema does not define how values are written, nor a depth for all values"
+    )
     if isinstance(schema, (bytes, bytearray)):
         schema = bytes(schema).decode("utf-8-sig")
     if isinstance(schema, str):
@@ -136,11 +137,11 @@ def _given(description: LazyDescription, log: LossLog) -> str:
     try:
         return json.dumps(schema, ensure_ascii=False, indent=2) + "\n"
     except TypeError as error:
-        raise log.refused("json schema", "", f"it holds what is no JSON: {error}") from None
+        raise log.refused("json schema", "", f"it contains a value that JSON does not have: {error}") from None
 
 
 def _texts(term: Grammar, log: LossLog) -> dict[str, Any]:
-    """A schema of the strings whose values are the members; ``&`` and ``~`` of the whole have keywords."""
+    """A schema of the strings of a regular term; outermost ``&`` and ``~`` become keywords."""
     while isinstance(term, (Described, ir.Shared)):
         term = term.children[0]
     if isinstance(term, ir.Intersection) and term.items:

@@ -1,4 +1,4 @@
-"""How flat rules become lines of text, for all dialects that have rules; and what a written grammar lacks."""
+"""From flat rules to lines of text, for all dialects with rules; and the log of losses."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["Loss", "LossLog", "Spelling", "Style", "Treatment", "Written", "writ
 
 
 class Treatment(Enum):
-    """How something that a dialect cannot say was treated."""
+    """How a construct that a dialect cannot express was treated."""
 
     DROPPED = "dropped"
-    """An annotation is left out; the language is the same."""
+    """An annotation is dropped; the language is the same."""
     RENAMED = "renamed"
     """A rule has another name; the language is the same."""
     SUPERSET = "superset"
-    """A restriction is left out: the written language is larger.  Only where that was asked for."""
+    """A restriction is dropped: the written language is larger. Only with ``superset=True``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One thing that the written grammar does not say.
+    """One construct that the written grammar lacks.
 
     Attributes:
         what: the construct: ``"Capture 'year'"``.
-        where: the rule that it stands in, ``""`` outside all rules.
+        where: the rule that contains it, ``""`` outside all rules.
         treatment: how it was treated.
         detail: one clause more, or ``""``.
     """
@@ -45,9 +45,9 @@ class Loss:
 
     def __str__(self) -> str:
         """One line for people."""
-        place = f" in rule {self.where}" if self.where else ""
+        where = f" in rule {self.where}" if self.where else ""
         detail = f": {self.detail}" if self.detail else ""
-        return f"{self.what}{place}: {self.treatment.value}{detail}"
+        return f"{self.what}{where}: {self.treatment.value}{detail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Written:
 
     Attributes:
         text: what was written.
-        losses: what it does not say, each once.
+        losses: the constructs that it lacks, each once.
     """
 
     text: str
@@ -69,7 +69,7 @@ class Written:
 
 
 class LossLog:
-    """Collects losses while a grammar is written, and refuses those that nobody allowed."""
+    """Collects losses while a grammar is written, and refuses those not allowed."""
 
     def __init__(self, dialect: str, *, superset: bool) -> None:
         self.dialect = dialect
@@ -78,12 +78,12 @@ class LossLog:
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What was lost, in the order in which it was met."""
+        """The losses, in order of occurrence."""
         return tuple(self._found)
 
     @property
     def is_widened(self) -> bool:
-        """Whether a restriction was left out."""
+        """Whether a restriction was dropped."""
         return any(loss.treatment is Treatment.SUPERSET for loss in self._found)
 
     def note(self, what: str, where: str, treatment: Treatment, detail: str = "") -> None:
@@ -91,46 +91,46 @@ class LossLog:
         self._found[Loss(what, where, treatment, detail)] = None
 
     def widen(self, feature: str, where: str, problem: str) -> None:
-        """Record that a restriction is left out.
+        """Record that a restriction is dropped.
 
         Raises:
-            UnsupportedFeature: that was not asked for.
+            UnsupportedFeature: ``superset`` is false.
         """
         if not self.superset:
             raise self.refused(feature, where, problem, "write a superset (superset=True, --superset), or leave it out")
         self.note(feature, where, Treatment.SUPERSET, problem)
 
     def refused(self, feature: str, where: str, problem: str, remedy: str = "") -> UnsupportedFeature:
-        """Make the error for what cannot be said at all."""
+        """Make the error for a construct that cannot be expressed."""
         return UnsupportedFeature(
             f"grammar in {self.dialect}",
             feature,
             where=where,
             problem=f"{feature}{f' in rule {where}' if where else ''}: {problem}",
-            remedy=remedy or "write a plainer grammar, or choose another dialect",
+            remedy=remedy or "write a simpler grammar, or choose another dialect",
         )
 
 
 _MAX_DEPTH: Final = 12
-"""Parentheses within parentheses, before a part becomes a rule of its own."""
+"""The maximum nesting of parentheses; a deeper part becomes a rule of its own."""
 _MAX_LENGTH: Final = 400
-"""Characters of a part within others."""
+"""The maximum length of an inlined part."""
 _MAX_TWICE: Final = 24
-"""Characters of a part that is written wherever it stands."""
+"""The maximum length of a part that is repeated at each occurrence."""
 
 
 class Style(NamedTuple):
     """How rules look in a dialect.
 
     Attributes:
-        root: the name of the rule to start from.
-        define: what stands between a name and its expression.
-        bad: a regular expression for what a name may not hold.
-        filler: what stands in its place.
-        prefix: what a name gets that may not begin as it does.
-        first: a regular expression for how names begin.
-        reserved: names that mean something else.
-        is_lower: whether names have small letters only.
+        root: the name of the start rule.
+        define: the text between a name and its expression.
+        bad: a regular expression for characters that names cannot contain.
+        filler: the replacement of such characters.
+        prefix: added to a name with an invalid first character.
+        first: a regular expression for the first character of names.
+        reserved: names with another meaning.
+        is_lower: whether names are in lower case.
     """
 
     root: str
@@ -151,11 +151,11 @@ class Spelling(Protocol):
     def leaf(self, node: Grammar) -> str:
         """A literal, class or token, as an atom."""
 
-    def repetition(self, atom: str, least: int, most: int | None) -> str:
-        """An atom that is repeated."""
+    def repetition(self, atom: str, min_count: int, max_count: int | None) -> str:
+        """A repeated atom."""
 
     def empty(self) -> str:
-        """The empty text as an alternative of its own."""
+        """The empty string as an alternative of its own."""
 
 
 @dataclass(slots=True)
@@ -266,7 +266,7 @@ def _cleaned(name: str, style: Style) -> str:
 
 
 def _is_made(name: str) -> bool:
-    """Whether a rule was made on the way, so that nobody misses its name."""
+    """Whether a rule was made by the conversion, so that its renaming is no loss."""
     return re.search(r"\.(state[0-9]+|after\..*|nonempty|[0-9]+)$|^steps\.", name) is not None
 
 

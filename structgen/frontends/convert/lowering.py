@@ -1,8 +1,8 @@
-"""From any term to one that every dialect has notation for, with the same language.
+"""From any term to an equal term of the common operators, which every dialect has.
 
-What is left are literals and classes of characters, sequences, choices, repetitions, references, and tokens where the
-dialect names them.  First each operator is put in terms of those and of intersections and complements; these then
-become the rules of their automata.
+These are literals, character classes, sequences, choices, repetitions, references, and tokens if the dialect has them.
+First each operator is expressed by these, intersections and complements. Then intersections and complements become the
+rules of their automata.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = ["Abilities", "lowered"]
 
 _MAX_PERMUTED: Final = 5
 _SPLICED: Final = 16
-"""Items of a sequence or choice up to which those of inner ones are put in place."""
+"""The maximum size of a sequence or choice into which inner ones are spliced."""
 _ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a dialect can say beside the common operators.
+    """What a dialect has beside the common operators.
 
     Attributes:
         is_token_known: whether it has notation for a token or a set of tokens.
@@ -57,15 +57,15 @@ def lowered(grammar: Grammar, abilities: Abilities, log: LossLog) -> Rules:
     """Return an equal grammar of the common operators, with one flat set of rules.
 
     Raises:
-        UnsupportedFeature: a part cannot be said.
-        UnsatisfiableGrammar: no text belongs to the grammar.
-        GrammarError: a reference leads nowhere.
+        UnsupportedFeature: a part cannot be expressed.
+        UnsatisfiableGrammar: the grammar matches no string.
+        GrammarError: a reference has no rule.
         LimitExceeded: the result would be too large.
     """
     flat = resolve(grammar, through_shared=True)
     expressed = _Expresser(dict(flat.rules), abilities, log).run(flat.body)
     if log.is_widened and any(isinstance(node, ir.Complement) for node in ir.postorder(flat)):
-        # What was left out may stand below a complement, which would then be too small.
+        # A restriction dropped below a complement would make the complement too small.
         expressed = _Expresser(dict(flat.rules), abilities, log, opens_complements=True).run(flat.body)
     if not abilities.has_left_recursion:
         without = remove_left_recursion(expressed)
@@ -74,7 +74,7 @@ def lowered(grammar: Grammar, abilities: Abilities, log: LossLog) -> Rules:
 
 
 class _Expresser:
-    """Puts operators in terms of the common ones, intersections and complements."""
+    """Expresses operators by the common ones, intersections and complements."""
 
     def __init__(
         self, rules: Mapping[str, Grammar], abilities: Abilities, log: LossLog, *, opens_complements: bool = False
@@ -116,15 +116,15 @@ class _Expresser:
     def complement(self, node: ir.Complement, parts: list[Grammar]) -> Grammar:
         if not self.opens_complements:
             return with_children(node, parts)
-        self.log.widen("Complement", self.where, "something was left out of the grammar, perhaps below it")
+        self.log.widen("Complement", self.where, "a restriction was dropped, perhaps below it")
         return _ANY_TEXT
 
     def distinct(self, _: ir.Distinct, parts: list[Grammar]) -> Grammar:
-        self.log.widen("Distinct", self.where, "that nothing is repeated cannot be said")
+        self.log.widen("Distinct", self.where, "uniqueness cannot be expressed")
         return parts[0]
 
     def label(self, _: ir.Label, parts: list[Grammar]) -> Grammar:
-        self.log.widen("Label", self.where, "that labels decode cannot be said")
+        self.log.widen("Label", self.where, "the validity of labels cannot be expressed")
         return parts[0]
 
     def literal(self, node: ir.Literal, _: list[Grammar]) -> Grammar:
@@ -139,7 +139,7 @@ class _Expresser:
 
     def budget(self, node: ir.Budget, parts: list[Grammar]) -> Grammar:
         if node.tokens is not None:
-            self.log.widen("Budget", self.where, f"at most {node.tokens} tokens cannot be said")
+            self.log.widen("Budget", self.where, f"at most {node.tokens} tokens cannot be expressed")
         if node.characters is None:
             return parts[0]
         return ir.Intersection((parts[0], Repeat(ANY_CHAR, 0, node.characters)))
@@ -147,13 +147,13 @@ class _Expresser:
     def permutation(self, node: ir.Permutation, parts: list[Grammar]) -> Grammar:
         *items, rest, separator = parts
         if len(items) > _MAX_PERMUTED:
-            self.log.widen("Permutation", self.where, f"the orders of {len(items)} members would be too many to write")
+            self.log.widen("Permutation", self.where, f"{len(items)} items have too many orders to write")
             member = ir.Choice((*items, rest))
             return ir.Choice((EPSILON, ir.Sequence((member, Repeat(ir.Sequence((separator, member)), 0, None)))))
         return _Permuter(node, items, rest, separator).after(frozenset(), 0)
 
     def json_string(self, _: ir.JsonString, parts: list[Grammar]) -> Grammar:
-        """The spellings of a regular term in a JSON string; its rules are put in their places."""
+        """The spellings of a regular term in a JSON string; references are expanded."""
 
         def below(node: Grammar) -> tuple[Grammar, ...]:
             return (self.rewritten(self.rules[node.name]),) if isinstance(node, Reference) else node.children
@@ -204,7 +204,7 @@ _EXPRESSED: Final[NodeTable[Callable[[_Expresser, Any, list[Grammar]], Grammar]]
 
 
 class _Permuter:
-    """A permutation written out: what may follow a number of members, by which of them were used."""
+    """A permutation written out: the continuations by set of used items and number of items."""
 
     def __init__(self, node: ir.Permutation, items: list[Grammar], rest: Grammar, separator: Grammar) -> None:
         self.node = node
@@ -215,13 +215,13 @@ class _Permuter:
         self.made: dict[tuple[frozenset[int], int], Grammar] = {}
 
     def after(self, used: frozenset[int], count: int) -> Grammar:
-        """What may follow; the depth is at most that of the items and of ``min`` or ``max``, whatever is larger."""
+        """The continuation after ``count`` items; ``used`` of them are named."""
         todo = [(used, count)]
         while todo:
             key = todo[-1]
-            wanted = [following for following in self.following(*key) if following not in self.made]
-            if wanted:
-                todo += wanted
+            missing = [following for following in self.following(*key) if following not in self.made]
+            if missing:
+                todo += missing
                 continue
             todo.pop()
             if key not in self.made:
@@ -235,9 +235,9 @@ class _Permuter:
         if self.node.max is not None and count >= self.node.max:
             return
         more = count + 1 if self.is_counted(count) else count
-        for place in range(len(self.items)):
-            if place not in used:
-                yield used | {place}, more
+        for index in range(len(self.items)):
+            if index not in used:
+                yield used | {index}, more
         if self.is_counted(count):
             yield used, more
 
@@ -254,7 +254,7 @@ class _Permuter:
 
 
 def _without_booleans(flat: Rules, log: LossLog) -> Rules:
-    """Put the rules of its automaton in the place of each outermost intersection and complement."""
+    """Replace each outermost intersection and complement by the rules of its automaton."""
     rules = dict(flat.rules)
     found: dict[str, Grammar] = {}
     made: dict[int, Grammar] = {}
@@ -291,19 +291,19 @@ def _automaton(
         problem = "its automaton is too large to be written"
     log.widen(feature, where, problem)
     if isinstance(node, ir.Intersection):
-        for item in node.items:  # one of them is a superset of all
+        for item in node.items:  # each is a superset of the intersection
             if not any(isinstance(part, (ir.Intersection, ir.Complement)) for part in ir.postorder(item)):
                 return item, {}
     return _ANY_TEXT, {}
 
 
 def _plain(flat: Rules, abilities: Abilities) -> Rules:
-    """Leave out what has no members, and what says nothing."""
+    """Remove parts that match nothing, and redundant operators."""
     rules = dict(flat.rules)
     rules["<body>"] = flat.body
     productive = productive_rules(rules)
     if "<body>" not in productive:
-        raise UnsatisfiableGrammar("grammar", "no text belongs to it", remedy="there is nothing to write")
+        raise UnsatisfiableGrammar("grammar", "it matches no string", remedy="there is nothing to write")
     made: dict[int, Grammar] = {}
     counted: dict[str, Grammar] = {}
     plain: dict[str, Grammar] = {}
@@ -328,19 +328,19 @@ def _plain(flat: Rules, abilities: Abilities) -> Rules:
 def _simplified(node: Grammar, parts: list[Grammar], productive: frozenset[str]) -> Grammar:
     match node:
         case ir.Sequence():
-            kept = [part for part in parts if not _is_empty_text(part)]
-            if any(map(_is_nothing, kept)):
+            retained = [part for part in parts if not _is_empty_text(part)]
+            if any(map(_is_nothing, retained)):
                 return EMPTY
-            return ir.sequence(*kept) if sum(map(_width, kept)) <= _SPLICED else ir.Sequence(kept)
+            return ir.sequence(*retained) if sum(map(_width, retained)) <= _SPLICED else ir.Sequence(retained)
         case ir.Choice():
-            kept = [part for part in parts if not _is_nothing(part)]
-            if sum(map(_width, kept)) <= _SPLICED:
-                kept = list({_key(way): way for part in kept for way in _ways(part)}.values())
-            return kept[0] if len(kept) == 1 else ir.Choice(kept)
-        case Repeat(min=least, max=most):
-            if most == 0 or _is_empty_text(parts[0]) or (_is_nothing(parts[0]) and least == 0):
+            retained = [part for part in parts if not _is_nothing(part)]
+            if sum(map(_width, retained)) <= _SPLICED:
+                retained = list({_key(way): way for part in retained for way in _ways(part)}.values())
+            return retained[0] if len(retained) == 1 else ir.Choice(retained)
+        case Repeat(min=min_count, max=max_count):
+            if max_count == 0 or _is_empty_text(parts[0]) or (_is_nothing(parts[0]) and min_count == 0):
                 return EPSILON
-            if _is_nothing(parts[0]) or (least, most) == (1, 1):
+            if _is_nothing(parts[0]) or (min_count, max_count) == (1, 1):
                 return parts[0]
             return with_children(node, parts)
         case Reference(name=name):
@@ -362,7 +362,7 @@ def _is_nothing(node: Grammar) -> bool:
 
 
 def _key(node: Grammar) -> object:
-    """What tells equal leaves; other terms are told by their identity, for to compare them takes longer."""
+    """A key of equal leaves; other terms are compared by identity, which is faster."""
     match node:
         case ir.Literal(data=data):
             return data
@@ -379,33 +379,33 @@ def _ways(node: Grammar) -> tuple[Grammar, ...]:
 
 
 def _width(node: Grammar) -> int:
-    """What it costs to put a part in place: its items, and the bytes that are copied when literals are joined."""
+    """The cost of splicing a part: its items, and the bytes copied when literals are joined."""
     items = node.items if isinstance(node, (ir.Sequence, ir.Choice)) else (node,)
     return len(items) + sum(len(item.data) // 16 for item in items if isinstance(item, ir.Literal))
 
 
-def _in_steps(node: Grammar, most: int, rules: dict[str, Grammar]) -> Grammar:
-    """A repetition whose bounds are at most ``most``, if need be of repetitions that are rules of their own."""
-    if not isinstance(node, Repeat) or max(node.min, node.max or 0) <= most:
+def _in_steps(node: Grammar, max_count: int, rules: dict[str, Grammar]) -> Grammar:
+    """A repetition with bounds of at most ``max_count``, if necessary of rules that are repetitions."""
+    if not isinstance(node, Repeat) or max(node.min, node.max or 0) <= max_count:
         return node
-    parts = _chunks(node.item, node.min, node.min, most, rules)
+    parts = _chunks(node.item, node.min, node.min, max_count, rules)
     if node.max is None:
         parts.append(Repeat(node.item, 0, None))
     else:
-        parts += _chunks(node.item, 0, node.max - node.min, most, rules)
+        parts += _chunks(node.item, 0, node.max - node.min, max_count, rules)
     return parts[0] if len(parts) == 1 else ir.Sequence(parts)
 
 
-def _chunks(item: Grammar, least: int, count: int, most: int, rules: dict[str, Grammar]) -> list[Grammar]:
+def _chunks(item: Grammar, min_count: int, count: int, max_count: int, rules: dict[str, Grammar]) -> list[Grammar]:
     """``item`` ``count`` times, or from 0 to ``count`` times."""
     parts: list[Grammar] = []
     while count:
-        times, rest = divmod(count, most)
+        times, rest = divmod(count, max_count)
         if rest:
-            parts.append(Repeat(item, rest if least else 0, rest))
+            parts.append(Repeat(item, rest if min_count else 0, rest))
         if times:
             name = f"steps.{len(rules) + 1}"
-            rules[name] = Repeat(item, most if least else 0, most)
+            rules[name] = Repeat(item, max_count if min_count else 0, max_count)
             item = Reference(name)
         count = times
     return parts

@@ -1,6 +1,6 @@
-"""Rules in the notations of others: GBNF (llama.cpp), EBNF (xgrammar), Lark and the dialect of llguidance.
+"""Spelling of rules in GBNF (llama.cpp), EBNF (xgrammar), Lark and the dialect of llguidance.
 
-GBNF and EBNF have one spelling that both read alike, except for tokens.
+GBNF and EBNF share one spelling, except for tokens.
 
 Sources: llama.cpp, ``grammars/README.md`` and ``src/llama-grammar.cpp``; xgrammar,
 ``docs/defining_structures/ebnf_grammar.md``.
@@ -39,7 +39,7 @@ _MACROS: Final = ("TagDispatch", "TokenTagDispatch", "Token", "ExcludeToken", "R
 
 
 def is_gbnf_token(node: Grammar) -> bool:
-    """Whether GBNF has notation for a token: one id, or a text like ``<think>``, or any token but that one."""
+    """Whether GBNF can write a token: one id, or a text like ``<think>``, or any token but one."""
     if isinstance(node, ir.TokenSet):
         return len(node.tokens) == 1 and _is_named(node.tokens[0])
     return isinstance(node, ir.SpecialToken) and not node.or_text and _is_named(node.token)
@@ -50,7 +50,7 @@ def _is_named(token: object) -> bool:
 
 
 def is_ebnf_token(node: Grammar) -> bool:
-    """Whether EBNF has notation for a token: ids, or any token but those."""
+    """Whether EBNF can write a token: ids, or any token but those."""
     if isinstance(node, ir.TokenSet):
         return all(isinstance(token, int) for token in node.tokens) and bool(node.tokens)
     return isinstance(node, ir.SpecialToken) and isinstance(node.token, int)
@@ -58,7 +58,7 @@ def is_ebnf_token(node: Grammar) -> bool:
 
 @final
 class BnfSpelling:
-    """How leaves are spelled."""
+    """The spelling of leaves."""
 
     style = Style("root", " ::= ", r"[^A-Za-z0-9-]", "-", "r-", "[A-Za-z]", _MACROS)
 
@@ -70,7 +70,7 @@ class BnfSpelling:
         """A literal, class or token.
 
         Raises:
-            UnsupportedFeature: it is or holds U+0000 alone.
+            UnsupportedFeature: it is or contains a lone U+0000.
         """
         match node:
             case ir.Literal(data=data):
@@ -83,15 +83,15 @@ class BnfSpelling:
                 return self._token(tokens, is_excluded=node.is_excluded)
         raise TypeError(f"{type(node).__name__} is no leaf")
 
-    def repetition(self, atom: str, least: int, most: int | None) -> str:
-        """An atom that is repeated."""
-        short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
+    def repetition(self, atom: str, min_count: int, max_count: int | None) -> str:
+        """A repeated atom."""
+        short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((min_count, max_count))
         if short is None:
-            short = f"{{{least},}}" if most is None else f"{{{least},{most}}}"
+            short = f"{{{min_count},}}" if max_count is None else f"{{{min_count},{max_count}}}"
         return atom + short
 
     def empty(self) -> str:
-        """The empty text."""
+        """The empty string."""
         return '""'
 
     def _token(self, tokens: Iterable[str | int | tuple[int, int]], *, is_excluded: bool) -> str:
@@ -101,12 +101,12 @@ class BnfSpelling:
         return "!" * is_excluded + (f"<[{token}]>" if isinstance(token, int) else str(token))
 
     def _string(self, text: str) -> str:
-        """Text in quotes; in several pieces where xgrammar would read a digit as part of the escape before it.
+        """Text in quotes; split where xgrammar would read a digit as part of the escape before it.
 
-        It writes all but printable ASCII as escapes itself, so raw characters count as well.
+        xgrammar itself escapes all but printable ASCII, so this also happens after raw characters.
         """
         if "\0" in text:
-            raise self._log.refused("Literal", "", "xgrammar can't read U+0000 alone")
+            raise self._log.refused("Literal", "", "xgrammar cannot read a lone U+0000")
         made = ""
         for before, character in itertools.pairwise("x" + text):
             is_split = not " " <= before <= "~" and character in string.hexdigits
@@ -116,8 +116,8 @@ class BnfSpelling:
     def _class(self, ranges: tuple[tuple[int, int], ...]) -> str:
         """A set of characters.
 
-        It is written so that llama.cpp and xgrammar agree: the hyphen raw and first, the caret raw and not first, and
-        what needs an escape of several digits in brackets of its own, for one reads four of them and the other all.
+        llama.cpp and xgrammar must agree: the hyphen is raw and first, the caret raw and not first, and an escape of
+          several digits is in brackets of its own, since one reads four digits and the other all.
         """
         inverse = inverse_of(ranges)
         if 0 < len(inverse) < len(ranges) and not any(_is_control(chr(code)) for pair in inverse for code in pair):
@@ -132,13 +132,13 @@ class BnfSpelling:
         return brackets[0] if len(brackets) == 1 else f"({' | '.join(brackets)})"
 
     def _pieces(self, ranges: Iterable[tuple[int, int]]) -> tuple[str, str, list[str], list[str]]:
-        """The hyphen and the caret, if they stand alone, then the other ranges, and those with escapes of digits."""
+        """The lone hyphen and caret, the other ranges, and the ranges with escapes of digits."""
         parts: list[str] = []
         escaped: list[str] = []
         hyphen = caret = ""
         for first, last in _without_ends(ranges, "-^"):
             if last == "\0":
-                raise self._log.refused("CharClass", "", "xgrammar can't read U+0000 alone")
+                raise self._log.refused("CharClass", "", "xgrammar cannot read a lone U+0000")
             if first == last == "-":
                 hyphen = "-"
             elif first == last == "^":
@@ -150,7 +150,7 @@ class BnfSpelling:
 
 
 def _without_ends(ranges: Iterable[tuple[int, int]], special: str) -> Iterator[tuple[str, str]]:
-    """The ranges, so divided that none of more than one character begins or ends with a special one."""
+    """The ranges, split so that no range of several characters begins or ends with a special character."""
     for first, last in ranges:
         low, high = first, last
         if chr(low) in special:
@@ -164,7 +164,7 @@ def _without_ends(ranges: Iterable[tuple[int, int]], special: str) -> Iterator[t
 
 
 def _is_control(character: str) -> bool:
-    """Whether it is written by an escape with digits."""
+    """Whether a character needs an escape with digits."""
     return character < " " and character not in "\n\r\t"
 
 
@@ -182,7 +182,7 @@ _LARK_TOKEN_TEXT: Final = re.compile(r"<[^\[>\s][^>\s]*>")
 
 
 def is_llguidance_token(node: Grammar) -> bool:
-    """Whether llguidance has notation for a token: ids, or one text like ``<|end|>``."""
+    """Whether llguidance can write a token: ids, or one text like ``<|end|>``."""
     if isinstance(node, ir.TokenSet):
         texts = [token for token in node.tokens if isinstance(token, str)]
         if texts:
@@ -195,7 +195,7 @@ def is_llguidance_token(node: Grammar) -> bool:
 
 @final
 class LarkSpelling:
-    """How leaves are spelled."""
+    """The spelling of leaves."""
 
     style = Style("start", ": ", r"[^a-z0-9_]", "_", "r_", "[a-z]", is_lower=True)
 
@@ -217,17 +217,17 @@ class LarkSpelling:
                 return f"<[{'^' * node.is_excluded}{ids}]>"
         raise TypeError(f"{type(node).__name__} is no leaf")
 
-    def repetition(self, atom: str, least: int, most: int | None) -> str:
-        """An atom that is repeated."""
-        short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
+    def repetition(self, atom: str, min_count: int, max_count: int | None) -> str:
+        """A repeated atom."""
+        short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((min_count, max_count))
         if short is not None:
             return atom + short
-        if most is None:
-            return f"({atom}~{least} {atom}*)"
-        return f"{atom}~{least}" if least == most else f"{atom}~{least}..{most}"
+        if max_count is None:
+            return f"({atom}~{min_count} {atom}*)"
+        return f"{atom}~{min_count}" if min_count == max_count else f"{atom}~{min_count}..{max_count}"
 
     def empty(self) -> str:
-        """The empty text."""
+        """The empty string."""
         return ""
 
 
@@ -254,7 +254,7 @@ def _lark_character(character: str, special: str) -> str:
 
 
 def with_prefix_free_terminals(flat: Rules) -> Rules:
-    """Divide literals into characters where one terminal would be the prefix of another."""
+    """Split literals into characters where one terminal would be the prefix of another."""
     terms = [*(term for _, term in flat.rules), flat.body]
     seen: dict[int, Grammar] = {}
     for term in terms:
@@ -272,10 +272,10 @@ def with_prefix_free_terminals(flat: Rules) -> Rules:
 
 
 def _divided(texts: set[str], single: set[str], classes: list[tuple[tuple[int, int], ...]]) -> set[str]:
-    """The texts that must be divided; their characters are terminals then, which may divide others."""
+    """The strings to split; their characters become terminals, which may require further splits."""
     ordered = sorted(texts)
     divided = {one for one, other in pairwise(ordered) if other.startswith(one)}
-    # Texts with one prefix are neighbours; those that begin like a divided one are found below.
+    # Strings with a common prefix are adjacent when sorted; prefixes of split strings are handled below.
     single = set(single)
     while True:
         single.update(character for text in divided for character in text)

@@ -1,6 +1,6 @@
-r"""Texts whose lines are indented by their nesting: blocks, in programs of grammars and in Lark grammars.
+r"""Languages with indented blocks, for grammars built in Python and for Lark grammars.
 
-``docs/indentation.md`` states the language.  Reading order: ``settings``, ``marks``, ``facts``, ``product``.
+``docs/indentation.md`` states the language. Reading order: ``marks``, ``facts``, ``product``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _LINE_ENDS: Final = joined([literal("\n"), Repeat(joined([_BLANKS, literal("\n")
 
 
 def block(lines: Grammar) -> Grammar:
-    """The end of a line, and ``lines`` in a block that is deeper than the line before.
+    """The end of a line, then ``lines`` in a deeper block.
 
-    Every line of ``lines`` ends with ``NEWLINE``.  The term has a meaning inside of :func:`indented` only.
+    Every line of ``lines`` ends with ``NEWLINE``.  Only valid inside :func:`indented`.
     """
     return joined([NEWLINE, INDENT, lines, DEDENT])
 
@@ -51,16 +51,16 @@ def indented(
     newline: Grammar = _LINE_ENDS,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> Grammar:
-    r"""The texts of ``lines`` in which each line has the width of the block that it stands in.
+    r"""The strings of ``lines`` in which each line is indented by the width of its block.
 
     Args:
         lines: a term with ``NEWLINE`` at the end of each line, and :func:`block`, whose rules may hold both.
         indentation: widths and characters; its names and brackets are for Lark grammars.
-        newline: what ends a line, up to and with its last newline: blank lines and lines of comments are part of it.
+        newline: the end of a line, up to and including its last newline; it includes blank lines and comment lines.
         limits: ``grammar_nodes`` bounds the rules that are made.
 
     Raises:
-        GrammarError: ``lines`` refers to a rule that is not there, or a block stands where it has no meaning.
+        GrammarError: ``lines`` refers to a missing rule, or a block is in an invalid position.
         LimitExceeded: there are too many rules.
 
     Complexity: linear in the size of the rules that hold blocks, times the widths.
@@ -83,26 +83,26 @@ def indented(
 
 
 def line_end(newline: Grammar, indentation: Indentation) -> Grammar:
-    r"""Return what a terminal for newlines says of the end of a line, up to and with its last newline.
+    r"""Return the part of a newline terminal up to and including its last newline.
 
-    Such a terminal (``/(\r?\n[\t ]*)+/``) also takes the indentation of the next line, and may take any.
+    Such a terminal (``/(\r?\n[\t ]*)+/``) also matches the indentation of the next line, which may be any.
 
     Raises:
-        GrammarError: it does not take every indentation there is, or only with one.
+        GrammarError: it does not match exactly with every indentation.
     """
     ends = Intersection((newline, joined([_ANY, literal("\n")])))
     whole = Intersection((newline, joined([_ANY, literal("\n"), _BLANKS])))
     further = joined([ends, Repeat(literal(indentation.character))])
     if is_empty(ends):
         raise GrammarError(
-            "newline terminal", "it has no text that ends with a newline", remedy=r"write /(\r?\n[\t ]*)+/"
+            "newline terminal", "it matches no string that ends with a newline", remedy=r"write /(\r?\n[\t ]*)+/"
         )
     if not is_empty(Intersection((further, Complement(newline)))) or not is_empty(
         Intersection((whole, Complement(joined([ends, _BLANKS]))))
     ):
         raise GrammarError(
             "newline terminal",
-            "its texts with and without the indentation of the next line differ otherwise",
+            "its matches with and without the indentation of the next line differ otherwise",
             remedy=r"let it end with [\t ]*, as in /(\r?\n[\t ]*)+/",
         )
     return ends

@@ -1,6 +1,6 @@
-"""What is known of the parts of a marked grammar before it is taken apart: a least fixpoint over its rules.
+"""Facts about the parts of a marked grammar, as a least fixpoint over its rules.
 
-Also: regular terms, less the strings that start with certain characters.
+Also: regular terms without the strings that start with certain characters.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ __all__ = [
     "guards_of",
     "is_spaced",
     "nonempty",
+    "states_after",
     "without_start",
     "word_characters",
 ]
@@ -60,7 +61,7 @@ def word_characters() -> CharClass:
 
 
 def nonempty(term: Grammar) -> Grammar:
-    """Return a regular term without the empty text; the same object if it has none."""
+    """Return a regular term without the empty string; the same object if it has none."""
     if not Nullability({})(term):
         return term
     if isinstance(term, Repeat) and not Nullability({})(term.item):
@@ -69,9 +70,9 @@ def nonempty(term: Grammar) -> Grammar:
 
 
 def without_start(term: Grammar, characters: CharClass) -> Grammar:
-    """Return the texts of a regular term that begin with a character, and that none of ``characters``.
+    """Return the strings of a regular term that begin with a character outside ``characters``.
 
-    The same object if these are all.
+    The same object if all do.
     """
     return _without(term, characters, _MAX_DEPTH)
 
@@ -148,30 +149,32 @@ MIDDLE: Final = 0
 LINE: Final = 1
 """At the start of a line, before its indentation."""
 BLANK: Final = 2
-"""There too, but for the last character of the indentation."""
+"""At the start of a line, before the last character of its indentation."""
 SPACED: Final = 3
-"""Inside a line; ignored text may come before what is next."""
+"""Inside a line; ignored text may come next."""
 GUARDED: Final = 4
-"""The first of the states in which some characters may not come next; each of them is followed by the one in which
-ignored text may come before what is next."""
+"""The first guarded state, in which some characters may not come next.
+
+Guarded states come in pairs: without and with ignored text before the next character.
+"""
 
 TEXT: Final = 1
 """Begins with text."""
 MARK: Final = 2
-"""Begins with a mark that does not mean the same in all states."""
+"""Begins with a mark whose meaning depends on the state."""
 FORBIDDEN: Final = 4
-"""Begins with a character that is forbidden in the first guarded state; the bits above are those of the others."""
+"""Begins with a character that the first guarded state forbids; the bits above are for the other guarded states."""
 
 
 class Facts(NamedTuple):
-    """Of a node.
+    """The facts about a node.
 
     Attributes:
-        after: for each state before it, the states that may be after it, as a bit each.
-        is_empty: whether it may be no text and no mark at all.
+        after: for each state before it, the possible states after it, as bits.
+        is_empty: whether it may be empty, without text and marks.
         first: what it may begin with.
         has_gaps: whether it depends on being inside brackets.
-        has_lines: whether it depends on the width of the block around it, where it does not begin a line.
+        has_lines: whether it depends on the width of the block around it, except at the start of a line.
     """
 
     after: tuple[int, ...]
@@ -182,16 +185,16 @@ class Facts(NamedTuple):
 
     @property
     def begins_line(self) -> bool:
-        """Whether it begins with text, wherever it stands."""
+        """Whether it begins with text in every state."""
         return not self.is_empty and not self.first & MARK
 
     def heeds(self, state: int) -> bool:
-        """Whether it matters that the state before it is a guarded one."""
+        """Whether the guard of the state before it matters."""
         return self.is_empty or bool(self.first & (MARK | FORBIDDEN << guard_of(state)))
 
 
 def guard_of(state: int) -> int:
-    """The number of what is forbidden in a guarded state."""
+    """The index of the guard of a guarded state."""
     return state - GUARDED >> 1
 
 
@@ -201,7 +204,7 @@ def is_spaced(state: int) -> bool:
 
 
 def guards_of(terms: Iterable[Grammar]) -> tuple[CharClass, ...]:
-    """Return the sets of characters that may not come next somewhere, each once."""
+    """Return the guards of terms (sets of characters that may not come next), each once."""
     found: dict[CharClass, None] = {}
     for term in terms:
         for node in postorder(term):
@@ -218,17 +221,17 @@ def facts_of(
     ignored: Grammar | None,
     newline: Grammar | None,
 ) -> dict[int, Facts]:
-    """Return the facts of all nodes that hold a reference or mark, and of the texts between them, by ``id``.
+    """Return the facts of all nodes with a reference or mark, and of the regular terms between them, by ``id``.
 
     Args:
         rules: with ``Block`` and ``Enclosed`` nodes in place of their marks.
         body: the same.
         guards: those of all terms; each has a state.
         ignored: one piece of ignored text; ``None``: there is none.
-        newline: the text of a line's end; ``None``: lines have no meaning.
+        newline: the end of a line; ``None``: lines have no meaning.
 
     Raises:
-        GrammarError: a mark stands in a term that must be regular, or in a permutation.
+        GrammarError: a mark is in a term that must be regular, or in a permutation.
     """
     return _FactSolver(rules, guards, ignored, newline).solve(body)
 
@@ -281,27 +284,27 @@ class _FactSolver:
         return self.found
 
     def order(self, term: Grammar) -> list[Grammar]:
-        """The nodes of a term that are told apart, children first; those of texts are not, nor what is below."""
+        """The nodes of a term with a reference or mark, children first; regular terms are measured as a whole."""
         nodes = list(postorder(term))
         named: set[int] = set()
         for node in nodes:
             if isinstance(node, (Reference, NotBefore)) or any(id(child) in named for child in node.children):
                 named.add(id(node))
-        kept: list[Grammar] = []
+        selected: list[Grammar] = []
         texts: dict[int, Grammar] = {}
         for node in nodes:
             if id(node) in named:
                 for child in node.children:
                     if id(child) not in named and id(child) not in texts:
                         texts[id(child)] = child
-                        kept.append(child)
-                kept.append(node)
-        if not kept:
-            kept.append(term)
-        for node in kept:
+                        selected.append(child)
+                selected.append(node)
+        if not selected:
+            selected.append(term)
+        for node in selected:
             if id(node) not in named:
                 self.found[id(node)] = self.text(node)
-        return [node for node in kept if id(node) in named]
+        return [node for node in selected if id(node) in named]
 
     def text(self, node: Grammar) -> Facts:
         known = self.found.get(id(node))
@@ -354,11 +357,12 @@ class _FactSolver:
             return self.identity
         total = item if low else _or(item, self.identity)
         for _ in self.states if high is None else range(min(high - 1, len(self.states))):
-            total = _or(total, _then(total, item))  # all states that are ever reached are reached in as many rounds
+            total = _or(total, _then(total, item))  # as many rounds reach every reachable state
         return total
 
 
-def _step(after: tuple[int, ...], states: int) -> int:
+def states_after(after: tuple[int, ...], states: int) -> int:
+    """Return the union of ``after`` over a set of states, as bits."""
     return reduce(or_, (targets for state, targets in enumerate(after) if states >> state & 1), 0)
 
 
@@ -368,7 +372,7 @@ def _then(one: Facts, other: Facts) -> Facts:
     anywhere = inside_line | one.after[LINE]
     meets_gap = any(anywhere >> state & 1 for state in range(SPACED, len(one.after)) if is_spaced(state))
     return Facts(
-        tuple(_step(other.after, states) for states in one.after),
+        tuple(states_after(other.after, states) for states in one.after),
         one.is_empty and other.is_empty,
         one.first | other.first if one.is_empty else one.first,
         one.has_gaps or other.has_gaps or ((not one.is_empty or bool(one.first)) and bool(other.first) and meets_gap),

@@ -1,7 +1,6 @@
 """Settings of indentation, and the marks of a grammar for lines, blocks and ignored text.
 
-A mark is a reference to a rule that is not there, or a node of its own; ``product`` gives it its meaning and leaves
-none.
+A mark is a reference to a reserved name, or a node of its own; ``product`` replaces all marks.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ __all__ = [
 NEWLINE: Final = Reference("<newline>")
 """The end of a line."""
 INDENT: Final = Reference("<indent>")
-"""The lines from here on are those of a block."""
+"""A block begins."""
 DEDENT: Final = Reference("<dedent>")
-"""The block has ended with the line before."""
+"""The block has ended."""
 GAP: Final = Reference("<ignored>")
-"""Ignored text may stand here."""
+"""Ignored text is allowed here."""
 OPEN: Final = Reference("<open>")
 """A bracket has opened."""
 CLOSE: Final = Reference("<close>")
@@ -70,14 +69,14 @@ class Block(_Wrapped):
 
 @final
 class Enclosed(_Wrapped):
-    """What stands between brackets, the closing one included."""
+    """The text between brackets, with the closing bracket."""
 
     __slots__ = ()
 
 
 @final
 class NotBefore(Grammar):
-    """The next character of the text, if there is one, is none of ``characters``; text stands before it."""
+    """A guard after some text: the next character, if there is one, is not in ``characters``."""
 
     __slots__ = ("characters",)
     _fields = ("characters",)
@@ -99,10 +98,10 @@ class Unbalanced(GrammarError):
 
 
 def nested(term: Grammar) -> Grammar:
-    """Return ``term`` with ``Block`` and ``Enclosed`` nodes in place of the marks that begin and end them.
+    """Return ``term`` with ``Block`` and ``Enclosed`` nodes instead of their pairs of marks.
 
     Raises:
-        Unbalanced: a mark has no partner in the sequence that it stands in.
+        Unbalanced: a mark has no partner in its sequence.
 
     Complexity:
         O(n) for n nodes; without recursion.
@@ -121,7 +120,7 @@ def nested(term: Grammar) -> Grammar:
 
 
 def _sequence(node: Sequence, children: list[Grammar]) -> Grammar:
-    """Splice sequences that hold half of a pair, and wrap what stands between two halves."""
+    """Splice sequences with half of a pair, and wrap the items between two halves."""
     if not any(_is_half(child) or isinstance(child, Sequence) for child in children):
         return with_children(node, children)
     items: list[Grammar] = []
@@ -140,7 +139,7 @@ def _sequence(node: Sequence, children: list[Grammar]) -> Grammar:
         elif depth < 0 and isinstance(item, Reference):
             opening, inner = stack[-1]
             if opening != _PARTNER[item.name]:
-                return Sequence(items)  # a half of the sequence around it, or an error there
+                return Sequence(items)  # a half of a pair in the sequence around it, or an error there
             stack.pop()
             wrapped = Sequence(inner)
             stack[-1][1].append(Block(wrapped) if item.name == DEDENT.name else Enclosed(wrapped))
@@ -166,22 +165,22 @@ _MAX_WIDTHS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Indentation:
-    """How lines are indented: what may stand before a line, and how much deeper a block may be than what it is in.
+    """How lines are indented.
 
-    A text obeys a stack of widths, which holds 0 at first.  A block puts a width on it that is larger than the last by
-    a ``step``; all its lines have that width; after it the width is one of those below, exactly.
+    The widths of open blocks form a stack, which starts with 0. A block pushes a width that is larger than the last by
+    a ``step``. All its lines have that width. After it, the width is exactly one of those below.
 
     Attributes:
-        step: by how many characters a block is deeper: one number, or any of ``(first, last)``.
-        character: what lines are indented by: ``" "`` or a tab.
-        max_width: the largest width.  Indentation is no context-free property; within a width it is.
-        newline: names of the terminal that ends a line, of which a Lark grammar defines one.
-        indent: name of the declared terminal that begins a block.
-        dedent: name of the declared terminal that ends a block.
-        brackets: pairs of terminals between which lines end nowhere and newlines are ignored; ``()`` for none.
+        step: the additional width of a block: one number, or any of ``(first, last)``.
+        character: the indentation character: ``" "`` or a tab.
+        max_width: the largest width. Indentation is context-free only up to a bound.
+        newline: possible names of the terminal that ends a line; a Lark grammar defines one of them.
+        indent: the declared terminal that begins a block.
+        dedent: the declared terminal that ends a block.
+        brackets: pairs of terminals; newlines between them are ignored. ``()`` for none.
 
     Raises:
-        ValueError: a setting makes no sense.
+        ValueError: a setting is invalid.
     """
 
     step: int | tuple[int, int] = 4
@@ -197,19 +196,19 @@ class Indentation:
         if not 1 <= low <= high:
             raise ValueError(f"Indentation: step {self.step!r} contains no width from 1 on; give 1 <= first <= last")
         if self.character not in (" ", "\t"):
-            raise ValueError(f"Indentation: character {self.character!r} is neither a blank nor a tab")
+            raise ValueError(f"Indentation: character {self.character!r} is neither a space nor a tab")
         if not 0 <= self.max_width <= _MAX_WIDTHS:
             raise ValueError(f"Indentation: max_width {self.max_width} is not in 0..{_MAX_WIDTHS}")
         if isinstance(self.newline, str) or not self.newline:
             raise ValueError("Indentation: newline is a tuple of names; write newline=('_NL',)")
         if self.indent == self.dedent:
-            raise ValueError(f"Indentation: indent and dedent have one name, {self.indent!r}")
+            raise ValueError(f"Indentation: indent and dedent have the same name, {self.indent!r}")
         for pair in self.brackets:
             if len(pair) != 2 or pair[0] == pair[1]:
                 raise ValueError(f"Indentation: {pair!r} is no pair of brackets; write '()'")
 
     def deeper(self, width: int) -> abc.Sequence[int]:
-        """Return the widths that a block inside one of ``width`` may have, smallest first."""
+        """Return the possible widths of a block inside a block of ``width``, smallest first."""
         low, high = self._bounds()
         return range(width + low, min(width + high, self.max_width) + 1)
 

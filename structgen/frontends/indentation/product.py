@@ -1,19 +1,15 @@
 """The product of a grammar with the automaton of lines and words (Y. Bar-Hillel, M. Perles and E. Shamir, 1961).
 
-The automaton reads characters.  Its states are: inside a line, at the start of a line, and for each set of characters
-that may not come next somewhere (as word characters after a word) the one right there.
-Beside these a part of the grammar has a context, which it hands down and does not change: the width of the block around
-it, and whether it is inside brackets.  A rule gets one variant for each context, state before it and set of states
-after it that it is used with, and only where these make a difference; most rules stay single.
-A set, not a state, for where the same may follow in several states there is no need to tell them apart.
+The automaton reads characters. Its states are: inside a line, at the start of a line, and one for each guard (a set of
+characters that may not come next, as word characters after a word). A part of the grammar also has a context, which its
+parts inherit: the width of the block around it, and whether it is inside brackets. A rule gets a variant for each
+context, state before it and set of states after it, but only where these make a difference; most rules have one.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
-from operator import or_
 from typing import Final, TypeAlias
 
 from structgen.errors import LimitExceeded
@@ -32,6 +28,7 @@ from structgen.frontends.indentation.facts import (
     is_spaced,
     nonempty,
     optional_text,
+    states_after,
     without_start,
 )
 from structgen.frontends.indentation.marks import GAP, NEWLINE, Block, Enclosed, Indentation, NotBefore
@@ -56,9 +53,9 @@ from structgen.grammar.trampoline import Call, trampoline
 __all__ = ["product"]
 
 _ANY: Final = -1
-"""A context that makes no difference."""
+"""The context makes no difference."""
 _OUTSIDE: Final = -2
-"""Outside of brackets, at any width."""
+"""Outside brackets, at any width."""
 _INSIDE: Final = -3
 """Inside brackets."""
 _BLANKS: Final = CharClass([(9, 9), (32, 32)])
@@ -76,18 +73,18 @@ def product(
     ignored: Grammar | None,
     limits: Limits,
 ) -> Rules:
-    """Return the grammar of the texts that obey the marks of a grammar.
+    """Return a grammar without marks, of the strings that obey them.
 
     Args:
         rules: terms with marks, ``Block`` and ``Enclosed`` nodes.
-        body: the same; it begins at the start of a line, where lines have a meaning.
+        body: the same; it begins at the start of a line if lines have a meaning.
         indentation: ``None``: lines have no meaning, and there are no blocks.
-        newline: the texts that end a line, up to and with their last newline, as a regular term.
+        newline: the end of a line, up to and including its last newline, as a regular term.
         ignored: one piece of ignored text, a regular term; ``None``: there is none.
         limits: ``grammar_nodes`` bounds the nodes that are made.
 
     Raises:
-        GrammarError: a mark stands in a term where it has no meaning.
+        GrammarError: a mark is in an invalid position.
         LimitExceeded: the product has too many nodes.
 
     Complexity: linear in the variants that are made.
@@ -117,7 +114,7 @@ class _Product:
         self.gaps: dict[int, Grammar] = {_OUTSIDE: EPSILON, _INSIDE: EPSILON}
         if ignored is not None:
             self.gaps[_OUTSIDE] = any_number(ignored)
-            # Between brackets the end of a line is ignored, and with it what would be an indentation.
+            # Between brackets, line ends and indentation are ignored.
             inside = ignored if newline is None else either([ignored, joined([newline, Repeat(_BLANKS)])])
             self.gaps[_INSIDE] = any_number(inside)
         elif newline is not None and indentation is not None and indentation.brackets:
@@ -127,7 +124,7 @@ class _Product:
         self.indents: dict[int, Grammar] = {}
         self.texts: dict[tuple[int, int, int], Grammar] = {}
         self.applied: dict[tuple[str, tuple[int, ...]], Grammar] = {}
-        self.kept: list[Grammar] = []  # what ids in ``applied`` belong to
+        self.alive: list[Grammar] = []  # keeps alive the terms whose ids are in ``applied``
         self.names: dict[_VariantKey, Reference] = {}
         self.counts: dict[str, int] = {}
         self.taken = set(rules)
@@ -144,7 +141,7 @@ class _Product:
         return Rules(made, body)
 
     def ended(self, context: int, start: int, state: int) -> Call[Grammar]:
-        """The body, where it ends in one state, and the ignored text that may be left."""
+        """The body, if it ends in ``state``, and trailing ignored text."""
         body: Grammar = yield self.make(self.body, context, start, 1 << state)
         if not is_spaced(state):
             return body
@@ -154,7 +151,7 @@ class _Product:
         return self.join(body, gap)
 
     def make(self, node: Grammar, context: int, state: int, goal: int) -> Call[Grammar]:
-        """The texts of ``node`` that lead from ``state`` to one of the states ``goal``."""
+        """The strings of ``node`` from ``state`` to one of the states ``goal``."""
         facts = self.facts[id(node)]
         goal &= facts.after[state]
         if not goal:
@@ -200,18 +197,18 @@ class _Product:
         return inner
 
     def is_text(self, node: Grammar) -> bool:
-        """Whether no mark or rule is below: only such nodes have no facts of their children."""
+        """Whether no mark or rule is below; the children of such nodes have no facts."""
         return bool(node.children) and not all(id(child) in self.facts for child in node.children)
 
     def text(self, node: Grammar, context: int, state: int, goal: int, *, is_empty: bool) -> Grammar:
-        """A regular text; where it is empty the state stays."""
+        """A regular term; if it is empty the state stays."""
         if state == MIDDLE:
             return node
         if not goal & 1:
             return EPSILON
         key = (id(node), context if is_spaced(state) or state == LINE else _ANY, state)
         if key not in self.texts:
-            self.kept.append(node)
+            self.alive.append(node)
             self.texts[key] = self.preceded(nonempty(node), context, state)
         text = self.texts[key]
         if is_empty and goal >> state & 1:
@@ -219,7 +216,7 @@ class _Product:
         return text
 
     def preceded(self, text: Grammar, context: int, state: int) -> Grammar:
-        """A text that is not empty, and what stands before it in a state."""
+        """A non-empty term, after the text that ``state`` requires before it."""
         if text is EMPTY:
             return EMPTY
         if state == LINE:
@@ -240,7 +237,7 @@ class _Product:
         return self.either([bare, self.join(rest, text)])
 
     def relevant(self, facts: Facts, state: int) -> int:
-        """The state as far as it matters."""
+        """The equivalent simplest state."""
         if state < GUARDED or facts.heeds(state):
             return state
         if not is_spaced(state):
@@ -280,10 +277,10 @@ class _Product:
         return self.either(parts)
 
     def sequence(self, items: tuple[Grammar, ...], context: int, state: int, goal: int) -> Call[Grammar]:
-        before = [1 << state]  # the states that are possible before each item
+        before = [1 << state]  # the possible states before each item
         for item in items:
             after = self.facts[id(item)].after
-            before.append(_union(after[each] for each in self.states if before[-1] >> each & 1))
+            before.append(states_after(after, before[-1]))
         rest: dict[int, Grammar] = {each: EPSILON if goal >> each & 1 else EMPTY for each in self.states}
         for index in range(len(items) - 1, -1, -1):
             found = {}
@@ -294,7 +291,7 @@ class _Product:
         return rest[state]
 
     def step(self, item: Grammar, context: int, state: int, rest: Mapping[int, Grammar]) -> Call[Grammar]:
-        """``item`` from ``state``, and after it what ``rest`` has for the state that it ends in."""
+        """``item`` from ``state``, then the term of ``rest`` for the state after it."""
         facts = self.facts[id(item)]
         if state == LINE and facts.begins_line:
             inner = yield self.step(item, context, BLANK if context else MIDDLE, rest)
@@ -315,7 +312,7 @@ class _Product:
         after = self.facts[id(node.item)].after
         reached = 1 << state
         for _ in self.states:
-            reached |= _union(after[each] for each in self.states if reached >> each & 1)
+            reached |= states_after(after, reached)
         states = [each for each in self.states if reached >> each & 1]
         low, high = node.min, node.max
         classes = yield self.classes(node.item, context, states, goal)
@@ -338,9 +335,9 @@ class _Product:
         return rest[state]
 
     def classes(self, item: Grammar, context: int, states: list[int], goal: int) -> Call[list[int]]:
-        """The coarsest division of ``states`` in which those of one class can do the same at any number of turns."""
-        ended = _union(1 << each for each in states if goal >> each & 1)
-        division = [part for part in (ended, _union(1 << each for each in states) & ~ended) if part]
+        """The coarsest partition of ``states`` whose classes are equivalent for any number of rounds."""
+        ended = sum(1 << each for each in states if goal >> each & 1)
+        division = [part for part in (ended, sum(1 << each for each in states) & ~ended) if part]
         while True:
             found: dict[tuple[int, ...], int] = {}
             for each in states:
@@ -355,7 +352,7 @@ class _Product:
     def loops(
         self, item: Grammar, context: int, classes: list[int], ends: Mapping[int, Grammar]
     ) -> Call[dict[int, Grammar]]:
-        """What any number of turns lead to, from each state: Z = A Z | e is solved class by class."""
+        """Any number of rounds from each state: solves Z = A Z | e class by class."""
         count = len(classes)
         first = [(members & -members).bit_length() - 1 for members in classes]
         edges: list[list[Grammar]] = []
@@ -384,12 +381,12 @@ class _Product:
         return {each: solved.get(each, EMPTY) for each in self.states}
 
     def indent(self, width: int) -> Grammar:
-        """What stands before a line: its indentation, but for the last character, which is left to the texts there.
+        """The indentation of a line without its last character.
 
-        Tokens often begin with one blank, and what comes after it is then walked once for all widths.
+        Tokens often begin with one space; with that space in the line, its rows are shared by all widths.
         """
         if self.indentation is None or width < 0:
-            raise AssertionError("a line begins where no width is known")
+            raise AssertionError("a line begins without a known width")
         if width not in self.indents:
             self.indents[width] = literal(self.character * (width - 1)) if width > 1 else EPSILON
         return self.indents[width]
@@ -413,12 +410,12 @@ class _Product:
         return self.remembered("either", lambda: either(unique), *unique)
 
     def remembered(self, operator: str, make: Callable[[], Grammar], *parts: Grammar) -> Grammar:
-        """Apply an operator, once for the same objects: equal results are then one object too."""
+        """Apply an operator once per operands, so that equal results are one object."""
         key = (operator, tuple(map(id, parts)))
         found = self.applied.get(key)
         if found is None:
             self.charge(1 + len(parts))
-            self.kept += parts
+            self.alive += parts
             found = self.applied[key] = make()
         return found
 
@@ -434,14 +431,10 @@ class _Product:
 
 
 def _relevant(facts: Facts, context: int, state: int) -> int:
-    """The context as far as it matters."""
+    """The equivalent simplest context."""
     has_gaps = facts.has_gaps or (is_spaced(state) and bool(facts.first))
     if context == _INSIDE:
         return _INSIDE if has_gaps else _ANY
     if facts.has_lines or (state == LINE and facts.first):
         return context
     return _OUTSIDE if has_gaps else _ANY
-
-
-def _union(states: Iterable[int]) -> int:
-    return reduce(or_, states, 0)

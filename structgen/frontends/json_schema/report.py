@@ -72,7 +72,7 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "oneOf": Keyword(
         "any value", "enforced; of alternatives that overlap, each is met with the complement of the others"
     ),
-    "not": Keyword("any value", "enforced; refused over a `format` of which nothing is known that holds all of it"),
+    "not": Keyword("any value", "enforced; refused over a `format` without a known superset"),
     "if": Keyword("any value", "enforced with `then` and `else`; no effect without them"),
     "then": Keyword("any value", "enforced; no effect without `if`"),
     "else": Keyword("any value", "enforced; no effect without `if`"),

@@ -58,7 +58,7 @@ class Lazy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branches:
-    """Alternatives, of which at least one contains a lazy repetition."""
+    """Alternatives; at least one contains a lazy repetition."""
 
     alternatives: tuple[Pattern, ...]
     depth: int

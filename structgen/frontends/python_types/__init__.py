@@ -1,7 +1,6 @@
-"""Python types as JSON Schemas, by way of pydantic.
+"""Python types as JSON Schemas, by means of pydantic.
 
-pydantic is imported when a type is given, and nowhere else in the front ends but in the modules that this one needs
-for it.
+pydantic is imported when a type is given; in the front ends, only this package imports it.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ __all__ = ["schema_of_type", "value_of_type"]
 _FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, MethodType)
 _REMEDY: Final = (
     "annotate it with a type that pydantic can describe: a model, a dataclass, str, int, list[...] ...; "
-    "or say how it is written, with Annotated[..., pydantic.WithJsonSchema(...)] and a validator"
+    "or define its JSON form, with Annotated[..., pydantic.WithJsonSchema(...)] and a validator"
 )
 
 
 def schema_of_type(kind: Any) -> tuple[dict[str, Any], dict[str, Grammar]]:
-    """Return the JSON Schema of what pydantic accepts for a Python type, and the formats that it speaks of.
+    """Return the JSON Schema of a Python type as pydantic validates it, and the formats that it names.
 
     Args:
         kind: a pydantic model, dataclass, ``TypedDict``, ``NamedTuple``, ``Enum``, ``Literal``, union, ``list[int]``,
             ``Annotated`` with constraints ... or a ``TypeAdapter``.
 
     Raises:
-        GrammarError: it is no type, or one that has no JSON form; the part at fault is named with its place.
+        GrammarError: it is not a type, or has no JSON form; the error names the part at fault.
     """
     if isinstance(kind, _FUNCTIONS):
         raise GrammarError(
@@ -61,7 +60,7 @@ def schema_of_type(kind: Any) -> tuple[dict[str, Any], dict[str, Grammar]]:
     if has_any:
         for path, annotation in _locations(kind):
             if isinstance(annotation, TypeVar) and annotation.__bound__ is None and not annotation.__constraints__:
-                raise _misplaced(kind, path, annotation, "it stands for no type yet", "give it one: Name[int]")
+                raise _misplaced(kind, path, annotation, "it is a type variable", "give it a type: Name[int]")
     return described, formats
 
 
@@ -75,13 +74,13 @@ def _described(kind: Any) -> tuple[dict[str, Any], dict[str, Grammar], bool]:
     generator = Generator(formats)
     adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter[Any](kind)
     with collecting(formats):
-        # the adapter makes a generator of a class, and completes a type that was defined before its parts
+        # the adapter wants a generator class, and completes a type that was defined before its parts
         described = adapter.json_schema(schema_generator=lambda **_: generator)  # type: ignore[arg-type]
     return described, formats, generator.has_any
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What pydantic raises for a type that it cannot describe, and what markers do."""
+    """The errors of pydantic and of markers for a type without a JSON form."""
     from pydantic.errors import PydanticUserError
     from pydantic_core import SchemaError
 
@@ -89,7 +88,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _no_form(kind: Any, error: Exception) -> GrammarError:
-    """The error for a type that cannot be described, with the innermost part of it for which that is so."""
+    """The error for a type without a JSON form, with its innermost part at fault."""
     path, annotation = "", getattr(kind, "_type", kind)
     seen: set[int] = set()
     while id(annotation) not in seen:
@@ -111,9 +110,9 @@ def _no_form(kind: Any, error: Exception) -> GrammarError:
 
 
 def _culprit(annotation: Any, error: Exception) -> tuple[str, Any, Exception] | None:
-    """The first part of an annotation that cannot be described alone, for a reason of the same kind if there is one.
+    """The first part of an annotation without a JSON form, preferably with the same kind of error.
 
-    Alone a part lacks the configuration of its model, so that other parts may fail as well.
+    A part alone lacks the configuration of its model, so other parts may fail too.
     """
     failed = []
     for step, part in _parts(annotation):
@@ -126,19 +125,19 @@ def _culprit(annotation: Any, error: Exception) -> tuple[str, Any, Exception] | 
 
 
 def _is_of_pattern(error: Exception) -> bool:
-    """Whether an error is about what stands in a pattern or grammar."""
+    """Whether an error is about the text of a pattern or grammar."""
     from pydantic_core import SchemaError
 
     return isinstance(error, (GrammarError, SchemaError))
 
 
 def _misplaced(kind: Any, path: str, annotation: Any, reason: str, remedy: str) -> GrammarError:
-    place = f"{path.lstrip('.')} is annotated {_name(annotation)}, which" if path else "it"
-    return GrammarError(f"json schema of {_name(kind)}", f"{place} has no JSON form", evidence=reason, remedy=remedy)
+    part = f"{path.lstrip('.')} is annotated {_name(annotation)}, which" if path else "it"
+    return GrammarError(f"json schema of {_name(kind)}", f"{part} has no JSON form", evidence=reason, remedy=remedy)
 
 
 def _locations(kind: Any) -> Iterator[tuple[str, Any]]:
-    """Every annotation within a type, with its place; one that occurs twice once."""
+    """Every annotation within a type, each once, with its path."""
     seen: set[int] = set()
     stack: list[tuple[str, Any]] = [("", getattr(kind, "_type", kind))]
     held = []
@@ -146,13 +145,13 @@ def _locations(kind: Any) -> Iterator[tuple[str, Any]]:
         path, annotation = stack.pop()
         if id(annotation) not in seen:
             seen.add(id(annotation))
-            held.append(annotation)  # so that its identity stays its own
+            held.append(annotation)  # keeps its id unique
             yield path, annotation
             stack += [(path + step, part) for step, part in _parts(annotation)]
 
 
 def _parts(annotation: Any) -> list[tuple[str, Any]]:
-    """The annotations directly within one, each with the step that leads there: ``.name``, ``[]`` or nothing."""
+    """The annotations directly within one, each with its path step: ``.name``, ``[]`` or nothing."""
     origin = get_origin(annotation)
     if origin is Literal or origin is Callable:
         return []
@@ -174,7 +173,7 @@ def _parts(annotation: Any) -> list[tuple[str, Any]]:
         return []
     try:
         hints = get_type_hints(annotation, include_extras=True)
-    except (NameError, TypeError):  # an annotation that names nothing: the type itself is at fault
+    except (NameError, TypeError):  # an undefined name in an annotation: the type itself is at fault
         return []
     return [(f".{name}", part) for name, part in hints.items() if get_origin(part) is not ClassVar]
 
@@ -183,7 +182,7 @@ _CONTAINERS: Final = (list, tuple, set, frozenset, dict, Iterator)
 
 
 def _field(field: Any) -> Any:
-    """The annotation of a model's field with what constrains it."""
+    """The annotation of a model's field with its constraints."""
     return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
 
 
@@ -191,7 +190,7 @@ def value_of_type(kind: Any, text: str | bytes) -> Any:
     """Parse JSON text into a value of a Python type.
 
     Raises:
-        pydantic.ValidationError: the text is not JSON, or a validator of the type's own refuses the value.
+        pydantic.ValidationError: the text is not JSON, or a validator of the type refuses the value.
     """
     from pydantic import TypeAdapter
 

@@ -18,7 +18,7 @@ __all__ = ["Lark", "Regex"]
 
 
 class _Marker:
-    """What stands beside ``str`` in ``Annotated``."""
+    """Metadata of ``str`` in ``Annotated``."""
 
     __slots__ = ()
     grammar: Grammar
@@ -29,12 +29,12 @@ class _Marker:
 
 @dataclass(frozen=True, slots=True)
 class Regex(_Marker):
-    """A text that ``pattern`` matches from end to end: ``Annotated[str, Regex(r"[A-Z]{3}")]``.
+    """A string that ``pattern`` matches from end to end: ``Annotated[str, Regex(r"[A-Z]{3}")]``.
 
     Attributes:
         pattern: the regular expression.
-        dialect: how it is read: ``"python"``, ``"ecma"`` or ``"rust"``.
-        grammar: what it means.
+        dialect: ``"python"``, ``"ecma"`` or ``"rust"``.
+        grammar: its grammar.
 
     Raises:
         GrammarError: as :func:`structgen.regex` raises.
@@ -50,12 +50,12 @@ class Regex(_Marker):
 
 @dataclass(frozen=True, slots=True)
 class Lark(_Marker):
-    """A text of a Lark grammar: ``Annotated[str, Lark('start: "a" start "b" | "ab"')]``.
+    """A string of a Lark grammar: ``Annotated[str, Lark('start: "a" start "b" | "ab"')]``.
 
     Attributes:
         text: the grammar, without relative imports.
-        start: the rule to start from.
-        grammar: what it means.
+        start: the start rule.
+        grammar: its grammar.
 
     Raises:
         GrammarError: as :func:`structgen.lark` raises.

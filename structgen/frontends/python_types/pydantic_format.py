@@ -1,8 +1,8 @@
-"""The texts that pydantic reads as dates, durations, decimals, addresses and so on.
+"""The strings that pydantic reads as dates, durations, decimals, addresses and so on.
 
-JSON Schema has no names for most of them, and where it has, RFC 3339 and RFC 3986 say something else: Python has no
-year 0 and no second 60, reads times without an offset, and writes durations with fractions.  Every language here lies
-within what validation accepts and holds what serialization writes; ``docs/types.md`` says what is left out.
+JSON Schema has no names for most of them, or defines them by RFC 3339 and RFC 3986, which differ: Python has no year 0
+and no second 60, reads times without an offset, and writes durations with fractions. Every language here is a subset of
+what validation accepts and contains what serialization writes; ``docs/types.md`` lists the omissions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OFFSET: Final = rf"(?:[Zz]|[+-]{_CLOCK})"
 
 @cache
 def _matching(pattern: str) -> Grammar:
-    """The texts that a pattern matches from end to end."""
+    """The strings that a pattern matches from end to end."""
     return undescribed(regex(pattern))
 
 
@@ -63,18 +63,18 @@ def _any_date() -> Grammar:
     return any_date() & ~("0000" + Repeat(ANY_CHAR))
 
 
-def date_text(least: date | None = None, most: date | None = None) -> Grammar:
-    """The dates of years 1 to 9999, within bounds."""
+def date_text(minimum: date | None = None, maximum: date | None = None) -> Grammar:
+    """Dates of the years 1 to 9999, within bounds."""
     parts = [_any_date()]
-    if least is not None:
-        parts.append(_compared(least.isoformat(), is_above=True))
-    if most is not None:
-        parts.append(_compared(most.isoformat(), is_above=False))
+    if minimum is not None:
+        parts.append(_compared(minimum.isoformat(), is_above=True))
+    if maximum is not None:
+        parts.append(_compared(maximum.isoformat(), is_above=False))
     return parts[0] if len(parts) == 1 else Intersection(parts)
 
 
 def _compared(bound: str, *, is_above: bool) -> Grammar:
-    """The texts as long as ``bound`` that stand at it or above, or at it or below, digit by digit."""
+    """The strings of the length of ``bound`` at or above it, or at or below it, compared digit by digit."""
     forms: list[Grammar] = [literal(bound)]
     for index, mark in enumerate(bound):
         low, high = (ord(mark) + 1, ord("9")) if is_above else (ord("0"), ord(mark) - 1)
@@ -102,7 +102,7 @@ def _offset(offset: str) -> str:
 def duration_text() -> Grammar:
     """Durations of ISO 8601 as Python writes them (a year has 365 days), up to ``timedelta.max``.
 
-    Long ones, above a million years, in the one form that is written.
+    Durations above a million years have one form only, the serialized one.
     """
     seconds = r"[0-9]{1,7}(?:\.[0-9]{1,6})?S"
     time = rf"T(?:[0-9]{{1,4}}H(?:[0-9]{{1,5}}M)?(?:{seconds})?|[0-9]{{1,5}}M(?:{seconds})?|{seconds})"
@@ -115,19 +115,19 @@ def duration_text() -> Grammar:
 
 
 def decimal_text(max_digits: int | None, places: int | None) -> Grammar:
-    """The texts of finite decimals, of at most so many digits and places."""
+    """Finite decimals, of at most ``max_digits`` digits and ``places`` decimal places."""
     if max_digits is None and places is None:
         return _matching(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?")
     if max_digits is None:
         some = rf"|\.[0-9]{{1,{places}}}" if places else ""
         exponent = r"(?:[eE]\+?[0-9]{1,6})?"
         return _matching(rf"[+-]?(?:[0-9]+(?:\.[0-9]{{0,{places}}})?{some}){exponent}")
-    most = max_digits if places is None else min(places, max_digits)
+    fraction = max_digits if places is None else min(places, max_digits)
     whole = max_digits if places is None else max(max_digits - places, 0)
-    forms = [rf"0+(?:\.[0-9]{{0,{most}}})?"]
-    forms += [rf"\.[0-9]{{1,{most}}}"] if most else []
+    forms = [rf"0+(?:\.[0-9]{{0,{fraction}}})?"]
+    forms += [rf"\.[0-9]{{1,{fraction}}}"] if fraction else []
     for count in range(1, whole + 1):
-        forms.append(rf"0*[0-9]{{{count}}}(?:\.[0-9]{{0,{min(most, max_digits - count)}}})?")
+        forms.append(rf"0*[0-9]{{{count}}}(?:\.[0-9]{{0,{min(fraction, max_digits - count)}}})?")
     return _matching(f"[+-]?(?:{'|'.join(forms)})")
 
 
@@ -139,40 +139,40 @@ def complex_text() -> Grammar:
 
 @cache
 def stripped_text() -> Grammar:
-    """The texts that neither begin nor end with white space."""
+    """The strings that neither begin nor end with white space."""
     spaces = [code for code in range(0x3001) if chr(code).isspace()]
     outer = ANY_CHAR & ~CharClass([(code, code) for code in spaces])
     return choice(EPSILON, outer, sequence(outer, Repeat(ANY_CHAR), outer))
 
 
-def encoded_length(least: int, most: int | None) -> Grammar:
-    """The texts of so many bytes in UTF-8."""
-    return Intersection([Repeat(ANY_CHAR), Repeat(ByteClass([(0, 0xFF)]), least, most)])
+def encoded_length(minimum: int, maximum: int | None) -> Grammar:
+    """Strings by their number of bytes in UTF-8."""
+    return Intersection([Repeat(ANY_CHAR), Repeat(ByteClass([(0, 0xFF)]), minimum, maximum)])
 
 
-def hex_text(least: int, most: int | None) -> Grammar:
-    """So many bytes in hexadecimal digits."""
-    return repeat(sequence(HEX, HEX), least, most)
+def hex_text(minimum: int, maximum: int | None) -> Grammar:
+    """Bytes in hexadecimal digits, by their number."""
+    return repeat(sequence(HEX, HEX), minimum, maximum)
 
 
-def base64_text(least: int = 0, most: int | None = None, *, is_url: bool) -> Grammar:
-    """So many bytes in Base 64, padded."""
+def base64_text(minimum: int = 0, maximum: int | None = None, *, is_url: bool) -> Grammar:
+    """Bytes in padded Base 64, by their number."""
     mark = "[A-Za-z0-9_-]" if is_url else "[A-Za-z0-9+/]"
     forms = []
     for rest, tail in enumerate(("", f"{mark}[AQgw]==", f"{mark}{mark}[AEIMQUYcgkosw048]=")):
-        if most is None or most >= rest:
-            fewest = max(0, -((rest - least) // 3))
-            longest = None if most is None else (most - rest) // 3
+        if maximum is None or maximum >= rest:
+            fewest = max(0, -((rest - minimum) // 3))
+            longest = None if maximum is None else (maximum - rest) // 3
             if longest is None or longest >= fewest:
                 forms.append(sequence(repeat(_matching(mark * 4), fewest, longest), _matching(tail)))
     return choice(*forms)
 
 
 def url_text(schemes: tuple[str, ...], *, is_multiple: bool) -> Grammar:
-    """URLs with a host, of the schemes given or of any.
+    """URLs with a host, of the given schemes or of any.
 
-    Hosts are names of ASCII whose last label begins with a letter, without ``--`` (which A-labels have), and addresses;
-    several with ``is_multiple``.
+    Hosts are addresses, and ASCII names without ``--`` (as in A-labels) whose last label begins with a letter; several
+    hosts with ``is_multiple``.
     """
     scheme = choice(*schemes) if schemes else _matching("[a-z][a-z0-9]*(?:[+.-][a-z0-9]+)*")
     escape = "%[0-9A-Fa-f]{2}"
@@ -180,15 +180,15 @@ def url_text(schemes: tuple[str, ...], *, is_multiple: bool) -> Grammar:
     name = _matching(rf"(?:{label}\.)*[A-Za-z](?:-?[A-Za-z0-9])*")
     host = choice(name, IPV4, sequence("[", IPV6, "]"))
     number = "[1-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
-    place = sequence(host, repeat(_matching(f":(?:{number})"), 0, 1))
+    authority = sequence(host, repeat(_matching(f":(?:{number})"), 0, 1))
     if is_multiple:
-        place = sequence(place, repeat(sequence(",", place)))
+        authority = sequence(authority, repeat(sequence(",", authority)))
     user = _matching(rf"(?:(?:[A-Za-z0-9._~!$&'()*+;=-]|{escape})+(?::(?:[A-Za-z0-9._~!$&'()*+;=-]|{escape})+)?@)?")
     mark = rf"[A-Za-z0-9._~!$&'()*+,;=:@-]|{escape}"
     path = _matching(rf"(?:/(?:{mark})*)*(?:\?(?:{mark}|[/?])*)?(?:#(?:{mark}|[/?])*)?")
-    forms = [sequence(scheme, "://", user, place, path)]
+    forms = [sequence(scheme, "://", user, authority, path)]
     if not schemes or "file" in schemes:
-        forms = [sequence(scheme & ~literal("file"), "://", user, place, path)] if schemes != ("file",) else []
+        forms = [sequence(scheme & ~literal("file"), "://", user, authority, path)] if schemes != ("file",) else []
         forms.append(sequence("file://", repeat(name, 0, 1), "/", path))
     return choice(*forms)
 
@@ -198,9 +198,9 @@ def _uuid_text(version: int) -> Callable[[], Grammar]:
     return lambda: _matching(f"{mark}{{8}}-{mark}{{4}}-{version}{mark}{{3}}-[89abAB]{mark}{{3}}-{mark}{{12}}")
 
 
-def _prefix(most: int) -> Grammar:
+def _prefix(maximum: int) -> Grammar:
     """``/`` and a number of bits."""
-    return sequence("/", choice(*map(str, range(most + 1))))
+    return sequence("/", choice(*map(str, range(maximum + 1))))
 
 
 def _ipv4_interface() -> Grammar:
@@ -227,14 +227,14 @@ def _ipv4_network() -> Grammar:
 
 
 def _ipv6_network() -> Grammar:
-    """The same, where the last groups of zeros are left out, or the prefix has all bits."""
+    """The same, if the last groups of zeros are omitted, or the prefix has all bits."""
     group = repeat(HEX, 1, 4)
     forms = [IPV6, sequence(IPV6, "/128")]
     for bits in range(113):
         whole, part = divmod(bits, 16)
         groups = [group] * whole
         last = _masked_group(part) if part else None
-        for count in range(whole + 1):  # of the groups that are written; the others are 0
+        for count in range(whole + 1):  # the number of written groups; the others are 0
             items = groups[:count] if count < whole or last is None else [*groups, last]
             separated = [item for one in items for item in (":", one)][1:]
             forms.append(sequence(*separated, f"::/{bits}"))
@@ -242,7 +242,10 @@ def _ipv6_network() -> Grammar:
 
 
 def _masked_group(bits: int) -> Grammar:
-    """A group of four digits whose bits after the first ``bits`` are 0, without leading zeros or with all four."""
+    """A group of four digits whose bits after the first ``bits`` are 0.
+
+    Without leading zeros or with all four digits.
+    """
     whole, part = divmod(bits, 4)
     step = 1 << 4 - part
     last = CharClass([(ord(mark), ord(mark)) for n in range(0, 16, step) for mark in {f"{n:x}", f"{n:X}"}])
@@ -263,4 +266,4 @@ FORMATS: Final[dict[str, Callable[[], Grammar]]] = {
     "base64url": lambda: base64_text(is_url=True),
     "fraction": lambda: _matching("[+-]?[0-9]{1,64}(?:/0*[1-9][0-9]{0,63})?"),
 }
-"""What pydantic means by the names of formats that no specification has."""
+"""The meaning of pydantic's own format names."""

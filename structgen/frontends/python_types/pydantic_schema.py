@@ -1,8 +1,8 @@
-"""pydantic's JSON Schemas, made as narrow as what it validates.
+"""pydantic's JSON Schemas, made as narrow as its validation.
 
-pydantic describes a type for readers; here the description is what is written.  So patterns are read in the dialect of
-its engine, texts that are no JSON values get a grammar of their own (``type_formats``), keys of dictionaries are
-described whatever their type, and names that a model reads beside its aliases are closed.
+pydantic describes a type for readers; here the schema is enforced. So patterns are read in the dialect of its engine,
+strings that are not JSON values get a grammar of their own (``pydantic_format``), dictionary keys are described
+whatever their type, and the names that a model reads beside its aliases are forbidden.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _WRAPPERS: Final = frozenset({"function-before", "function-after", "function-wra
 
 
 class Generator(GenerateJsonSchema):
-    """Describes what is written, in terms of formats of its own.
+    """Generates schemas with formats of its own.
 
     Attributes:
-        formats: what their names mean.
-        has_any: some part is open to any value.
+        formats: the grammars of these formats, by name.
+        has_any: whether some part allows any value.
     """
 
     ignored_warning_kinds = frozenset({"skipped-choice", "non-serializable-default"})  # type: ignore[assignment]
@@ -62,7 +62,7 @@ class Generator(GenerateJsonSchema):
         return made
 
     def _finish(self, root: JsonSchemaValue) -> None:
-        """Give a meaning to pydantic's formats, and to JSON within strings."""
+        """Add grammars for pydantic's formats, and for JSON within strings."""
         stack, order = [root], []
         while stack:
             schema = stack.pop()
@@ -76,20 +76,20 @@ class Generator(GenerateJsonSchema):
                 for inner, _ in inner_schemas(keyword, value)
                 if isinstance(inner, dict)
             ]
-        for schema in reversed(order):  # what is inside comes first
+        for schema in reversed(order):  # inner schemas first
             if "contentSchema" in schema and schema.get("contentMediaType") == "application/json":
                 content = schema["contentSchema"]
-                if "format" in schema:  # said of what is inside: Json[UUID4] is Annotated[UUID, UuidVersion(4), Json]
+                if "format" in schema:  # about the inner type: Json[UUID4] is Annotated[UUID, UuidVersion(4), Json]
                     content = {"allOf": [content, {"format": schema["format"]}]}
                 grammar = json_schema({**content, "$defs": root.get("$defs", {})}, formats=self.formats)
                 schema["format"] = self._named(f"JSON of {_shown(content)}", grammar)
 
     def _setting(self, name: str) -> Any:
-        """What the configuration of the model around says, where it says something; versions know different names."""
+        """A setting of the enclosing model, or None; versions of pydantic have different names."""
         return self._config.config_dict.get(name)
 
     def _named(self, name: str, grammar: Grammar) -> str:
-        """A format of that meaning; its name says what it is."""
+        """The name of a format for a grammar."""
         unique = f"{name} {grammar.digest.hex()[:12]}"
         self.formats[unique] = grammar
         return unique
@@ -97,7 +97,7 @@ class Generator(GenerateJsonSchema):
     def _text(self, name: str, grammar: Grammar) -> JsonSchemaValue:
         return {"type": "string", "format": self._named(name, grammar)}
 
-    # Texts
+    # Strings
 
     def str_schema(self, schema: Any) -> JsonSchemaValue:
         made = super().str_schema(schema)
@@ -120,7 +120,7 @@ class Generator(GenerateJsonSchema):
 
     @staticmethod
     def _pattern(pattern: Any, engine: str | None) -> Grammar | None:
-        """The texts in which a pattern matches; ``None`` where ECMA-262, as which JSON Schema reads it, agrees."""
+        """The strings in which a pattern matches; ``None`` if ECMA-262, the dialect of JSON Schema, agrees."""
         text, flags, dialect = pattern, "", "rust"
         if isinstance(pattern, re.Pattern):
             text = pattern.pattern
@@ -142,25 +142,25 @@ class Generator(GenerateJsonSchema):
         return {"allOf": [self.generate_inner(step) for step in steps]}
 
     def bytes_schema(self, schema: Any) -> JsonSchemaValue:
-        least, most = schema.get("min_length") or 0, schema.get("max_length")
+        minimum, maximum = schema.get("min_length") or 0, schema.get("max_length")
         encoding = self._setting("val_json_bytes")
         if encoding == "base64":
-            return self._text("bytes in Base 64", type_formats.base64_text(least, most, is_url=True))
+            return self._text("bytes in Base 64", type_formats.base64_text(minimum, maximum, is_url=True))
         if encoding == "hex":
-            return self._text("bytes in hexadecimal", type_formats.hex_text(least, most))
-        if not least and most is None:
+            return self._text("bytes in hexadecimal", type_formats.hex_text(minimum, maximum))
+        if not minimum and maximum is None:
             return {"type": "string"}
-        return self._text("bytes in UTF-8", type_formats.encoded_length(least, most))
+        return self._text("bytes in UTF-8", type_formats.encoded_length(minimum, maximum))
 
     def date_schema(self, schema: Any) -> JsonSchemaValue:
-        least = [schema["ge"]] if schema.get("ge") else []
-        most = [schema["le"]] if schema.get("le") else []
+        minimum = [schema["ge"]] if schema.get("ge") else []
+        maximum = [schema["le"]] if schema.get("le") else []
         try:
-            least += [schema["gt"] + _DAY] if schema.get("gt") else []
-            most += [schema["lt"] - _DAY] if schema.get("lt") else []
+            minimum += [schema["gt"] + _DAY] if schema.get("gt") else []
+            maximum += [schema["lt"] - _DAY] if schema.get("lt") else []
         except OverflowError:
             return {"type": "string", "enum": []}
-        return self._text("date", type_formats.date_text(max(least, default=None), min(most, default=None)))
+        return self._text("date", type_formats.date_text(max(minimum, default=None), min(maximum, default=None)))
 
     def time_schema(self, schema: Any) -> JsonSchemaValue:
         return self._text("time", type_formats.time_text(schema.get("tz_constraint", "any")))
@@ -188,26 +188,26 @@ class Generator(GenerateJsonSchema):
     # Constants
 
     def literal_schema(self, schema: Any) -> JsonSchemaValue:
-        kept: Any = {**schema, "expected": _written(schema["expected"], lambda value: value)}
-        return super().literal_schema(kept)
+        retained: Any = {**schema, "expected": _written(schema["expected"], lambda value: value)}
+        return super().literal_schema(retained)
 
     def enum_schema(self, schema: Any) -> JsonSchemaValue:
-        kept: Any = {**schema, "members": _written(schema["members"], lambda member: member.value)}
-        return super().enum_schema(kept)
+        retained: Any = {**schema, "members": _written(schema["members"], lambda member: member.value)}
+        return super().enum_schema(retained)
 
     # Numbers
 
     def decimal_schema(self, schema: Any) -> JsonSchemaValue:
-        most, places = schema.get("max_digits"), schema.get("decimal_places")
+        maximum, places = schema.get("max_digits"), schema.get("decimal_places")
         bounds: dict[str, Any] = {
             _BOUNDS[name]: _exact(schema[name]) for name in _BOUNDS if schema.get(name) is not None
         }
-        text = type_formats.decimal_text(most, places)
+        text = type_formats.decimal_text(maximum, places)
         if bounds:
             text = Intersection([text, json_schema({"type": "number", **bounds})])
         forms = [self._text("decimal", text)]
-        if most is None or places is not None:  # else nothing bounds the digits of a number
-            forms.insert(0, {"type": "number", **bounds, "allOf": _of_digits(most, places)})
+        if maximum is None or places is not None:  # else the digits of a number are unbounded
+            forms.insert(0, {"type": "number", **bounds, "allOf": _of_digits(maximum, places)})
         return {"anyOf": forms}
 
     # Containers
@@ -219,7 +219,7 @@ class Generator(GenerateJsonSchema):
         return _with_repeats(super().frozenset_schema(schema))
 
     def generator_schema(self, schema: Any) -> JsonSchemaValue:
-        raise PydanticInvalidForJsonSchema("an iterator is validated when it is read, too late; use list[...]")
+        raise PydanticInvalidForJsonSchema("an iterator is validated lazily, which is too late; use list[...]")
 
     def definitions_schema(self, schema: Any) -> JsonSchemaValue:
         self._definitions.update((one["ref"], one) for one in schema["definitions"])
@@ -246,7 +246,7 @@ class Generator(GenerateJsonSchema):
         return self.dict_schema(schema)
 
     def _names(self, schema: Any) -> JsonSchemaValue:
-        """The names of members that validation reads as keys."""
+        """The member names that validation accepts as keys."""
         inner = self._unwrapped(schema)
         match inner["type"]:
             case "union":
@@ -269,11 +269,11 @@ class Generator(GenerateJsonSchema):
                 )
         made = self.generate_inner(inner if schema["type"] in {"nullable", "default"} else schema)
         if made and made.get("type") != "string" and "$ref" not in made and "allOf" not in made:
-            raise PydanticInvalidForJsonSchema("the names of JSON objects are strings, which these keys are not")
+            raise PydanticInvalidForJsonSchema("names in JSON objects are strings, but these keys are not")
         return made
 
     def _unwrapped(self, schema: Any) -> Any:
-        """What stands within functions, references and the like."""
+        """The schema inside functions, references and the like."""
         while True:
             if schema["type"] in _WRAPPERS:
                 schema = schema["schema"]
@@ -285,7 +285,7 @@ class Generator(GenerateJsonSchema):
                 return schema
 
     def tagged_union_schema(self, schema: Any) -> JsonSchemaValue:
-        """The alternatives, with the tag: it is read before any of them, so that its default does not count."""
+        """The alternatives, with the tag required: it is read before any of them, without its default."""
         made = super().tagged_union_schema(schema)
         if "discriminator" in made:
             made["required"] = [made["discriminator"]["propertyName"]]
@@ -304,7 +304,7 @@ class Generator(GenerateJsonSchema):
         return self._closed(super().dataclass_args_schema(schema), fields)
 
     def _closed(self, made: JsonSchemaValue, fields: Iterable[tuple[str, Any]]) -> JsonSchemaValue:
-        """Forbid the names that are read as a field beside the one that is written."""
+        """Forbid the other names that validation reads as a field."""
         by_name = bool(self._setting("validate_by_name") or self._setting("populate_by_name"))
         for name, field in fields:
             alias = field.get("validation_alias")
@@ -325,7 +325,7 @@ class Generator(GenerateJsonSchema):
 
 
 def _keeps_text(schema: Any) -> bool:
-    """Whether what is validated is the text itself, so that what follows in a chain says something about it."""
+    """Whether validation keeps the string, so that later steps of a chain constrain it."""
     if schema["type"] == "str":
         return not any(schema.get(name) for name in ("strip_whitespace", "to_lower", "to_upper"))
     if schema["type"] == "function-after" and isinstance(schema["function"]["function"], TextCheck):
@@ -334,43 +334,43 @@ def _keeps_text(schema: Any) -> bool:
 
 
 def _with_repeats(described: JsonSchemaValue) -> JsonSchemaValue:
-    """Let a set be written with repeated items, which pydantic accepts, unless their number matters."""
+    """Allow repeated items in a set, as pydantic does, unless their number matters."""
     if described.get("minItems", 0) <= 1:
         described.pop("uniqueItems", None)
     return described
 
 
 def _written(values: list[Any], value_of: Callable[[Any], Any]) -> list[Any]:
-    """Those of some constants that validation reads from JSON: it compares them with what stands there."""
-    kept = [value for value in values if value_of(value) is None or isinstance(value_of(value), (str, int, float))]
-    if not kept:
-        reason = "no JSON value equals its constants; make an enum of texts an enum.StrEnum, or list the texts"
+    """The constants that validation can read from JSON: those equal to a JSON value."""
+    retained = [value for value in values if value_of(value) is None or isinstance(value_of(value), (str, int, float))]
+    if not retained:
+        reason = "no JSON value equals its constants; use enum.StrEnum for an enum of strings, or list the strings"
         raise PydanticInvalidForJsonSchema(reason)
-    return kept
+    return retained
 
 
 def _listed(texts: Iterable[str]) -> JsonSchemaValue:
     found = list(texts)
     if not found:
-        raise PydanticInvalidForJsonSchema("the names of JSON objects are strings, which these keys are not")
+        raise PydanticInvalidForJsonSchema("names in JSON objects are strings, but these keys are not")
     return {"enum": found}
 
 
 def _exact(value: Any) -> int | float | Decimal:
-    """A number as JSON has it, and as exactly."""
+    """A number as an exact JSON number."""
     exact = Decimal(str(value))
     if exact == exact.to_integral_value():
         return int(exact)
     return float(exact) if Decimal(repr(float(exact))) == exact else exact
 
 
-def _of_digits(most: int | None, places: int | None) -> list[JsonSchemaValue]:
-    """Schemas of the numbers with so many places, and digits before the point."""
+def _of_digits(maximum: int | None, places: int | None) -> list[JsonSchemaValue]:
+    """Schemas of the numbers with ``places`` decimal places and the remaining digits before the point."""
     if places is None:
         return [{}]
     found: list[JsonSchemaValue] = [{"multipleOf": _exact(Decimal(1).scaleb(-places))}]
-    if most is not None:
-        bound = 10 ** max(most - places, 0)
+    if maximum is not None:
+        bound = 10 ** max(maximum - places, 0)
         found.append({"exclusiveMinimum": -bound, "exclusiveMaximum": bound})
     return found
 

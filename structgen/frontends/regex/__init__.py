@@ -1,7 +1,7 @@
 """Regular expressions as grammars: three dialects, exact anchors and look-aheads, no backtracking.
 
-``docs/regex.md`` states what each dialect means.  Reading order: ``parser`` (with ``lexicon``, ``groups``,
-``brackets``, ``escapes``), ``syntax``, then ``translate`` (with ``context``, ``table``, ``loops``, ``restriction``).
+``docs/regex.md`` defines the dialects. Reading order: ``parser`` (with ``character_class``, ``group``, ``escape``),
+``syntax``, then ``translate`` (with ``context``, ``context_table``, ``repetition``).
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ def regex(
     flags: str = "",
     limits: Limits = _DEFAULT_LIMITS,
 ) -> Grammar:
-    r"""The texts that ``pattern`` matches from end to end (``re.fullmatch``).
+    r"""The strings that ``pattern`` matches from end to end (``re.fullmatch``).
 
     Named groups are captured.
 
     Args:
         pattern: the regular expression.
-        dialect: how it is read: as Python's ``re``, ECMA-262 (JavaScript, JSON Schema) or Rust's ``regex`` do.
-        flags: letters of inline flags that hold for the whole pattern, for instance ``"is"``.
+        dialect: ``"python"`` (``re``), ``"ecma"`` (JavaScript, JSON Schema) or ``"rust"`` (the crate ``regex``).
+        flags: letters of inline flags for the whole pattern, for instance ``"is"``.
         limits: bounds on the size of the pattern (``source_bytes``, ``nesting``, ``grammar_nodes``).
 
     Raises:
-        GrammarSyntaxError: the pattern is malformed; the error points at the place.
-        UnsupportedFeature: it needs more than a finite automaton, or something that is refused by name.
+        GrammarSyntaxError: the pattern is malformed; the error shows the position.
+        UnsupportedFeature: it is not regular, or uses a construct refused by name.
         LimitExceeded: it is too large.
         TypeError: the pattern is no ``str``.
 
-    Complexity: linear in the pattern, but for assertions inside repeats.
+    Complexity: linear in the pattern, except for assertions inside repeats.
 
     >>> from structgen.grammar.nodes import Literal
     >>> regex("a(?:b)c").children[0] == Literal(b"abc")
@@ -69,19 +69,19 @@ def search_language(
     flags: str = "",
     limits: Limits = _DEFAULT_LIMITS,
 ) -> Grammar:
-    """The texts in which ``pattern`` matches somewhere (``re.search``; ``pattern`` of JSON Schema).
+    """The strings in which ``pattern`` matches somewhere (``re.search``; ``pattern`` of JSON Schema).
 
-    Short patterns are remembered, so that asking again is a look-up.
+    Results of short patterns are cached.
 
     Args:
         pattern: the regular expression.
-        dialect: how it is read.
-        flags: letters of inline flags that hold for the whole pattern.
+        dialect: as for :func:`regex`.
+        flags: letters of inline flags for the whole pattern.
         limits: bounds on the size of the pattern.
 
     Raises:
-        GrammarSyntaxError: the pattern is malformed; the error points at the place.
-        UnsupportedFeature: it needs more than a finite automaton, or something that is refused by name.
+        GrammarSyntaxError: the pattern is malformed; the error shows the position.
+        UnsupportedFeature: it is not regular, or uses a construct refused by name.
         LimitExceeded: it is too large.
         TypeError: the pattern is no ``str``.
     """

@@ -1,7 +1,7 @@
-"""What one character of a pattern matches: bracketed classes ``[...]``, and the lexicon of a set of flags.
+"""The meaning of characters in a pattern: bracketed classes ``[...]``, and a lexicon for each set of flags.
 
-A bracketed class is read into a set of code points.  The lexicon says what single characters and short escapes mean; it
-is prepared once for each set of flags.
+A bracketed class is read into a set of code points. The lexicon maps single characters and short escapes to terms; it
+is made once for each set of flags.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _POSIX_CLASSES: Final[dict[str, Ranges]] = {
 
 @dataclass(slots=True, eq=False)
 class _Level:
-    """One open bracket: what has been read of it."""
+    """An open bracket and its content so far."""
 
     start: int
     negated: bool
@@ -70,22 +70,22 @@ class _Level:
 def read_class(
     text: str, start: int, dialect: Dialect, flags: Flag, *, max_nesting: int, depth: int = 0
 ) -> tuple[Ranges, int]:
-    """Read the class whose bracket is ``text[start]``; return its set and the offset after it.
+    """Read the class whose bracket is ``text[start]``; return its code points and the offset after it.
 
     Args:
         text: the pattern.
         start: the offset of the bracket.
-        dialect: how it is read.
-        flags: the flags that hold there.
-        max_nesting: how deep groups and classes may nest.
-        depth: how many groups are open.
+        dialect: the dialect.
+        flags: the flags at this position.
+        max_nesting: the limit on the nesting of groups and classes.
+        depth: the number of open groups.
 
     Raises:
         GrammarSyntaxError: the class is not closed, or holds a bad range or escape.
-        UnsupportedFeature: a POSIX class where the dialect has none, or a property that is not held.
+        UnsupportedFeature: a POSIX class in a dialect without them, or an unsupported property.
         LimitExceeded: groups and classes nest more than ``max_nesting`` deep.
 
-    Complexity: linear in the length of the class, apart from the sorting of its members.
+    Complexity: linear in the length of the class, except for sorting its members.
     """
     return _ClassReader(text, dialect, flags, max_nesting, depth).read(start)
 
@@ -183,7 +183,7 @@ class _ClassReader:
         self.index += 2
 
     def _members(self) -> None:
-        """Read ordinary members up to one that may begin a range, and that range."""
+        """Read plain members up to one that may begin a range, and that range."""
         run = _MEMBERS.match(self.text, self.index)
         if run is not None and run.end() - run.start() > 1:
             points = set(map(ord, run.group()[:-1]))
@@ -246,7 +246,7 @@ class _ClassReader:
         return ranges if self.rule is None else close_under_case(ranges, self.rule)
 
     def _operand(self, level: _Level) -> Ranges:
-        """What the members read so far stand for, combined with the operator before them."""
+        """The set of the members so far, combined with the operator before them."""
         if self.dialect.case_applies_to_classes:
             ranges = self._close_case(union(level.members, level.classes))
         else:
@@ -267,7 +267,7 @@ _AT_EDGE = Side(at_edge=True, characters=NONE)
 
 
 class _Letters(dict[str, _Item]):
-    """What each character that stands for itself matches, found when first asked for."""
+    """The terms of literal characters, made on first use."""
 
     __slots__ = ("_lexicon",)
 
@@ -284,14 +284,14 @@ class Lexicon:
     r"""The reading of characters in one dialect under one set of flags.
 
     Attributes:
-        ordinary: matches a run of characters that stand for themselves.
-        group_marks: the characters after a parenthesis that make it more than a plain group.
-        letters: a character that stands for itself -> what it matches.
-        short_escapes: the letter after a backslash -> what it stands for, of those met so far that are of one letter.
-        dot: what ``.`` stands for.
+        ordinary: matches a run of literal characters.
+        group_marks: the characters after a parenthesis that make it a special group.
+        letters: literal character -> term.
+        short_escapes: letter after a backslash -> term, for the escapes of one letter used so far.
+        dot: the term of ``.``.
         is_caseless: whether case is ignored.
-        caret: what ``^`` asserts.
-        dollar: what ``$`` asserts.
+        caret: the assertion ``^``.
+        dollar: the assertion ``$``.
     """
 
     __slots__ = (
@@ -330,7 +330,7 @@ class Lexicon:
         self._boundaries: dict[str, Boundary] = {}
 
     def item(self, scalar: Scalar) -> _Item:
-        """The term of a code point or a class; a single character is text, and no surrogate is a character."""
+        """The term of a code point or a class; a single character is text, and surrogates match nothing."""
         if isinstance(scalar, int):
             scalar = ((scalar, scalar),)
         if len(scalar) == 1 and scalar[0][0] == scalar[0][1] and not 0xD800 <= scalar[0][0] <= 0xDFFF:
@@ -338,7 +338,7 @@ class Lexicon:
         return CharClass(scalar)
 
     def escape(self, text: str, start: int) -> tuple[_Item, int]:
-        """What the escape at ``start`` stands for outside a class, and the offset after it."""
+        """The term of the escape at ``start`` outside a class, and the offset after it."""
         scalar, end = read_escape(text, start, self.dialect, self.flags, in_class=False)
         item = self.character(scalar) if isinstance(scalar, int) else self.item(scalar)
         letter = text[start + 1]
@@ -347,12 +347,12 @@ class Lexicon:
         return item, end
 
     def character(self, point: int) -> _Item:
-        """What a code point matches, case ignored if the flags say so."""
+        """The term of a code point, under the case flag."""
         rule = self.dialect.rule_of_case(self.flags)
         return self.item(point if rule is None else close_under_case(((point, point),), rule))
 
     def bracketed(self, text: str, start: int, *, max_nesting: int, depth: int) -> tuple[_Item, int]:
-        """What the class at ``start`` stands for, and the offset after it."""
+        """The term of the class at ``start``, and the offset after it."""
         simple = self._simple_class.match(text, start, start + _MAX_CACHED_CLASS)
         if simple is not None:
             known = _cached_class(simple.group(), self.dialect.name, self.flags)
@@ -369,7 +369,7 @@ class Lexicon:
         return word
 
     def boundary(self, letter: str) -> Boundary | None:
-        r"""What a backslash and ``letter`` assert (``\b``, ``\A`` ...), or ``None`` if they assert nothing."""
+        r"""The assertion of a backslash and ``letter`` (``\b``, ``\A`` ...), or ``None``."""
         known = self._boundaries.get(letter)
         if known is None and (letter in ("b", "B") or letter in self.dialect.text_anchors):
             known = self._boundaries[letter] = self._boundary(letter)
@@ -398,7 +398,7 @@ def lexicon(name: str, flags: Flag) -> Lexicon:
 
 @lru_cache(maxsize=1024)
 def _cached_class(text: str, name: str, flags: Flag) -> _Item | None:
-    """What the class ``text`` stands for; ``None`` if it is at fault or does not end where it seems to."""
+    """The term of the class ``text``; ``None`` if it is malformed or ends elsewhere."""
     shared = lexicon(name, flags)
     try:
         ranges, end = read_class(text, 0, shared.dialect, flags, max_nesting=1)

@@ -1,18 +1,17 @@
 """Sets of code points: sorted ranges, classes by Unicode property, and closure under case.
 
-A class of characters is a tuple of ``(low, high)`` pairs, and every operation is a linear merge of such tuples, so that
-no operation depends on how many characters a class holds.
+A character class is a tuple of ``(low, high)`` pairs. Every operation merges such tuples in linear time, independent of
+the number of characters.
 
-Classes by Unicode property are read from the interpreter's own ``unicodedata``.  Nothing is stored: each class is
-computed once per process, on first use, by scanning the planes that hold assigned characters (0 to 3 and 14; planes 4
-to 13 are unassigned, 15 and 16 are private use by definition).  The Unicode version is therefore that of the running
-Python, which is also the one that ``re`` uses.
+Classes by Unicode property are computed from ``unicodedata``, once per process on first use, by a scan of the planes
+with assigned characters (0 to 3 and 14; planes 4 to 13 are unassigned, 15 and 16 are private use by definition). So the
+Unicode version is that of the running Python, which ``re`` also uses.
 
-Two characters match each other without regard to case when they are in one *orbit*; a class matches that way when it is
-closed under orbits.  There are three equivalences:
+Two characters match each other without regard to case if they are in one *orbit*; a caseless class is closed under
+orbits. There are three equivalences:
 
 * ``PYTHON``: characters with the same simple lower case, joined where lower cases share their upper case.  This is
-  what ``re.IGNORECASE`` does for ``str`` patterns: it takes in U+0130 and U+0131 with ``i``, U+017F with ``s``.
+  ``re.IGNORECASE`` for ``str`` patterns: U+0130 and U+0131 match ``i``, U+017F matches ``s``.
 * ``ASCII``: the 26 letters only (``re.ASCII``).
 * ``SIMPLE``: simple case folding of ``CaseFolding.txt`` (statuses C and S), which ECMA-262 (with ``u``) and Rust
   use.  ``unicodedata`` has full folding only, from which the simple one is derived.
@@ -61,7 +60,7 @@ NONE: Final[Ranges] = ()
 
 
 def union(*sets: Iterable[tuple[int, int]]) -> Ranges:
-    """The code points of any of ``sets`` (pairs in any order, overlaps allowed).
+    """The union of ``sets`` (pairs in any order, overlaps allowed).
 
     >>> union([(5, 9)], [(1, 3), (4, 6)])
     ((1, 9),)
@@ -144,7 +143,7 @@ _SIMPLE_SINCE_15_1: Final = {0x1FD3: 0x390, 0x1FE3: 0x3B0, 0xFB05: 0xFB06}
 
 @lru_cache(maxsize=1024)
 def close_under_case(ranges: Ranges, rule: CaseRule) -> Ranges:
-    """``ranges`` with every character that equals one of them under ``rule``.
+    """``ranges`` with every character equivalent to one of them under ``rule``.
 
     Complexity: one look-up for each of some 1,400 orbits.
     """
@@ -168,7 +167,7 @@ _ASCII_LETTERS: Final = (*range(0x41, 0x5B), *range(0x61, 0x7B))
 
 
 class _Orbits:
-    """All orbits of two characters and more, and the orbit of each character in one."""
+    """All orbits of two or more characters, and the orbit of each of their characters."""
 
     __slots__ = ("members", "orbits")
 
@@ -202,8 +201,8 @@ def _simple_fold(character: str) -> str:
     folded = character.casefold()
     if len(folded) == 1:
         return folded
-    # A full folding of several characters has a simple one beside it exactly where a simple lower case exists
-    # (U+1E9E, U+1F88 ...).
+    # A full folding to several characters has a simple counterpart exactly where a simple lower case exists (U+1E9E,
+    # U+1F88 ...).
     lower = character.lower()
     return lower if len(lower) == 1 else character
 
@@ -285,7 +284,7 @@ def rust_word() -> Ranges:
 
 
 def find_property(name: str) -> Ranges | None:
-    """The characters of a general category or binary property by its exact name, or ``None`` if it is not held.
+    """The characters of a general category or binary property by its exact name, or ``None`` if unsupported.
 
     Scripts, blocks and most binary properties are not part of ``unicodedata``.
     """
@@ -315,7 +314,7 @@ def _by_category() -> dict[str, Ranges]:
 
 
 def _scan(holds: Callable[[str], bool]) -> Ranges:
-    """The characters of the assigned planes for which ``holds``; none are in planes 15 and 16."""
+    """The characters of the assigned planes for which ``holds`` is true; none are in planes 15 and 16."""
     return union(pair for first, last in _PLANES for pair in _runs(first, last, holds))
 
 

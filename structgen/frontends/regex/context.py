@@ -1,9 +1,10 @@
-"""What an assertion can see, and how one pattern splits that into cases.
+"""The context of an assertion, and its split into cases for one pattern.
 
-An assertion at a position looks at most one character to either side, or at the edge of the text: a :class:`Side`
-says what it accepts there.  Each pattern splits the characters into blocks that its assertions cannot tell apart
-(:class:`ContextAlphabet`), and a side becomes a bit mask over: the edge of the text, the case that exactly one line
-feed is left, and the blocks.  These cases exclude each other, so two assertions hold together where their masks meet.
+An assertion at a position looks at one character to either side at most, or at the edge of the text: a :class:`Side`
+is what it accepts there. Each pattern splits the characters into blocks that its assertions do not distinguish
+(:class:`ContextAlphabet`), and a side becomes a bit mask over: the edge of the text, the case of exactly one line feed
+before the end, and the blocks.  These cases exclude each other, so the conjunction of two assertions is the
+intersection of their masks.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ _LINE_FEED: Final = 0x0A
 
 
 class TooManyBlocks(Exception):
-    """The assertions of one pattern tell more than 64 kinds of characters apart."""
+    """The assertions of a pattern distinguish more than 64 kinds of characters."""
 
 
 class Side(NamedTuple):
     """What an assertion accepts on one side.
 
     Attributes:
-        at_edge: whether there may be no character.
-        characters: which characters may be there.
-        last_newline: whether one line feed may be there if it is the last character of the text.
+        at_edge: whether it accepts the edge of the text.
+        characters: the accepted characters.
+        last_newline: whether it accepts one line feed that is the last character of the text.
     """
 
     at_edge: bool
@@ -74,13 +75,13 @@ class Side(NamedTuple):
 
     @property
     def complement(self) -> Side | None:
-        """What this side does not accept; ``None`` where that tells a last line feed from another one."""
+        """The complement of this side; ``None`` if it would separate a last line feed from others."""
         if self.last_newline and not contains(self.characters, _LINE_FEED):
             return None
         return Side(not self.at_edge, complement(self.characters))
 
     def joined(self, other: Side) -> Side:
-        """What either side accepts."""
+        """The union of both sides."""
         characters = union(self.characters, other.characters)
         return Side(self.at_edge or other.at_edge, characters, self.last_newline or other.last_newline)
 
@@ -88,11 +89,11 @@ class Side(NamedTuple):
 ANYTHING: Final = Side(at_edge=True, characters=ALL)
 """No requirement."""
 NOTHING: Final = Side(at_edge=False, characters=NONE)
-"""A requirement that nothing meets."""
+"""An unsatisfiable requirement."""
 
 
 class ContextAlphabet:
-    """The characters split into blocks that the assertions of one pattern cannot tell apart.
+    """The characters, split into blocks that the assertions of a pattern do not distinguish.
 
     Raises:
         TooManyBlocks: there are more than 64 blocks.
@@ -152,7 +153,7 @@ class ContextAlphabet:
 
 @lru_cache(maxsize=128)
 def alphabet_of(sets: tuple[Ranges, ...]) -> ContextAlphabet:
-    """The alphabet that tells ``sets`` apart, the same for patterns with the same assertions.
+    """The alphabet that separates ``sets``, cached for patterns with the same assertions.
 
     Raises:
         TooManyBlocks: there are more than 64 blocks.

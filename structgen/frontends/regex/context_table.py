@@ -1,20 +1,18 @@
 """The language of a contextual node as a table: (left requirement, right requirement) -> term.
 
-A node that holds assertions has no single language, for what it matches depends on its surroundings.  It has a few,
-each valid where its requirement on the left context and on the right context is met.  ``^a|b$`` is
-``{(start, any): "a", (any, end): "b"}``.  Tables compose: where one node follows another, the second's requirement
-on the left is met by the last character of the first, or handed on to the left where the first is empty.
-Requirements are handed on, never drafted, so no part of a pattern is split by what might surround it: composing
-costs a constant number of terms for each pair of cells.
+What a node with assertions matches depends on its context. It has a few languages, each valid under a requirement on
+the left context and one on the right context.  ``^a|b$`` is ``{(start, any): "a", (any, end): "b"}``.  Tables compose:
+the left requirement of the second node is met by the last character of the first, or passed to the left if the first is
+empty. Requirements are passed on, never guessed, so no part is split by its possible contexts: composition costs a
+constant number of terms for each pair of cells.
 
-Restriction of a term to a given first or last character (``first_in``, ``last_in``) rewrites the term and makes no
-automaton.  The idea for the last character: the last *non-empty* piece of a word decides it, so a sequence ``x1 .. xn``
-restricts to ``x1 .. (xi restricted)`` for each ``i`` after which everything may be empty, and a loop to one restricted
-turn after any number of others.  Complexity: the terms made share their parts; written out as a tree they are at most
-quadratic in the term.
+Restriction of a term to a given first or last character (``first_in``, ``last_in``) rewrites the term, without an
+automaton. The last character is in the last *non-empty* item, so a sequence ``x1 .. xn`` restricts to
+``x1 .. (xi restricted)`` for each ``i`` with nullable items after it, and a loop to one restricted round after any
+number of others. Complexity: the new terms share their parts; as trees they are at most quadratic in the term.
 
-Terms are put together flat while they are short: splicing a long sequence into a longer one again and again would make
-a pattern of n assertions cost n squared, so long ones stay one item.
+Short sequences are spliced into longer ones; long ones stay one item, else a pattern of n assertions would cost n
+squared.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from structgen.grammar.trampoline import Call, trampoline
 __all__ = ["ANYWHERE", "ANY_TEXT", "EMPTY_TABLE", "Composer", "Table", "TermAnalysis", "both", "either", "then"]
 
 ANY_TEXT: Final[Grammar] = Repeat(ANY_CHAR, 0, None)
-"""Every text."""
+"""Every string."""
 
 _SPLICED_ITEMS: Final = 8
 _JOINED_BYTES: Final = 64
@@ -67,13 +65,13 @@ def then(first: Grammar, second: Grammar) -> Grammar:
 
 
 def either(terms: Items[Grammar]) -> Grammar:
-    """Any one of ``terms``, each kept once."""
+    """Any one of ``terms``, without duplicates."""
     distinct = list({id(term): term for term in terms}.values())
     return distinct[0] if len(distinct) == 1 else Choice(distinct)
 
 
 def both(left: Grammar, right: Grammar) -> Grammar:
-    """The texts of both terms, with short nested intersections made one."""
+    """The intersection of two terms, with short nested intersections spliced."""
     if left is ANY_TEXT:
         return right
     if right is ANY_TEXT:
@@ -95,9 +93,9 @@ _NEWLINE: Final = b"\n"
 
 
 class TermPredicate:
-    """A yes-or-no question about terms whose answer follows from the answers for the sub-terms.
+    """A cached predicate on terms whose value follows from the values of the sub-terms.
 
-    ``rule(term, known)`` answers it for one term, where ``known`` answers for its children.
+    ``rule(term, known)`` computes it for one term; ``known`` returns the values of its children.
     """
 
     __slots__ = ("_answers", "_rule")
@@ -129,10 +127,10 @@ class TermPredicate:
 
 
 class TermAnalysis:
-    """Facts about terms, each found once: an answer is kept with its term for as long as this object lives.
+    """Cached facts about terms.
 
     Attributes:
-        alphabet: what the masks of ``first_in`` and ``last_in`` speak of.
+        alphabet: of the masks of ``first_in`` and ``last_in``.
     """
 
     __slots__ = ("_captures", "_newline", "_nullable", "_restricted", "alphabet")
@@ -145,23 +143,23 @@ class TermAnalysis:
         self._restricted: dict[tuple[int, int, bool], tuple[Grammar, Grammar | None]] = {}
 
     def nullable(self, term: Grammar) -> bool:
-        """Whether the empty text belongs to ``term``."""
+        """Whether ``term`` matches the empty string."""
         return self._nullable(term)
 
     def holds_newline(self, term: Grammar) -> bool:
-        """Whether the text of one line feed belongs to ``term``."""
+        """Whether ``term`` matches one line feed."""
         return self._newline(term)
 
     def has_capture(self, term: Grammar) -> bool:
-        """Whether a part of ``term`` is captured."""
+        """Whether ``term`` contains a capture."""
         return self._captures(term)
 
     def first_in(self, term: Grammar, mask: int) -> Grammar | None:
-        """The non-empty texts of ``term`` that begin with a character of ``mask``; ``None`` if there are none."""
+        """The non-empty strings of ``term`` that begin with a character of ``mask``; ``None`` if there are none."""
         return trampoline(self._restriction(term, mask, from_left=True))
 
     def last_in(self, term: Grammar, mask: int) -> Grammar | None:
-        """The non-empty texts of ``term`` that end with a character of ``mask``; ``None`` if there are none."""
+        """The non-empty strings of ``term`` that end with a character of ``mask``; ``None`` if there are none."""
         return trampoline(self._restriction(term, mask, from_left=False))
 
     def _is_newline(self, term: Grammar, known: Callable[[Grammar], bool]) -> bool:
@@ -241,7 +239,7 @@ class TermAnalysis:
     ) -> Call[Grammar | None]:
         if not from_left:
             items = items[::-1]
-        # Only a leading run of nullable items, and the item after it, can decide the outer character.
+        # Only leading nullable items, and the item after them, can hold the outer character.
         deciding = 0
         while deciding < len(items) and self.nullable(items[deciding]):
             deciding += 1
@@ -265,7 +263,7 @@ class TermAnalysis:
             return None
         if part is term.item and term.min > 0:
             return term
-        # Empty turns can be put on the inner side, so that the outermost turn is the one that decides.
+        # Empty rounds can be moved inward, so that the outermost round is not empty.
         maximum = None if term.max is None else term.max - 1
         others = EPSILON if maximum == 0 else Repeat(term.item, max(term.min - 1, 0), maximum)
         return _ordered(part, others, from_left=from_left)
@@ -312,9 +310,9 @@ Table = dict[Cell, Grammar]
 
 ANYWHERE: Cell = (ANY, ANY)
 EMPTY_TABLE: Table = {ANYWHERE: EPSILON}
-"""The empty text, without any requirement."""
+"""The empty string, without any requirement."""
 
-# A step of translation makes a few nodes, and looks at more.
+# A step of translation makes a few nodes, and visits more.
 _NODES_A_STEP: Final = 16
 _MULTIPLIED: Final = "its assertions multiply"
 _NEWLINE_TEXT: Final = Literal(b"\n")
@@ -324,9 +322,9 @@ class Composer:
     """Composition of tables over one alphabet, for one pattern.
 
     Attributes:
-        alphabet: how the assertions tell characters apart.
-        terms: what is known about the terms of the pattern.
-        written_turns: the turns of loops that have been written out.
+        alphabet: the blocks of characters.
+        terms: cached facts about the terms of the pattern.
+        written_turns: the number of loop rounds written out.
     """
 
     __slots__ = ("_left", "_max_nodes", "alphabet", "terms", "written_turns")
@@ -342,7 +340,7 @@ class Composer:
         """Count steps of translation.
 
         Raises:
-            LimitExceeded: there have been more than the limit on nodes pays for.
+            LimitExceeded: there are too many for the limit on nodes.
         """
         self._left -= steps
         if self._left < 0:
@@ -362,7 +360,7 @@ class Composer:
         return table_union(cells)
 
     def before(self, term: Grammar, left: int, demand: int) -> Iterator[tuple[int, Grammar]]:
-        """The texts of ``term`` after which ``demand`` holds, each with what is then required on the left."""
+        """The strings of ``term`` after which ``demand`` holds, each with its requirement on the left."""
         if demand == ANY:
             yield left, term
             return
@@ -375,7 +373,7 @@ class Composer:
             yield left & demand, EPSILON
 
     def after(self, term: Grammar, right: int, promise: int) -> Iterator[tuple[int, Grammar]]:
-        """The texts of ``term`` that keep ``promise``, each with what is then required on the right."""
+        """The strings of ``term`` that keep ``promise``, each with its requirement on the right."""
         for part, residual in self.keeping(term, promise):
             if right & residual:
                 yield right & residual, part
@@ -383,9 +381,9 @@ class Composer:
             yield promise & right, EPSILON
 
     def keeping(self, term: Grammar, promise: int) -> Iterator[tuple[Grammar, int]]:
-        """The texts of ``term`` that keep ``promise``, each with what is still promised after it.
+        """The strings of ``term`` that keep ``promise``, each with the promise for the text after it.
 
-        The empty text is among them only where nothing is promised.
+        The empty string is among them only without a promise.
         """
         if promise == ANY:
             yield term, ANY
@@ -400,7 +398,7 @@ class Composer:
 
 
 def table_union(cells: Iterable[tuple[Cell, Grammar]]) -> Table:
-    """The table of all ``cells``; a cell that another one makes superfluous is dropped."""
+    """The table of all ``cells``, without cells that another one covers."""
     gathered: dict[Cell, list[Grammar]] = {}
     for cell, term in cells:
         gathered.setdefault(cell, []).append(term)

@@ -1,7 +1,4 @@
-"""What tells the three dialects apart, as data, and the errors for what they do not allow.
-
-The errors show a caret under the position in the pattern.
-"""
+"""The differences between the three dialects, as data, and errors with a caret under the position in the pattern."""
 
 from __future__ import annotations
 
@@ -45,17 +42,17 @@ class Dialect:
     r"""One way to read regular expressions.
 
     Attributes:
-        name: as the user writes it.
-        title: as messages call it.
-        newline: the line terminators: what ``.`` leaves out and what ``(?m)`` anchors look for.
+        name: its name in options.
+        title: its name in messages.
+        newline: the line terminators: excluded from ``.``, and used by anchors under ``(?m)``.
         end_before_last_newline: whether ``$`` also holds before a newline at the very end.
-        empty_is_no_boundary: whether ``\B`` fails in the empty text.
+        empty_is_no_boundary: whether ``\B`` fails in the empty string.
         classes: the sets of ``\d``, ``\w``, ``\s``.
         ascii_classes: the same under the flag ``a``.
         case_rule: how letters are compared without regard to case.
         case_applies_to_classes: whether ``\w`` and the like are closed under case too.
-        negates_property_first: whether ``\P{Lu}`` without regard to case is the complement, closed under case, rather
-            than the complement of the closure.
+        negates_property_first: whether caseless ``\P{Lu}`` is the complement, closed under case, or else the complement
+            of the closure.
         joins_surrogates: ``\ud83d\ude00`` is one character.
         control_escapes: letter -> code point, for ``\n`` and the like.
         text_anchors: letter -> whether it is the start (else the end), for ``\A`` and the like.
@@ -68,26 +65,26 @@ class Dialect:
         has_control_letter: ``\cX``.
         has_named_characters: ``\N{...}``.
         has_set_operations: nested classes, POSIX classes, ``&&``, ``--`` and ``~~``.
-        leading_bracket_is_literal: ``]`` straight after ``[`` or ``[^`` is a member.
-        class_in_range_is_literal: in ``[\w-z]`` the hyphen stands for itself.
-        lone_brace_is_literal: ``{`` that starts no count stands for itself.
+        leading_bracket_is_literal: ``]`` right after ``[`` or ``[^`` is a member.
+        class_in_range_is_literal: in ``[\w-z]`` the hyphen is literal.
+        lone_brace_is_literal: ``{`` that starts no count is literal.
         omits_lower_count: ``{,n}`` is a count.
         spaces_in_counts: white space around the numbers of a count is ignored.
         repeats_repeats: ``a**`` is allowed, and ``+`` after a quantifier repeats it once more.
         repeats_anchors: ``^*`` is allowed.
         has_lookaround: ``(?=...)``, ``(?!...)``, ``(?<=...)`` and ``(?<!...)``.
-        fixed_lookbehind: the alternatives of a look-after must be of one width.
-        name_characters: what names may hold beside identifiers -> whether they may begin with it.
-        named_groups: what may stand between ``(`` and the name.
+        fixed_lookbehind: the alternatives of a look-behind must have one width.
+        name_characters: additional characters of names -> whether a name may begin with it.
+        named_groups: the possible texts between ``(`` and the name.
         has_comments: ``(?#...)``.
         flags: letter -> flag, for those that change the meaning.
         idle_flags: letters that are accepted and change nothing.
-        repeats_flags: a letter may stand twice in ``(?flags)``.
+        repeats_flags: a letter may be repeated in ``(?flags)``.
         scoped_flags: letters that ``(?flags:...)`` may turn on.
         unset_flags: letters that may follow ``-``.
-        open_flags: where ``(?flags)`` may stand: ``"start"``, ``"anywhere"`` or ``"nowhere"``.
-        verbose_everywhere: ``x`` ignores white space in classes and after an opening parenthesis too.
-        verbose_space: what counts as white space under ``x``.
+        open_flags: where ``(?flags)`` is allowed: ``"start"``, ``"anywhere"`` or ``"nowhere"``.
+        verbose_everywhere: ``x`` also ignores white space in classes and after an opening parenthesis.
+        verbose_space: the white space under ``x``.
     """
 
     name: str
@@ -139,7 +136,7 @@ class Dialect:
         return table[letter]()
 
     def rule_of_case(self, flags: Flag) -> CaseRule | None:
-        """How case is ignored under ``flags``, or ``None`` where it counts."""
+        """The case rule under ``flags``, or ``None`` if case matters."""
         if not flags & Flag.IGNORE_CASE:
             return None
         return CaseRule.ASCII if flags & Flag.ASCII else self.case_rule
@@ -172,7 +169,7 @@ _PYTHON: Final = Dialect(
     title="Python",
     newline=_LINE_FEED,
     end_before_last_newline=True,
-    # Python 3.14 lets \B match in the empty text.
+    # Python 3.14 lets \B match in the empty string.
     empty_is_no_boundary=sys.version_info < (3, 14),
     classes={"d": decimal_digits, "w": python_word, "s": python_space},
     ascii_classes=_ASCII_CLASSES,
@@ -308,7 +305,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in (
 
 
 NO_REFERENCE: Final = "list the texts that may repeat, or write the group again if any of its texts will do"
-"""The way out for every kind of back-reference."""
+"""The remedy for every kind of back-reference."""
 
 
 def malformed(text: str, span: tuple[int, int], problem: str, remedy: str = "") -> GrammarSyntaxError:
@@ -319,7 +316,7 @@ def malformed(text: str, span: tuple[int, int], problem: str, remedy: str = "") 
 def refused(
     text: str, span: tuple[int, int], feature: str, remedy: str, *, reason: str = "is not regular"
 ) -> UnsupportedFeature:
-    """The error for a construct that is refused by name; the caret closes the message."""
+    """The error for a construct that is refused by name; the message ends with the caret."""
     return UnsupportedFeature(
         "regex",
         feature,

@@ -43,13 +43,13 @@ _FOREIGN: Final = {
 
 
 def read_escape(text: str, start: int, dialect: Dialect, flags: Flag, *, in_class: bool) -> tuple[Scalar, int]:
-    r"""Read the escape whose backslash is ``text[start]``; return what it stands for and the offset after it.
+    r"""Read the escape whose backslash is ``text[start]``; return its meaning and the offset after it.
 
-    Assertions (``\b``, ``\A`` ...) are the parser's; here they are only known as errors.
+    The parser reads assertions (``\b``, ``\A`` ...); here they are errors.
 
     Raises:
         GrammarSyntaxError: the dialect has no such escape.
-        UnsupportedFeature: a back-reference, or a property that is not held.
+        UnsupportedFeature: a back-reference, or an unsupported property.
     """
     if start + 1 >= len(text):
         raise malformed(text, (start, start + 1), "the pattern ends in a backslash", _FINAL_BACKSLASH)
@@ -202,27 +202,27 @@ def _look_up(text: str, span: tuple[int, int], name: str, dialect: Dialect) -> R
     loose = dialect.has_loose_properties
     assignment = _ASSIGNMENT.fullmatch(name)
     if assignment is None or (not loose and ":" in name):
-        wanted = _LOOSE_NAMES.get(_squeezed(name)) if loose else name
+        kind = _LOOSE_NAMES.get(_squeezed(name)) if loose else name
     else:
         key, value = assignment.groups()
         is_category = (_squeezed(key) if loose else key) in _CATEGORY_KEYS
-        wanted = (_LOOSE_NAMES.get(_squeezed(value)) if loose else value) if is_category else None
-        if wanted not in CATEGORY_NAMES:
-            wanted = None
-    ranges = None if wanted is None else find_property(wanted)
+        kind = (_LOOSE_NAMES.get(_squeezed(value)) if loose else value) if is_category else None
+        if kind not in CATEGORY_NAMES:
+            kind = None
+    ranges = None if kind is None else find_property(kind)
     if ranges is None:
         raise refused(
             text,
             span,
             f"Unicode property {name!r}",
             "use a general category such as \\p{L} or \\p{Nd}, or write the ranges out",
-            reason="is not held: only general categories and a few binary properties are",
+            reason="is not supported: only general categories and a few binary properties are",
         )
     return ranges
 
 
 def skip_space(text: str, index: int, dialect: Dialect) -> int:
-    """The offset after the white space and comments at ``index``, as the flag ``x`` ignores them."""
+    """The offset after the white space and comments at ``index``, by the rules of flag ``x``."""
     while index < len(text):
         if text[index] in dialect.verbose_space:
             index += 1

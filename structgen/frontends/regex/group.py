@@ -1,4 +1,4 @@
-"""Reading what follows an opening parenthesis: which kind of group it begins."""
+"""Reading the opening of a group: its kind, name and flags."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GroupKind", "GroupOpening", "flags_of", "read_group"]
 
 
 class GroupKind(Enum):
-    """What a parenthesis does."""
+    """The kind of a group."""
 
     PLAIN = "group"
     NAMED = "named group"
@@ -29,12 +29,12 @@ class GroupKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupOpening:
-    """An opening parenthesis, read.
+    """The opening of a group.
 
     Attributes:
-        kind: what it does.
-        end: the offset after what was read: the start of the body, or what follows flags and comments.
-        flags: the flags inside it (``FLAGS``: those that hold from here on).
+        kind: the kind of the group.
+        end: the offset after the opening: the start of the body, or the text after flags and comments.
+        flags: the flags inside it (``FLAGS``: from here on).
         name: the name of a named group.
     """
 
@@ -70,11 +70,11 @@ _FLAG_GROUP: Final = re.compile(r"\?([A-Za-z]*)(-([A-Za-z]*))?([:)])")
 
 
 def read_group(text: str, start: int, dialect: Dialect, flags: Flag) -> GroupOpening:
-    """Read the group whose parenthesis is ``text[start]`` where ``flags`` hold.
+    """Read the group whose parenthesis is ``text[start]``, under ``flags``.
 
     Raises:
         GrammarSyntaxError: the dialect has no such group.
-        UnsupportedFeature: a group that no finite automaton can do, or that changes which texts match.
+        UnsupportedFeature: a group that is not regular, or that changes which strings match.
     """
     mark = start + 1
     if flags & Flag.VERBOSE and dialect.verbose_everywhere:
@@ -84,7 +84,7 @@ def read_group(text: str, start: int, dialect: Dialect, flags: Flag) -> GroupOpe
 
 @dataclass(slots=True, eq=False)
 class _GroupReader:
-    """The reading of one group; ``mark`` is the offset after its parenthesis."""
+    """Reads one group; ``mark`` is the offset after its parenthesis."""
 
     text: str
     start: int
@@ -186,14 +186,14 @@ class _GroupReader:
                     (self.start, end),
                     "flag -u",
                     "write ASCII classes such as [0-9A-Za-z_]",
-                    reason="is not supported, for text is Unicode",
+                    reason="is not supported, since text is Unicode",
                 )
             if letter not in dialect.unset_flags:
                 raise self._malformed(end, f"{letter!r} cannot be turned off in the {dialect.title} dialect")
         letters = on + off
         twice = [letter for letter in letters if letters.count(letter) > 1]
         if twice and (not dialect.repeats_flags or set(on) & set(off)):
-            raise self._malformed(end, f"the flag {twice[0]!r} stands twice")
+            raise self._malformed(end, f"the flag {twice[0]!r} is given twice")
         if "a" in on and "u" in on:
             raise self._malformed(end, "the flags 'a' and 'u' exclude each other")
         without = flags_of(off, dialect) | (Flag.ASCII if "u" in on else Flag.NONE)
@@ -201,7 +201,7 @@ class _GroupReader:
 
 
 def flags_of(letters: str, dialect: Dialect) -> Flag:
-    """The flags that ``letters`` stand for.
+    """The flags of ``letters``.
 
     Raises:
         GrammarError: the dialect has no such flag.

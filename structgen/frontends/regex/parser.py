@@ -1,7 +1,7 @@
 """The parser: one pass over the pattern with a stack of open groups.
 
-What is read becomes an IR term as soon as it is complete; ``syntax`` has the few nodes that cannot.  A handler reads
-the construct at an offset and returns the offset after it.
+A complete construct becomes an IR term at once; ``syntax`` has nodes for the few that cannot. A handler reads the
+construct at an offset and returns the offset after it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _SPACED_COUNT: Final = re.compile(r"\{\s*([0-9]*)\s*(,\s*([0-9]*)\s*)?\}")
 _MAX_COUNT: Final = 2**32 - 2
 
 
-# What a quantifier would apply to: nothing, the last character of the last item, the last item as a whole, a repeat
-# (also the last item), or an anchor.
+# The operand of a quantifier: nothing, the last character of the last item, the whole last item, a repeat (also the
+# last item), or an anchor.
 _NOTHING, _CHARACTER, _WHOLE, _REPEAT, _ANCHOR = range(5)
 
-# What a look-around, or a loop around an assertion, counts for in the limit on nodes: they take several times as long
+# The cost of a look-around, or of a loop around an assertion, in the limit on nodes: they take several times as long
 # to read and to translate as other constructs.
 _CONTEXTUAL_PARTS: Final = 8
 
@@ -52,15 +52,15 @@ _CONTEXTUAL_PARTS: Final = 8
 _QUANTIFIERS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 _Frame = tuple[GroupKind, str, int, list[Item], list[Item], Lexicon]
-"""A group that is open (kind, name, offset), and what surrounds it (branches, items, lexicon)."""
+"""An open group (kind, name, offset), and the state around it (branches, items, lexicon)."""
 
 
 def parse(text: str, dialect: Dialect, flags: Flag, limits: Limits) -> tuple[Node, ContextAlphabet]:
-    """Parse ``text``; return its tree and the characters as its assertions tell them apart.
+    """Parse ``text``; return its tree and the alphabet of its assertions.
 
     Raises:
-        GrammarSyntaxError: ``text`` is no pattern of the dialect.
-        UnsupportedFeature: a construct that is refused by name.
+        GrammarSyntaxError: ``text`` is not a pattern of the dialect.
+        UnsupportedFeature: a construct is refused by name.
         LimitExceeded: the pattern is too long, too deep or has too many parts.
 
     Complexity: linear in the length of ``text``.
@@ -93,7 +93,7 @@ class _Parser:
         self.use(lexicon(dialect.name, flags))
 
     def use(self, chosen: Lexicon) -> None:
-        """Read characters as ``chosen`` says from here on."""
+        """Switch to the lexicon ``chosen``."""
         self.lexicon = chosen
         self.is_verbatim = not chosen.is_caseless and not self.has_surrogates
 
@@ -119,7 +119,7 @@ class _Parser:
         return to_node(self.finished())
 
     def finished(self) -> Item:
-        """The body of the innermost open group, complete."""
+        """The complete body of the innermost open group."""
         self.end_branch()
         return alternatives(self.branches)
 
@@ -128,7 +128,7 @@ class _Parser:
         self.branches.append(concatenation(self.items))
 
     def count(self, parts: int) -> None:
-        """Count what has been read against the limit."""
+        """Count parts against the limit."""
         self.parts += parts
         if self.parts > self.limits.grammar_nodes:
             raise LimitExceeded("regex", limit="grammar_nodes", maximum=self.limits.grammar_nodes)
@@ -138,7 +138,7 @@ class _Parser:
         self.last = _WHOLE
 
     def skipped(self, index: int) -> int:
-        """White space and comments under the flag ``x``."""
+        """The offset after white space and comments, under the flag ``x``."""
         return skip_space(self.text, index, self.dialect)
 
     def dot(self, index: int) -> int:
@@ -158,8 +158,7 @@ class _Parser:
         return self.anchor(self.lexicon.dollar, index + 1)
 
     def anchor(self, boundary: Boundary, end: int) -> int:
-        # What holds at a position holds there twice, so one of several equal anchors is enough, unless the last one
-        # may be repeated by itself.
+        # One of several equal anchors is enough, unless a quantifier may apply to the last one.
         repeatable = self.dialect.repeats_anchors
         if repeatable or not self.items or self.items[-1] is not boundary:
             self.assertions[boundary] = None
@@ -249,7 +248,7 @@ class _Parser:
         return index + 1
 
     def looked(self, kind: GroupKind, body: Node, span: Span) -> Item:
-        """The look-around that is complete."""
+        """The term or node of a complete look-around."""
         self.count(_CONTEXTUAL_PARTS)
         ahead = kind in (GroupKind.AHEAD, GroupKind.NOT_AHEAD)
         negative = kind in (GroupKind.NOT_AHEAD, GroupKind.NOT_BEHIND)
@@ -263,12 +262,12 @@ class _Parser:
             self.text,
             span,
             kind.value,
-            "look after for one character, or match the preceding text as part of the pattern",
+            "look behind for one character, or match the preceding text as part of the pattern",
             reason="at more than one character is not supported",
         )
 
     def alphabet(self) -> ContextAlphabet:
-        """The characters, as the assertions that were read tell them apart."""
+        """The alphabet of the assertions read so far."""
         sides = (side for boundary in self.assertions for cell in boundary.cells for side in cell)
         try:
             return alphabet_of(tuple(dict.fromkeys(side.characters for side in sides)))
@@ -286,7 +285,7 @@ class _Parser:
         return self.repeat(index, index + 1, minimum, maximum)
 
     def brace(self, index: int) -> int:
-        """``{m,n}``, or a brace that stands for itself."""
+        """``{m,n}``, or a literal brace."""
         found = (_SPACED_COUNT if self.dialect.spaces_in_counts else _COUNT).match(self.text, index)
         if found is not None:
             low, comma, high = found.groups()
@@ -316,7 +315,7 @@ class _Parser:
         return minimum, maximum
 
     def repeat(self, start: int, end: int, minimum: int, maximum: int | None) -> int:
-        """Repeat what was read last; lazy quantifiers match the same texts in full as eager ones."""
+        """Repeat the last operand; lazy and greedy quantifiers match the same whole strings."""
         span = (start, end)
         if self.last in (_NOTHING, _ANCHOR):
             problem = "there is nothing to repeat"
@@ -342,7 +341,7 @@ class _Parser:
         return end
 
     def loop(self, item: Item, minimum: int, maximum: int | None, span: Span) -> Item:
-        """``item`` repeated; the same loop of one character or class is made once in a pattern."""
+        """``item`` repeated; equal loops of one character or class are shared."""
         if isinstance(item, str):
             key: tuple[Item | int, int, int | None] = (item, minimum, maximum)
         elif isinstance(item, CharClass):

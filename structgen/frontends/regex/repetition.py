@@ -1,19 +1,17 @@
-"""Repetition of a node that holds assertions: counted and unbounded loops, and tempered loops.
+"""Repetition of a node with assertions: counted and unbounded loops, and tempered loops.
 
-The turns of a loop are walked as a graph.  A node of it says what the string so far ends with, what the first turns
-required on the left of the loop, and what the last turn promised about what follows; an edge is one turn.  With
-``^``, ``$`` and their like, a loop passes through a few such nodes in order and stays for long in one of them at
-most, so the count can be kept as a count: ``(^a|b){1,100000}`` is ``b{1,100000} | a b{0,99999}``.  Line anchors and
-word boundaries can make longer cycles; then an unbounded loop is solved by eliminating nodes, and a bounded one is
-written out.
+The rounds of a loop form a graph. A node is the last character so far, the requirement of the first rounds on the left
+of the loop, and the promise of the last round about the text after it; an edge is one round. With ``^``, ``$`` and the
+like, a loop passes through a few such nodes in order and stays in one of them at most, so the count remains a count:
+``(^a|b){1,100000}`` is ``b{1,100000} | a b{0,99999}``.  Line anchors and word boundaries can make longer cycles; then
+an unbounded loop is solved by state elimination, and a bounded one is written out.
 
-A tempered loop, such as ``(?:(?!end).)*``, looks ahead on each turn and then takes one character.  In general a
-look-ahead inside a loop makes an alternating automaton.  One shape is simpler, and common: the turns
-take one character each and what follows the loop has a known length ``d``.  Then the turns are at exactly the
-positions with more than ``d`` characters left, so a string is refused when some rest of it, longer than ``d``, does
-(not) belong to what was looked for: ``C* K & ~(anything (A & longer than d))``.  What follows may have a few
-lengths; each is a case of its own.  And where it is just what the loop must not see, as in ``(?:(?!end).)*end``
-before any string, the look-ahead forbids nothing.
+A tempered loop, such as ``(?:(?!end).)*``, looks ahead in each round and then takes one character. In general a
+look-ahead inside a loop needs an alternating automaton. One common case is simpler: each round takes one character, and
+the text after the loop has a known length ``d``. Then the rounds are exactly the positions with more than ``d``
+characters left, so a string is refused if a suffix of it longer than ``d`` matches (or does not match) the look-ahead:
+``C* K & ~(anything (A & longer than d))``. If the text after the loop has a few lengths, each is a case. If it is what
+the loop must not see, as in ``(?:(?!end).)*end`` before any string, the look-ahead forbids nothing.
 """
 
 from __future__ import annotations
@@ -58,17 +56,17 @@ _NOTHING_YET: Final = 0
 
 
 class TooManyTurns(Exception):
-    """The loops of a pattern cannot be written out within ``MAX_WRITTEN_TURNS`` turns, or pass too many places."""
+    """The loops of a pattern cannot be written out within ``MAX_WRITTEN_TURNS`` turns, or pass too many positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LoopPosition:
-    """Where a walk through the turns of a loop stands.
+    """A position in the rounds of a loop.
 
     Attributes:
-        ending: bits of the character that the text so far ends with; 0 while there is no text.
-        required: what the first turns required on the left of the loop.
-        promised: what the last turns promised about what follows.
+        ending: bits of the last character so far; 0 without text.
+        required: the requirement of the first rounds on the left of the loop.
+        promised: the promise of the last rounds about the text after them.
     """
 
     ending: int
@@ -84,7 +82,7 @@ def repeated(composer: Composer, body: Table, minimum: int, maximum: int | None)
     """``body`` from ``minimum`` to ``maximum`` times.
 
     Raises:
-        TooManyTurns: the loop must be written out, and is too long for that beside those before it.
+        TooManyTurns: the loop must be written out, and all such loops together are too long.
     """
     if minimum == 0 and maximum == 1:
         return table_union([*EMPTY_TABLE.items(), *body.items()])
@@ -96,37 +94,37 @@ def repeated(composer: Composer, body: Table, minimum: int, maximum: int | None)
 
 
 def _graph(composer: Composer, body: Table, *, counts_empty_turns: bool) -> _Graph:
-    """The places that turns of ``body`` lead to.
+    """The positions that rounds of ``body`` reach.
 
-    Turns without text only matter where a minimum must be reached: otherwise they can be left out.
+    Empty rounds matter only for a minimum count; otherwise they are left out.
     """
     blocks = _blocks(composer.alphabet, body)
     graph: _Graph = {}
     waiting = [_START]
     while waiting:
-        place = waiting.pop()
-        if place in graph:
+        position = waiting.pop()
+        if position in graph:
             continue
         edges: dict[_LoopPosition, list[Grammar]] = {}
         for cell, term in body.items():
-            for target, text in _turns(composer, place, cell, term, blocks):
+            for target, text in _turns(composer, position, cell, term, blocks):
                 edges.setdefault(target, []).append(text)
             if counts_empty_turns and composer.terms.nullable(term):
-                for target in _empty_turn(place, cell):
+                for target in _empty_turn(position, cell):
                     edges.setdefault(target, []).append(EPSILON)
         if len(graph) == _MAX_POSITIONS:
             raise TooManyTurns
-        graph[place] = {target: either(texts) for target, texts in edges.items()}
-        waiting.extend(graph[place])
+        graph[position] = {target: either(texts) for target, texts in edges.items()}
+        waiting.extend(graph[position])
     return graph
 
 
 def _blocks(alphabet: ContextAlphabet, body: Table) -> list[int]:
-    """The blocks of the alphabet, grouped by which requirements on the left they meet.
+    """The blocks of the alphabet, grouped by the left requirements that they meet.
 
-    The one group ``ANY`` says that what a text ends with need not be known, nor whether there is any: every
-    requirement on the left is none, or to be at the very start.  Taking an empty turn for one with text then only
-    loses texts that the empty turn itself leads to as well.
+    The single group ``ANY`` means that the last character does not matter, nor whether there is one: every left
+    requirement is none, or the very start. Treating an empty round as one with text then only loses strings that the
+    empty round reaches too.
     """
     if all(left in (ANY, EDGE) for left, _ in body):
         return [ANY]
@@ -138,19 +136,19 @@ def _blocks(alphabet: ContextAlphabet, body: Table) -> list[int]:
 
 
 def _turns(
-    composer: Composer, place: _LoopPosition, cell: Cell, term: Grammar, blocks: list[int]
+    composer: Composer, position: _LoopPosition, cell: Cell, term: Grammar, blocks: list[int]
 ) -> Iterator[tuple[_LoopPosition, Grammar]]:
-    """The turns with text that ``cell`` offers at ``place``."""
+    """The non-empty rounds of ``cell`` at ``position``."""
     composer.spend(1)
     left, right = cell
-    required = place.required
-    if place.ending == _NOTHING_YET:
+    required = position.required
+    if position.ending == _NOTHING_YET:
         required &= left
         if not required:
             return
-    elif place.ending & left == 0:
+    elif position.ending & left == 0:
         return
-    for text, residual in composer.keeping(term, place.promised):
+    for text, residual in composer.keeping(term, position.promised):
         promised = right & residual
         if not promised:
             continue
@@ -160,22 +158,22 @@ def _turns(
                 yield _LoopPosition(block & CHARACTERS, required, promised), part
 
 
-def _empty_turn(place: _LoopPosition, cell: Cell) -> Iterator[_LoopPosition]:
+def _empty_turn(position: _LoopPosition, cell: Cell) -> Iterator[_LoopPosition]:
     left, right = cell
-    required = place.required
-    if place.ending == _NOTHING_YET:
+    required = position.required
+    if position.ending == _NOTHING_YET:
         required &= left
-    elif place.ending & left == 0:
+    elif position.ending & left == 0:
         return
-    if required and place.promised & right:
-        yield _LoopPosition(place.ending, required, place.promised & right)
+    if required and position.promised & right:
+        yield _LoopPosition(position.ending, required, position.promised & right)
 
 
 _Path = tuple[_LoopPosition, ...]
 
 
 def _paths(graph: _Graph) -> Iterator[_Path]:
-    """All ways through ``graph`` from its start, without going round a cycle; none at all if it has a long one."""
+    """All acyclic paths through ``graph`` from its start; none at all if it has a long cycle."""
     if _has_long_cycle(graph):
         return
     stack: list[_Path] = [(_START,)]
@@ -186,18 +184,18 @@ def _paths(graph: _Graph) -> Iterator[_Path]:
 
 
 def _has_long_cycle(graph: _Graph) -> bool:
-    """Whether ``graph`` has a cycle through two places or more."""
+    """Whether ``graph`` has a cycle through two or more positions."""
     entering = dict.fromkeys(graph, 0)
-    for place, edges in graph.items():
+    for position, edges in graph.items():
         for target in edges:
-            entering[target] += target != place
-    ready = [place for place, count in entering.items() if count == 0]
+            entering[target] += target != position
+    ready = [position for position, count in entering.items() if count == 0]
     done = 0
     while ready:
-        place = ready.pop()
+        position = ready.pop()
         done += 1
-        for target in graph[place]:
-            if target != place:
+        for target in graph[position]:
+            if target != position:
                 entering[target] -= 1
                 if entering[target] == 0:
                     ready.append(target)
@@ -205,8 +203,8 @@ def _has_long_cycle(graph: _Graph) -> bool:
 
 
 def _stays(path: _Path, graph: _Graph) -> list[_LoopPosition]:
-    """The places of ``path`` where any number of turns with text may be spent."""
-    return [place for place in path if place in graph[place] and graph[place][place] is not EPSILON]
+    """The positions of ``path`` with any number of non-empty rounds."""
+    return [position for position in path if position in graph[position] and graph[position][position] is not EPSILON]
 
 
 def _is_countable(path: _Path, graph: _Graph, minimum: int, maximum: int | None) -> bool:
@@ -216,22 +214,24 @@ def _is_countable(path: _Path, graph: _Graph, minimum: int, maximum: int | None)
 def _counted(
     composer: Composer, paths: list[_Path], graph: _Graph, minimum: int, maximum: int | None
 ) -> Iterator[tuple[Cell, Grammar]]:
-    """The texts of each path, with the turns that it takes beside its long stay subtracted from the counts."""
+    """The strings of each path; its other rounds are subtracted from the counts of its long stay."""
     for path in paths:
         composer.spend(1)
         steps = len(path) - 1
         stays = _stays(path, graph)
-        most = None if maximum is None else maximum - steps
-        padded = any(place in graph[place] and composer.terms.nullable(graph[place][place]) for place in path)
-        least = 0 if padded else max(minimum - steps, 0)
-        if (most is not None and most < 0) or (not stays and least > 0):
+        high = None if maximum is None else maximum - steps
+        padded = any(
+            position in graph[position] and composer.terms.nullable(graph[position][position]) for position in path
+        )
+        low = 0 if padded else max(minimum - steps, 0)
+        if (high is not None and high < 0) or (not stays and low > 0):
             continue
         text: Grammar = EPSILON
-        for index, place in enumerate(path):
+        for index, position in enumerate(path):
             if index:
-                text = then(text, graph[path[index - 1]][place])
-            if place in stays and most != 0:
-                text = then(text, Repeat(graph[place][place], least, most))
+                text = then(text, graph[path[index - 1]][position])
+            if position in stays and high != 0:
+                text = then(text, Repeat(graph[position][position], low, high))
         yield (path[-1].required, path[-1].promised), text
 
 
@@ -251,18 +251,18 @@ def _written_out(composer: Composer, body: Table, minimum: int, maximum: int | N
 
 
 def _eliminated(composer: Composer, graph: _Graph) -> Iterator[tuple[Cell, Grammar]]:
-    """All texts of all ways through ``graph``, by eliminating its places one after the other (Kleene)."""
+    """All strings of all paths through ``graph``, by state elimination (Kleene)."""
     yield (_START.required, _START.promised), EPSILON
     edges: dict[_LoopPosition, dict[_LoopPosition | Cell, Grammar]] = {}
-    for place, targets in graph.items():
-        edges[place] = dict(targets.items())
-        if place != _START:
-            edges[place][place.required, place.promised] = EPSILON
-    for place in [place for place in graph if place != _START]:
-        leaving = edges.pop(place)
-        again = leaving.pop(place, None)
+    for position, targets in graph.items():
+        edges[position] = dict(targets.items())
+        if position != _START:
+            edges[position][position.required, position.promised] = EPSILON
+    for position in [position for position in graph if position != _START]:
+        leaving = edges.pop(position)
+        again = leaving.pop(position, None)
         for others in edges.values():
-            entering = others.pop(place, None)
+            entering = others.pop(position, None)
             if entering is None:
                 continue
             if again is not None:
@@ -277,21 +277,21 @@ def _eliminated(composer: Composer, graph: _Graph) -> Iterator[tuple[Cell, Gramm
 
 
 ByLength = dict[int, Grammar]
-"""Length in characters -> the texts of a term that have it."""
+"""Length in characters -> the strings of a term that have it."""
 
 _MAX_LENGTHS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class TemperedShape:
-    """What one turn of such a loop does: the look-aheads, then the character."""
+    """One round of a tempered loop: the look-aheads, then the character."""
 
     looks: tuple[Lookahead | Boundary, ...]
     character: Grammar
 
 
 def tempered_shape(loop: Loop) -> TemperedShape | None:
-    """The shape of ``loop``, or ``None`` if it has another."""
+    """The tempered shape of ``loop``, or ``None``."""
     items: tuple[Node, ...] = loop.item.items if isinstance(loop.item, Concatenation) else (loop.item,)
     *looks, character = items
     if not isinstance(character, Grammar) or set(_by_length(character) or ()) != {1}:
@@ -301,7 +301,7 @@ def tempered_shape(loop: Loop) -> TemperedShape | None:
 
 
 def _by_length(root: Grammar) -> ByLength | None:
-    """``root`` split by the length of its texts in characters; ``None`` if they have many lengths or unclear ones."""
+    """``root`` split by string length in characters; ``None`` for many or unknown lengths."""
 
     def combine(term: Grammar, parts: list[ByLength | None]) -> ByLength | None:
         split = _split(term, [part for part in parts if part is not None]) if None not in parts else None
@@ -311,15 +311,15 @@ def _by_length(root: Grammar) -> ByLength | None:
 
 
 def tempered_language(character: Grammar, seen: list[tuple[Grammar, bool]], tail: Grammar) -> Grammar | None:
-    """The texts of the loop followed by ``tail``, or ``None`` if they are not of a known kind.
+    """The strings of the loop followed by ``tail``, or ``None`` if the case is unsupported.
 
     Args:
-        character: what a turn takes.
-        seen: what each look-ahead wants to see up to the end of the text, and whether it is negative.
-        tail: what follows the loop, up to the end of the text.
+        character: the character of a round.
+        seen: the language of each look-ahead up to the end of the text, and whether it is negative.
+        tail: the language after the loop, up to the end of the text.
     """
     if seen == [(tail, True)]:
-        # The loop runs up to what must not be seen before it ends: the first such place will do for any.
+        # The loop ends where the look-ahead fails; any match of the tail can be taken as the first one.
         return then(Repeat(character, 0, None), tail)
     follows = _by_length(tail)
     if follows is None:

@@ -1,11 +1,10 @@
 r"""The syntax tree of a regular expression: IR terms wherever possible, small nodes where context matters.
 
-A part of a pattern that asserts nothing about its surroundings already *is* a language, so the parser builds its IR
-term at once.  Only what looks beyond itself (anchors, boundaries, look-aheads) and what contains such a part
-becomes a node of this module, which ``translate`` turns into IR.
+A part without assertions *is* a language, so the parser makes its IR term at once. Only assertions (anchors,
+boundaries, look-aheads) and the nodes around them are nodes of this module, which ``translate`` turns into IR.
 
-Look-arounds that see one character are boundaries, like ``\b``, and may stand anywhere: ``(?!-)``, ``(?<=[a-z])`` and
-``(?=,|$)`` say something about one adjacent character or the edge of the input only.
+Look-arounds of one character are boundaries, like ``\b``, and allowed everywhere: ``(?!-)``, ``(?<=[a-z])`` and
+``(?=,|$)`` depend on one adjacent character or the edge of the input only.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Boundary:
     """A zero-width assertion: it holds where one of ``cells`` does.
 
     Attributes:
-        cells: what it accepts on the left together with what it then accepts on the right.
+        cells: pairs of an accepted left side and an accepted right side.
     """
 
     cells: tuple[tuple[Side, Side], ...]
@@ -105,11 +104,11 @@ class Named:
 Contextual: TypeAlias = Boundary | Lookahead | Concatenation | Alternatives | Loop | Named
 Node: TypeAlias = Grammar | Contextual
 Item: TypeAlias = str | Node
-"""A node, or literal text that may still be joined with its neighbours; ``""`` is the empty string."""
+"""A node, or literal text that may still be joined with adjacent text; ``""`` is the empty string."""
 
 
 def to_node(item: Item) -> Node:
-    """``item`` with literal text made a term."""
+    """``item`` as a node; literal text becomes a term."""
     if isinstance(item, str):
         return Literal(item.encode()) if item else EPSILON
     return item
@@ -136,7 +135,7 @@ def concatenation(items: list[Item]) -> Item:
 
 
 class _TermBuilder:
-    """Adjacent items that assert nothing, on their way to one term."""
+    """Builds one term from adjacent items without assertions."""
 
     __slots__ = ("terms", "text")
 
@@ -168,7 +167,7 @@ class _TermBuilder:
             self.terms.append(Literal(data))
 
     def ended(self) -> Iterator[Grammar]:
-        """The term of the run, if it is not the empty text; the run is empty afterwards."""
+        """The term of the run, if it is not the empty string; the run is empty afterwards."""
         if self.text:
             self.end_text()
         if self.terms:
@@ -177,7 +176,7 @@ class _TermBuilder:
 
 
 def alternatives(branches: list[Item]) -> Item:
-    """Any one of the branches; those that assert nothing become one term."""
+    """Any one of the branches; those without assertions become one term."""
     if len(branches) == 1:
         return branches[0]
     nodes = [to_node(branch) for branch in branches]
@@ -196,13 +195,13 @@ def alternatives(branches: list[Item]) -> Item:
 
 
 def loop(item: Item, minimum: int, maximum: int | None, span: Span) -> Item:
-    """``item`` from ``minimum`` to ``maximum`` times, with loops that say the same simply put so."""
+    """``item`` from ``minimum`` to ``maximum`` times, simplified where possible."""
     if maximum == 0 or item == "":
         return ""
     if minimum == 1 and maximum == 1:
         return item
     if isinstance(item, (Boundary, Lookahead)):
-        # An assertion consumes nothing, so that holding once is holding any number of times.
+        # An assertion consumes nothing, so one round is as good as many.
         return item if minimum else ""
     node = to_node(item)
     if not isinstance(node, Grammar):
@@ -228,7 +227,7 @@ def _any_lookahead(nodes: list[Node]) -> bool:
 
 
 def as_boundary(body: Node, *, ahead: bool, negative: bool) -> Boundary | None:
-    """The boundary that a look-around with this body is, or ``None`` if it sees more than one character."""
+    """The boundary of a look-around with this body, or ``None`` if it sees more than one character."""
     left = right = NOTHING
     for item in body.items if isinstance(body, Alternatives) else (body,):
         for sides in _sides(item, ahead=ahead):
@@ -242,16 +241,13 @@ def as_boundary(body: Node, *, ahead: bool, negative: bool) -> Boundary | None:
 
 
 def has_fixed_width(body: Node) -> bool:
-    """Whether a body that ``as_boundary`` knows has alternatives of one width only, as Python's look-after wants."""
+    """Whether a body that ``as_boundary`` accepts has one width, as Python's look-behind requires."""
     items = body.items if isinstance(body, Alternatives) else (body,)
     return len({isinstance(item, Boundary) for item in items}) == 1
 
 
 def _sides(item: Node, *, ahead: bool) -> Iterator[tuple[Side, Side] | None]:
-    """What one alternative accepts: something on the left or something on the right.
-
-    Yields ``None`` for an alternative that is not of that kind.
-    """
+    """What each alternative accepts on the left or on the right; ``None`` for an unsupported alternative."""
     if isinstance(item, Boundary):
         for left, right in item.cells:
             if left == ANYTHING:
@@ -267,7 +263,7 @@ def _sides(item: Node, *, ahead: bool) -> Iterator[tuple[Side, Side] | None]:
 
 
 def _side(term: Node) -> Side | None:
-    """One character of ``term`` on a side; ``None`` if its texts are not single characters."""
+    """The side of one character of ``term``; ``None`` if its strings are not single characters."""
     if isinstance(term, CharClass):
         return Side(at_edge=False, characters=term.ranges)
     if isinstance(term, Literal):

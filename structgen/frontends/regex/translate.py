@@ -1,11 +1,11 @@
 """From the syntax tree of a pattern to one IR term.
 
-The pattern is folded from its end to its start.  The value that is carried is the language of *everything that
-follows* a position up to the end of the text, one term for each requirement on the left context that is still open
-(a ``Suffix``).  Because the whole rest is known, an assertion about it is an intersection with it: a look-ahead
-``(?=A)B`` is ``(A then anything) & B``, and ``(?!A)B`` is ``~(A then anything) & B``.
+The pattern is folded from its end to its start. The accumulated value is the language of *everything after* a position
+up to the end of the text: one term for each open requirement on the left context (a ``Suffix``). Since the whole rest
+is known, an assertion about it is an intersection with it: a look-ahead ``(?=A)B`` is ``(A then anything) & B``, and
+``(?!A)B`` is ``~(A then anything) & B``.
 
-Loops have no rest to speak of while they turn; what they hold is made a table (``table``, ``loops``) first.
+Inside a loop the rest is unknown, so its body becomes a table first (``context_table``, ``repetition``).
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from structgen.grammar.trampoline import Call, trampoline
 __all__ = ["full_language", "search_language_of"]
 
 Suffix = dict[int, Grammar]
-"""Requirement on the left context -> the texts from here to the end."""
+"""Requirement on the left context -> the strings from here to the end."""
 
 _AT_END: Final[Suffix] = {ANY: EPSILON}
 _ANY_REST: Final[Suffix] = {ANY: ANY_TEXT}
 
 
 def full_language(node: Node, text: str, alphabet: ContextAlphabet, max_nodes: int) -> Grammar:
-    """The texts that ``node`` matches from end to end.
+    """The strings that ``node`` matches from end to end.
 
     Raises:
         UnsupportedFeature: a look-ahead in a loop, or a loop that cannot be written out.
-        LimitExceeded: the term has more than ``max_nodes`` nodes, those that parts share counted once.
+        LimitExceeded: the term has more than ``max_nodes`` distinct nodes.
     """
     if isinstance(node, Grammar):
         return node
@@ -63,7 +63,7 @@ def full_language(node: Node, text: str, alphabet: ContextAlphabet, max_nodes: i
 
 
 def search_language_of(node: Node, text: str, alphabet: ContextAlphabet, max_nodes: int) -> Grammar:
-    """The texts in which ``node`` matches somewhere.
+    """The strings in which ``node`` matches somewhere.
 
     Raises:
         UnsupportedFeature: as for :func:`full_language`.
@@ -92,9 +92,9 @@ def search_language_of(node: Node, text: str, alphabet: ContextAlphabet, max_nod
 
 
 def _anchored(node: Node, alphabet: ContextAlphabet) -> Grammar | None:
-    """What most patterns are, between ``^`` and ``$``, where it asserts nothing; ``None`` if the pattern is another.
+    """The term between ``^`` and ``$``, the common case; ``None`` for other patterns.
 
-    It is what the fold comes to: nothing may follow, and nothing may stand before.
+    The result is that of the fold, without its work.
     """
     if not isinstance(node, Concatenation) or len(node.items) < 2:
         return None
@@ -121,7 +121,7 @@ def _bounded(found: list[Grammar], max_nodes: int) -> Grammar:
 
 
 def _size(term: Grammar) -> int:
-    """How many nodes a term has, those that parts share counted once."""
+    """The number of distinct nodes of a term."""
     seen = {id(term)}
     stack = [term]
     while stack:
@@ -142,7 +142,7 @@ class _Translator:
         self.composer = Composer(alphabet, max_nodes)
 
     def suffix(self, node: Node, rest: Suffix) -> Call[Suffix]:
-        """The texts of ``node`` followed by ``rest``."""
+        """The strings of ``node`` followed by ``rest``."""
         match node:
             case Boundary():
                 return self.asserted(node, rest)
@@ -172,7 +172,7 @@ class _Translator:
         return self.prefixed(node, rest)
 
     def prefixed(self, term: Grammar, rest: Suffix) -> Suffix:
-        """``term``, which asserts nothing, followed by ``rest``."""
+        """``term``, without assertions, followed by ``rest``."""
         if len(rest) == 1 and ANY in rest:
             tail = rest[ANY]
             if tail is ANY_TEXT and self.composer.terms.nullable(term):
@@ -191,7 +191,7 @@ class _Translator:
             for left, promise in self.masks(node)
             for demand, tail in rest.items()
             if left & demand
-            for part in self.kept(tail, promise)
+            for part in self.keeping(tail, promise)
         )
 
     def masks(self, node: Boundary) -> list[Cell]:
@@ -199,26 +199,26 @@ class _Translator:
         cells = [(mask(left), mask(right)) for left, right in node.cells]
         return [cell for cell in cells if cell[0] and cell[1]]
 
-    def kept(self, tail: Grammar, promise: int) -> Iterable[Grammar]:
-        """The texts of ``tail``, which reach to the end of the text, that keep ``promise``."""
+    def keeping(self, tail: Grammar, promise: int) -> Iterable[Grammar]:
+        """The strings of ``tail`` (up to the end of the text) that keep ``promise``."""
         if promise == ANY or (tail is EPSILON and promise & EDGE):
             return (tail,)
         terms = self.composer.terms
         if tail is not EPSILON and promise & CHARACTERS == 0 and terms.has_capture(tail):
-            # Cutting the rest down to its shortest texts would lose what it captures.
+            # Restricting the rest to its shortest strings would lose its captures.
             short = [Literal(b"\n")] if promise != EDGE else []
             return (Intersection((tail, either([EPSILON, *short]))),)
         return [part for _, part in self.composer.after(tail, EDGE, promise)]
 
     def looked_ahead(self, node: Lookahead, ahead: Suffix, rest: Suffix) -> Suffix:
-        """``rest`` where it also belongs to ``ahead`` (or to none of it, for a negative look-ahead)."""
+        """``rest`` intersected with ``ahead`` (or with its complement, for a negative look-ahead)."""
         cells: list[tuple[int, Grammar]] = []
         for demand, tail in rest.items():
             self.composer.spend(2)
             if not node.negative:
                 cells.extend((demand & left, both(tail, seen)) for left, seen in ahead.items() if demand & left)
                 continue
-            # Which parts of the look-ahead apply depends on the left context: go through the cases of it.
+            # The left context decides which parts of the look-ahead apply: one case each.
             for block in _cases(self.composer.alphabet, ahead):
                 if demand & block:
                     seen = [term for left, term in ahead.items() if left & block]
@@ -233,7 +233,7 @@ class _Translator:
             once: Suffix = yield self.suffix(node.item, rest)
             return _gathered([*rest.items(), *once.items()])
         if node.min <= 1 and rest == _ANY_REST:
-            # Where any text may follow, it takes in whatever further turns would have matched.
+            # If any text may follow, it covers the matches of further rounds.
             if node.min:
                 rest = yield self.suffix(node.item, rest)
             return rest
@@ -255,13 +255,13 @@ class _Translator:
         )
 
     def tempered(self, node: Loop, rest: Suffix) -> Call[Suffix | None]:
-        """A loop of look-aheads and one character each, if it has one of the shapes of ``tempered``; else ``None``."""
+        """A tempered loop, if its shape is supported; else ``None``."""
         shape = tempered_shape(node)
         if shape is None or set(rest) != {ANY}:
             return None
         seen: list[tuple[Grammar, bool]] = []
         for look in shape.looks:
-            # A boundary after which any text may follow is a look-ahead too.
+            # A boundary before arbitrary text is a look-ahead too.
             body, negative = (look, False) if isinstance(look, Boundary) else (look.body, look.negative)
             ahead = yield self.suffix(body, _ANY_REST)
             if any(left != ANY for left in ahead):
@@ -286,12 +286,12 @@ class _Translator:
         return {left: Capture(node.name, term) for left, term in inner.items()}
 
     def applied(self, table: Table, rest: Suffix) -> Suffix:
-        """The texts of ``table`` followed by ``rest``, which reaches to the end of the text."""
+        """The strings of ``table`` followed by ``rest`` (up to the end of the text)."""
         whole = self.composer.composed(table, {(left, EDGE): tail for left, tail in rest.items()})
         return _gathered((left, term) for (left, _), term in whole.items())
 
     def table(self, node: Node) -> Call[Table]:
-        """The table of a node that is inside a loop."""
+        """The table of a node inside a loop."""
         match node:
             case Boundary():
                 return table_union([(cell, EPSILON) for cell in self.masks(node)])
@@ -334,7 +334,7 @@ def _gathered(cells: Iterable[tuple[int, Grammar]]) -> Suffix:
 
 
 def _cases(alphabet: ContextAlphabet, ahead: Suffix) -> list[int]:
-    """The left contexts, grouped by which cells of ``ahead`` they meet."""
+    """The left contexts, grouped by the cells of ``ahead`` that they meet."""
     groups: dict[tuple[bool, ...], int] = {}
     for bit in (EDGE, *alphabet.blocks):
         signature = tuple(bool(left & bit) for left in ahead)

@@ -12,9 +12,9 @@ __all__ = ["Grammar"]
 class Grammar:
     """A set of byte strings, as an immutable term.
 
-    Equality and hash go by structure (a digest computed once, without recursion).  Operators: ``a + b``
-    concatenates, ``a | b`` is either, ``a & b`` and ``~a`` combine regular terms, ``a * 3`` is three of them; a ``str``
-    or ``bytes`` operand stands for its literal.  A grammar has no truth value.
+    Equality and hash are structural (a digest computed once, without recursion). Operators: ``a + b`` concatenates, ``a
+    | b`` is a choice, ``a & b`` and ``~a`` combine regular terms, ``a * 3`` repeats; a ``str`` or ``bytes`` operand is
+    its literal. A grammar has no truth value.
     """
 
     __slots__ = ("_digest",)
@@ -27,7 +27,7 @@ class Grammar:
         return ()
 
     def _own(self) -> object:
-        """What this node holds beside its children, for the digest."""
+        """The content of this node except its children, for the digest."""
         return ()
 
     @property
@@ -37,7 +37,7 @@ class Grammar:
             for node in postorder(self, known=lambda node: hasattr(node, "_digest")):
                 inner = hashlib.blake2b(digest_size=16)
                 inner.update(f"{type(node).__name__}{node._own()!r}".encode("utf-8", "surrogatepass"))
-                for child in node.children:  # which come first in postorder
+                for child in node.children:  # they come first in postorder
                     inner.update(child._digest)
                 assign_field(node, "_digest", inner.digest())
         return self._digest
@@ -105,7 +105,7 @@ class Grammar:
         if isinstance(count, bool) or not isinstance(count, int):
             return NotImplemented
         if count < 0:
-            raise ValueError(f"*: a part cannot stand {count} times; give 0 or more")
+            raise ValueError(f"*: a part cannot be repeated {count} times; give 0 or more")
         return hooks.operators.repeat(self, count, count)
 
     __rmul__ = __mul__
@@ -126,10 +126,10 @@ class Grammar:
         return hooks.operators.capture(self, name)
 
     def at_most(self, *, tokens: int | None = None, characters: int | None = None) -> Grammar:
-        """Keep to the readings in which this part takes at most so many tokens, and so many characters.
+        """Bound the tokens and the characters of this part.
 
-        A token counts if it writes at least one byte of the part: those count too that begin before it or end after
-        it.  Characters are Unicode code points.  See :class:`Budget`.
+        A token counts if it writes at least one byte of the part, even if it begins before the part or ends after it.
+        Characters are Unicode code points. See :class:`Budget`.
 
         Raises:
             TypeError: a bound is no integer.
@@ -142,7 +142,7 @@ class Grammar:
 
 
 class Operators(Protocol):
-    """What the operators of a :class:`Grammar` make; the node types derive from it, so ``nodes`` installs this."""
+    """The operators of :class:`Grammar`; ``nodes`` installs them, since the node types derive from it."""
 
     def sequence(self, *items: Grammar | str | bytes) -> Grammar: ...
     def choice(self, *items: Grammar | str | bytes) -> Grammar: ...
@@ -181,7 +181,7 @@ def _is_operand(value: object, operator: str) -> bool:
     """Whether an operator takes ``value``.
 
     Raises:
-        TypeError: it is one of those that are often meant otherwise.
+        TypeError: it is of a type that is often a mistake.
     """
     if isinstance(value, (Grammar, str, bytes)):
         return True
@@ -198,7 +198,7 @@ def _is_operand(value: object, operator: str) -> bool:
 def postorder(root: Grammar, *, known: Callable[[Grammar], bool] | None = None) -> Iterator[Grammar]:
     """Yield every distinct node object below ``root``, children first, without recursion.
 
-    Where ``known`` holds of a node, neither it nor what is below it is visited.
+    A node for which ``known`` is true is not visited, nor are the nodes below it.
     """
     seen: set[int] = set()
     stack: list[tuple[Grammar, bool]] = [(root, False)]
@@ -220,7 +220,7 @@ def checked_term(value: object, what: str) -> Grammar:
 
 def checked_terms(values: Iterable[Grammar], what: str) -> tuple[Grammar, ...]:
     items = tuple(values)
-    for item in items:  # a loop: front ends make thousands of these, and a generator doubles their price
+    for item in items:  # a loop: a generator doubles the cost, and front ends make thousands of these
         if not isinstance(item, Grammar):
             checked_term(item, what)
     return items

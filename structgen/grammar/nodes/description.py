@@ -1,4 +1,4 @@
-"""What a front end says about its input: each keyword or construct with its place and its status."""
+"""The report of a front end on its input: each keyword or construct with its location and status."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Description:
         source: the front end: ``"json schema"``, ``"regex"``, ``"lark"`` ...
         entries: one per keyword or construct of the input, in source order.
         policies: choices that the input leaves open, as (name, value), for instance ``("whitespace", "compact")``.
-        value: how a member is turned into a Python value: ``"json"`` (``json.loads``) or ``"text"``.
+        value: how an output is converted to a Python value: ``"json"`` (``json.loads``) or ``"text"``.
         python_type: the type that a parsed JSON value is validated into, if the grammar was made from one.
     """
 
@@ -61,13 +61,13 @@ class Description:
 
 
 class Deferred(Protocol):
-    """A term and its description, made when somebody asks for them."""
+    """A term and its description, made on first use."""
 
     def item(self) -> Grammar:
         """The term."""
 
     def description(self) -> Description:
-        """Where it came from."""
+        """Its description."""
 
 
 @final
@@ -75,7 +75,7 @@ class Described(Grammar):
     """``item`` with a :class:`Description`; the language is that of ``item``.
 
     Attributes:
-        plain: what an engine reads in place of ``item``, an equal term that takes less time to make; ``None``: nothing.
+        plain: an equal native term that the engine reads instead of ``item`` and that is faster to make, or ``None``.
     """
 
     __slots__ = ("_description", "_item", "_source", "plain")
@@ -90,7 +90,7 @@ class Described(Grammar):
 
     @classmethod
     def deferred(cls, plain: object, source: Deferred) -> Described:
-        """Describe a term that is made when it is asked for: ``plain`` is its form for an engine."""
+        """Describe a term that is made on first use; ``plain`` is its native form."""
         node = cls.__new__(cls)
         assign_field(node, "_item", None)
         assign_field(node, "_description", None)
@@ -109,7 +109,7 @@ class Described(Grammar):
 
     @property
     def description(self) -> Description:
-        """Where the term came from."""
+        """The description of the term."""
         description = self._description
         if description is None:
             description = self._source.description()
@@ -121,5 +121,5 @@ class Described(Grammar):
         return (self.item,)
 
     def _own(self) -> object:
-        # Not the entries, which a front end may make only when they are read; equal input gives equal ones.
+        # Not the entries, which may be made lazily; equal input gives equal entries.
         return self.description.source, self.description.policies, self.description.value

@@ -27,7 +27,7 @@ class Reference(Grammar):
 
 @final
 class Rules(Grammar):
-    """``body`` with the rules of ``rules`` (name, expression) in scope, in the expressions too.
+    """``body`` with ``rules`` (name, expression) in scope, in the expressions too.
 
     >>> nested = Rules({"s": choice("x", sequence("(", Reference("s"), ")"))}, Reference("s"))
     """
@@ -76,18 +76,16 @@ class Capture(Grammar):
 
 @final
 class Budget(Grammar):
-    """The texts of ``item`` of at most ``characters`` characters, written in at most ``tokens`` tokens.
+    """The strings of ``item`` of at most ``characters`` characters, written in at most ``tokens`` tokens.
 
-    Characters are Unicode code points: they are a property of the text, and with ``characters`` the item must be
-    regular, and members that are no well-formed UTF-8 are left out.
+    Characters are Unicode code points. With ``characters``, the item must be regular, and its strings that are not
+    well-formed UTF-8 are left out.
 
-    Tokens are a property of the token sequence.  A token counts for an occurrence of the part if the part holds at
-    least one byte of it, or if it is a special token of the part; the one in which the part begins and the one in which
-    it ends count where they hold bytes of it, whatever else they hold.  Where a text has several readings, each has
-    counts of its own: a token sequence is accepted if in some reading each occurrence keeps to its budget.
+    Tokens are a property of the token sequence. A token counts for an occurrence of the part if it writes at least one
+    byte of the part, or is a special token of the part; so the tokens at both edges count. Each parse of a string has
+    its own counts: a token sequence is accepted if some parse keeps every occurrence within its budget.
 
-    A byte string alone has no tokens, so that what takes no account of tokens (matching a text, the reference) takes a
-    budget of tokens for the item.
+    A byte string alone has no tokens, so matching bytes ignores a token budget.
     """
 
     __slots__ = ("characters", "item", "tokens")
@@ -118,11 +116,11 @@ class Budget(Grammar):
 
 @final
 class Tempered(Grammar):
-    """``item``, whose tokens are drawn at ``temperature``; the language is that of ``item``.
+    """``item``, whose tokens are sampled at ``temperature``; the language is that of ``item``.
 
-    A token is drawn at the temperature of the innermost part that it may stand in.  Where several readings are
-    possible, as at the end of a part that may also go on, the highest of their temperatures holds, and a reading
-    outside of all such parts has none.  Inside of what must be regular it means nothing.
+    A token is sampled at the temperature of the innermost part that contains it. If several parses are possible, as at
+    the end of a part that may also go on, the highest of their temperatures applies; a parse outside of all such parts
+    has none. In a regular context it has no effect.
     """
 
     __slots__ = ("item", "temperature")
@@ -134,7 +132,7 @@ class Tempered(Grammar):
         if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
             raise TypeError(f"Tempered: expected a number as the temperature, found {type(temperature).__name__}")
         if not 0 <= temperature < float("inf"):
-            raise ValueError(f"Tempered: a temperature is from 0 on and finite; found {temperature!r}")
+            raise ValueError(f"Tempered: a temperature must be finite and at least 0; found {temperature!r}")
         set_fields(self, item=checked_term(item, "Tempered"), temperature=float(temperature))
 
     @property
@@ -149,8 +147,8 @@ class Tempered(Grammar):
 class Shared(Grammar):
     """``item`` compiled as one rule of its own, once for all grammars on a vocabulary.
 
-    The language is that of ``item``, which must be closed.  Front ends wrap what many grammars have in common (any
-    JSON string, any JSON value, a date), so that its mask rows are computed once in a process.
+    The language is that of ``item``, which must be closed.  Front ends wrap terms that many grammars share (any JSON
+    string, any JSON value, a date), so that their mask rows are computed once per process.
     """
 
     __slots__ = ("item",)

@@ -1,4 +1,4 @@
-"""Nodes that need no rules, and the operators by which terms are made from strings and terms.
+"""Nodes that need no rules, and the operators that make terms from strings and terms.
 
 Literals, classes, sequences, choices, repetitions, permutations, intersections and complements.  The operators
 simplify a little: an empty sequence disappears, a choice of one part is that part.
@@ -155,14 +155,13 @@ class Repeat(Grammar):
 
 @final
 class Permutation(Grammar):
-    """Members in any order, ``separator`` between them.
+    """Items in any order, ``separator`` between them.
 
-    Each of ``required`` is a member exactly once, each of ``optional`` at most once, and those of ``rest`` are members
-    any number of times; the number of members, these included, is from ``min`` to ``max`` (``None``: no bound).
-    No members are the empty string.
+    Each of ``required`` occurs exactly once, each of ``optional`` at most once, and ``rest`` any number of times. The
+    number of items in all is from ``min`` to ``max`` (``None``: no bound). No items are the empty string.
 
-    The order of ``required`` and ``optional`` has no meaning.  Nothing is multiplied out: n items have 2 ** n states,
-    of which only those exist that a text has led to.
+    The order of ``required`` and ``optional`` has no meaning. Nothing is expanded: n items have 2 ** n states, and the
+    engine makes a state when it is reached.
 
     Source: R. D. Cameron, "Extending context-free grammars with permutation phrases" (1993).
     """
@@ -185,12 +184,12 @@ class Permutation(Grammar):
         min: int = 0,
         max: int | None = None,
     ) -> None:
-        """Make the term; without ``rest`` there are no further members, without ``separator`` nothing between."""
+        """Make the term; by default there is no ``rest`` and no ``separator``."""
         once = checked_terms(required, "Permutation")
-        least = builtin_max(min, len(once))
-        if min < 0 or (max is not None and max < least):
+        min_count = builtin_max(min, len(once))
+        if min < 0 or (max is not None and max < min_count):
             raise ValueError(
-                f"Permutation: the bounds {min}..{max} leave no number of members; give 0 <= min <= max, and as many "
+                f"Permutation: the bounds {min}..{max} contain no count; give 0 <= min <= max, and as many "
                 f"as are required ({len(once)})"
             )
         set_fields(
@@ -213,7 +212,7 @@ class Permutation(Grammar):
 
 @final
 class Intersection(Grammar):
-    """Strings that belong to every item.  All items must be regular; no items is every text."""
+    """Strings that belong to every item.  All items must be regular; no items is every string."""
 
     __slots__ = ("items",)
     _fields = ("items",)
@@ -229,7 +228,7 @@ class Intersection(Grammar):
 
 @final
 class Complement(Grammar):
-    """The texts (well-formed UTF-8 strings) that do not belong to ``item``, which must be regular."""
+    """The well-formed UTF-8 strings that do not belong to ``item``, which must be regular."""
 
     __slots__ = ("item",)
     _fields = ("item",)
@@ -248,14 +247,14 @@ _assign_choice = vars(Choice)["items"].__set__
 
 
 def sequence_of(items: tuple[Grammar, ...]) -> Grammar:
-    """``Sequence(items)`` of what is known to be terms; front ends make hundreds of thousands of these."""
+    """``Sequence(items)`` without checking the items; front ends make hundreds of thousands of these."""
     node = new_node(Sequence)
     _assign_sequence(node, items)
     return node
 
 
 def choice_of(items: tuple[Grammar, ...]) -> Grammar:
-    """``Choice(items)`` of what is known to be terms."""
+    """``Choice(items)`` without checking the items."""
     node = new_node(Choice)
     _assign_choice(node, items)
     return node
@@ -344,7 +343,7 @@ def intersection(*items: Grammar | str | bytes) -> Grammar:
 
 
 def complement(item: Grammar) -> Grammar:
-    """The texts that do not belong to ``item``."""
+    """The strings that do not belong to ``item``."""
     return Complement(item)
 
 

@@ -1,4 +1,4 @@
-"""Nodes for tokens of a vocabulary and for what JSON and host names need beyond regular languages."""
+"""Nodes for tokens, and for the parts of JSON and host names that are not regular."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LabelKind: TypeAlias = Literal_["a-label", "bidi", "u-label"]
 class SpecialToken(Grammar):
     """One special token of the vocabulary, by its text (``"<|im_end|>"``) or its id.
 
-    It is a symbol of its own: no text ever matches it, and it never matches text.
+    No string matches it, and it matches no string.
 
-    With ``or_text``, a vocabulary that has no special token of that text writes the text instead: what a family of
-    models calls ``<tool_call>`` is a special token of some and plain text of others.
+    With ``or_text``, a vocabulary without a special token of that text writes the text instead: in one family of
+    models, ``<tool_call>`` may be a special token for some and plain text for others.
     """
 
     __slots__ = ("or_text", "token")
@@ -33,7 +33,7 @@ class SpecialToken(Grammar):
 
     def __init__(self, token: str | int, or_text: bool = False) -> None:
         if or_text and not (isinstance(token, str) and token):
-            raise ValueError(f"SpecialToken: only a token that is named by its text has one; found {token!r}")
+            raise ValueError(f"SpecialToken: or_text needs a token named by its text; found {token!r}")
         set_fields(self, token=token, or_text=or_text)
 
     def _own(self) -> object:
@@ -42,19 +42,16 @@ class SpecialToken(Grammar):
 
 @final
 class TokenSet(Grammar):
-    """One token of a set, as a symbol of its own: whatever its bytes are, they are read by nothing else.
+    """One token of a set, whatever its bytes are.
 
-    Unlike a :class:`SpecialToken`, it may be an ordinary token of the vocabulary.  The same token may then be read in
-    two ways, as a symbol here and as text elsewhere; both count.  Text never matches it: what takes bytes one by one
-    has no members with it.
+    Unlike a :class:`SpecialToken`, it may be an ordinary token of the vocabulary.  The same token may then be parsed in
+    two ways, as this symbol and as text. No string matches it: matching byte by byte never succeeds here.
 
-    An EOS token is never among them: EOS is allowed wherever the grammar may end.
+    EOS tokens are excluded: EOS is allowed wherever the grammar may end.
 
     Attributes:
-        tokens: special tokens by text, and ids; a pair of ids is a range, both ends included.  They are kept sorted and
-            merged, the texts first.
-        is_excluded: whether it is any token but these: every id of the vocabulary that stands for text or is a special
-            token.
+        tokens: special tokens by text, and ids; a pair of ids is an inclusive range. Sorted and merged, strings first.
+        is_excluded: match any token but these: every other id with text, and every other special token.
     """
 
     __slots__ = ("is_excluded", "tokens")
@@ -82,8 +79,8 @@ class TokenSet(Grammar):
 class JsonString(Grammar):
     r"""A JSON string literal, quotes included, whose *decoded* text belongs to ``value`` (regular).
 
-    Every spelling that RFC 8259 allows is a member: raw characters, short escapes (``\n``, ``\/`` ...), ``\uXXXX``
-    in either case and surrogate pairs.  Lone surrogates are not, for they decode to no text.
+    Every spelling that RFC 8259 allows is valid: raw characters, short escapes (``\n``, ``\/`` ...), ``\uXXXX`` in
+      either case and surrogate pairs. Lone surrogates are not, since they decode to no text.
     """
 
     __slots__ = ("value",)
@@ -100,17 +97,16 @@ class JsonString(Grammar):
 
 @final
 class Distinct(Grammar):
-    """The JSON arrays and objects of ``item`` in which nothing is repeated.
+    """The JSON arrays and objects of ``item`` without duplicates.
 
-    No two items of the array are equal JSON values (1 equals 1.0, the order of members does not matter), and no object
-    inside, nor the object itself, has one name twice.  Every member of ``item`` must be one JSON array or object,
-    without white space around it, and the text must tell where it begins.
+    No two items of the array are equal JSON values (1 equals 1.0, the order of members does not matter), and no
+    object, inside or outermost, has a name twice. Every string of ``item`` must be one JSON array or object without
+    white space around it, and the position where it begins must be unambiguous.
 
-    With ``is_endless``, the maker promises that the items and names that are required after a complete one can always
-    be ones that are not there yet.  Masks then need no search where nothing can be repeated.
-    With ``is_spare``, the maker promises that at most one item, or one name that may stand elsewhere in its object, is
-    ever required: closing the container is possible from its first item on.  Then masks within a budget need no search
-    either, and it is endless too.
+    With ``is_endless``, the caller promises that the items and names required after a complete one can always be new
+    ones. Masks then need no search where nothing can be repeated. With ``is_spare``, the caller promises that at most
+    one item, or one name that may occur elsewhere in its object, is ever required: the container can be closed from its
+    first item on. Then masks within a budget need no search either; it implies ``is_endless``.
     """
 
     __slots__ = ("is_endless", "is_spare", "item")
@@ -132,20 +128,20 @@ class Distinct(Grammar):
 
 @final
 class Label(Grammar):
-    """The texts of ``item`` that begin with a label of a host name which may stand there.
+    """The strings of ``item`` that begin with a valid label of a host name.
 
-    ``kind`` says which (RFC 5890 to 5893; none with characters that compose with others):
+    ``kind`` selects the rule (RFC 5890 to 5893; no label has composing characters):
 
     * ``"a-label"``: ``xn--``, in any case, and Punycode, up to the first byte that is no letter, digit or hyphen.  It
       has no right-to-left characters.
-    * ``"bidi"``: the same that obeys the rule for names with right-to-left characters.
+    * ``"bidi"``: the same, by the rule for names with right-to-left characters.
     * ``"u-label"``: letters that take two bytes each.  Each of its prefixes takes at most 63 octets as an A-label.
 
-    The members of ``item`` must be all such texts of up to 59 characters (from 1 after ``xn--``), valid or not, then
-    one byte of another kind; letters are the left-to-right ones of Greek (U+0380 to U+03FF) or of Cyrillic (U+0400 to
-    U+04FF).  All of this may also be written in escapes of JSON by code point.  The text must tell where members begin,
-    and wherever a label is possible, something else must be that takes fewer bytes.
-    Where tokens do not spell every text of ASCII, there are no labels.
+    ``item`` must match all such strings of up to 59 characters (from 1 after ``xn--``), valid or not, then one byte of
+    another kind. Letters are the left-to-right ones of Greek (U+0380 to U+03FF) or of Cyrillic (U+0400 to U+04FF).
+    Characters may also be written as JSON escapes by code point. The position where ``item`` begins must be
+    unambiguous, and wherever a label is possible, a shorter alternative must be.
+    If the tokens do not spell every ASCII string, no label is allowed.
     """
 
     __slots__ = ("item", "kind")

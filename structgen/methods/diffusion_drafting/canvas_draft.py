@@ -71,7 +71,7 @@ class DraftProposal(Protocol):
 
 
 def given_canvas(distribution: MeanField, canvas: Canvas) -> MeanField:
-    """Return what a pass says of a canvas of which more slots are fixed than when it was asked about."""
+    """Return the logits of a pass for a canvas with more fixed slots than at the pass."""
     rows = distribution.row_of[np.flatnonzero(canvas == FREE)]
     return MeanField(canvas, distribution.slot_logits.take(rows), temperature=distribution.temperature)
 

@@ -216,7 +216,7 @@ def _vocabulary_error(model: LanguageModel, target: Vocabulary, draft: Vocabular
     return VocabularyError(
         f"draft model {model.name!r}",
         "its vocabulary is not the target's",
-        evidence=f"{draft.size} and {target.size} tokens, of which {same} have the same id and bytes",
+        evidence=f"{draft.size} and {target.size} tokens, and {same} of them have the same id and bytes",
         remedy="draft with a model of the same family, or through its text: DraftModel(..., bridge=ExactStringMatch())",
     )
 

@@ -34,7 +34,7 @@ _PRIOR: Final = 1.0
 
 @final
 class ExitRates:
-    """Rates of acceptance by exit, of which later positions weigh more.
+    """Rates of acceptance by exit; later positions weigh more.
 
     Source: Entezari Zarch et al. 2025, DEL (arXiv 2504.05598): tokens per layer.  There the head costs
     nothing; here it counts as ``head`` layers, and drafting nothing is a choice as well.

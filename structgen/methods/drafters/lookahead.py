@@ -63,7 +63,7 @@ class PhrasePool:
         return sum(map(len, list(self._phrases.values())))
 
     def add(self, vocabulary: Vocabulary, phrases: Iterable[Sequence[int]]) -> None:
-        """Add phrases, the last of which counts as the latest; those of a single token are left out."""
+        """Add phrases; the last counts as the latest; those of a single token are left out."""
         with self._lock:
             for phrase in phrases:
                 added = tuple(phrase[: self.length])

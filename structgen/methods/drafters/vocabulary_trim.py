@@ -34,7 +34,7 @@ _CONTINUATIONS: Final = range(0x80, 0xC0)
 
 
 def byte_alphabet(grammar: Grammar) -> frozenset[int]:
-    """Return bytes of which every member of the grammar is made.
+    """Return the bytes that strings of the grammar are made of.
 
     A byte that is missing is in no member.  One that is there need not be in any: what is excluded by intersections,
     by rules that are never reached, or by what stands beside it, is not looked at.  Of characters beyond ASCII, every
@@ -80,7 +80,7 @@ _CACHE: Final[WeakKeyDictionary[Constraint, NDArray[np.intp]]] = WeakKeyDictiona
 
 
 def reachable_tokens(constraint: Constraint) -> NDArray[np.intp]:
-    """Return ids of which no other one is ever allowed, ascending; the array is shared, not to be written to.
+    """Return the ids that are ever allowed, ascending; the array is shared: do not write to it.
 
     Sound, not complete: the stop, the special tokens that the grammar names, and all tokens made of bytes that its
     terms can hold (``byte_alphabet``).  So a grammar of digits and punctuation leaves a few hundred of 49k tokens,

@@ -139,7 +139,7 @@ def _possible(frame: Frame, language: OpenLanguage, chosen: Sequence[int]) -> It
 def _best_length(
     rated: Sequence[tuple[float, int]], lengths: Lengths, sampler: CanvasSampler, generator: np.random.Generator
 ) -> int:
-    """The index of one of several lengths, of which ``log Z`` and the number of free slots are given."""
+    """The index of one of several lengths; ``log Z`` and the number of free slots are given."""
     log_z = np.array([log_z for log_z, _ in rated])
     if lengths == "rate":
         slots = np.array([slots for _, slots in rated])

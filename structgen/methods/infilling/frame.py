@@ -148,7 +148,7 @@ class FilledHole:
 @final
 @dataclass(frozen=True)
 class InfillResult:
-    """A text whose holes are filled; it is a member of the grammar.
+    """A text whose holes are filled; it is a string of the grammar.
 
     Attributes:
         data: the whole text as bytes.

@@ -59,7 +59,7 @@ def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is
     chat: bool = False,
     limits: Limits | None = None,
 ) -> InfillResult:
-    """Fill the holes of a text so that the whole is a member of a grammar.
+    """Fill the holes of a text so that the whole is a string of a grammar.
 
     Before anything is written, and after each token, it is known that the rest can be completed with the tokens that
     every hole has left: the result is a member, whatever the model says, and no token is blocked with which it could
@@ -96,7 +96,7 @@ def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is
         LimitExceeded: a bound of ``limits`` was reached.
         ModelError: the prompt cannot be encoded.
 
-    Complexity: two questions to the language for each token that a left to right model writes, of which one costs
+    Complexity: two questions to the language for each token that a left to right model writes; one costs
         O(slots x edges of the automaton over tokens) for a regular grammar; see ``network_open`` for others.  On a
         canvas the cost of ``generate``, and for the choice of lengths a forward pass for each length of each hole.
     """
@@ -160,7 +160,7 @@ def _check_completable(frame: Frame, language: OpenLanguage) -> None:
     texts = [language.vocabulary.decode(text).decode("utf-8", "replace") for text in frame.texts]
     raise GenerationError(
         "infill",
-        "the holes cannot be filled so that the text is a member of the grammar",
+        "the holes cannot be filled so that the text is a string of the grammar",
         evidence=f"the fixed texts are {texts!r:.200}, the holes take {', '.join(map(str, frame.holes))} tokens",
         remedy="give the holes more tokens, or check the fixed texts with structgen explain",
     )
@@ -189,7 +189,9 @@ _LANGUAGES: Final[WeakKeyDictionary[Constraint, OpenLanguage]] = WeakKeyDictiona
 
 
 def open_language(constraint: Constraint) -> OpenLanguage:
-    """Return the canvases with open slots that spell a member of a constraint; made once for each constraint.
+    """Return the canvases with open slots that spell a string of the grammar of a constraint.
+
+    Made once for each constraint.
 
     Raises:
         GrammarError: the grammar has values that must differ, or labels that must decode.

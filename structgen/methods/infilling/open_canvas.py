@@ -101,14 +101,14 @@ OPEN: Final = -2
 
 
 class OpenLanguage(Protocol):
-    """Which canvases with open slots spell a member of a language, EOS never among their tokens."""
+    """Which canvases with open slots spell a string of a grammar, EOS never among their tokens."""
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The tokens of the slots."""
 
     def completable(self, canvas: Canvas, /, *, at: int | None = None) -> bool:
-        """Whether the open slots can be given a token or left empty so that the canvas spells a member.
+        """Whether the open slots can be given a token or left empty so that the canvas spells a string of the grammar.
 
         Args:
             canvas: with token ids, ``OPEN``, and ``FREE`` in slots that must be given a token.

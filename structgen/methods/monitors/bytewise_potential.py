@@ -44,7 +44,7 @@ class BytewisePotential(Potential, Generic[StateT]):
 
     @abstractmethod
     def _begin(self) -> StateT | None:
-        """The state of an output of which nothing is written."""
+        """The state of an empty output."""
 
     @abstractmethod
     def _read(self, state: StateT, data: bytes, start: int) -> StateT | None:

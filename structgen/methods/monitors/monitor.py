@@ -97,7 +97,7 @@ class LazyAutomaton:
         pattern: in Python's dialect.
 
     Attributes:
-        start: the state of which nothing has been read.
+        start: the state before any input.
 
     Raises:
         GrammarError: the pattern is wrong, or not a regular one.
@@ -331,7 +331,7 @@ def monitor(trigger: Trigger, provider: Provider, *, identifier: str = r"\w+", n
     that is a whole one.  The identifier and the character after it must be UTF-8.
 
     ``prefix`` is minus infinity where nothing that begins so can be allowed.  Elsewhere something can be, namely the
-    identifier's rest and then the end, if the grammar allows that; but for a character of which some bytes are
+    identifier's rest and then the end, if the grammar allows that; but for a character with some bytes
     missing, where what its end triggers is not known yet.
 
     Args:

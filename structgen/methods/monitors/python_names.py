@@ -50,7 +50,7 @@ def python_attributes(
         project: the folder that imports are resolved in.
         before: the code that stands before the output in its file.
         path: where that file is or would be, for imports that are relative to it.
-        unknown: what becomes of a receiver of which jedi knows nothing, as a parameter without annotation: its dot is
+        unknown: the rule for a receiver that jedi does not know, as a parameter without annotation: its dot is
             blocked, or anything may follow.
         environment: the Python whose installed packages the code sees; by default the one that runs this.
 

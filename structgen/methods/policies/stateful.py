@@ -273,7 +273,7 @@ class SettledFilter(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Commits the slots of which a trained filter says that their top token is final, and always the surest one.
+    """Commits the slots whose top token is final by a trained filter, and always the surest one.
 
     A slot is left free where the completion holds another token than the top one of its marginal: of that token the
     filter has said nothing.  Once the end of the member is committed the rest of the canvas is EOS at no cost.

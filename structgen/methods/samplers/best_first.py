@@ -238,7 +238,7 @@ class ExactBest:
 
     A prefix is never less probable than what it leads to, so an output that comes up before every prefix that is
     left is the most probable of those that are left.  What cannot be completed within the budget is never looked at.
-    Only languages that are small, or of which the model is sure, are searched through: the work grows with the number
+    Only small languages, or languages with few probable strings, are searched through: the work grows with the number
     of prefixes that are as probable as the output.
 
     ``Sample.score`` is the log-probability of an output under the model, with the potentials' score; so is its weight.

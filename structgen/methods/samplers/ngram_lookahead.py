@@ -199,7 +199,7 @@ class Expectation:
         return self._values[state, context, horizon]
 
     def _layers(self, state: int, context: bytes, horizon: int) -> list[list[tuple[int, bytes]]]:
-        """States with contexts, by their distance, of which the value is not known."""
+        """States with contexts, by their distance, whose value is not known."""
         layers = [[(state, context)]]
         while len(layers) <= horizon:
             reached: dict[tuple[int, bytes], None] = {}

@@ -79,7 +79,7 @@ class PrefixTrie:
     It belongs to one problem: a model, a prompt, a constraint, potentials and ``max_tokens``.  The first call binds it.
     What it takes up is bounded: no nodes are added where there are ``max_nodes``, and of the distributions after
       prefixes,
-    those of which nobody asked for long are forgotten beyond ``max_bytes``, and asked of the model again.  Neither
+    those that were not used for long are forgotten beyond ``max_bytes``, and asked of the model again.  Neither
     makes anything wrong that it says.
 
     Attributes:

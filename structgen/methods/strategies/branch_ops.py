@@ -121,7 +121,7 @@ class Boundary:
             raise ValueError(f"Boundary: most must be an integer of at least 1; found {self.most!r}")
 
     def ends(self, branch: Branch, written: int) -> bool:
-        """Whether a piece ends after ``branch``, of which ``written`` tokens, at least one, belong to the piece."""
+        """Whether a piece ends after ``branch``; its last ``written`` tokens, at least one, belong to the piece."""
         if branch.finish_reason is not None or written >= self.most:
             return True
         return self._is_marked(branch) or (self.forced and bool(branch.matcher.forced_bytes()))
@@ -209,7 +209,7 @@ class Rollout:
 
     @classmethod
     def of(cls, branch: Branch, count: int = 1, origin: int = 0) -> Self:
-        """Continuations of which nothing is written."""
+        """Continuations without tokens."""
         return cls(branch, count, total(branch), len(branch.hypothesis.data), 0, origin)
 
     @property

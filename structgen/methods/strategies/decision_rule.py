@@ -149,7 +149,7 @@ class NearestMean:
 @final
 @dataclass(frozen=True, slots=True)
 class FBeta:
-    """A set of labels, of which one is right, with the highest expected F-beta.
+    """The set of labels with the highest expected F-beta, where one label is right.
 
     ``F = (1 + beta^2) [the label is in the set] / (beta^2 + size of the set)``.  For each size the most probable labels
     are best, so as many sets as there are labels are compared.

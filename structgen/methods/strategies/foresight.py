@@ -1,4 +1,4 @@
-"""Search by steps of which each is judged by what seems to follow from it.
+"""Search by steps; rollouts judge each step.
 
 Source: F. Xu et al., "phi-Decoding: Adaptive Foresight Sampling for Balanced Inference-Time Exploration and
 Exploitation" (ACL 2025, arXiv 2503.13288).  Different from there: steps end at boundaries of the grammar, equal steps

@@ -70,7 +70,7 @@ class Policy(ABC):
 @final
 @dataclass(frozen=True, slots=True)
 class UCB(Policy):
-    """The arm of which the most can be hoped: its mean reward and a margin that shrinks as it is played.
+    """The arm with the highest upper bound: its mean reward and a margin that shrinks as it is played.
 
     The margin is ``width * sqrt(min(1/4, V) * ln(t) / n)`` after ``n`` of ``t`` plays, where ``V`` bounds the variance
     from above as in UCB1-Tuned: P. Auer, N. Cesa-Bianchi, P. Fischer (2002), "Finite-time Analysis of the Multiarmed

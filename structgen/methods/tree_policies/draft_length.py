@@ -76,7 +76,7 @@ class Survival:
         return right, nodes
 
     def learn(self, outcome: DraftOutcome) -> None:
-        """Count a draft of which it is known what became of it; one without nodes is right at no depth."""
+        """Count a draft with a known result; one without nodes is right at no depth."""
         tree = outcome.tree
         at = draft_depths(tree)
         right = max((at[node] for node in taken_nodes(tree, outcome.came)), default=0)

@@ -37,7 +37,7 @@ def taken_nodes(tree: DraftTree, came: Sequence[int]) -> list[int]:
 def visited_siblings(tree: DraftTree, came: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int | None]]:
     """Each group of siblings after what was taken, and which of them was taken next; None for none of them.
 
-    Siblings that were forced are nobody's draft tokens and left out, as are those of which it is not known yet.
+    Siblings that were forced are nobody's draft tokens and left out, as are those without a result.
     """
     nodes = taken_nodes(tree, came)
     for position, parent in enumerate((ROOT, *nodes)):
@@ -104,7 +104,7 @@ class PendingDrafts:
         self._open.append((start, tree, kind))
 
     def settled(self, context: Context) -> list[DraftOutcome]:
-        """Return the drafts of which all is known, and forget them, as those after tokens that were taken back."""
+        """Return the drafts whose results are known, and forget them, as those after tokens that were taken back."""
         tokens = context.tokens
         found: list[DraftOutcome] = []
         left: list[tuple[int, DraftTree, int]] = []

@@ -165,7 +165,7 @@ class Sequoia(Shape):
 
 
 def optimal_form(rates: Sequence[float], size: int, depth: int | None = None) -> OptimalForm:
-    """Return the tree of up to ``size`` nodes of which the most are taken on average.
+    """Return the tree of up to ``size`` nodes with the most accepted nodes on average.
 
     A node is taken with the product of ``rates`` on its way: ``rates[r]`` for the child of rank ``r``, which has all
     children of lower rank for siblings.

@@ -6,7 +6,7 @@ accepted with probability ``1 - (1 - beta)**k``, and where none is, the token is
 
     p - min(p / rho, q) (1 - (1 - beta)**k) / beta,
 
-which is nowhere negative where ``1 - (1 - beta)**k <= rho beta``.  The least ``rho`` of which that is true accepts
+which is nowhere negative where ``1 - (1 - beta)**k <= rho beta``.  The smallest such ``rho`` accepts
 drafts with at least ``1 - 1/e`` times the probability of the best transport from drafts to tokens.
 
 Relaxed acceptance accepts a draft if a criterion lets it pass, or else by recursive rejection: the output has another

@@ -30,7 +30,7 @@ _FLATTEST: Final = 1e-30
 """The scale that all smaller ones count as: it leaves no difference, and is a number in float32."""
 
 _CELLS: Final = 1 << 24
-"""Logits of which float32 copies are made at a time."""
+"""Logits that are copied to float32 at a time."""
 
 
 @final

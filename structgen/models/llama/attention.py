@@ -130,7 +130,7 @@ class _SingleAttention:
         self._new_keys[layer].copy_(keys.transpose(0, 1))
         self._new_values[layer].copy_(values.transpose(0, 1))
         if self._visible is None:
-            # The heads that share keys stand for as many positions, all of which see everything.
+            # The heads that share keys stand for as many positions; all see everything.
             shape = self._shape
             grouped = queries.view(1, shape.key_value_heads, -1, shape.head_width)
             return F.scaled_dot_product_attention(grouped, self._keys[layer], self._values[layer]).view(1, -1)

@@ -197,7 +197,7 @@ class LlamaSkippingSession:
             raise GenerationError(
                 f"model {self._session.model.name!r}",
                 f"a draft cannot be cut to {length} tokens",
-                evidence=f"it holds {self.length}, of which {self._start} belong to the session",
+                evidence=f"it holds {self.length}, and {self._start} of them belong to the session",
             )
         self._drafted = length - self._start
 

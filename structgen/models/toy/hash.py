@@ -289,7 +289,7 @@ def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class HashDiffusion:
     """A deterministic diffusion model.
 
-    The logits of a slot are noise, uniform on ``[-3, 3)``, of which a share of ``1 - context`` is a hash of the prompt
+    The logits of a slot are noise, uniform on ``[-3, 3)``; a share of ``1 - context`` is a hash of the prompt
     and the slot's position, and a share of ``context`` a hash of these and of all other fixed slots with their
     positions.  A wish adds 16.
 

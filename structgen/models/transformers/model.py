@@ -99,7 +99,7 @@ def own_entries(cache: DynamicCache) -> None:
 def takes_trees(model: TransformersModel) -> bool:
     """Whether a model's answers for a tree are those for its paths; three short passes where that is not plain.
 
-    It takes an attention that uses a mask of any form, and a cache of which any entries can be kept: no fused kernels
+    It takes an attention that uses a mask of any form, and a cache that can keep any entries: no fused kernels
     for causal attention only, no recurrent states, no windows that are shorter than the context, no biases that are
     made from the order of the tokens.  What an architecture makes of mask and positions is nowhere declared, so those
     that may be fit are tried out.

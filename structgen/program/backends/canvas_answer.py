@@ -352,7 +352,7 @@ class _PromptedModel:
 def _grammar_of(answer: Answer) -> Grammar:
     """The grammar that an answer is filled in by; JSON without white space between values.
 
-    Where tokens are written one by one, forced white space costs nothing.  On a canvas it takes slots, each of which
+    Where tokens are written one by one, forced white space costs nothing.  On a canvas it takes slots; each
     runs in each pass, and white space that the model may choose multiplies the states of the automaton: 2,470 states
     become 7,630 for a record of five fields, and every posterior is computed over them.
     """

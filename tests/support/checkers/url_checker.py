@@ -14,7 +14,7 @@ from checked_language import Language, problem_of
 def parse(text: str) -> dict[str, str]:
     if text.endswith("\n"):  # its regular expression ends in $, which looks past a line feed
         raise ValueError("a line feed at the end")
-    # Letters of a grammar in ABNF stand for both cases (RFC 5234, 2.3), of which the package knows one here.
+    # Letters of a grammar in ABNF stand for both cases (RFC 5234, 2.3); the package knows one here.
     return rfc3987.parse(text.replace("//[V", "//[v").replace("@[V", "@[v"), rule="URI")
 
 

@@ -29,7 +29,7 @@ PROMPTS: Final = tuple(
     for at, name in enumerate(_PEOPLE)
     for text in _TEXTS
 )
-"""Fifty texts, some of which spell what may be asked for."""
+"""Fifty texts; some spell what may be asked for."""
 
 GRAMMARS: Final[dict[str, Grammar]] = {
     "record": json_schema(

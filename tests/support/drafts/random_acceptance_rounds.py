@@ -41,7 +41,7 @@ def state_of(kind: int = 0) -> DraftState:
 @final
 @dataclass(frozen=True, eq=False)
 class Lucky(Drafter, Drafting):
-    """Draft tokens a chain of which each token is right with a probability that depends on the kind of position.
+    """Drafts a chain; each token is right with a probability that depends on the kind of position.
 
     Attributes:
         title: its name.

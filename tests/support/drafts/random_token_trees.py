@@ -18,17 +18,17 @@ def masks_along(matcher: Matcher, token_ids: list[int], parents: list[int]) -> t
     """
     words = (matcher.constraint.vocabulary.size + 31) // 32
     masks = np.zeros((1 + len(token_ids), words), dtype=np.int32)
-    behind: list[Matcher | None] = []
+    following: list[Matcher | None] = []
     matcher.fork().fill_mask(masks, 0)
     for node, (token, parent) in enumerate(zip(token_ids, parents, strict=True)):
-        before = matcher if parent < 0 else behind[parent]
+        before = matcher if parent < 0 else following[parent]
         after = None if before is None else before.fork()
         if after is not None and after.accept(token):
             after.fill_mask(masks, 1 + node)
         else:
             after = None
-        behind.append(after)
-    return [after is not None for after in behind], masks
+        following.append(after)
+    return [after is not None for after in following], masks
 
 
 def random_tree(matcher: Matcher, rng: random.Random, size: int) -> tuple[list[int], list[int]]:
@@ -37,10 +37,10 @@ def random_tree(matcher: Matcher, rng: random.Random, size: int) -> tuple[list[i
     row = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
     tokens: list[int] = []
     parents: list[int] = []
-    behind: list[Matcher | None] = []
+    following: list[Matcher | None] = []
     for node in range(size):
         parent = node - 1 if rng.random() < 0.6 else rng.randrange(-1, node)
-        before = matcher if parent < 0 else behind[parent]
+        before = matcher if parent < 0 else following[parent]
         token = rng.randrange(vocabulary.size)
         if before is not None and rng.random() < 0.85:
             before.fill_mask(row)
@@ -50,7 +50,7 @@ def random_tree(matcher: Matcher, rng: random.Random, size: int) -> tuple[list[i
             elif allowed.size:
                 token = int(allowed[rng.randrange(allowed.size)])
         after = None if before is None else before.fork()
-        behind.append(after if after is not None and after.accept(token) else None)
+        following.append(after if after is not None and after.accept(token) else None)
         tokens.append(token)
         parents.append(parent)
     return tokens, parents

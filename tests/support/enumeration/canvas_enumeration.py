@@ -25,7 +25,7 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Runs:
-    """An automaton whose edges are tokens, several of which may join the same states; state 0 is the start.
+    """An automaton whose edges are tokens; several may join the same states; state 0 is the start.
 
     Attributes:
         moves: (source, target, token); one that is listed twice counts twice.
@@ -61,7 +61,7 @@ class Runs:
         return self.count(tokens[:length]) if all(token in self.eos for token in tokens[length:]) else 0
 
     def fillings(self, canvas: Sequence[int]) -> Iterator[Tokens]:
-        """Every canvas without free slots that agrees with this one and spells a member."""
+        """Every canvas without free slots that agrees with this one and spells a string of the grammar."""
         for tokens in product(*(range(self.size) if held == FREE else [held] for held in canvas)):
             if self.count_canvas(tokens):
                 yield tokens

@@ -1,4 +1,7 @@
-"""Canvases of a grammar, by going through every way to fill them; Earley's algorithm says what spells a member."""
+"""Canvases of a grammar, by going through every way to fill them.
+
+Earley's algorithm says what spells a string of the grammar.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ GRAMMARS: dict[str, tuple[str, tuple[bytes, ...]]] = {
     "json across values": (_JSON, (b"[1", b"]]", b"]", b",1", b"},{a", b":", b"1}")),
     "ambiguous": ('start: e\ne: e "+" e | "1"', (b"1", b"+", b"+1", b"1+1")),
 }
-"""Grammars that recur, each with tokens, most of which lie across the ends of rules."""
+"""Grammars that recur, each with tokens; most lie across the ends of rules."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Text:
         return next((at for at, token in enumerate(canvas) if token == self.eos), len(canvas))
 
     def fillings(self, canvas: Sequence[int]) -> Iterator[Tokens]:
-        """Every canvas without free slots that agrees with this one and spells a member."""
+        """Every canvas without free slots that agrees with this one and spells a string of the grammar."""
         for tokens in product(*(range(self.size) if held == FREE else [held] for held in canvas)):
             length = self.length(tokens)
             is_ended = all(token == self.eos for token in tokens[length:])

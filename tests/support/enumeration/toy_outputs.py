@@ -115,7 +115,7 @@ class Toy:
 
     @cached_property
     def words(self) -> set[Output]:
-        """Sequences of at most ``max_tokens`` tokens that spell a member."""
+        """Sequences of at most ``max_tokens`` tokens that spell a string of the grammar."""
         tokens = [token for token in range(self.vocabulary.size) if self.vocabulary.tokens[token]]
         words: set[Output] = set()
         pending: list[Output] = [()]

@@ -1,6 +1,6 @@
 """Makes kernels/native/label_characters.h: ``python tests/support/grammars/label_characters.py``.
 
-The table holds the characters beyond ASCII of which the labels under ``xn--`` are judged natively, so that neither the
+The table holds the characters beyond ASCII that are judged natively in labels under ``xn--``, so that neither the
 Python nor its Unicode version decides what a matcher allows.
 """
 

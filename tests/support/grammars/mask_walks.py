@@ -17,7 +17,7 @@ Pick: TypeAlias = Callable[[np.ndarray, Vocabulary, random.Random], int]
 
 
 def walk(constraint: Constraint, rng: random.Random, spare: int, pick: Pick | None = None) -> bytes:
-    """Take random allowed tokens until EOS, within ``spare`` tokens over the shortest member; return the text.
+    """Take random allowed tokens until EOS, within ``spare`` tokens over the shortest string; return the text.
 
     Which of the allowed tokens is taken, ``pick`` says; without it, :func:`drawn` does.
     """

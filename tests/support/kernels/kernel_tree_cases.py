@@ -101,7 +101,7 @@ class Case:
 def random_case(
     seed: int, size: int, requests: int, *, replaced: bool, dtype: torch.dtype = torch.float32, flat: bool = False
 ) -> Case:
-    """Trees of which some positions are drawn from a distribution near the target's, some chosen, some greedy.
+    """Trees; some positions are sampled from a distribution near the target's, some chosen, some greedy.
 
     With ``flat`` there are six children of each root and no others, all drawn from a distribution far from the
     target's.

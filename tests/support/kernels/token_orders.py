@@ -18,7 +18,7 @@ __all__ = ["TokenOrders"]
 
 @final
 class TokenOrders:
-    """Orders of all rows, of which the first ``count`` tokens are found in one step and copied together.
+    """Orders of all rows; the first ``count`` tokens are found in one step and copied together.
 
     What ``row`` returns is what ``OrderedWithoutReplacement`` reads.  Rows that need more tokens get the
     next ``count``, each for itself.  Bytes: ``16 * count + 12`` a row, 1 KiB for 64 tokens, where a row of 131,072

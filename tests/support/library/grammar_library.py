@@ -61,7 +61,7 @@ class Folder:
         return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
 
     def read(self, text: str) -> int:
-        """How many bytes of the text begin a member."""
+        """How many bytes of the text begin a string of the grammar."""
         return self.constraint.matcher().accept_bytes(text.encode())
 
 

@@ -166,7 +166,7 @@ class Outcome:
         self.found: dict[str, Any] = {"bytes": size, "seconds": 0.0}
 
     def of(self, name: str, action: Callable[..., Any], *arguments: Any) -> Any:
-        """Call ``action``; note its CPU time and its error, of which the answer is None."""
+        """Call ``action``; note its CPU time and its error; the answer is None."""
         from structgen.errors import StructgenError
 
         begun = time.process_time()

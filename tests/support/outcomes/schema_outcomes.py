@@ -1,7 +1,7 @@
 """What becomes of schemas whose instances are known to be valid or not: real ones, and those of the official suite.
 
 An instance is written in several ways (``json_spellings``), with its members in the order in which the schema
-declares them and as it stands.  Every text of a valid instance must be a member of the language in one of these orders,
+declares them and as it stands.  Every text of a valid instance must be a string of the grammar in one of these orders,
 no text of an invalid one may be in any.
 
 The suite speaks of values, so it is judged a second time (``ANYHOW``) under the policy that allows every spelling of a

@@ -39,7 +39,7 @@ class Case(NamedTuple):
         kind: the annotation.
         values: what its texts are read as.
         misses: texts that are no JSON of any value.
-        is_walked: random members of the grammar are read too; not where validation asks for more than a schema says.
+        is_walked: random strings of the grammar are read too; not where validation asks for more than a schema says.
     """
 
     kind: Any

@@ -14,7 +14,7 @@ WORDS = 12_000
 
 
 def some_words() -> list[bytes]:
-    """Words of a few letters, of which many begin alike."""
+    """Words of a few letters; many begin alike."""
     chosen = random.Random(7)
     return sorted({bytes(chosen.choices(b"abcdefgh", k=chosen.randint(3, 7))) for _ in range(WORDS)})
 

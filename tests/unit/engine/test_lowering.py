@@ -70,7 +70,7 @@ def test_the_shortest_member_of_an_intersection_is_found(first: str, second: str
 
 
 def test_the_search_goes_straight_to_a_member() -> None:
-    """Sixty states are explored, not all that are nearer than the shortest member."""
+    """Sixty states are explored, not all that are nearer than the shortest string."""
     grammar = Intersection((regex("[0-9a-z]{40}"), regex("([0-9]{4}|[a-z]{2}){1,}"), regex(".*x")))
     assert compile(grammar, VOCABULARY, limits=Limits(regular_states=60)).shortest_bytes == 40
 

@@ -14,7 +14,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"enum": [True, False]}}, "addit
 
 
 def test_lengths_in_bytes_and_tokens() -> None:
-    """The shortest member in tokens uses long tokens, the longest single bytes."""
+    """The shortest string in tokens uses long tokens, the longest single bytes."""
     report = compile(regex("ab{3,4}"), Vocabulary([b"", b"abb", *BYTES], eos=[0])).report
     assert (report.shortest_bytes, report.shortest_tokens) == (4, 2)
     assert (report.longest_bytes.at_most, report.longest_tokens.at_most) == (5, 5)

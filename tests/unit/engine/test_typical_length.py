@@ -92,7 +92,7 @@ def test_many_rules_are_solved_by_iteration() -> None:
 
 
 def test_real_descriptions() -> None:
-    """A front end's description has a typical length between its shortest and its longest member."""
+    """A front end's description has a typical length between its shortest and its longest string."""
     date = lark('start: /[0-9]{4}/ "-" /[0-9]{2}/')
     assert typical_length(date) == 7
     schema = json_schema(

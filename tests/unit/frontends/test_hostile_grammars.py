@@ -31,7 +31,7 @@ PLACELESS = (
     "it matches no string",
     "no text is divided",
     "no text belongs",
-    "no member has",
+    "no string has",
     "indentation and the contextual lexer",
     "a JSON Schema has no",
     "there is no special token",

@@ -175,7 +175,7 @@ def test_likely_mistakes(mistake: Callable[[], object], remedy: str) -> None:
 
 def test_a_part_cannot_stand_fewer_times_than_never() -> None:
     """The count of ``*``."""
-    with pytest.raises(ValueError, match="cannot stand -1 times"):
+    with pytest.raises(ValueError, match="cannot be repeated -1 times"):
         A * -1
 
 

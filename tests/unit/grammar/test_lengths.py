@@ -1,4 +1,4 @@
-"""The longest member of a grammar, against all members of small grammars and known lengths of larger ones."""
+"""The longest string of a grammar, against all members of small grammars and known lengths of larger ones."""
 
 from __future__ import annotations
 

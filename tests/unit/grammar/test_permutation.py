@@ -50,7 +50,7 @@ def test_further_members_and_bounds() -> None:
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (3, 2), (-1, None)])
 def test_bounds_without_any_number_are_refused(low: int, high: int | None) -> None:
     """So are bounds below the number of required items."""
-    with pytest.raises(ValueError, match="leave no number of members"):
+    with pytest.raises(ValueError, match="contain no count"):
         Permutation([A, B], [C], None, D, low, high)
 
 

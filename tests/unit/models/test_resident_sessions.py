@@ -57,7 +57,7 @@ def test_sessions_say_where_their_logits_are(models: tuple[Any, Any]) -> None:
 
 
 def test_the_same_rows(models: tuple[Any, Any]) -> None:
-    """After the last token, after each, and after a tree, of which a path is kept; arrays are there as ever."""
+    """After the last token, after each, and after a tree; a path is kept; arrays are there as ever."""
     plain, resident = (model.start() for model in models)
     np.testing.assert_allclose(resident.extend_resident(IDS).host(0), plain.extend(IDS), atol=CLOSE)
     found, expected = resident.extend_resident([7, 8], all_positions=True), plain.extend_all([7, 8])
@@ -116,7 +116,7 @@ def test_outputs_are_those_of_the_host(models: tuple[Any, Any], sampler: Any, dr
 
 
 def test_other_numbers(network: Any, tokenizer: Any, tiny_folder: Path) -> None:
-    """In bfloat16 many logits are equal, of which the first is taken; the logits stay in it where they are asked."""
+    """In bfloat16 many logits are equal; the first is taken; the logits stay in it where they are asked."""
     half = transformers.AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.bfloat16)
     pair = from_transformers(half, tokenizer), from_transformers(half, tokenizer, resident=True)
     for sampler in (Greedy(), Multinomial(top_k=3)):

@@ -237,7 +237,7 @@ def never() -> Annotated[str, sg.regex("[0-7]"), AfterValidator(nothing)]:  # ty
 
 
 def test_refused_values_do_not_come_again() -> None:
-    """Eight values, of which only the last passes: with eight tries it is always found."""
+    """Eight values; only the last passes: with eight tries it is always found."""
     for seed in range(8):
         run = lucky.run(model=model(seed=seed), sampler=sg.diffusion.Posterior(), seed=seed)
         tried = [each.text for each in run.outcomes[0].violations]

@@ -161,7 +161,7 @@ def chain_label_masses_kernel(
 ):
     """One program a slot of a canvas."""
     number = tl.program_id(0).to(tl.int64)
-    before = number + number // slots  # of the rows of messages, of which a canvas has one more than slots
+    before = number + number // slots  # of the rows of messages; a canvas has one more than slots
     reduce_groups(
         forward_ptr + before * states,
         backward_ptr + (before + 1) * states,

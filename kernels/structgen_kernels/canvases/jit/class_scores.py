@@ -9,7 +9,7 @@ DEEPEST = tl.constexpr(-100.0)
 
 @triton.jit
 def _joined(first_a, max_a, sum_a, first_b, max_b, sum_b):
-    """Two stretches of groups as one, of which only the last segment is told."""
+    """Two stretches of groups as one; only the last segment is told."""
     is_new = first_b != 0
     return first_a | first_b, tl.where(is_new, max_b, tl.maximum(max_a, max_b)), tl.where(is_new, sum_b, sum_a + sum_b)
 

@@ -1,4 +1,4 @@
-"""Kernels of ``structgen_kernels.charts.boolean_products``, and the row of a product, of which charts are made too."""
+"""Kernels of ``structgen_kernels.charts.boolean_products``, and the row of a product; charts are made too."""
 
 import triton
 import triton.language as tl

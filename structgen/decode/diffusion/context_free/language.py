@@ -46,7 +46,7 @@ MAX_SAMPLES: Final = 10_000
 
 @final
 class ContextFreeLanguage:
-    """The canvases that spell a member of any grammar, EOS tail included; immutable.
+    """The canvases that spell a string of the grammar of any grammar, EOS tail included; immutable.
 
     What is completable, which tokens each slot may hold, the most probable completion and draws are exact for every
     grammar.  Masses and marginals are sums over the *ways* in which the network of the grammar reads a canvas, and so
@@ -66,7 +66,7 @@ class ContextFreeLanguage:
 
     Attributes:
         vocabulary: of the slots.
-        shortest: how many slots the shortest member takes.
+        shortest: how many slots the shortest string takes.
         is_unambiguous: every canvas has one way at most.
 
     Raises:
@@ -154,7 +154,7 @@ class ContextFreeLanguage:
         single = (allowed @ self.sizes == 1) & (canvas == FREE)
         for slot in np.flatnonzero(single).tolist():
             filled[slot] = np.flatnonzero(self.class_of == allowed[slot].argmax())[0]
-        last = int(np.flatnonzero(ends)[-1])  # where the longest member ends; an EOS, which there is, follows it
+        last = int(np.flatnonzero(ends)[-1])  # where the longest string ends; an EOS, which there is, follows it
         filled[last + 1 :] = np.where(canvas[last + 1 :] == FREE, (*self.vocabulary.eos, FREE)[0], canvas[last + 1 :])
         return filled
 
@@ -409,7 +409,7 @@ class ContextFreePosterior(ClassPosterior):
         if not np.isfinite(total):
             raise GenerationError(
                 "diffusion decoding",
-                "no completion of the canvas spells a member of the grammar",
+                "no completion of the canvas spells a string of the grammar",
                 evidence=f"{self.distribution.slots} slots, {len(self.distribution.free)} of them free; "
                 f"the shortest string takes {self.language.shortest}",
                 remedy="give the canvas more slots, or check the tokens that are fixed in it",

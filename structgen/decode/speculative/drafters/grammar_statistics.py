@@ -42,7 +42,7 @@ class ForcedTokens(Drafter):
     ``true`` only the last is drafted.  How likely each is is counted for each set of choices.
 
     Attributes:
-        most: the most choices of which all are drafted.
+        most: the maximum number of choices that are all drafted.
         calibration: of the confidences; outputs that share the value share what was learned.
 
     Raises:

@@ -94,7 +94,7 @@ class NGramTable:
         Args:
             vocabulary: what the ids belong to.
             distributions: the tokens before a position, the last at the end; the most probable tokens there; their
-                logits, of which the first is the largest.
+                logits; the first is the largest.
 
         Complexity: O(order * keep) for each distribution.
         """

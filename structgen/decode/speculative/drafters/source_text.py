@@ -62,7 +62,7 @@ _MAX_LENGTH: Final = 64
 _MIN_PART: Final = 3
 _WORDS_BACK: Final = 8
 _MAX_OCCURRENCES: Final = 500
-"""Places of a short text that are looked at, most of which may lie within words."""
+"""Places of a short text that are looked at; most may lie within words."""
 _RUN: Final = re.compile(rb"\s+")
 _WORDS: Final = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\x00-\x7f]+")
 _WORD_BYTE: Final = re.compile(rb"[0-9A-Za-z\x80-\xff]")

@@ -38,7 +38,7 @@ def candidates_of(continuations: Sequence[Continuation], kind: str, depth: int =
 
     Args:
         continuations: the longest match first.
-        kind: of which source they are, the first part of the keys.
+        kind: their source, the first part of the keys.
         depth: how many of their tokens the tree has already.
     """
     groups: dict[int, list[Continuation]] = {}

@@ -35,7 +35,7 @@ class Successors:
     Language Models with Token Recycling" (2024, arXiv 2408.08696).
 
     Threads may share one.  It holds a matrix of int32 ``[V, count]`` for each vocabulary that it was used with: 1.6 MB
-    for 49k tokens and 8 successors, of which a system that hands out memory page by page provides only what is used.
+    for 49k tokens and 8 successors; a system with lazy pages provides only the used part.
 
     Args:
         count: successors of each token; at least 1.

@@ -54,7 +54,7 @@ class Spelling:
                 self._known.popitem(last=False)
         return known
 
-    def behind(self, word: bytes, text: bytes) -> list[int]:
+    def following(self, word: bytes, text: bytes) -> list[int]:
         """The tokens of ``text`` as they are after the prefix of its first word, which stands already.
 
         Where no token of both together begins at ``text``, those of ``text`` alone.
@@ -227,7 +227,7 @@ class ValueCopier:
             offset: of the segment in the source; None for a number, which is whole.
             level: how many values have been begun.
         """
-        tokens = self._spelling.behind(word, segment)
+        tokens = self._spelling.following(word, segment)
         if not tokens:
             return
         ends = []
@@ -236,7 +236,7 @@ class ValueCopier:
             length += len(self._tokens[token])
             ends.append(length)
 
-        def behind(index: int) -> Iterable[DraftCandidate]:
+        def following(index: int) -> Iterable[DraftCandidate]:
             at = ends[index]
             kind = "end" if offset is None else boundary_kind(self._source, offset + at)
             is_last = index + 1 == len(tokens)
@@ -253,10 +253,10 @@ class ValueCopier:
                     tokens[index + 1],
                     ("copy", kind, min(index, 2)),
                     goes_on,
-                    lambda: behind(index + 1),
+                    lambda: following(index + 1),
                 )
 
-        yield DraftCandidate(tokens[0], key, max(min(prior, 0.95), 0.01), lambda: behind(0))
+        yield DraftCandidate(tokens[0], key, max(min(prior, 0.95), 0.01), lambda: following(0))
 
     def _end(
         self, matcher: Matcher, place: FieldPosition, kind: str, words: int, level: int, after: int | None
@@ -298,13 +298,13 @@ class ValueCopier:
         if not tokens:
             return
 
-        def behind(index: int) -> Iterable[DraftCandidate]:
+        def following(index: int) -> Iterable[DraftCandidate]:
             if index + 1 < len(tokens):
-                yield DraftCandidate(tokens[index + 1], ("structure", min(index, 2)), 0.96, lambda: behind(index + 1))
+                yield DraftCandidate(tokens[index + 1], ("structure", min(index, 2)), 0.96, lambda: following(index + 1))
             elif not found.ends and level < _MAX_FIELDS:
                 yield from self._next_value(matcher, found, level, after)
 
-        yield DraftCandidate(tokens[0], key, prior, lambda: behind(0))
+        yield DraftCandidate(tokens[0], key, prior, lambda: following(0))
 
     def _next_value(
         self, matcher: Matcher, found: ValueSeparator, level: int, after: int | None

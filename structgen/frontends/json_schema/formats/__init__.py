@@ -292,7 +292,7 @@ class StandardFormat:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_regular = True
-        self.unbounded = "" if is_bounded(name) else "of which only a part is known"
+        self.unbounded = "" if is_bounded(name) else "which is known only in part"
 
     @property
     def language(self) -> Grammar:

@@ -39,7 +39,7 @@ def ordered(left: str, operator: Operator, right: str, *, within: str | None = N
 
     Numbers are compared exactly, and strings as dates, times or date-times (ISO 8601 as in RFC 3339).  Null compares
     with everything, and so does a value that is not there.  Two values that cannot be compared, as a number with a date
-    or a time in UTC with one of which the zone is not known, break the rule.  The values may come in any order.
+    or a time in UTC with one without a zone, break the rule.  The values may come in any order.
 
     Args:
         left: a JSON Pointer, in which a step ``*`` stands for every name and index.

@@ -12,7 +12,7 @@ Expects: TypeAlias = Literal[
     "statement",  # its first word
     "operand",  # a name or value, or what begins an expression
     "after",  # what follows one
-    "sorted",  # what follows the name of a result, of which no expression is made
+    "sorted",  # what follows the name of a result; no expression is made
     "comparison",  # what follows ``x NOT``
     "predicate",  # what follows ``x IS``
     "table",

@@ -68,7 +68,7 @@ class PromptState(NamedTuple):
         keys: for each layer ``[prompts, heads, tokens, width of a head]``.
         values: likewise.
         pointers: keys of the pointer, ``[prompts, tokens, pointer]``.
-        summary: features of which tokens the prompt has, wherever they are, ``[prompts, 1, pointer]``.
+        summary: features of the tokens of the prompt, wherever they are, ``[prompts, 1, pointer]``.
     """
 
     ids: Tensor

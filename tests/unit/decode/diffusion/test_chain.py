@@ -88,7 +88,7 @@ def test_long_chains_equal_numpy(seed: int, is_max: bool) -> None:
 
 
 def is_uneven(chain: Chain) -> bool:
-    """Whether it has some runs, none of them rare, of which some weigh several times as much as others."""
+    """Whether it has some runs, none of them rare; some weigh several times as much as others."""
     weights = list(runs(chain).values())
     return 5 <= len(weights) <= 40 and 1 < max(weights) - min(weights) < 3
 

@@ -137,7 +137,7 @@ def test_paths_are_drawn_by_the_weight_of_their_runs() -> None:
 
 
 def rare_way(slots: int) -> tuple[Edges, np.ndarray]:
-    """Two ways through the slots, of which only the one of 1e-3 a slot can be ended."""
+    """Two ways through the slots; only the one of 1e-3 a slot can be ended."""
     edges = Edges(
         4,
         LABELS,

@@ -312,7 +312,7 @@ def test_independent_commits_are_refused() -> None:
     chances[:, 5] = 0.6
     chances[:, 4] = 0.4
     model = ScriptedDiffusion(lambda canvas: np.log(chances))
-    with pytest.raises(GenerationError, match="no member of the grammar"):
+    with pytest.raises(GenerationError, match="no string of the grammar"):
         fill_canvas(model, "", sg.regex(r"1\.|\.1"), canvas=2, policy=Independent())
 
 

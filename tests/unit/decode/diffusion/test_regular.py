@@ -56,7 +56,7 @@ def test_everything_equals_enumeration(seed: int, is_deterministic: bool, tail: 
     assert posterior.log_z == pytest.approx(log(case.mass()), abs=1e-9)
     if not case.weights:
         for ask in (posterior.best, lambda: posterior.draw(np.random.default_rng(0)), posterior.entropies):
-            with pytest.raises(GenerationError, match="no completion of the canvas spells a member"):
+            with pytest.raises(GenerationError, match="no completion of the canvas spells a string of the grammar"):
                 ask()
         return
     best = posterior.best()
@@ -134,7 +134,7 @@ def drawn(case: Case, draws: int, seed: int) -> Counter[tuple[int, ...]]:
 
 
 def rich_cases(*, is_deterministic: bool, count: int) -> list[Case]:
-    """Cases with several outcomes, each of which is expected at least five times in 2,000 draws."""
+    """Cases with several outcomes; each is expected at least five times in 2,000 draws."""
     tails = ("free", "scored")
     cases = (a_case(seed, is_deterministic=is_deterministic, tail=tails[seed % 2]) for seed in range(1000, 1400))
     fitting = (case for case in cases if 4 <= len(case.weights) <= 60)
@@ -261,7 +261,7 @@ def test_a_language_without_mass_is_an_error_and_not_a_draw() -> None:
             lambda posterior=posterior: posterior.marginals(0),
             lambda posterior=posterior, slots=slots: posterior.shares(np.zeros(slots, dtype=np.int32)),
         ):
-            with pytest.raises(GenerationError, match=r"no completion .* the shortest member takes [23]"):
+            with pytest.raises(GenerationError, match=r"no completion .* the shortest string takes [23]"):
                 ask()
 
 
@@ -379,7 +379,9 @@ def test_a_language_that_no_tokens_spell_is_told_apart() -> None:
     assert automaton is not None
     vocabulary = Vocabulary([b"a", b"bb", b""], eos=[2])
     members = RegularLanguage(lift(automaton, vocabulary), vocabulary)
-    with pytest.raises(GenerationError, match=r"no completion of the canvas .* no tokens spell any member"):
+    with pytest.raises(
+        GenerationError, match=r"no completion of the canvas .* no tokens spell any string of the grammar"
+    ):
         members.posterior(distribution_of(all_free(4), [[0.4, 0.3, 0.3]] * 4)).best()
 
 
@@ -421,7 +423,7 @@ def check_is_valid(vocabulary: Vocabulary, tokens: np.ndarray) -> None:
 
 @pytest.mark.parametrize("fixture", ["json_vocabulary", "deepseek_vocabulary"])
 def test_what_is_drawn_under_a_schema_validates(fixture: str, request: pytest.FixtureRequest) -> None:
-    """Random distributions, of which almost nothing is JSON; the native passes are used with the larger vocabulary."""
+    """Random distributions; almost nothing is JSON; the native passes are used with the larger vocabulary."""
     vocabulary: Vocabulary = request.getfixturevalue(fixture)
     members = schema_language(vocabulary)
     slots, rng = members.shortest + 12, np.random.default_rng(0)

@@ -213,7 +213,7 @@ def moore(next_: np.ndarray, accepting: np.ndarray, specials: list[tuple[int, in
 
 
 def trimmed(rng: random.Random, states: int, symbols: int) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int, int]]]:
-    """A random automaton of which every state is reached and alive; special tokens 0 and 1."""
+    """A random automaton; every state is reached and alive; special tokens 0 and 1."""
     # States that differ by nothing but which of two copies of a state their edges lead to have equal futures.
     while True:
         original = {

@@ -523,7 +523,7 @@ def certain(tokens: Sequence[int]) -> Distribution:
 
 
 def test_particles_without_weight_are_dropped() -> None:
-    """After an a the model turns out to be sure of b, of which the language has none: half of the particles die."""
+    """After an a the model turns out to be sure of b; the language has none: half of the particles die."""
     first = (FREE, FREE)
     given = {(first, 0): certain([A, B]), (first, 1): certain([A, B]), ((A, FREE), 1): certain([B])}
     language: Any = Zeroing("aa|ba|bb", 2)
@@ -539,7 +539,7 @@ def test_particles_without_weight_are_dropped() -> None:
         ends = {tuple(particle.canvas.tolist()) for particle in run.particles}
         assert ends == {(B, A), (B, B)}
         assert len(run.particles) == 400 if threshold else 220 < len(run.particles) < 310
-        # The model writes ba or bb with 1/2; each particle's weight is 3/4, of which two thirds live.
+        # The model writes ba or bb with 1/2; each particle's weight is 3/4; two thirds live.
         assert math.exp(run.log_evidence) == pytest.approx(0.5, abs=0.1)
 
 

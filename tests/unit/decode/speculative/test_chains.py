@@ -1,4 +1,4 @@
-"""The distribution of whole sequences, of which a drafted chain is verified first, by exact enumeration."""
+"""The distribution of whole sequences; a drafted chain is verified first, by exact enumeration."""
 
 from __future__ import annotations
 

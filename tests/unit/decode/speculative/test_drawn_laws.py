@@ -87,7 +87,7 @@ LANGUAGES = {
 
 @final
 class Sharp(HashModel):
-    """Says what a ``HashModel`` says, but is surer of it: a draft model of which some is taken and some is not."""
+    """Says what a ``HashModel`` says, but is surer of it: a draft model with some accepted and some rejected tokens."""
 
     def logits(self, state: int, matched: int) -> NDArray[np.float32]:
         return super().logits(state, matched) * np.float32(2.5)

@@ -53,7 +53,7 @@ def test_tags_are_tokens_where_there_are_such() -> None:
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="a number of tokens from 1 on"):
         think(0)
-    with pytest.raises(ValueError, match="nothing tells where a thought ends"):
+    with pytest.raises(ValueError, match="the end tag is empty"):
         think(end="")
     with pytest.raises(GrammarError, match="its models write no thoughts"):
         think(family="llama3")

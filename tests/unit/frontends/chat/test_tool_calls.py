@@ -119,12 +119,12 @@ def test_no_tools() -> None:
     ("tools", "options", "message"),
     [
         ([ADD, ADD], {}, "two tools called 'add'"),
-        ([{"name": "a b"}], {}, r"tools\[0\]: its name is none that a model can write"),
+        ([{"name": "a b"}], {}, r"tools\[0\]: its name has characters that calls cannot contain"),
         ([{"name": 3}], {}, r"tools\[0\]: its name"),
         ([3], {}, "a int is no tool"),
         ([{"function": 3}], {}, "'function' is no object"),
         ([ADD], {"choice": "find"}, "choice 'find' is no tool"),
-        ([ADD], {"family": "gpt-2"}, "there is none of this name"),
+        ([ADD], {"family": "gpt-2"}, "no family has this name"),
         ([{"name": "f", "parameters": {"type": "nothing"}}], {}, "tool f"),
     ],
     ids=["twice", "blank", "number", "no-tool", "function", "choice", "family", "schema"],
@@ -159,7 +159,7 @@ def test_families_of_users(tmp_path: Any) -> None:
         ('[text]\nlayout = "$text"\n[calls]\nlayouts = ["$name $arguments $id"]\n', r"calls\.id"),
         ('[text]\nlayout = 3\n[calls]\nlayouts = ["$name $arguments"]\n', "expected a str, found 3"),
         ('[text]\nlayot = "$text"\n[calls]\nlayouts = ["$name $arguments"]\n', "there is no such key"),
-        ("[text", "its file is no TOML"),
+        ("[text", "its file is not valid TOML"),
     ]:
         file.write_text(broken)
         with pytest.raises(GrammarError, match=message):
@@ -195,7 +195,7 @@ def test_mistral_writes_it_so(name: str) -> None:
 
 
 def test_unknown_reply() -> None:
-    with pytest.raises(GrammarError, match=r"character 0: it is none as functionary-v3\.2 models write them"):
+    with pytest.raises(GrammarError, match=r"character 0: not in the format of functionary-v3\.2 models"):
         read_reply("add 1 and 2", family="functionary-v3.2")
 
 

@@ -57,7 +57,7 @@ def test_near_misses_are_refused_by_both(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES.values() if case.is_walked], ids=list(CASES))
 def test_members_are_valid(case: Case) -> None:
-    """Random members of the grammar are read by validation."""
+    """Random strings of the grammar are read by validation."""
     adapter, start = TypeAdapter(case.kind), matcher(case.kind)
     rng = random.Random(5)
     for _ in range(WALKS):

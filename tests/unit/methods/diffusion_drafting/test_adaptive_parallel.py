@@ -31,7 +31,7 @@ LARGEST_Z = 5.3  # two-sided 1e-6 over 8 tokens
 
 
 def two_distributions() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log-probabilities of eight tokens, two of which the first distribution forbids."""
+    """Log-probabilities of eight tokens; two the first distribution forbids."""
     rng = np.random.default_rng(3)
     log_q, log_a = np.log(rng.dirichlet(np.ones(8))), np.log(rng.dirichlet(np.ones(8)))
     log_q[[2, 5]] = -np.inf

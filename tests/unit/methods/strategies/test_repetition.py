@@ -114,7 +114,7 @@ def test_momentum_is_the_papers_rule(
 
 
 def repetition_in(pieces: list[list[int]], token: int) -> int:
-    """As ``repetition`` over several pieces, the last of which goes on with ``token``; at most 5."""
+    """As ``repetition`` over several pieces; the last goes on with ``token``; at most 5."""
     *others, last = pieces
     after = [*last, token]
     for length in range(min(5, len(after)), 0, -1):

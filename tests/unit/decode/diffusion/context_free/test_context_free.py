@@ -74,7 +74,7 @@ def test_the_best_completion_is_the_best(name: str, seed: int) -> None:
     case = an_instance(name, seed)
     posterior = language_of(name).posterior(case.mean_field, tail=case.tail)
     if not case.masses:
-        with pytest.raises(GenerationError, match="no completion of the canvas spells a member"):
+        with pytest.raises(GenerationError, match="no completion of the canvas spells a string of the grammar"):
             posterior.best()
         return
     best = posterior.best()
@@ -348,7 +348,7 @@ def test_native_charts_equal_those_of_numpy(name: str, is_max: bool) -> None:
 
 
 def test_masses_far_below_any_float_are_kept() -> None:
-    """60 slots at a probability of exp(-80) each: exp(-4,800), of which nothing is lost, beside paths a thousand
+    """60 slots at a probability of exp(-80) each: exp(-4,800); nothing is lost, beside paths a thousand
     orders of magnitude above it that lead nowhere."""
     text = Text(lark('start: "(" start ")" | "x"'), (b"(", b")", b"x", b"y"))
     language = ContextFreeLanguage(text.constraint)

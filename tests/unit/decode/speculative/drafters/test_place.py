@@ -95,7 +95,7 @@ def test_a_limit_ends_a_draft(ab_vocabulary: Vocabulary) -> None:
 
 
 class Limited:
-    """A matcher of which one method reaches a limit."""
+    """A matcher with one method that reaches a limit."""
 
     def __init__(self, matcher: Matcher, raising: str) -> None:
         self._matcher = matcher
