@@ -240,7 +240,7 @@ class ChainSession:
 def _rows_of(count: int, tree: TokenTree, *, all_positions: bool) -> list[int]:
     """Which row of the sequence each row of the tree is, -1 where its token was not run."""
     order = list(range(0 if all_positions else count - 1, count))
-    behind = [-1] * len(tree.token_ids)
+    after = [-1] * len(tree.token_ids)
     for at, node in enumerate(tree.first_chain()):
-        behind[node] = count + at
-    return order + behind
+        after[node] = count + at
+    return order + after

@@ -137,7 +137,7 @@ def test_products_of_bounds_that_few_texts_meet(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_loops_behind_part_of_themselves(seed: int) -> None:
+def test_loops_after_part_of_themselves(seed: int) -> None:
     """Where a loop may follow some of its own characters, also of several bytes, the texts are those of ``re``."""
     rng = random.Random(seed)
     texts = ["".join(letters) for size in range(5) for letters in itertools.product("abé日", repeat=size)]

@@ -243,7 +243,7 @@ def test_the_kernel_finds_what_its_reference_finds_however_many_candidates_there
 # Chi-square.  The reference implementation draws many tokens at once; that kernels draw the same ones is shown above
 # and, nightly, below.
 
-LAWS = {
+DISTRIBUTIONS = {
     "whole": Options(),
     "cold": Options(0.5),
     "top_k": Options(1.3, top_k=7),
@@ -284,20 +284,20 @@ def drawn_often(logits: torch.Tensor, allowed: torch.Tensor, option: Options, dr
 
 
 @pytest.mark.parametrize("source", ["noise", "uniforms"])
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_distribution_is_that_of_the_host(name: str, source: str) -> None:
     logits, allowed = distribution_logits(), torch.rand(200, generator=torch.Generator().manual_seed(1)) < 0.6
-    tokens = drawn_often(logits, allowed, LAWS[name], 5000, source)
-    assert_fits(tokens, LAWS[name].weights(allowed_values(logits, allowed)))
+    tokens = drawn_often(logits, allowed, DISTRIBUTIONS[name], 5000, source)
+    assert_fits(tokens, DISTRIBUTIONS[name].weights(allowed_values(logits, allowed)))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_distribution_of_the_kernel_is_that_of_the_host(name: str) -> None:
     logits, allowed = distribution_logits(), torch.rand(200, generator=torch.Generator().manual_seed(1)) < 0.6
     with use_backend("triton"):
-        tokens = drawn_often(logits, allowed, LAWS[name], 250, "noise")
-    assert_fits(tokens, LAWS[name].weights(allowed_values(logits, allowed)))
+        tokens = drawn_often(logits, allowed, DISTRIBUTIONS[name], 250, "noise")
+    assert_fits(tokens, DISTRIBUTIONS[name].weights(allowed_values(logits, allowed)))
 
 
 def test_many_equal_logits_are_equally_probable() -> None:

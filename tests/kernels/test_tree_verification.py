@@ -203,8 +203,8 @@ def test_wrong_arguments_are_refused_before_a_launch() -> None:
     logits, rows = torch.zeros(2, 40), torch.zeros(2, dtype=torch.int32)
     wrong = {
         "logits": {"logits": torch.zeros(3, 40)},
-        "laws.values": {"distributions": DraftDistributions(torch.zeros(1, 39), rows)},
-        "laws.rows": {"distributions": DraftDistributions(torch.zeros(1, 40), rows[:1])},
+        "distributions.values": {"distributions": DraftDistributions(torch.zeros(1, 39), rows)},
+        "distributions.rows": {"distributions": DraftDistributions(torch.zeros(1, 40), rows[:1])},
         "noise": {"noise": Noise.of(0, 2)},
         "masks": {"masks": MaskRows.everything(1, 40, logits.device)},
         "temperature": {"temperature": torch.ones(2, dtype=torch.float64)},

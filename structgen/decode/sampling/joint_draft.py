@@ -248,7 +248,7 @@ class BranchDrafts:
         self.observe(growing_now, trees, rows, passes.time_s - before)
 
     def propose(self, pending: Sequence[Growing], ready: Sequence[Growing]) -> list[DraftTree]:
-        """Guess what follows sequences, for the passes that come now.
+        """Draft the next tokens of sequences, for the passes that come now.
 
         Args:
             pending: what is run.
@@ -312,7 +312,7 @@ class BranchDrafts:
             self._dictated.learn(place.tree, place.node, ways)
 
     def drop(self, context: Context) -> None:
-        """Guess no more for a sequence."""
+        """Draft token no more for a sequence."""
         self._looked.leave(context)
         drafting = self._draftings.pop(context, None)
         if drafting is not None:

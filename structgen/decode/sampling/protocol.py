@@ -159,6 +159,11 @@ class Samples:
     drafts: DraftStats | None = field(default=None, repr=False)
 
     @property
+    def verdict(self) -> str:
+        """The old name of ``verification``, for one release."""
+        return self.verification
+
+    @property
     def results(self) -> tuple[Result, ...]:
         """The outputs."""
         return tuple(sample.result for sample in self.samples)

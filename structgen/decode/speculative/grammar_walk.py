@@ -224,7 +224,7 @@ class _GrammarWalk:
             return
         run = self._force([TextCursor.before(self._drafts)], self._budget)
         if run is not None:
-            self._open_behind(ROOT, *run, 1.0)
+            self._open_after(ROOT, *run, 1.0)
         while self._open and self._room > 0:
             candidates = heapq.heappop(self._open)
             if candidates.drawn is None:
@@ -251,7 +251,7 @@ class _GrammarWalk:
         if run is not None or is_drawn:
             node = self.out.add(parent, draft.token, draft.confidence, source=draft.source)
             if run is not None:
-                self._open_behind(node, *run, reach * draft.confidence)
+                self._open_after(node, *run, reach * draft.confidence)
         return True
 
     def _try_drawn(self, candidates: _NodeCandidates, drawn: SampledChildren) -> None:
@@ -295,7 +295,7 @@ class _GrammarWalk:
                 cursors = cursors_after(cursors, token, self._vocabulary)
         return None
 
-    def _open_behind(self, node: int, tokens: list[int], cursors: list[TextCursor], reach: float) -> None:
+    def _open_after(self, node: int, tokens: list[int], cursors: list[TextCursor], reach: float) -> None:
         """Add what is forced after a node, and note what may follow; the matcher stands there."""
         if tokens:
             node = self.out.extend(node, tokens, source=FORCED)

@@ -174,7 +174,7 @@ class SpeculationRounds:
         self._time = 0.0
 
     def propose(self, context: Context, matcher: Matcher, mask: NDArray[np.int32], remaining: int) -> None:
-        """Guess what comes next, for the forward pass that comes now.
+        """Draft the next tokens, for the forward pass that comes now.
 
         Args:
             context: the prompt and the output so far.

@@ -3,7 +3,7 @@
 What a node with assertions matches depends on its context. It has a few languages, each valid under a requirement on
 the left context and one on the right context.  ``^a|b$`` is ``{(start, any): "a", (any, end): "b"}``.  Tables compose:
 the left requirement of the second node is met by the last character of the first, or passed to the left if the first is
-empty. Requirements are passed on, never guessed, so no part is split by its possible contexts: composition costs a
+empty. Requirements are passed on, never drafted, so no part is split by its possible contexts: composition costs a
 constant number of terms for each pair of cells.
 
 Restriction of a term to a given first or last character (``first_in``, ``last_in``) rewrites the term, without an

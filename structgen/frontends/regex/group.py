@@ -21,7 +21,7 @@ class GroupKind(Enum):
     NAMED = "named group"
     AHEAD = "look-ahead"
     NOT_AHEAD = "negative look-ahead"
-    BEHIND = "look-behind"
+    LOOK_BEHIND = "look-behind"
     NOT_BEHIND = "negative look-after"
     FLAGS = "flags"
     COMMENT = "comment"
@@ -47,7 +47,7 @@ class GroupOpening:
 _LOOKS: Final = {
     "=": GroupKind.AHEAD,
     "!": GroupKind.NOT_AHEAD,
-    "<=": GroupKind.BEHIND,
+    "<=": GroupKind.LOOK_BEHIND,
     "<!": GroupKind.NOT_BEHIND,
 }
 _NO_RECURSION: Final = "write a grammar with rules instead of a regular expression"

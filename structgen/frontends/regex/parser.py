@@ -262,7 +262,7 @@ class _Parser:
             self.text,
             span,
             kind.value,
-            "look behind for one character, or match the preceding text as part of the pattern",
+            "look after for one character, or match the preceding text as part of the pattern",
             reason="at more than one character is not supported",
         )
 

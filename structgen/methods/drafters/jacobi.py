@@ -86,12 +86,12 @@ def jacobi_sweep(
     for index in range(count):
         row = rows[min(position, len(rows) - 1)]
         token = choose(row, choice, number + index)
-        behind = choice.then(token)
-        if behind is None:
+        after = choice.then(token)
+        if after is None:
             break
-        node = tree.extend(tree.add(node, token), behind.forced, source=FORCED)
-        position += 1 + len(behind.forced)
-        choice = behind
+        node = tree.extend(tree.add(node, token), after.forced, source=FORCED)
+        position += 1 + len(after.forced)
+        choice = after
     return tree
 
 

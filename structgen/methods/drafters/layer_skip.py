@@ -142,7 +142,7 @@ def closest_layers(
     r"""Return the layers that stay where ``skipped`` are left out, ascending, by the state of one token.
 
     ``h(i)`` is the token's state after the first ``i`` layers of the whole network, ``g(i, j)`` one after some of
-    them, ``j`` of which are left out::
+    them, ``j`` of them left out::
 
         g(0, 0) = h(0)
         g(i, j) = whichever is closer to h(i), by cosine:  layer i of g(i - 1, j)  or  g(i - 1, j - 1)

@@ -215,16 +215,16 @@ class _LookaheadDrafting(Drafting):
         for _ in range(self._drafter.window):
             wanted = self._levels[0].get(place)
             token = wanted if wanted is not None and choice.allows(wanted) else most_probable(row, choice, 0)
-            behind = choice.then(token)
-            if behind is None:
+            after = choice.then(token)
+            if after is None:
                 return
-            tokens = (token, *behind.forced)
+            tokens = (token, *after.forced)
             if len(self._tree) + len(tokens) > budget:
                 return
             node = self._extend("window", node, tokens, budget, forced=1)
             place += len(tokens)
-            self._hang(node, place, above, tokens, behind, budget)
-            choice = behind
+            self._hang(node, place, above, tokens, after, budget)
+            choice = after
             above = (*above, *tokens)
 
     def _hang(
@@ -240,14 +240,14 @@ class _LookaheadDrafting(Drafting):
         complete = True
         for level in self._levels[1:]:
             token = level.get(place)
-            behind = None if token is None or not choice.allows(token) else choice.then(token)
-            if token is None or behind is None or len(self._tree) + 1 + len(behind.forced) > budget:
+            after = None if token is None or not choice.allows(token) else choice.then(token)
+            if token is None or after is None or len(self._tree) + 1 + len(after.forced) > budget:
                 complete = False
                 break
-            node = self._extend("window", node, (token, *behind.forced), budget, forced=1)
-            tokens = (*tokens, token, *behind.forced)
-            place += 1 + len(behind.forced)
-            choice = behind
+            node = self._extend("window", node, (token, *after.forced), budget, forced=1)
+            tokens = (*tokens, token, *after.forced)
+            place += 1 + len(after.forced)
+            choice = after
         self._columns.append(_WindowColumn(above, tokens, place, choice, complete))
 
     def _extend(self, origin: str, node: int, tokens: Sequence[int], budget: int, *, forced: int | None = None) -> int:

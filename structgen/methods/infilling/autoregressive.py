@@ -57,11 +57,11 @@ class Markers(NamedTuple):
     suffix: int
     middle: int | None
 
-    def prompt(self, before: Sequence[int], behind: Sequence[int]) -> list[int]:
+    def prompt(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
         """Return what a model reads that is to fill a hole."""
         if self.middle is None:
-            return [self.suffix, *behind, self.prefix, *before]
-        return [self.prefix, *before, self.suffix, *behind, self.middle]
+            return [self.suffix, *after, self.prefix, *before]
+        return [self.prefix, *before, self.suffix, *after, self.middle]
 
 
 def find_markers(vocabulary: Vocabulary) -> Markers | None:
@@ -334,9 +334,9 @@ class _HoleWriter:
     def _prompt(self, gap: _Gap) -> list[int]:
         """What the model reads before it writes a gap: what is known, open holes left out."""
         at = self._row.index(gap)
-        before, behind = self._known(self._row[:at]), self._known(self._row[at + 1 :])
+        before, after = self._known(self._row[:at]), self._known(self._row[at + 1 :])
         markers = self._markers
-        if markers is None or not (behind or gap.is_end):
+        if markers is None or not (after or gap.is_end):
             return self._spoken + before
         if gap.is_end and markers.middle is not None:
             begun = self._row[at - 1]
@@ -344,16 +344,16 @@ class _HoleWriter:
                 0 if isinstance(begun, _Gap) else len(begun)
             )  # what its end begins with follows the marker
             return [markers.prefix, *self._marked, *before[:known], markers.suffix, *before[known:]]
-        return markers.prompt(self._marked + before, behind)
+        return markers.prompt(self._marked + before, after)
 
     def _ends(self, gap: _Gap) -> list[int]:
         """The tokens by which a model says that a gap ends here."""
         markers = self._markers
-        behind = self._known(self._row[self._row.index(gap) + 1 :])
+        after = self._known(self._row[self._row.index(gap) + 1 :])
         if markers is not None and not gap.is_end:
             return self._eos
-        if behind:
-            return behind[:1]
+        if after:
+            return after[:1]
         if markers is not None and markers.middle is not None:
             return [markers.middle]
         return self._eos

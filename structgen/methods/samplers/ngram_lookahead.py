@@ -87,6 +87,10 @@ class NGram:
             known.flags.writeable = False
         return known
 
+    def law(self, context: bytes) -> NDArray[np.float64]:
+        """The old name of ``distribution``, for one release."""
+        return self.distribution(context)
+
     def _smoothed(self, context: bytes) -> NDArray[np.float64]:
         distribution = np.full(257, 1 / 257)
         for start in range(len(context), -1, -1):

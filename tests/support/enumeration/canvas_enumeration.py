@@ -106,7 +106,7 @@ class Case:
     """A canvas with a distribution, and all its completions.
 
     Attributes:
-        weights: mass of each completion under the mean-field distribution, the runs of which are not counted.
+        weights: mass of each completion under the mean-field distribution; runs are not counted.
     """
 
     runs: Runs

@@ -74,7 +74,7 @@ class ExactWithoutReplacement:
         self._inside[token] = self._distribution[token]
 
     def misses(self, most: float) -> float:
-        """See ``Urn.misses``; ``most`` is finite."""
+        """See ``WithoutReplacement.misses``; ``most`` is finite."""
         left = self.left
         fewer = [(1 - left) ** count * left for count in range(int(most))]
         return self._chances.choose([*fewer, (1 - left) ** int(most)])

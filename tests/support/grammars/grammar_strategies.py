@@ -81,7 +81,7 @@ def rule_terms(draw: st.DrawFn, letters: bytes, *, max_leaves: int = 5, nested: 
     leaves = st.one_of(references, _byte_leaves(letters), regular_terms(letters, max_leaves=2))
     if nested:
         leaves |= rule_terms(letters, max_leaves=2).map(ir.Shared)
-    operators = [_sequences, _choices, _repeats, _behind(letters), *([_inner_rules] if nested else [])]
+    operators = [_sequences, _choices, _repeats, _after(letters), *([_inner_rules] if nested else [])]
     bodies = st.recursive(
         leaves, lambda inner: st.one_of([operator(inner) for operator in operators]), max_leaves=max_leaves
     )
@@ -135,7 +135,7 @@ def _permutations(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Gramma
     return st.builds(bounded, items, items, st.just(ir.EMPTY) | inner, st.just(ir.EPSILON) | inner, least, more)
 
 
-def _behind(letters: bytes) -> Callable[[st.SearchStrategy[Grammar]], st.SearchStrategy[Grammar]]:
+def _after(letters: bytes) -> Callable[[st.SearchStrategy[Grammar]], st.SearchStrategy[Grammar]]:
     """Permutations whose members and separators begin with a byte."""
     byte = st.sampled_from(list(letters)).map(lambda letter: ir.Literal(bytes([letter])))
     return lambda inner: _permutations(st.builds(lambda head, tail: ir.Sequence((head, tail)), byte, inner))

@@ -159,8 +159,8 @@ def trained(
                 if kind == "medusa":
                     logits = medusa(weights, states[:, :last], head)
                 else:
-                    behind = torch.stack([seen[:, 1 + at : 1 + at + last] for at in range(head + 1)], dim=2)
-                    logits = hydra(weights, states[:, :last], behind, head)
+                    after = torch.stack([seen[:, 1 + at : 1 + at + last] for at in range(head + 1)], dim=2)
+                    logits = hydra(weights, states[:, :last], after, head)
                 loss = loss + F.cross_entropy(logits.flatten(0, 1), tokens[:, head + 2 :].flatten())
         optimizer.zero_grad()
         loss.backward()

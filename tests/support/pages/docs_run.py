@@ -17,7 +17,7 @@ _BLOCK: Final = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 class PageRun(dict[str, Any]):
-    """The names that the blocks of a page left behind, and how many blocks there were."""
+    """The names that the blocks of a page left after, and how many blocks there were."""
 
     blocks: int = 0
 

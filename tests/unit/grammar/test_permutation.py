@@ -145,7 +145,7 @@ def test_regular() -> None:
     assert not is_regular(Rules({"x": Permutation([sequence("(", Reference("x"), ")")])}, Reference("x")))
 
 
-def test_left_recursion_behind_a_permutation_that_may_be_empty() -> None:
+def test_left_recursion_after_a_permutation_that_may_be_empty() -> None:
     """What the permutation has but the empty string is put in its place."""
     members, separators = [A, choice_of_a()], [EPSILON, choice_of_a(), literal("b")]
     rng = random.Random(4)

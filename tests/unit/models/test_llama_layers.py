@@ -128,7 +128,7 @@ def test_drafts_leave_no_trace(model: LlamaModel, shared: bool) -> None:
         np.testing.assert_allclose(fork.extend_all(IDS), expected, atol=1e-5)
 
 
-def test_a_draft_ends_with_what_it_stands_behind(model: LlamaModel) -> None:
+def test_a_draft_ends_with_what_it_stands_after(model: LlamaModel) -> None:
     session = model.start()
     session.extend(IDS)
     first = session.skipping([0], room=2)

@@ -98,16 +98,16 @@ def test_going_back_and_branching_off(model: Any, reference: Any) -> None:
     session.extend((IDS * 20)[:130])
     other_session = session.fork()
     session.extend_mixed(MIXTURES)
-    behind = session.fork()
+    after = session.fork()
     expected = by_hand(reference, plain([*(IDS * 20)[:130], 9]))[-1]
     np.testing.assert_allclose(other_session.extend([9]), expected, atol=1e-4)
     session.truncate(132)
     mixed = [*plain((IDS * 20)[:130]), *MIXTURES]
     np.testing.assert_allclose(session.extend([9]), by_hand(reference, [*mixed[:132], {9: 1.0}])[-1], atol=1e-4)
-    np.testing.assert_allclose(behind.extend([9]), by_hand(reference, [*mixed, {9: 1.0}])[-1], atol=1e-4)
+    np.testing.assert_allclose(after.extend([9]), by_hand(reference, [*mixed, {9: 1.0}])[-1], atol=1e-4)
     session.truncate(130)
     np.testing.assert_allclose(session.extend([9]), expected, atol=1e-4)
-    rows = model.extend_many([Extension(behind, [11], False), Extension(other_session, [11], False)])
+    rows = model.extend_many([Extension(after, [11], False), Extension(other_session, [11], False)])
     np.testing.assert_allclose(rows[0], by_hand(reference, [*mixed, {9: 1.0}, {11: 1.0}])[-1], atol=1e-4)
 
 

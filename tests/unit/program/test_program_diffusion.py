@@ -193,7 +193,7 @@ def check(text: str) -> Checked:
     """{text}"""
 
 
-def test_a_refused_value_is_filled_in_anew_behind_what_stands() -> None:
+def test_a_refused_value_is_filled_in_anew_after_what_stands() -> None:
     """The text before the value stays, and the value is the most probable one that passes."""
     events = list(check.stream("x", model=model('{"name":"Ada","age":36,"member":true}')))
     retracted = [event for event in events if isinstance(event, Retracted)]

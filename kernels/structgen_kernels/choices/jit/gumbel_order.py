@@ -115,9 +115,9 @@ def first_of_chunks_kernel(
     if last_tokens_ptr is not None:
         place = row * last_count + last_count - 1
         token = tl.load(last_tokens_ptr + place)
-        behind = (rank < _pack(tl.load(last_keys_ptr + place), token)) & (token >= 0)
-        rank = tl.where(behind, rank, _NONE)
-        left = tl.where(behind, scaled, float("-inf"))
+        after = (rank < _pack(tl.load(last_keys_ptr + place), token)) & (token >= 0)
+        rank = tl.where(after, rank, _NONE)
+        left = tl.where(after, scaled, float("-inf"))
     left = tl.reshape(left, [CHUNKS, CHUNK])
     most = tl.max(left, 1)  # [CHUNKS]
     shift = tl.where(tl.abs(most) < float("inf"), most, 0.0)

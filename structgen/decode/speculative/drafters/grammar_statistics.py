@@ -86,10 +86,10 @@ class _ForcedDrafting(FollowingDrafting):
         among = tuple(longest)
         prior = 0.97 if len(longest) == 1 else 0.95 / len(longest)
         for token in longest:
-            then = partial(self._behind, matcher, [token])
+            then = partial(self._after, matcher, [token])
             yield DraftCandidate(token, ("allowed", among, token), prior, then)
 
-    def _behind(self, matcher: Matcher, tokens: list[int]) -> Iterator[DraftCandidate]:
+    def _after(self, matcher: Matcher, tokens: list[int]) -> Iterator[DraftCandidate]:
         probe = matcher.fork()
         if not all(probe.accept(token) for token in tokens):
             return
@@ -103,12 +103,12 @@ class _ForcedDrafting(FollowingDrafting):
     def _forced(self, matcher: Matcher, tokens: list[int], index: int) -> DraftCandidate:
         """The token at ``index``; ``matcher`` stands before the first."""
 
-        def behind() -> Iterable[DraftCandidate]:
+        def after() -> Iterable[DraftCandidate]:
             if index + 1 < len(tokens):
                 return (self._forced(matcher, tokens, index + 1),)
-            return self._behind(matcher, tokens)
+            return self._after(matcher, tokens)
 
-        return DraftCandidate(tokens[index], "forced", 0.99, behind)
+        return DraftCandidate(tokens[index], "forced", 0.99, after)
 
 
 def few_allowed(mask: NDArray[np.int32], eos: Iterable[int], most: int) -> list[int]:
@@ -299,10 +299,10 @@ class _CountDrafting(FollowingDrafting):
                 token,
                 ("state", level, round(8 * share), min(total, 4)),
                 max(min(share, 0.97), 0.01),
-                lambda token=token: self._behind(matcher, second, token),  # type: ignore[misc]
+                lambda token=token: self._after(matcher, second, token),  # type: ignore[misc]
             )
 
-    def _behind(self, matcher: Matcher, second: int, token: int) -> Iterator[DraftCandidate]:
+    def _after(self, matcher: Matcher, second: int, token: int) -> Iterator[DraftCandidate]:
         probe = matcher.fork()
         if probe.accept(token):
             yield from self._frequent(probe, second, token)

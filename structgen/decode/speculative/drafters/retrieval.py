@@ -163,6 +163,11 @@ class Retrieval(Drafter):
             raise ValueError(f"Retrieval: places must be at least 1; found {self.places!r}")
 
     @property
+    def laws(self) -> NGramTable | None:
+        """The old name of ``distributions``, for one release."""
+        return self.distributions
+
+    @property
     def name(self) -> str:
         """See ``Drafter.name``."""
         return "retrieval"

@@ -136,7 +136,7 @@ class TableGrowth:
         self._is_dense = is_dense
         self._size = state.matcher.constraint.vocabulary.size
         self._asked: dict[int, _LookupRecord] = {}
-        self._behind: dict[tuple[int, int], int] = {}
+        self._after: dict[tuple[int, int], int] = {}
 
     def distributions(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
         """See ``Growth.distributions``."""
@@ -156,7 +156,7 @@ class TableGrowth:
             if asked.candidates is not None:
                 tokens = asked.candidates.tokens
                 yield LookupOutcome(asked.depth, asked.candidates, tokens.index(token) if token in tokens else None)
-            node = self._behind.get((node, token))
+            node = self._after.get((node, token))
             place += 1
 
     def _distribution(self, tree: DraftTree, node: int) -> DraftDistribution | None:
@@ -169,7 +169,7 @@ class TableGrowth:
                 above = tree.parents[above]
             token, parent = tree.tokens[node], self._asked[above]
             choice = parent.choice.then(token)
-            self._behind[above, token] = node
+            self._after[above, token] = node
             if choice is None:
                 return None
             tail = (*parent.tail, token, *choice.forced)[-len(self._tail) :] if self._tail else ()

@@ -244,8 +244,8 @@ class ValueCopier:
                 probe = matcher.fork()
                 if probe.accept_bytes(segment[:at]) == at:
                     count = words + len(segment[:at].split()) - bool(word.strip())
-                    behind_it = None if offset is None else offset + at
-                    yield from self._end(probe, place, kind, count, level, behind_it)
+                    after_it = None if offset is None else offset + at
+                    yield from self._end(probe, place, kind, count, level, after_it)
             if not is_last:
                 # How far the copy has come tells as much as what stands at its edge.
                 goes_on = 0.95 if kind is None else max(0.9 - end_prior(kind), 0.05)
@@ -300,7 +300,9 @@ class ValueCopier:
 
         def following(index: int) -> Iterable[DraftCandidate]:
             if index + 1 < len(tokens):
-                yield DraftCandidate(tokens[index + 1], ("structure", min(index, 2)), 0.96, lambda: following(index + 1))
+                yield DraftCandidate(
+                    tokens[index + 1], ("structure", min(index, 2)), 0.96, lambda: following(index + 1)
+                )
             elif not found.ends and level < _MAX_FIELDS:
                 yield from self._next_value(matcher, found, level, after)
 

@@ -101,7 +101,7 @@ def _leap_seconds(second: Grammar) -> Grammar:
     clocks = [f"{minute:02}" for minute in range(60)]
     pairs = [literal(clock) for clock in clocks]
     ahead = [sequence_of((second, literal(f"+{hour:02}:"))) for hour in range(24)]
-    behind = [sequence_of((second, literal(f"-{hour:02}:"))) for hour in range(24)]
+    after = [sequence_of((second, literal(f"-{hour:02}:"))) for hour in range(24)]
 
     def tens(hour: int, ten: int) -> Grammar:
         result: list[Grammar] = []
@@ -109,7 +109,7 @@ def _leap_seconds(second: Grammar) -> Grammar:
             minute = 10 * ten + digit
             carry, next_minute = divmod(minute + 1, 60)
             result.append(sequence_of((digits[digit], ahead[(hour + carry) % 24], pairs[next_minute])))
-            result.append(sequence_of((digits[digit], behind[23 - hour], pairs[59 - minute])))
+            result.append(sequence_of((digits[digit], after[23 - hour], pairs[59 - minute])))
         if (hour, ten) == (23, 5):
             result.append(sequence_of((digits[9], second, characters("Z", "z"))))
         return sequence_of((digits[ten], choice_of(tuple(result))))

@@ -51,7 +51,7 @@ class Scanner:
 
 
 class _Instruction(NamedTuple):
-    """One instruction; ``kind`` is ``char``, ``look``, ``behind``, ``split``, ``round`` or ``match``."""
+    """One instruction; ``kind`` is ``char``, ``look``, ``after``, ``split``, ``round`` or ``match``."""
 
     kind: str
     mask: int
@@ -154,8 +154,8 @@ class LexerAutomaton:
         masks += [steps[pc].mask for _, _, pc in self._shadows[state] if steps[pc].kind == "char"]
         for mask in masks:
             groups = [part for group in groups for part in (group & mask, group & ~mask) if part]
-        behind = any(self._looks_behind(steps[pc].targets[0]) for pc, _ in threads if steps[pc].targets)
-        return [1 << letter for group in groups for letter in letters_of(group)] if behind else groups
+        after = any(self._looks_behind(steps[pc].targets[0]) for pc, _ in threads if steps[pc].targets)
+        return [1 << letter for group in groups for letter in letters_of(group)] if after else groups
 
     def _looks_behind(self, pc: int) -> bool:
         self._closure(pc, 0)
@@ -247,12 +247,12 @@ class LexerAutomaton:
                     found.append((pc, mask))
                 case "look":
                     stack.append((step.targets[0], mask & step.mask, rounds))
-                case "behind":
+                case "after":
                     looked = True
                     if before == DEAD:
                         raise PatternRefusal(
                             "look-behind",
-                            "a look-behind or boundary looks at the text before its terminal",
+                            "a look-after or boundary looks at the text before its terminal",
                             self._owner[pc],
                         )
                     if step.mask >> before & 1:
@@ -289,7 +289,7 @@ class LexerAutomaton:
                 mask = self.alphabet.mask(tree.ranges) | (self.alphabet.end if tree.at_end else 0)
                 return self._emit("look", mask, (then,))
             case LookBehind():
-                return self._emit("behind", self.alphabet.mask(tree.ranges), (then,))
+                return self._emit("after", self.alphabet.mask(tree.ranges), (then,))
             case Series():
                 for item in reversed(tree.items):
                     then = self._compile(item, then)

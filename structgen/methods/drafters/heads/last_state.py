@@ -32,7 +32,7 @@ class OneStateHeads(Protocol):
     name: str
     depth: int | None
 
-    def behind(
+    def after(
         self, states: torch.Tensor, paths: Sequence[Sequence[int]], head: TrimmedHead | None = None
     ) -> torch.Tensor:
         """Return the logits after paths of one length, ``[len(paths), tokens of the head]``."""
@@ -60,7 +60,7 @@ class LastState:
         if self._state is None:
             raise GenerationError(f"heads {self._heads.name!r}", "they follow nothing yet")
         with torch.inference_mode():
-            rows: Logits = self._heads.behind(self._state, paths, head).float().cpu().numpy().copy()
+            rows: Logits = self._heads.after(self._state, paths, head).float().cpu().numpy().copy()
             return rows
 
 
@@ -165,7 +165,7 @@ class HydraHeads:
         """See ``DraftHeads.start``."""
         return LastState(self)
 
-    def behind(
+    def after(
         self, states: torch.Tensor, paths: Sequence[Sequence[int]], head: TrimmedHead | None = None
     ) -> torch.Tensor:
         """Return the logits after paths of one length.
@@ -232,7 +232,7 @@ class MedusaHeads:
         """See ``DraftHeads.start``."""
         return LastState(self)
 
-    def behind(
+    def after(
         self, states: torch.Tensor, paths: Sequence[Sequence[int]], head: TrimmedHead | None = None
     ) -> torch.Tensor:
         """Return the logits after paths of one length.

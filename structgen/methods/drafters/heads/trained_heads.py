@@ -135,7 +135,7 @@ class HeadRows(DraftRows):
         self._pending: list[int] = []
 
     @property
-    def is_behind(self) -> bool:
+    def is_after(self) -> bool:
         """Whether the heads follow all that the model has seen."""
         return bool(self._tokens) and self._start + len(self._tokens) == self._session.length
 
@@ -162,7 +162,7 @@ class HeadRows(DraftRows):
     def rows(self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int) -> list[Logits | None]:
         """See ``DraftRows.rows``; paths of one length in one step."""
         found: list[Logits | None] = [None] * len(paths)
-        if not self.is_behind or not self._pending:
+        if not self.is_after or not self._pending:
             return found
         steps: dict[int, list[int]] = {}
         for index, path in enumerate(paths):

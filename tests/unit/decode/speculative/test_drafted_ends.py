@@ -316,8 +316,8 @@ class InterruptedSession(HashSession):
 
     def _pass(self, run: Callable[[], Any]) -> Any:
         self.calls += 1
-        at, behind = self.model.interrupted
-        if self.calls == at and not behind:
+        at, after = self.model.interrupted
+        if self.calls == at and not after:
             raise KeyboardInterrupt
         found = run()
         if self.calls == at:
@@ -348,10 +348,10 @@ class InterruptedPlainModel(PlainModel):
         return PlainSession(self.model.start())
 
 
-@pytest.mark.parametrize("behind", [False, True], ids=["before a pass", "after a pass"])
+@pytest.mark.parametrize("after", [False, True], ids=["before a pass", "after a pass"])
 @pytest.mark.parametrize("chains", [False, True], ids=["trees", "chains"])
 def test_an_interruption_leaves_a_context_that_can_be_used(
-    json_vocabulary: Vocabulary, behind: bool, chains: bool
+    json_vocabulary: Vocabulary, after: bool, chains: bool
 ) -> None:
     """At every pass of an output; what is written next on the same text is what a new context gives."""
     constraint = compile(RECORD, json_vocabulary)
@@ -363,7 +363,7 @@ def test_an_interruption_leaves_a_context_that_can_be_used(
         tokens = context.tokens
     for at in range(1, 9):
         model = InterruptedModel(json_vocabulary, seed=6, writes=WRITES)
-        model.interrupted = (at, behind)
+        model.interrupted = (at, after)
         target: Any = InterruptedPlainModel(model) if chains else model
         knowing = Knowing(tokens=plain.tokens, prompt_tokens=len(tokens) - len(plain.tokens), length=2)
         with Context(target, model.encode_prompt("say")) as context:
@@ -414,8 +414,8 @@ def test_an_interruption_between_a_pass_and_its_look_ahead(
         np.testing.assert_array_equal(context.distributions(1)[-1], model.start().extend(context.tokens))
 
 
-@pytest.mark.parametrize("behind", [False, True])
-def test_an_interruption_where_the_cache_takes_over_drafts(json_vocabulary: Vocabulary, behind: bool) -> None:
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interruption_where_the_cache_takes_over_drafts(json_vocabulary: Vocabulary, after: bool) -> None:
     """A chain is cut off again from the cache of a session that knows no trees."""
 
     class Cut(PlainSession):
@@ -424,7 +424,7 @@ def test_an_interruption_where_the_cache_takes_over_drafts(json_vocabulary: Voca
         def truncate(self, length: int, /) -> None:
             if self.armed:
                 type(self).armed = False
-                if behind:
+                if after:
                     super().truncate(length)
                 raise KeyboardInterrupt
             super().truncate(length)

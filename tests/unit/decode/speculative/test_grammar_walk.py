@@ -356,7 +356,7 @@ def greedy(full: DraftTree, matcher: Matcher, budget: int) -> set[tuple[int, ...
     return {tuple(full.prefix(node)) for node in kept - {ROOT}}
 
 
-def test_forced_text_stands_behind_drafts() -> None:
+def test_forced_text_stands_after_drafts() -> None:
     """By hand: what is forced replaces a wrong draft token, is added after a leaf, and is not cut in the middle."""
     constraint = compile(sequence(choice("Ad", "na"), '": "age', choice("s", "d"), '"}'), TEXT)
     matcher = constraint.matcher()
@@ -381,9 +381,9 @@ def test_a_draft_that_goes_beyond_forced_text_is_tokenized_anew() -> None:
     grammar = sequence("ab", choice("c", "d"), choice("a", "d"), repeat(choice("a", "b"), 1))
     matcher = compile(grammar, vocabulary).matcher()
     tree = DraftTree()
-    behind = tree.extend(ROOT, [1, 6], [0.5, 0.25], source="draft")  # a bcd
-    tree.extend(behind, [1, 1], [0.75, 0.5], source="draft")
-    tree.extend(behind, [5, 3], [0.125, 0.5], source="draft")  # ab c, which is refused
+    after = tree.extend(ROOT, [1, 6], [0.5, 0.25], source="draft")  # a bcd
+    tree.extend(after, [1, 1], [0.75, 0.5], source="draft")
+    tree.extend(after, [5, 3], [0.125, 0.5], source="draft")  # ab c, which is refused
     found = grammar_filtered(tree, matcher, remaining=FAR, budget=FAR)
     assert [found.prefix(node) for node in range(len(found))] == [
         [5],
@@ -463,7 +463,7 @@ def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
     matcher = compile(repeat(choice("a", "b"), 0, 9), TEXT).matcher()
     distribution = np.full(TEXT.size, 1 / TEXT.size)
     tree = drawn_tree({ROOT: (b, x, EOS, a), 0: (x, a, b)}, distribution)
-    for budget, at_root, behind_b in (
+    for budget, at_root, after_b in (
         (FAR, (b, EOS, a), (a, b)),
         (5, (b, EOS, a), (a, b)),
         (4, (b, EOS, a), (a,)),
@@ -472,13 +472,13 @@ def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
         (1, (b,), ()),
     ):
         found = grammar_filtered(tree, matcher, remaining=FAR, budget=budget)
-        assert len(found) == len(at_root) + len(behind_b)
+        assert len(found) == len(at_root) + len(after_b)
         assert found.drawn[ROOT].tokens == at_root
         assert found.drawn[ROOT].distribution is distribution
         node = found.child(ROOT, b)
         assert node is not None
-        assert (found.drawn[node].tokens if behind_b else ()) == behind_b
-        assert set(found.drawn) == ({ROOT, node} if behind_b else {ROOT})
+        assert (found.drawn[node].tokens if after_b else ()) == after_b
+        assert set(found.drawn) == ({ROOT, node} if after_b else {ROOT})
     again = drawn_tree({ROOT: (b, x, b, a, b)}, distribution, replaced=True)
     # After the last node that fits, a token that is there already must not count: another would not.
     assert grammar_filtered(again, matcher, remaining=FAR, budget=1).drawn[ROOT].tokens == (b,)

@@ -55,7 +55,7 @@ def test_required_undeclared_names_come_last_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 1, "b": 1}', '{"b": 1, "\\u0062": 1}', '{"\\u0061": 1, "b": 1}'])
-def test_declared_name_neither_repeats_nor_hides_behind_an_escape(text: str) -> None:
+def test_declared_name_neither_repeats_nor_hides_after_an_escape(text: str) -> None:
     """A declared name occurs at most once, in canonical spelling."""
     assert not accepts(json_schema(THREE), text)
 

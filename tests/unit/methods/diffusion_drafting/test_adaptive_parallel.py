@@ -262,7 +262,7 @@ def test_the_small_model_reads_its_prompt_and_what_is_fixed_in_one_pass_a_step()
     assert read[0][5:6] == (3,)  # cab, two tokens, and the slot that was given
 
 
-def test_the_end_is_judged_and_what_is_behind_it_is_not() -> None:
+def test_the_end_is_judged_and_what_is_after_it_is_not() -> None:
     """A small model that never ends a text lets the member go on; one that likes to lets it end."""
     language = canvas_language(compile(sg.regex("a(b|1)*"), VOCABULARY))
     rows = np.zeros((4, VOCABULARY.size), dtype=np.float32)

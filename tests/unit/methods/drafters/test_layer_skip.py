@@ -130,7 +130,7 @@ def test_chosen_tokens_are_the_most_probable(llama: LlamaModel) -> None:
         assert len(tree) == 4  # the default length
 
 
-def test_nothing_is_drafted_behind_a_prompt_that_was_not_read(llama: LlamaModel) -> None:
+def test_nothing_is_drafted_after_a_prompt_that_was_not_read(llama: LlamaModel) -> None:
     constraint = compile(regex("[a-z]{2,60}"), llama.vocabulary)
     prompt = llama.vocabulary.tokenize(b"tell me " * 9)
     with Context(llama, prompt) as context:

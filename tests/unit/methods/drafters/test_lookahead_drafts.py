@@ -49,7 +49,7 @@ class Watched(PhrasePool):
         super().add(vocabulary, given)
 
 
-def test_a_phrase_ends_with_what_the_model_says_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_phrase_ends_with_what_the_model_says_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """And each of its tokens after the first two was said by an earlier pass at its position."""
     model = HashModel(LETTERS, seed=2)
     pool = Watched()
@@ -112,7 +112,7 @@ def test_drafts_are_allowed_and_the_same_each_time(monkeypatch: pytest.MonkeyPat
     assert max(len(tree) for tree, _ in first) > 6
 
 
-def test_the_window_is_a_trunk_with_a_branch_behind_each_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_window_is_a_trunk_with_a_branch_after_each_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a grammar that allows anything, with a model that never says the same twice."""
     model = HashModel(Vocabulary([b"", *(b"%d;" % number for number in range(500))], eos=[0]), seed=7)
     drafter = Lookahead(3, 4, 1)

@@ -84,7 +84,7 @@ def test_old_drafts_fade() -> None:
     assert survival.estimate(0)[0][1] < 0.25
 
 
-def test_a_tree_is_cut_at_a_depth_behind_what_is_forced() -> None:
+def test_a_tree_is_cut_at_a_depth_after_what_is_forced() -> None:
     tree = DraftTree()
     node = tree.extend(ROOT, (1, 2))
     tree.extend(node, (3, 4), source=FORCED)
@@ -93,10 +93,10 @@ def test_a_tree_is_cut_at_a_depth_behind_what_is_forced() -> None:
     assert cut_to_depth(tree, 1).tokens == [1, 5]
     assert cut_to_depth(tree, 0).tokens == []
     assert cut_to_depth(DraftTree(), 3).tokens == []
-    behind = DraftTree()
-    behind.extend(behind.extend(ROOT, (1,)), (2, 3), source=FORCED)
-    behind.add(2, 4)
-    assert cut_to_depth(behind, 1).tokens == [1, 2, 3]
+    after = DraftTree()
+    after.extend(after.extend(ROOT, (1,)), (2, 3), source=FORCED)
+    after.add(2, 4)
+    assert cut_to_depth(after, 1).tokens == [1, 2, 3]
 
 
 def test_settings_out_of_range_are_refused() -> None:

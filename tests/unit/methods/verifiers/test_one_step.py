@@ -319,7 +319,7 @@ def drawn_until(q: Distribution, stop: int, chance: EveryChance, *, replaced: bo
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_recursive_rejection_may_be_given_more_drafts_behind_some_than_behind_others(seed: int) -> None:
+def test_recursive_rejection_may_be_given_more_drafts_after_some_than_after_others(seed: int) -> None:
     p, q, _ = case(seed)
     for replaced in (False, True):
         for choose in (RecursiveRejection().choose, IndependentRejection().choose)[: 1 + replaced]:

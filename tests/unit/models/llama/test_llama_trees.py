@@ -72,7 +72,7 @@ def test_every_way_of_summing_gives_the_same(model: LlamaModel, seed: int) -> No
 
 
 @pytest.mark.parametrize("past", [1, 40, 300, 600])
-def test_large_trees_behind_long_pasts(model: LlamaModel, past: int) -> None:
+def test_large_trees_after_long_pasts(model: LlamaModel, past: int) -> None:
     """Up to 32 tokens of any shape, alone and beside a relative with a tree of its own."""
     random = np.random.default_rng(past)
     ids = [int(token) for token in random.integers(264, size=past)]

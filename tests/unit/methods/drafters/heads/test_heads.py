@@ -77,9 +77,9 @@ def expected(
     if kind == "hydra":
         return hydra(weights, normed[-1], table[path], len(path) - 1)
     states = normed[None]
-    behind = [*tokens[1:], *path]
-    for count in range(len(tokens), len(behind) + 1):
-        out = eagle(model, weights, states, table[behind[:count]][None])
+    after = [*tokens[1:], *path]
+    for count in range(len(tokens), len(after) + 1):
+        out = eagle(model, weights, states, table[after[:count]][None])
         states = torch.cat((states, out[:, -1:]), dim=1)
     return states[0, -1] @ table.T
 

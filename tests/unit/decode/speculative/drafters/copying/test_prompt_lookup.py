@@ -118,7 +118,7 @@ def test_a_value_may_end_wherever_a_word_ends(end: str) -> None:
         assert any(path.startswith(ended[:6]) for path in paths), (ended, paths)
 
 
-def test_a_copy_is_taken_up_again_behind_a_mismatch() -> None:
+def test_a_copy_is_taken_up_again_after_a_mismatch() -> None:
     constraint = of({"type": "string"})
     source = "The importer stops with a strange message in the reader of files"
     output = VOCABULARY.tokenize(json.dumps(source.replace("strange", "weird")))

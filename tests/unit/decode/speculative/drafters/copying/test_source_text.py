@@ -76,7 +76,7 @@ def test_breaks_are_where_lines_end() -> None:
         (b"line", b"in file a.py, line 218.", b"218", "next"),
     ],
 )
-def test_a_value_stands_behind_its_label(label: bytes, text: bytes, value: bytes, kind: str) -> None:
+def test_a_value_stands_after_its_label(label: bytes, text: bytes, value: bytes, kind: str) -> None:
     source = SourceText(text)
     found = source.after_label(label, 3)
     assert [(each.kind, source.text.startswith(value, each.end)) for each in found][:1] == [(kind, True)]

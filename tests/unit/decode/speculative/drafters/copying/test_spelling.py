@@ -17,14 +17,14 @@ def test_a_text_has_the_tokens_of_its_vocabulary(text: str) -> None:
 
 
 @pytest.mark.parametrize("whole", [" Lovelace in London", "was born in Paris", "Ada"])
-def test_behind_a_part_come_the_tokens_of_the_whole_where_one_begins_there(whole: str) -> None:
+def test_after_a_part_come_the_tokens_of_the_whole_where_one_begins_there(whole: str) -> None:
     spelling = Spelling(VOCABULARY)
     data = whole.encode()
     tokens = VOCABULARY.tokenize(whole)
     starts = {len(VOCABULARY.decode(tokens[:index])): tokens[index:] for index in range(len(tokens))}
     for cut in range(len(data)):
         expected = starts.get(cut, VOCABULARY.tokenize(data[cut:].decode()))
-        assert spelling.behind(data[:cut], data[cut:]) == expected
+        assert spelling.after(data[:cut], data[cut:]) == expected
         assert VOCABULARY.decode(expected) == data[cut:]
 
 
