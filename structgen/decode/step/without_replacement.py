@@ -103,30 +103,30 @@ class TokensWithoutReplacement:
 
     @property
     def left(self) -> float:
-        """See ``Urn``."""
+        """See ``WithoutReplacement``."""
         return float(self._sums.sum()) / self._total
 
     @property
     def is_empty(self) -> bool:
-        """See ``Urn``."""
+        """See ``WithoutReplacement``."""
         return not self._sums.any()
 
     def probability(self, token: int) -> float:
-        """See ``Urn``."""
+        """See ``WithoutReplacement``."""
         return float(self._full[token]) / self._total
 
     def take(self) -> int:
-        """See ``Urn``: by the inverse distribution function, in the order of the tokens."""
+        """See ``WithoutReplacement``: by the inverse distribution function, in the order of the tokens."""
         token = index_at(self._weights, self._sums, self._generator.random())
         self._set(token, 0.0)
         return token
 
     def put_back(self, token: int) -> None:
-        """See ``Urn``."""
+        """See ``WithoutReplacement``."""
         self._set(token, float(self._full[token]))
 
     def misses(self, most: float) -> float:
-        """See ``Urn``."""
+        """See ``WithoutReplacement``."""
         return sample_misses(self.left, most, self._generator)
 
     def _set(self, token: int, weight: float) -> None:

@@ -48,22 +48,22 @@ class OrderedWithoutReplacement:
 
     @property
     def left(self) -> float:
-        """See ``Urn``."""
+        """See ``WithoutReplacement``."""
         following = self._next
         rest = 0.0 if following is None else math.exp(following[2])
         return rest + sum(self._back.values())
 
     @property
     def is_empty(self) -> bool:
-        """See ``Urn``."""
+        """See ``WithoutReplacement``."""
         return not self._back and self._next is None
 
     def probability(self, token: int) -> float:
-        """See ``Urn``; of tokens that were taken only."""
+        """See ``WithoutReplacement``; of tokens that were taken only."""
         return self._known[token]
 
     def take(self) -> int:
-        """See ``Urn``: from the order, unless what was put back comes first."""
+        """See ``WithoutReplacement``: from the order, unless what was put back comes first."""
         following = self._next
         if self._back:
             mark = self._generator.random() * self.left
@@ -86,11 +86,11 @@ class OrderedWithoutReplacement:
         return token
 
     def put_back(self, token: int) -> None:
-        """See ``Urn``."""
+        """See ``WithoutReplacement``."""
         self._back[token] = self._known[token]
 
     def misses(self, most: float) -> float:
-        """See ``Urn``."""
+        """See ``WithoutReplacement``."""
         return sample_misses(self.left, most, self._generator)
 
     @property
