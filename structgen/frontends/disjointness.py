@@ -42,7 +42,9 @@ def are_disjoint(one: Grammar, other: Grammar) -> bool:
     Complexity: bounded by a constant number of steps.
 
     >>> from structgen.frontends.regex import regex
-    >>> are_disjoint(regex("[0-9]+x"), regex("[a-z]+x")), are_disjoint(regex("a*"), regex("(aa)*"))
+    >>> from structgen.grammar.algebra import undescribed
+    >>> digits, letters = undescribed(regex("[0-9]+x")), undescribed(regex("[a-z]+x"))
+    >>> are_disjoint(digits, letters), are_disjoint(letters, letters)
     (True, False)
     """
     if isinstance(one, Intersection) and any(are_disjoint(item, other) for item in one.items):
