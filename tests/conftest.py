@@ -34,6 +34,25 @@ settings.register_profile("nightly", parent=settings.get_profile("dev"), max_exa
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+# Whole universes, statistics, long random walks, real corpora: `make test-all` runs them, `make test` leaves them out.
+_EXHAUSTIVE = (
+    "differential",
+    "kernels",
+    "property",
+    "unit/grammar_library",
+    "unit/frontends/test_hostile_grammars.py",
+    "unit/engine/test_hostile_schemas.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of folders and files that are exhaustive as a whole."""
+    for item in items:
+        name = item.path.relative_to(TESTS).as_posix()
+        if any(name == each or name.startswith(f"{each}/") for each in _EXHAUSTIVE):
+            item.add_marker(pytest.mark.exhaustive)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of test data that is not part of the project."""
