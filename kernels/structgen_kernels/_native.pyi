@@ -75,13 +75,13 @@ class FlatGrammar:
     @property
     def shared(self) -> list[Any]: ...
 
-class PlainTerms:
-    """The grammar of a plain JSON Schema, as a list of nodes."""
+class SimpleTerms:
+    """The grammar of a simple JSON Schema, as a list of nodes."""
 
     def __len__(self) -> int: ...
 
-class PlainPlanner:
-    """Makes the terms of plain JSON Schemas of one dialect and policy."""
+class SimplePlanner:
+    """Makes the terms of simple JSON Schemas of one dialect and policy."""
 
     def __init__(
         self,
@@ -93,16 +93,16 @@ class PlainPlanner:
     ) -> None: ...
 
 _Planner = TypeVar(
-    "_Planner", bound=tuple[PlainPlanner, Callable[[str], tuple[object, bool, bool] | None], object, object]
+    "_Planner", bound=tuple[SimplePlanner, Callable[[str], tuple[object, bool, bool] | None], object, object]
 )
 
 def json_text(value: object, max_depth: int, max_bytes: int) -> str | None: ...
-def plan_plain(
+def plan_simple(
     text: str,
     max_depth: int,
     planners: Mapping[str | None, _Planner | None],
     add_planner: Callable[[str | None], _Planner | None],
-) -> tuple[PlainTerms, Any] | None: ...
+) -> tuple[SimpleTerms, Any] | None: ...
 
 class LarkReader:
     """Reads plain Lark grammars."""

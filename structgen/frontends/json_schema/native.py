@@ -40,7 +40,7 @@ _MAX_PLANNERS: Final = 32
 _OTHER_KEYWORD: Final = 0
 _SIMPLE_KEYWORD: Final = 1
 _IDENTIFIER_KEYWORD: Final = 2
-_KEYWORDS: Final = {  # the numbers of `Keyword` in plain_schema.h
+_KEYWORDS: Final = {  # the numbers of `Keyword` in simple_reading.h
     "type": 3,
     "nullable": 4,
     "enum": 5,
@@ -136,7 +136,7 @@ class SimpleSchemas:
         self._setting = setting
         self._planners: dict[str | None, _DialectPlanner | None] = {}
 
-    def plan(self, text: str) -> tuple[_native.PlainTerms, Dialect] | None:
+    def plan(self, text: str) -> tuple[_native.SimpleTerms, Dialect] | None:
         """The terms of a schema and its dialect; ``None`` if it is not simple.
 
         Args:
@@ -144,7 +144,7 @@ class SimpleSchemas:
 
         Complexity: O(len(text)).
         """
-        return _native.plan_plain(text, self._setting.limits.nesting, self._planners, self._add_planner)
+        return _native.plan_simple(text, self._setting.limits.nesting, self._planners, self._add_planner)
 
     def _add_planner(self, uri: str | None) -> _DialectPlanner | None:
         """The planner of the dialect that ``$schema`` declares; ``None`` if no draft has this URI."""
@@ -158,7 +158,7 @@ class SimpleSchemas:
         setting = self._setting
         return self._planner(dialect), _LeafMaker(setting, dialect), dialect, _SubschemaPlanner(setting, dialect)
 
-    def _planner(self, dialect: Dialect) -> _native.PlainPlanner:
+    def _planner(self, dialect: Dialect) -> _native.SimplePlanner:
         syntax, limits = self._setting.syntax, self._setting.limits
         keywords = {}
         for keyword in reader_of(dialect).active:
@@ -176,12 +176,12 @@ class SimpleSchemas:
             syntax.levels[0].value,
             ANY_STRING,
         )
-        return _native.PlainPlanner(
+        return _native.SimplePlanner(
             keywords, dialect.reference_stands_alone, terms, limits.grammar_nodes, limits.nesting
         )
 
 
-_DialectPlanner: TypeAlias = "tuple[_native.PlainPlanner, _LeafMaker, Dialect, _SubschemaPlanner]"
+_DialectPlanner: TypeAlias = "tuple[_native.SimplePlanner, _LeafMaker, Dialect, _SubschemaPlanner]"
 _PlannedTerm: TypeAlias = tuple[Grammar, bool, bool]
 """A term, whether it is small enough to be repeated instead of called, and whether it is a choice."""
 

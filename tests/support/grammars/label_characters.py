@@ -1,4 +1,4 @@
-"""Makes kernels/native/label_characters.h: ``python tests/support/grammars/label_characters.py``.
+"""Makes kernels/native/scopes/label_characters.h: ``python tests/support/grammars/label_characters.py``.
 
 The table holds the characters beyond ASCII that are judged natively in labels under ``xn--``, so that neither the
 Python nor its Unicode version decides what a matcher allows.
@@ -13,7 +13,7 @@ from typing import Final
 
 from structgen.frontends.json_schema.formats import identifier as idna
 
-PATH: Final = Path(__file__).parents[3] / "kernels" / "native" / "label_characters.h"
+PATH: Final = Path(__file__).parents[3] / "kernels" / "native" / "scopes" / "label_characters.h"
 BIDI: Final = ("L", "R", "AL", "AN", "EN", "ES", "CS", "ET", "ON", "BN", "NSM")
 _HEAD: Final = f"""\
 // The characters beyond ASCII that labels may have, from Unicode {unicodedata.unidata_version}; made by

@@ -1,0 +1,152 @@
+#include "base/thread_pool.h"
+
+#include <unistd.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace structgen {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+// How long a caller that is done polls for its helpers before it sleeps: they usually have little left to do, and a
+// thread that sleeps has to wait for a processor again.
+constexpr auto kPatience = std::chrono::microseconds(100);
+
+#ifdef __linux__
+
+int processor() { return sched_getcpu(); }
+
+// The number of processors that this process may use; hardware_concurrency() also counts the others.
+unsigned processors() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return std::thread::hardware_concurrency();
+  return static_cast<unsigned>(CPU_COUNT(&allowed));
+}
+
+// Moves the calling thread to another processor that it may use, if there is one; from there on the kernel is free again.
+void leave(int processor) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  cpu_set_t others = allowed;
+  CPU_CLR(processor, &others);
+  if (CPU_COUNT(&others) != 0 && sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
+#else
+
+int processor() { return -1; }
+unsigned processors() { return std::thread::hardware_concurrency(); }
+void leave(int) {}
+
+#endif
+
+class Pool {
+ public:
+  explicit Pool(unsigned helpers) {
+    for (unsigned i = 0; i < helpers; ++i) std::thread([this] { serve(); }).detach();
+  }
+
+  void run(size_t count, const std::function<void(size_t)>& work) {
+    const std::lock_guard one_loop_at_a_time(loop_);
+    {
+      const std::lock_guard lock(mutex_);
+      work_ = &work;
+      count_ = count;
+      caller_ = processor();
+      next_ = 0;
+      error_ = nullptr;
+      ++generation_;
+    }
+    wake_.notify_all();
+    drain(work, count);
+    std::unique_lock lock(mutex_);
+    work_ = nullptr;  // no thread joins any more; those that have joined hold copies
+    lock.unlock();
+    for (const auto begin = Clock::now(); busy_ != 0 && Clock::now() - begin < kPatience;) continue;
+    lock.lock();
+    idle_.wait(lock, [&] { return busy_ == 0; });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void drain(const std::function<void(size_t)>& work, size_t count) {
+    for (;;) {
+      const size_t i = next_.fetch_add(1);
+      if (i >= count) return;
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+      }
+    }
+  }
+  void serve() {
+    uint64_t served = 0;
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return work_ && generation_ != served; });
+      // The kernel may wake a thread on the processor of the one that wakes it although others are idle, which in a
+      // virtual machine may look busy to it.  There it would run instead of the caller, not at the same time.
+      if (const int here = processor(); here >= 0 && here == caller_) {
+        lock.unlock();
+        leave(here);
+        lock.lock();
+        if (!work_) continue;  // done meanwhile
+      }
+      served = generation_;
+      ++busy_;
+      const std::function<void(size_t)>& work = *work_;  // lives until busy_ is zero again
+      const size_t count = count_;
+      lock.unlock();
+      drain(work, count);
+      lock.lock();
+      if (--busy_ == 0) idle_.notify_all();
+    }
+  }
+
+  std::mutex loop_, mutex_;
+  std::condition_variable wake_, idle_;
+  const std::function<void(size_t)>* work_ = nullptr;
+  size_t count_ = 0;
+  int caller_ = -1;  // the processor of the caller, where it is known
+  std::atomic<size_t> next_{0};
+  uint64_t generation_ = 0;
+  std::atomic<unsigned> busy_{0};
+  std::exception_ptr error_;
+};
+
+// The pool lives as long as the process: its threads may not be joined while the interpreter shuts down.  A forked
+// child has none of the threads and makes a pool of its own.
+Pool& pool() {
+  static std::mutex mutex;
+  static Pool* made = nullptr;
+  static pid_t owner = 0;
+  const std::lock_guard lock(mutex);
+  if (!made || owner != getpid()) {
+    made = new Pool(std::max(1u, processors()) - 1);
+    owner = getpid();
+  }
+  return *made;
+}
+
+}  // namespace
+
+void parallel_for(size_t count, const std::function<void(size_t)>& work) {
+  if (count == 1) work(0);
+  else if (count > 1) pool().run(count, work);
+}
+
+}  // namespace structgen

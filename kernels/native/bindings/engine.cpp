@@ -1,0 +1,95 @@
+// Limits, the vocabulary's trie, and the engine of a vocabulary.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/limits.h"
+#include "bindings/bindings.h"
+#include "bindings/text.h"
+#include "masks/engine.h"
+#include "masks/trie.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace structgen {
+
+namespace {
+
+void bind_limits(nb::module_& m) {
+  nb::class_<Limits>(m, "Limits")
+      .def(nb::init<>())
+      .def_rw("states", &Limits::states)
+      .def_rw("regular_states", &Limits::regular_states)
+      .def_rw("steps", &Limits::steps)
+      .def_rw("distance_steps", &Limits::distance_steps)
+      .def_rw("cache_bytes", &Limits::cache_bytes);
+}
+
+void bind_token_trie(nb::module_& m) {
+  nb::class_<TokenTrie>(m, "TokenTrie")
+      .def("__init__",
+           [](TokenTrie* self, nb::sequence tokens) {
+             std::vector<std::string> texts;
+             texts.reserve(nb::len(tokens));
+             for (nb::handle token : tokens) texts.emplace_back(view(nb::cast<nb::bytes>(token)));
+             nb::gil_scoped_release release;
+             new (self) TokenTrie(texts);
+           },
+           "tokens"_a)
+      .def("to_bytes", [](const TokenTrie& self) { return to_bytes(self.serialize()); })
+      .def_static("from_bytes", [](nb::bytes data) { return std::make_shared<TokenTrie>(TokenTrie::deserialize(view(data))); }, "data"_a)
+      .def("__len__", &TokenTrie::size)
+      .def_prop_ro("node_count", [](const TokenTrie& self) { return self.trie().size(); })
+      .def_prop_ro("max_token_bytes", [](const TokenTrie& self) { return self.trie().max_depth; })
+      .def_prop_ro("memory_bytes", [](const TokenTrie& self) { return self.trie().bytes(); });
+}
+
+size_t memory_bytes(Engine& self) {
+  nb::gil_scoped_release release;
+  const std::shared_lock lock(self.mutex());
+  return self.bytes_used();
+}
+
+nb::dict statistics(Engine& self) {
+  std::shared_lock lock(self.mutex(), std::defer_lock);
+  {
+    nb::gil_scoped_release release;
+    lock.lock();
+  }
+  nb::dict result;
+  result["terms"] = self.machine().automaton().terms().size();
+  result["states"] = self.machine().automaton().size();
+  result["frames"] = self.machine().frame_count();
+  result["nodes"] = self.machine().size();
+  result["rows"] = self.row_count();
+  result["tries"] = self.trie_count();
+  result["cache_bytes"] = self.cache_bytes();
+  result["bytes"] = self.bytes_used();
+  result["steps"] = self.machine().automaton().meter().steps;  // of the last call
+  return result;
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& m) {
+  bind_limits(m);
+  bind_token_trie(m);
+  nb::class_<Engine>(m, "Engine")
+      .def(nb::new_([](std::shared_ptr<TokenTrie> tokens, uint32_t vocabulary_size) {
+             if (vocabulary_size < tokens->size()) throw nb::value_error("engine: vocabulary size is below the number of tokens");
+             return std::shared_ptr<Engine>(new Engine(std::move(tokens), vocabulary_size), Engine::dispose);
+           }),
+           "tokens"_a, "vocabulary_size"_a)
+      .def_prop_ro("byte_complete", &Engine::byte_complete)
+      .def_prop_ro("memory_bytes", &memory_bytes)
+      .def_prop_ro("statistics", &statistics);
+}
+
+}  // namespace structgen

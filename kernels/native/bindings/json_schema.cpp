@@ -1,0 +1,70 @@
+// The planner of simple JSON Schemas, and JSON values of Python as text.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "bindings/bindings.h"
+#include "bindings/text.h"
+#include "frontends/json_schema/json_document.h"
+#include "frontends/json_schema/python_json.h"
+#include "frontends/json_schema/simple_schema.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace structgen {
+
+namespace {
+
+// The terms of a simple schema, and the dialect of its planner; None where it is not simple.
+//   planners: by what `$schema` declares or None: a planner, what makes its leaves, the dialect, and what
+//     helps with more than leaves; or None for no draft.
+//   add_planner: called with what `$schema` declares where that is not among the planners, returns one and keeps it.
+nb::object plan_simple(nb::str text, size_t max_depth, nb::dict planners, nb::handle add_planner) {
+  const std::optional<std::string_view> source = utf8(text);
+  if (!source) return nb::none();
+  const std::unique_ptr<const JsonDocument> document = JsonDocument::parse(std::string(*source), max_depth);
+  if (document == nullptr || document->kind(document->root()) != JsonKind::kObject) return nb::none();
+  const JsonDocument::Member* member = document->find(document->root(), "$schema");
+  nb::object declared = nb::none();
+  if (member != nullptr && document->kind(member->value) == JsonKind::kString) declared = nb::cast(document->string(member->value));
+  nb::object known = nb::borrow(PyDict_GetItemWithError(planners.ptr(), declared.ptr()));
+  if (!known.is_valid()) {
+    if (PyErr_Occurred()) throw nb::python_error();
+    known = add_planner(declared);
+  }
+  if (known.is_none()) return nb::none();
+  std::unique_ptr<SimpleTerms> terms = nb::cast<SimplePlanner&>(known[0]).plan(*document, known[1], known[3]);
+  if (terms == nullptr) return nb::none();
+  return nb::make_tuple(std::move(terms), known[2]);
+}
+
+}  // namespace
+
+void bind_json_schema(nb::module_& m) {
+  nb::class_<SimpleTerms>(m, "SimpleTerms", "The grammar of a simple JSON Schema, as a list of nodes.")
+      .def("__len__", [](const SimpleTerms& self) { return self.nodes.size(); });
+
+  nb::class_<SimplePlanner>(m, "SimplePlanner", "Makes the terms of simple JSON Schemas of one dialect and policy.")
+      .def("__init__",
+           [](SimplePlanner* self, nb::dict keywords, bool reference_stands_alone, nb::sequence syntax, uint64_t max_cost, uint32_t max_depth) {
+             if (nb::len(syntax) != SimpleSyntax::kTerms) throw nb::value_error("simple planner: one term for each of SimpleSyntax");
+             SimpleSyntax terms;
+             for (size_t i = 0; i < SimpleSyntax::kTerms; ++i) terms.terms[i] = syntax[i];
+             new (self) SimplePlanner(std::move(keywords), reference_stands_alone, std::move(terms), {max_cost, max_depth});
+           },
+           "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a);
+
+  m.def("json_text", &json_text, "value"_a.none(), "max_depth"_a, "max_bytes"_a);
+  m.def("plan_simple", &plan_simple, "text"_a, "max_depth"_a, "planners"_a, "add_planner"_a);
+}
+
+}  // namespace structgen

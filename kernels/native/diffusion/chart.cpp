@@ -1,0 +1,459 @@
+#include "diffusion/chart.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+#include "diffusion/exponential.h"
+#include "diffusion/wide.h"
+
+namespace structgen {
+
+namespace chart_loops {
+
+constexpr double kNone = -std::numeric_limits<double>::infinity();
+
+// The largest of the terms at each position of `blocks` blocks.
+STRUCTGEN_WIDE void maxima(const ChartTerm* terms, size_t count, size_t blocks, double* out) {
+  for (size_t block = 0; block < blocks; ++block, out += kBlock) {
+    std::array<double, kBlock> largest;
+    largest.fill(kNone);
+    for (size_t term = 0; term < count; ++term) {
+      if (terms[term].skipped > block) continue;
+      const double* row = terms[term].row + (block - terms[term].skipped) * kBlock;
+      const double weight = terms[term].weight;
+      for (size_t lane = 0; lane < kBlock; ++lane) {
+        const double value = weight + row[lane];
+        largest[lane] = largest[lane] > value ? largest[lane] : value;
+      }
+    }
+    for (size_t lane = 0; lane < kBlock; ++lane) out[lane] = largest[lane];
+  }
+}
+
+// The sums of the exponentials of the terms less `largest`, which are finite.
+STRUCTGEN_WIDE void sums(const ChartTerm* terms, size_t count, size_t blocks, const double* largest, double* out) {
+  for (size_t block = 0; block < blocks; ++block, out += kBlock, largest += kBlock) {
+    std::array<double, kBlock> sum{};
+    for (size_t term = 0; term < count; ++term) {
+      if (terms[term].skipped > block) continue;
+      const double* row = terms[term].row + (block - terms[term].skipped) * kBlock;
+      const double weight = terms[term].weight;
+      for (size_t lane = 0; lane < kBlock; ++lane) sum[lane] += exp_of(weight + row[lane] - largest[lane]);
+    }
+    for (size_t lane = 0; lane < kBlock; ++lane) out[lane] = sum[lane];
+  }
+}
+
+STRUCTGEN_WIDE void sum_rows(double* out, const double* one, const double* two, size_t count) {
+  for (size_t i = 0; i < count; ++i) out[i] = one[i] + two[i];
+}
+
+// Adds to `into` what share of each whole the part is; returns the sum of that.
+STRUCTGEN_WIDE double share(double* into, const double* shares, const double* whole, const double* row, double weight, size_t blocks) {
+  std::array<double, kBlock> sum{};
+  for (size_t i = 0; i < blocks * kBlock; i += kBlock)
+    for (size_t lane = 0; lane < kBlock; ++lane) {
+      const double part = shares[i + lane] * exp_of(weight + row[i + lane] - whole[i + lane]);
+      into[i + lane] += part;
+      sum[lane] += part;
+    }
+  return std::accumulate(sum.begin(), sum.end(), 0.0);
+}
+
+// The same where all weights are 0 or minus infinity and maxima are wanted: whether there is a share.
+STRUCTGEN_WIDE double possible_share(double* into, const double* shares, const double* row, double weight, size_t blocks) {
+  std::array<double, kBlock> found{};
+  for (size_t i = 0; i < blocks * kBlock; i += kBlock)
+    for (size_t lane = 0; lane < kBlock; ++lane) {
+      const double part = weight + row[i + lane] > kNone ? shares[i + lane] : 0.0;
+      into[i + lane] = into[i + lane] > part ? into[i + lane] : part;
+      found[lane] = found[lane] > part ? found[lane] : part;
+    }
+  return *std::max_element(found.begin(), found.end());
+}
+
+}  // namespace chart_loops
+
+namespace {
+
+using chart_loops::kNone;
+
+constexpr double kMinLog = -1e300;  // instead of the logarithm of zero where it is subtracted
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(std::string("chart: ") + what);
+}
+
+bool within(std::span<const int32_t> values, int64_t low, size_t size) {
+  return std::all_of(values.begin(), values.end(), [&](int32_t value) { return value >= low && value < static_cast<int64_t>(size); });
+}
+
+void check_begins(std::span<const int32_t> begin, size_t size, const char* what) {
+  require(!begin.empty() && begin.front() == 0 && static_cast<size_t>(begin.back()) == size &&
+              std::is_sorted(begin.begin(), begin.end()),
+          what);
+}
+
+void check_lists(const PairLists& lists, size_t size, int64_t low, size_t first, size_t second, const char* what) {
+  require(lists.begin.size() == size + 1 && lists.first.size() == lists.second.size(), what);
+  check_begins(lists.begin, lists.first.size(), what);
+  require(within(lists.first, 0, first) && within(lists.second, low, second), what);
+}
+
+size_t first_of(size_t boundary) { return boundary / kBlock * kBlock; }
+
+size_t at(const std::vector<int32_t>& values, size_t index) { return static_cast<size_t>(values[index]); }
+
+}  // namespace
+
+void ChartPlan::check() const {
+  require(!cell_begin.empty() && cell_begin.front() == 0 && std::is_sorted(cell_begin.begin(), cell_begin.end()), "cells of rows");
+  require(states > 0 && states <= rows(), "states");
+  require(labels > 0, "labels");
+  require(within(ending_cells, 0, at(cell_begin, states)) && within(leaving_cells, 0, at(cell_begin, states)), "cells that end");
+  require(!outlet_begin.empty() && !part_begin.empty() && outlet_begin.size() == part_begin.size(), "compositions");
+  const size_t compositions = part_begin.size() - 1;
+  check_begins(part_begin, parts.size(), "parts of compositions");
+  check_begins(outlet_begin, outlets.size(), "outlets of compositions");
+  check_begins(arrival_begin, contractions.size(), "arrivals of calls");
+  check_lists(moves, cells(), 0, cells(), labels, "moves");
+  check_lists(contractions, arrivals(), 0, cells(), labels, "contractions");
+  check_lists(parts, parts.size(), 0, arrivals(), labels, "parts");
+  check_lists(outlets, outlets.size(), -1, parts.size(), cells(), "outlets");
+  require(outlet_of_cell.size() == cells() && within(outlet_of_cell, -1, outlets.size()), "outlets of cells");
+  require(composition_of.size() == rows() && within(composition_of, -1, compositions), "compositions of rows");
+  require(shared <= compositions && row_of_call.size() == arrival_begin.size() - 1, "calls");
+  for (size_t row = 0; row < rows(); ++row) {
+    const int32_t composition = composition_of[row];
+    const bool is_state = row < states;
+    require(is_state || composition >= 0, "a row without a composition");
+    require(composition < 0 || (static_cast<size_t>(composition) < shared) == is_state, "a composition of another row");
+    for (size_t cell = at(cell_begin, row); cell < at(cell_begin, row + 1); ++cell) {
+      if (is_state)
+        require(outlet_of_cell[cell] < 0 || static_cast<size_t>(outlet_of_cell[cell]) < at(outlet_begin, shared), "an outlet of a state");
+      else
+        require(static_cast<size_t>(outlet_of_cell[cell]) == at(outlet_begin, static_cast<size_t>(composition)) + cell - at(cell_begin, row),
+                "outlets of a row out of order");
+    }
+    if (!is_state)
+      require(at(outlet_begin, static_cast<size_t>(composition) + 1) - at(outlet_begin, static_cast<size_t>(composition)) ==
+                  at(cell_begin, row + 1) - at(cell_begin, row),
+              "a row without all outlets");
+  }
+  require(within(row_of_call, -1, rows()), "rows of calls");
+  for (size_t call = 0; call < row_of_call.size(); ++call) require(row_of_call[call] < 0 || at(row_of_call, call) >= states, "a call that is a state");
+  for (size_t part = at(part_begin, shared); part < parts.size(); ++part)
+    require(parts.begin[part + 1] == parts.begin[part] + 1, "a part of a row with several arrivals");
+  for (size_t outlet = 0; outlet < outlets.size(); ++outlet) {
+    const size_t composition = static_cast<size_t>(
+        std::upper_bound(outlet_begin.begin(), outlet_begin.end(), static_cast<int32_t>(outlet)) - outlet_begin.begin() - 1);
+    for (size_t way = at(outlets.begin, outlet); way < at(outlets.begin, outlet + 1); ++way)
+      require(at(outlets.first, way) >= at(part_begin, composition) && at(outlets.first, way) < at(part_begin, composition + 1),
+              "a part of another composition");
+  }
+}
+
+ChartTable::ChartTable(size_t entries, size_t slots) : slots_(slots), offsets_{0} {
+  for (size_t boundary = 0; boundary <= slots; ++boundary) offsets_.push_back(offsets_.back() + entries * width(boundary));
+  data_ = std::make_unique_for_overwrite<double[]>(offsets_.back());
+}
+
+void ChartTable::fill(double value) { std::fill_n(data_.get(), size(), value); }
+
+Chart::Chart(std::shared_ptr<const ChartPlan> plan, std::span<const double> weights, size_t slots, bool is_max)
+    : plan_(std::move(plan)),
+      slots_(slots),
+      is_max_(is_max),
+      weights_(weights.begin(), weights.end()),
+      leaving_(plan_->labels, slots),
+      masses_(plan_->cells(), slots),
+      arrivals_(plan_->arrivals(), slots),
+      parts_(at(plan_->part_begin, plan_->shared), slots),
+      outlets_(at(plan_->outlet_begin, plan_->shared), slots),
+      largest_(masses_.width(0)),
+      sums_(masses_.width(0)),
+      is_leaving_(plan_->cells()),
+      target_of_(plan_->cells(), -1) {
+  size_t targets = 0;
+  for (int32_t cell : plan_->outlets.second)
+    if (cell >= 0 && target_of_[static_cast<size_t>(cell)] < 0) target_of_[static_cast<size_t>(cell)] = static_cast<int32_t>(targets++);
+  targets_ = std::make_unique_for_overwrite<double[]>(targets * (slots + 1) * masses_.width(0));
+  for (int32_t cell : plan_->leaving_cells) is_leaving_[static_cast<size_t>(cell)] = 1;
+  for (size_t label = 0; label < plan_->labels; ++label) {
+    double* row = leaving_.row(0, label);
+    std::fill_n(row, leaving_.width(0), 0.0);
+    for (size_t slot = 0; slot < slots; ++slot) row[slot + 1] = weight(slot, static_cast<int32_t>(label));
+  }
+  for (size_t boundary = slots + 1; boundary-- > 0;) read_on(boundary);
+}
+
+void Chart::add_term(double weight, const double* row, size_t begin, size_t boundary) {
+  terms_.push_back({weight, row, begin / kBlock - boundary / kBlock});
+}
+
+// Writes the sum of `terms_` over the boundaries from `boundary` on.
+void Chart::combine(size_t boundary, double* out) {
+  const size_t blocks = masses_.width(boundary) / kBlock;
+  if (is_max_ || terms_.size() < 2) {
+    chart_loops::maxima(terms_.data(), terms_.size(), blocks, out);
+    return;
+  }
+  double *largest = largest_.data(), *sums = sums_.data();
+  chart_loops::maxima(terms_.data(), terms_.size(), blocks, largest);
+  for (size_t i = 0; i < blocks * kBlock; ++i) out[i] = std::max(largest[i], kMinLog);
+  chart_loops::sums(terms_.data(), terms_.size(), blocks, out, sums);
+  for (size_t i = 0; i < blocks * kBlock; ++i) out[i] = sums[i] == 1.0 || largest[i] == kNone ? largest[i] : largest[i] + std::log(sums[i]);
+}
+
+// The rows of all outlets of a composition, whose parts begin at the same boundary.
+void Chart::compose(size_t composition, size_t boundary, bool is_shared, double* out) {
+  const ChartPlan& plan = *plan_;
+  const size_t width = masses_.width(boundary), start = first_of(boundary);
+  for (size_t outlet = at(plan.outlet_begin, composition); outlet < at(plan.outlet_begin, composition + 1); ++outlet, out += width) {
+    terms_.clear();
+    for (size_t way = at(plan.outlets.begin, outlet); way < at(plan.outlets.begin, outlet + 1); ++way) {
+      const double* entered = part(at(plan.outlets.first, way), boundary, is_shared);
+      const int32_t cell = plan.outlets.second[way];
+      if (cell < 0) {
+        add_term(0.0, entered, boundary, boundary);
+        continue;
+      }
+      for (size_t middle = boundary; middle <= slots_; ++middle)
+        if (entered[middle - start] > kNone)
+          add_term(entered[middle - start], target(static_cast<size_t>(cell), middle), middle, boundary);
+    }
+    combine(boundary, out);
+  }
+}
+
+void Chart::keep_target(size_t boundary, size_t cell) {
+  if (target_of_[cell] < 0) return;
+  const double* row = masses_.row(boundary, cell);
+  std::copy(row, row + masses_.width(boundary), targets_.get() + target_at(cell, boundary));
+}
+
+const double* Chart::part(size_t index, size_t boundary, bool is_shared) const {
+  if (is_shared) return parts_.row(boundary, index);
+  return arrivals_.row(boundary, at(plan_->parts.first, at(plan_->parts.begin, index)));
+}
+
+void Chart::read_tokens(size_t boundary) {
+  const ChartPlan& plan = *plan_;
+  const size_t after = boundary + 1;
+  for (size_t composition = 0; composition < plan.shared; ++composition) {
+    for (size_t index = at(plan.part_begin, composition); index < at(plan.part_begin, composition + 1); ++index) {
+      terms_.clear();
+      for (size_t way = at(plan.parts.begin, index); way < at(plan.parts.begin, index + 1); ++way)
+        if (const double mass = weight(boundary, plan.parts.second[way]); mass > kNone)
+          add_term(mass, arrivals_.row(after, at(plan.parts.first, way)), after, after);
+      combine(after, parts_.row(after, index));
+    }
+    if (at(plan.outlet_begin, composition) < at(plan.outlet_begin, composition + 1))
+      compose(composition, after, true, outlets_.row(after, at(plan.outlet_begin, composition)));
+  }
+  const size_t lead = masses_.width(boundary) - masses_.width(after);  // a block less where `after` begins one
+  for (size_t cell = 0; cell < at(plan.cell_begin, plan.states); ++cell) {
+    terms_.clear();
+    for (size_t way = at(plan.moves.begin, cell); way < at(plan.moves.begin, cell + 1); ++way)
+      if (const double mass = weight(boundary, plan.moves.second[way]); mass > kNone)
+        add_term(mass, masses_.row(after, at(plan.moves.first, way)), after, after);
+    if (plan.outlet_of_cell[cell] >= 0) add_term(0.0, outlets_.row(after, at(plan.outlet_of_cell, cell)), after, after);
+    double* row = masses_.row(boundary, cell);
+    std::fill_n(row, lead, kNone);
+    combine(after, row + lead);
+    // Nothing else leaves before the slot after the boundary is read.
+    if (is_leaving_[cell]) row[after - first_of(boundary)] = 0.0;
+  }
+}
+
+void Chart::read_on(size_t boundary) {
+  const ChartPlan& plan = *plan_;
+  const size_t width = masses_.width(boundary), start = first_of(boundary);
+  if (boundary < slots_) {
+    read_tokens(boundary);
+  } else {
+    for (size_t cell = 0; cell < at(plan.cell_begin, plan.states); ++cell) std::fill_n(masses_.row(boundary, cell), width, kNone);
+  }
+  for (int32_t cell : plan.ending_cells) masses_.row(boundary, static_cast<size_t>(cell))[boundary - start] = 0.0;
+  for (size_t cell = 0; cell < at(plan.cell_begin, plan.states); ++cell) keep_target(boundary, cell);
+  for (size_t call = 0; call < plan.row_of_call.size(); ++call) {
+    for (size_t arrival = at(plan.arrival_begin, call); arrival < at(plan.arrival_begin, call + 1); ++arrival) {
+      const size_t first = at(plan.contractions.begin, arrival), last = at(plan.contractions.begin, arrival + 1);
+      scratch_.resize((last - first) * width);
+      terms_.clear();
+      for (size_t way = first; way < last; ++way) {
+        double* sum = scratch_.data() + (way - first) * width;
+        chart_loops::sum_rows(sum, masses_.row(boundary, at(plan.contractions.first, way)), leaving(plan.contractions.second[way], boundary), width);
+        add_term(0.0, sum, boundary, boundary);
+      }
+      combine(boundary, arrivals_.row(boundary, arrival));
+    }
+    if (plan.row_of_call[call] >= 0) {
+      const size_t row = at(plan.row_of_call, call);
+      if (at(plan.cell_begin, row) < at(plan.cell_begin, row + 1))
+        compose(at(plan.composition_of, row), boundary, false, masses_.row(boundary, at(plan.cell_begin, row)));
+      for (size_t cell = at(plan.cell_begin, row); cell < at(plan.cell_begin, row + 1); ++cell) keep_target(boundary, cell);
+    }
+  }
+}
+
+// The way back: shares of the ways through each row of a chart.
+class ChartShares {
+ public:
+  ChartShares(const Chart& chart, std::span<const double> ends, size_t ending_cell)
+      : chart_(chart),
+        plan_(*chart.plan_),
+        slots_(chart.slots_),
+        masses_(plan_.cells(), slots_),
+        arrivals_(plan_.arrivals(), slots_),
+        outlets_(at(plan_.outlet_begin, plan_.shared), slots_),
+        found_(slots_ * plan_.labels),
+        scratch_(masses_.width(0)),
+        sum_(masses_.width(0)),
+        whole_(masses_.width(0)) {
+    masses_.fill(0);
+    arrivals_.fill(0);
+    outlets_.fill(0);
+    std::copy(ends.begin(), ends.end(), masses_.row(0, ending_cell));
+    for (size_t boundary = 0; boundary <= slots_; ++boundary) {
+      leave_calls(boundary);
+      if (boundary < slots_) go_on(boundary);
+    }
+  }
+  std::vector<double> take() { return std::move(found_); }
+
+ private:
+  void leave_calls(size_t boundary) {
+    const size_t width = masses_.width(boundary), start = first_of(boundary);
+    for (size_t call = plan_.row_of_call.size(); call-- > 0;) {
+      if (plan_.row_of_call[call] >= 0) {
+        const size_t row = at(plan_.row_of_call, call), cell = at(plan_.cell_begin, row);
+        if (cell < at(plan_.cell_begin, row + 1))
+          go_back(at(plan_.composition_of, row), boundary, false, masses_.row(boundary, cell), chart_.masses_.row(boundary, cell));
+      }
+      for (size_t arrival = at(plan_.arrival_begin, call); arrival < at(plan_.arrival_begin, call + 1); ++arrival) {
+        const double* shares = arrivals_.row(boundary, arrival);
+        if (!any(shares, width)) continue;
+        const double* whole = safe(chart_.arrivals_.row(boundary, arrival), width);
+        for (size_t way = at(plan_.contractions.begin, arrival); way < at(plan_.contractions.begin, arrival + 1); ++way) {
+          const size_t cell = at(plan_.contractions.first, way);
+          const int32_t label = plan_.contractions.second[way];
+          chart_loops::sum_rows(sum_.data(), chart_.masses_.row(boundary, cell), chart_.leaving(label, boundary), width);
+          std::fill_n(scratch_.data(), width, 0.0);
+          if (pass(scratch_.data(), shares, whole, sum_.data(), 0.0, width) == 0) continue;
+          double* held = masses_.row(boundary, cell);
+          for (size_t end = boundary; end <= slots_; ++end) {
+            put(held[end - start], scratch_[end - start]);
+            if (end > 0) put(found(end - 1, label), scratch_[end - start]);
+          }
+        }
+      }
+    }
+  }
+
+  void go_on(size_t boundary) {
+    const size_t after = boundary + 1, width = masses_.width(after), lead = masses_.width(boundary) - width;
+    for (size_t cell = 0; cell < at(plan_.cell_begin, plan_.states); ++cell) {
+      const double* shares = masses_.row(boundary, cell) + lead;
+      if (!any(shares, width)) continue;
+      const double* whole = safe(chart_.masses_.row(boundary, cell) + lead, width);
+      for (size_t way = at(plan_.moves.begin, cell); way < at(plan_.moves.begin, cell + 1); ++way) {
+        const int32_t label = plan_.moves.second[way];
+        const double weight = chart_.weight(boundary, label);
+        if (weight == kNone) continue;
+        const size_t target = at(plan_.moves.first, way);
+        put(found(boundary, label), pass(masses_.row(after, target), shares, whole, chart_.masses_.row(after, target), weight, width));
+      }
+      if (plan_.outlet_of_cell[cell] >= 0) {
+        const size_t outlet = at(plan_.outlet_of_cell, cell);
+        pass(outlets_.row(after, outlet), shares, whole, chart_.outlets_.row(after, outlet), 0.0, width);
+      }
+    }
+    for (size_t composition = 0; composition < plan_.shared; ++composition) {
+      const size_t outlet = at(plan_.outlet_begin, composition);
+      if (outlet < at(plan_.outlet_begin, composition + 1))
+        go_back(composition, after, true, outlets_.row(after, outlet), chart_.outlets_.row(after, outlet));
+    }
+  }
+
+  // Passes the shares of the outlets of a composition on to what they are made of.
+  void go_back(size_t composition, size_t boundary, bool is_shared, const double* shares, const double* whole) {
+    const size_t width = masses_.width(boundary), first = at(plan_.part_begin, composition), last = at(plan_.part_begin, composition + 1);
+    part_shares_.assign((last - first) * width, 0.0);
+    bool is_reached = false;
+    for (size_t outlet = at(plan_.outlet_begin, composition); outlet < at(plan_.outlet_begin, composition + 1);
+         ++outlet, shares += width, whole += width) {
+      if (!any(shares, width)) continue;
+      is_reached = true;
+      const double* bounded = safe(whole, width);
+      for (size_t way = at(plan_.outlets.begin, outlet); way < at(plan_.outlets.begin, outlet + 1); ++way)
+        leave_outlet(way, boundary, chart_.part(at(plan_.outlets.first, way), boundary, is_shared), shares, bounded,
+                     part_shares_.data() + (at(plan_.outlets.first, way) - first) * width);
+    }
+    if (!is_reached) return;
+    for (size_t index = first; index < last; ++index) {
+      const double* mine = part_shares_.data() + (index - first) * width;
+      if (!any(mine, width)) continue;
+      const double* of_part = safe(chart_.part(index, boundary, is_shared), width);
+      for (size_t way = at(plan_.parts.begin, index); way < at(plan_.parts.begin, index + 1); ++way) {
+        const size_t arrival = at(plan_.parts.first, way);
+        const int32_t label = plan_.parts.second[way];
+        const double weight = is_shared ? chart_.weight(boundary - 1, label) : 0.0;
+        if (weight == kNone) continue;
+        const double passed = pass(arrivals_.row(boundary, arrival), mine, of_part, chart_.arrivals_.row(boundary, arrival), weight, width);
+        if (is_shared) put(found(boundary - 1, label), passed);
+      }
+    }
+  }
+
+  void leave_outlet(size_t way, size_t boundary, const double* entered, const double* shares, const double* whole, double* into) {
+    const size_t width = masses_.width(boundary), start = first_of(boundary);
+    if (plan_.outlets.second[way] < 0) {
+      pass(into, shares, whole, entered, 0.0, width);
+      return;
+    }
+    const size_t cell = at(plan_.outlets.second, way);
+    for (size_t middle = boundary; middle <= slots_; ++middle) {
+      const double mass = entered[middle - start];
+      if (mass == kNone) continue;
+      const size_t skipped = first_of(middle) - start;
+      put(into[middle - start], pass(masses_.row(middle, cell), shares + skipped, whole + skipped, chart_.target(cell, middle), mass,
+                                     width - skipped));
+    }
+  }
+
+  double& found(size_t slot, int32_t label) { return found_[slot * plan_.labels + static_cast<size_t>(label)]; }
+  // What may be subtracted: without infinities.
+  const double* safe(const double* row, size_t width) {
+    for (size_t i = 0; i < width; ++i) whole_[i] = std::max(row[i], kMinLog);
+    return whole_.data();
+  }
+  static bool any(const double* shares, size_t width) {
+    double found = 0;
+    for (size_t i = 0; i < width; ++i) found = std::max(found, shares[i]);
+    return found > 0;
+  }
+  double pass(double* into, const double* shares, const double* whole, const double* row, double weight, size_t width) {
+    if (chart_.is_max_) return chart_loops::possible_share(into, shares, row, weight, width / kBlock);
+    return chart_loops::share(into, shares, whole, row, weight, width / kBlock);
+  }
+  // Of maxima, only whether there is a share counts: the number of ways would overflow.
+  void put(double& held, double one) { held = chart_.is_max_ ? std::max(held, one) : held + one; }
+
+  const Chart& chart_;
+  const ChartPlan& plan_;
+  size_t slots_;
+  ChartTable masses_, arrivals_, outlets_;
+  std::vector<double> found_, scratch_, sum_, whole_, part_shares_;
+};
+
+std::vector<double> Chart::label_shares(std::span<const double> ends, size_t ending_cell) const {
+  return ChartShares(*this, ends, ending_cell).take();
+}
+
+}  // namespace structgen

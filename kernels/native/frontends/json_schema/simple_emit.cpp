@@ -1,0 +1,197 @@
+#include "frontends/json_schema/simple_emit.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "frontends/json_schema/json_document.h"
+#include "frontends/json_schema/simple_reading.h"
+
+namespace structgen {
+
+namespace {
+
+// As in emit/plan.py: a choice of so many small terms is small.
+constexpr size_t kFewChoices = 8;
+// As in emit/object_term.py: names times counts of a chain with a bounded number of members.
+constexpr uint64_t kMaxStates = 200'000;
+
+}  // namespace
+
+bool SimpleEmitter::is_small(SimpleNode node) const {
+  const auto is_atom = [&](SimpleNode one) {
+    const SimpleTerms::Node& made = terms_->nodes[one];
+    return made.kind == Kind::kLiteral || made.kind == Kind::kCall || (made.kind == Kind::kLeaf && leaf_sizes_[made.low] == SimpleLeaf::Size::kAtom);
+  };
+  const SimpleTerms::Node& made = terms_->nodes[node];
+  if (made.kind == Kind::kLeaf) return leaf_sizes_[made.low] != SimpleLeaf::Size::kLarge;
+  if (made.kind != Kind::kChoice) return is_atom(node);
+  const std::span<const SimpleNode> parts = terms_->parts_of(made);
+  return parts.size() <= kFewChoices && std::ranges::all_of(parts, is_atom);
+}
+
+SimpleNode SimpleEmitter::emit(SimpleTerms::Node node) {
+  terms_->nodes.push_back(node);
+  return static_cast<SimpleNode>(terms_->nodes.size() - 1);
+}
+
+SimpleNode SimpleEmitter::combine(Kind kind, std::span<const SimpleNode> parts, uint32_t low, uint32_t high) {
+  const auto begin = static_cast<uint32_t>(terms_->parts.size());
+  terms_->parts.insert(terms_->parts.end(), parts.begin(), parts.end());
+  return emit({kind, begin, static_cast<uint32_t>(terms_->parts.size()), low, high});
+}
+
+SimpleNode SimpleEmitter::empty_string() {
+  if (empty_string_ == kNone) empty_string_ = literal("");
+  return empty_string_;
+}
+
+SimpleNode SimpleEmitter::nothing() {
+  if (nothing_ == kNone) nothing_ = choice({});
+  return nothing_;
+}
+
+SimpleNode SimpleEmitter::literal(std::string_view text, Kind kind) {
+  const auto begin = static_cast<uint32_t>(terms_->text.size());
+  terms_->text += text;
+  return emit({kind, begin, static_cast<uint32_t>(terms_->text.size())});
+}
+
+SimpleNode SimpleEmitter::either(std::span<const SimpleNode> terms) {
+  std::vector<SimpleNode> kept;
+  for (SimpleNode term : terms)
+    if (term != nothing_ && std::ranges::find(kept, term) == kept.end()) kept.push_back(term);
+  if (kept.empty()) return nothing();
+  return kept.size() == 1 ? kept[0] : combine(Kind::kChoice, kept);
+}
+
+SimpleNode SimpleEmitter::array_term(const SimpleContainer& container, SimpleNode item) {
+  const uint32_t most = item == nothing_ ? 0 : container.most;
+  if (container.fewest > most) return nothing();
+  if (most == 0) return sequence({shared(SimpleSyntax::kOpenArray), shared(SimpleSyntax::kEndArray)});
+  const SimpleNode further[] = {sequence({shared(SimpleSyntax::kComma), item})};
+  const SimpleNode tail = combine(Kind::kRepeat, further, container.fewest > 1 ? container.fewest - 1 : 0, most == kNone ? kNone : most - 1);
+  const SimpleNode some = sequence({item, tail, shared(SimpleSyntax::kCloseArray)});
+  return sequence({shared(SimpleSyntax::kOpenArray), container.fewest > 0 ? some : choice({shared(SimpleSyntax::kEndArray), some})});
+}
+
+SimpleNode SimpleEmitter::object_term(const SimpleContainer& container, std::span<const SimpleNode> values) {
+  std::vector<SimpleEntry> entries;
+  std::vector<SimpleNode> possible;  // values of those
+  for (size_t i = 0; i < container.entries.size(); ++i) {
+    if (values[i] != nothing_) {
+      entries.push_back(container.entries[i]);
+      possible.push_back(values[i]);
+    } else if (container.entries[i].is_required) {
+      return nothing();
+    }
+  }
+  std::vector<SimpleNode> others;
+  for (size_t i = 0; i < container.regions.size(); ++i) {
+    const SimpleNode value = values[container.entries.size() + i];
+    if (value == nothing_) continue;
+    const SimpleNode key = container.regions[i] == kNone ? other_names(container.entries) : container.regions[i];
+    others.push_back(sequence({key, shared(SimpleSyntax::kColon), value}));
+  }
+  const SimpleNode other = either(others);
+  const auto required = static_cast<uint32_t>(std::ranges::count_if(entries, &SimpleEntry::is_required));
+  const auto optional = static_cast<uint32_t>(entries.size()) - required;
+  const uint32_t need = container.fewest - std::min(container.fewest, required);  // beyond the required ones
+  if (container.most < required + need) return nothing();
+  if (other == nothing_ && need > optional) return nothing();
+  require(other == nothing_ || need < 2);  // names that repeat would have to be compared
+  std::optional<uint32_t> capacity;
+  if (container.most != kNone && (other != nothing_ || container.most - required < optional)) capacity = container.most - required;
+  const uint32_t steps = capacity.value_or(need);
+  require((entries.size() + 1) * (uint64_t{steps} + 1) <= kMaxStates);
+  Chain chain;  // for one member more
+  for (uint32_t extra = steps + 1; extra-- > 0;)
+    chain = member_chain(entries, possible, other, extra < steps ? &chain : nullptr, capacity == extra, extra >= need);
+  if (chain.first == kNone) return sequence({shared(SimpleSyntax::kOpenObject), shared(SimpleSyntax::kEndObject)});
+  const SimpleNode some = sequence({chain.first, shared(SimpleSyntax::kCloseObject)});
+  return sequence({shared(SimpleSyntax::kOpenObject), required + need == 0 ? choice({shared(SimpleSyntax::kEndObject), some}) : some});
+}
+
+// The chain, made from the right.
+//   after: the chain after an optional or any other member; null: they leave the number as it is.
+//   is_capped: only required members may follow.
+//   may_end: enough members were written.
+SimpleEmitter::Chain SimpleEmitter::member_chain(std::span<const SimpleEntry> entries, std::span<const SimpleNode> values,
+                                                 SimpleNode other, const Chain* after, bool is_capped, bool may_end) {
+  Chain made;
+  made.tails.resize(entries.size() + 1);
+  const Chain& next = after ? *after : made;
+  const auto append_tail = [&](std::vector<SimpleNode>& parts, const Chain& chain, size_t index) {
+    if (chain.loop != kNone) parts.push_back(chain.loop);
+    if (chain.tails[index].more != kNone) parts.push_back(chain.tails[index].more);
+  };
+  const bool is_open = other != nothing_ && !is_capped;
+  if (is_open && !after) {
+    const SimpleNode more[] = {sequence({shared(SimpleSyntax::kComma), other})};
+    made.loop = combine(Kind::kRepeat, more, 0, kNone);
+  }
+  SimpleNode following = kNone;  // a member from `index` on
+  bool can_end = may_end;
+  for (size_t index = entries.size() + 1; index-- > 0;) {
+    if (index < entries.size()) {
+      const bool is_required = entries[index].is_required;
+      const Chain& rest = is_required ? made : next;
+      SimpleNode whole = kNone;
+      if (rest.tails[index + 1].is_possible && (is_required || !is_capped)) {
+        std::string key;
+        append_quoted(entries[index].name, key);
+        std::vector<SimpleNode> member = {literal(key), shared(SimpleSyntax::kColon), values[index]};
+        append_tail(member, rest, index + 1);
+        whole = combine(Kind::kSequence, member);
+      }
+      can_end &= !is_required;
+      if (is_required || following == kNone) following = is_required || whole != kNone ? whole : following;
+      else if (whole != kNone) following = choice({whole, following});
+    }
+    SimpleNode more = following;
+    if (after && is_open && next.tails[index].is_possible) {
+      std::vector<SimpleNode> begun = {other};
+      append_tail(begun, next, index);
+      const SimpleNode whole = combine(Kind::kSequence, begun);
+      more = more == kNone ? whole : choice({whole, more});
+    }
+    Chain::Tail& tail = made.tails[index];
+    tail.is_possible = more != kNone || can_end;
+    if (more == kNone) continue;
+    tail.more = sequence({shared(SimpleSyntax::kComma), more});
+    if (can_end) tail.more = choice({empty_string(), tail.more});
+  }
+  made.first = following;
+  if (is_open && next.tails[0].is_possible) {
+    std::vector<SimpleNode> begun = {other};
+    append_tail(begun, next, 0);
+    const SimpleNode first = begun.size() == 1 ? other : combine(Kind::kSequence, begun);
+    made.first = following == kNone ? first : choice({first, following});
+  }
+  return made;
+}
+
+// The names of an object that are not declared, as JSON strings.
+SimpleNode SimpleEmitter::other_names(const std::vector<SimpleEntry>& entries) {
+  if (entries.empty()) return shared(SimpleSyntax::kAnyString);
+  std::vector<SimpleNode> names;
+  for (const SimpleEntry& entry : entries) names.push_back(literal(entry.name, Kind::kName));
+  return combine(Kind::kOtherNames, names);
+}
+
+SimpleNode SimpleEmitter::shared(SimpleSyntax::Term term) {
+  if (shared_[term] == kNone) shared_[term] = add_leaf({syntax_.terms[term], SimpleLeaf::Size::kAtom});
+  return shared_[term];
+}
+
+SimpleNode SimpleEmitter::add_leaf(const SimpleLeaf& leaf) {
+  require(leaf.term.is_valid());
+  for (SimpleNode node : leaf_nodes_)
+    if (terms_->leaves[terms_->nodes[node].low].is(leaf.term)) return node;
+  terms_->leaves.push_back(leaf.term);
+  leaf_sizes_.push_back(leaf.size);
+  leaf_nodes_.push_back(emit({Kind::kLeaf, 0, 0, static_cast<uint32_t>(terms_->leaves.size() - 1), 0}));
+  return leaf_nodes_.back();
+}
+
+}  // namespace structgen

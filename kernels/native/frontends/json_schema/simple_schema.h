@@ -1,0 +1,59 @@
+// The planner of simple JSON Schemas: objects, arrays, constants, references, simple types, unions and conjunctions.
+//
+// It makes what structgen.frontends.json_schema.emit.planner makes, node by node, in a small part of the time; that is
+// the reference implementation, and takes over for every schema that needs more, or that is invalid.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "frontends/json_schema/json_document.h"
+#include "frontends/json_schema/simple_emit.h"
+#include "frontends/json_schema/simple_reading.h"
+#include "frontends/json_schema/simple_terms.h"
+
+namespace structgen {
+
+class SimplePlanner {
+ public:
+  // keywords: a dict from names to numbers of `Keyword`.
+  SimplePlanner(nanobind::dict keywords, bool reference_stands_alone, SimpleSyntax syntax, SimpleLimits limits);
+
+  // Null where the schema is not simple.  O(size of what is reached).
+  //   make_leaf: called with the text of a schema of simple keywords that was not met before; returns its term, whether
+  //     that is as well repeated as called, and whether it is a choice; or None where there is none.  Its method
+  //     `excluded` returns which constants such a schema excludes, as `values` reads them; None where it is refused.
+  //   helper: its method `whole` does the same for constants and conjunctions of simple keywords; `names` partitions the
+  //     names of objects by patterns, or returns None where these are refused.
+  std::unique_ptr<SimpleTerms> plan(const JsonDocument& document, nanobind::handle make_leaf, nanobind::handle helper);
+
+ private:
+  friend class SimplePlanning;
+  // Which of several patterns names match.
+  struct Names {
+    struct Region {
+      std::vector<uint32_t> matched;
+      nanobind::object key;  // the texts of the names of the region
+    };
+    std::vector<std::vector<uint32_t>> matched;  // by declared names
+    std::vector<Region> regions;                 // of all others
+  };
+  // The leaf of a schema of simple keywords; an empty object where there is none.
+  SimpleLeaf leaf(const std::string& text, nanobind::handle make_leaf);
+  // The same of the names of a schema with patterns; null where there are none.
+  std::shared_ptr<const Names> names(const std::string& text, nanobind::handle make_names);
+
+  SimpleDialect dialect_;
+  SimpleSyntax syntax_;
+  SimpleLimits limits_;
+  std::unordered_map<std::string, SimpleLeaf, SimpleDialect::Hash, std::equal_to<>> leaves_;
+  std::unordered_map<std::string, std::shared_ptr<const Names>> names_;
+};
+
+}  // namespace structgen

@@ -1,0 +1,49 @@
+// The grammar of a simple JSON Schema, as the planner makes it: the nodes of structgen.grammar.nodes without an object
+// for each.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace structgen {
+
+using SimpleNode = uint32_t;  // index into SimpleTerms::nodes
+
+struct SimpleTerms {
+  enum class Kind : uint8_t {
+    kLeaf,      // low: index into `leaves`
+    kLiteral,   // begin, end: bytes of `text`
+    kName,      // likewise, of the value of a JSON string
+    kSequence,  // begin, end: `parts`, all made earlier
+    kChoice,
+    kRepeat,      // one part, low to high times; high kNone: no bound
+    kCall,        // low: rule
+    kOtherNames,  // JSON strings whose value is none of the parts, which are names
+  };
+  struct Node {
+    Kind kind;
+    uint32_t begin = 0, end = 0;
+    uint32_t low = 0, high = 0;
+  };
+  struct Rule {
+    std::string name;
+    SimpleNode body = 0;
+  };
+
+  std::vector<Node> nodes;
+  std::vector<SimpleNode> parts;
+  std::string text;
+  std::vector<nanobind::object> leaves;  // terms of the Python side: shared ones, and those of simple types
+  std::vector<Rule> rules;
+  SimpleNode result = 0;
+
+  std::string_view text_of(const Node& node) const { return std::string_view(text).substr(node.begin, node.end - node.begin); }
+  std::span<const SimpleNode> parts_of(const Node& node) const { return {parts.data() + node.begin, node.end - node.begin}; }
+};
+
+}  // namespace structgen

@@ -1,0 +1,427 @@
+#include "terms/term.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "terms/permutation.h"
+
+namespace structgen {
+
+namespace {
+
+constexpr uint32_t kSixBits = 6;
+
+uint64_t hash_term(const Term& term) {
+  return combine(uint64_t{term.a} << 32 | term.b, uint64_t{term.c} << 32 | static_cast<uint64_t>(term.kind));
+}
+
+std::span<const uint8_t> as_bytes(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+// The part of `ranges` within [low, high], moved down by `low`.
+std::vector<CodePoints> clip(std::span<const CodePoints> ranges, uint32_t low, uint32_t high) {
+  std::vector<CodePoints> inside;
+  for (const auto& [first, last] : ranges)
+    if (first <= high && last >= low) inside.emplace_back(std::max(first, low) - low, std::min(last, high) - low);
+  return inside;
+}
+
+}  // namespace
+
+TermStore::TermStore(const ByteSet& spellable) : spellable_(spellable) {
+  make({Kind::kEmpty, 0, 0, 0});
+  make({Kind::kEpsilon, 0, 0, 0});
+  const TermId any = bytes(ByteSet::all());
+  everything_ = repeat(any, 0, kNone);
+  const TermId one = bytes(ByteSet::range(0x80, 0xBF));
+  continuations_[0] = kEpsilonTerm;
+  for (unsigned i = 1; i < 4; ++i) continuations_[i] = sequence(one, continuations_[i - 1]);
+}
+
+TermId TermStore::make(const Term& term, std::optional<Distance> distance) {
+  const uint64_t hash = hash_term(term);
+  const TermId found = table_.find(hash, [&](uint32_t id) { return terms_[id] == term; });
+  if (found != kNone) return found;
+  const auto id = static_cast<TermId>(terms_.size());
+  terms_.push_back(term);
+  distances_.push_back(distance ? *distance : structural_distance(term));
+  table_.insert(hash, id);
+  if (distances_[id] == kUnsolved && term.kind != Kind::kAnd && term.kind != Kind::kNot &&
+      term.kind != Kind::kJson && term.kind != Kind::kJsonEscape)
+    unsolved_.push_back(id);
+  return id;
+}
+
+// The distance where the parts decide it; boolean and JSON terms are settled by the automaton, which can derive.
+Distance TermStore::structural_distance(const Term& term) const {
+  switch (term.kind) {
+    case Kind::kEmpty: return kInfinite;
+    case Kind::kEpsilon: return 0;
+    case Kind::kLiteral: return static_cast<Distance>(blobs_[term.a].size() - term.b);
+    case Kind::kBytes: case Kind::kSpecial: return 1;
+    case Kind::kSequence: {
+      const Distance head = distances_[term.a], tail = distances_[term.b];
+      if (head == kInfinite || tail == kInfinite) return kInfinite;
+      return head == kUnsolved || tail == kUnsolved ? kUnsolved : add(head, tail);
+    }
+    case Kind::kChoice: {
+      Distance best = kInfinite;
+      for (TermId item : lists_[term.a]) {
+        if (distances_[item] == kUnsolved) return kUnsolved;
+        best = std::min(best, distances_[item]);
+      }
+      return best;
+    }
+    case Kind::kRepeat: {
+      if (term.b == 0) return 0;
+      const Distance item = distances_[term.a];
+      if (item == kUnsolved || item == kInfinite) return item;
+      return static_cast<Distance>(std::min<uint64_t>(uint64_t{item} * term.b, kFar));
+    }
+    case Kind::kCall: return rules_[term.a].distance;
+    case Kind::kPermutation: {
+      const Permutation parts(*this, term);
+      bool solved = true;
+      const PermutationDistances distances(parts, [&](TermId part) {
+        solved &= distances_[part] != kUnsolved;
+        return distances_[part];
+      });
+      return solved ? distances.members() : kUnsolved;
+    }
+    default: return kUnsolved;
+  }
+}
+
+void TermStore::prefetch(const Term& term) const { table_.prefetch(hash_term(term)); }
+
+TermId TermStore::literal(std::string_view text) {
+  if (text.empty()) return kEpsilonTerm;
+  const uint32_t blob = literal_blob(text, blobs_.hash_of(as_bytes(text)));
+  return blob == kNone ? kEmptyTerm : literal_rest(blob, 0);
+}
+
+uint64_t TermStore::prefetch_blob(std::string_view text) const {
+  const uint64_t hash = blobs_.hash_of(as_bytes(text));
+  blobs_.prefetch(hash);
+  return hash;
+}
+
+uint32_t TermStore::literal_blob(std::string_view text, uint64_t hash) {
+  if (restricted_) {
+    for (char character : text) {
+      if (spellable_.contains(static_cast<uint8_t>(character))) continue;
+      if (!unspellable_) unspellable_ = static_cast<uint8_t>(character);
+      return kNone;
+    }
+  }
+  const uint32_t blob = blobs_.intern(as_bytes(text), hash);
+  prefetch({Kind::kLiteral, blob, 0, 0});
+  return blob;
+}
+
+TermId TermStore::literal_rest(uint32_t blob, uint32_t offset) {
+  return offset == blobs_[blob].size() ? kEpsilonTerm : make({Kind::kLiteral, blob, offset, 0});
+}
+
+TermId TermStore::bytes(const ByteSet& wanted) {
+  const ByteSet set = restricted_ ? wanted & spellable_ : wanted;
+  if (set.empty()) {
+    if (!wanted.empty() && !unspellable_) unspellable_ = wanted.first();
+    return kEmptyTerm;
+  }
+  uint64_t hash = 0;
+  for (uint64_t word : set.words) hash = combine(hash, word);
+  uint32_t id = set_table_.find(hash, [&](uint32_t held) { return sets_[held] == set; });
+  if (id == kNone) {
+    id = static_cast<uint32_t>(sets_.size());
+    sets_.push_back(set);
+    set_table_.insert(hash, id);
+  }
+  return make({Kind::kBytes, id, 0, 0});
+}
+
+// `count` continuation bytes whose 6 * count bits lie in `ranges`.
+TermId TermStore::continuation(unsigned count, std::span<const CodePoints> ranges) {
+  if (ranges.empty()) return kEmptyTerm;
+  const uint32_t all = (uint32_t{1} << (kSixBits * count)) - 1;
+  if (ranges.size() == 1 && ranges[0] == CodePoints{0, all}) return continuations_[count];
+  const uint32_t width = uint32_t{1} << (kSixBits * (count - 1));
+  std::vector<std::pair<TermId, ByteSet>> groups;
+  size_t next = 0;
+  for (uint32_t digit = 0; digit < 64; ++digit) {
+    const uint32_t low = digit * width, high = low + width - 1;
+    while (next < ranges.size() && ranges[next].second < low) ++next;
+    if (next == ranges.size()) break;
+    if (ranges[next].first > high) continue;
+    size_t stop = next;
+    while (stop < ranges.size() && ranges[stop].first <= high) ++stop;
+    const TermId tail = continuation(count - 1, clip(ranges.subspan(next, stop - next), low, high));
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& held) { return held.first == tail; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {tail, ByteSet{}});
+    group->second.insert(static_cast<uint8_t>(0x80 | digit));
+  }
+  std::vector<TermId> parts;
+  for (const auto& [tail, set] : groups) parts.push_back(sequence(bytes(set), tail));
+  return choice(std::move(parts));
+}
+
+TermId TermStore::chars(std::span<const CodePoints> ranges) {
+  std::vector<uint32_t> key = {restricted_};
+  for (const auto& [low, high] : ranges) key.insert(key.end(), {low, high});
+  const uint32_t known = classes_.intern(key);
+  if (known >= class_terms_.size()) class_terms_.resize(known + 1, kNone);
+  if (class_terms_[known] != kNone) return class_terms_[known];
+  const std::optional<uint8_t> before = std::exchange(unspellable_, std::nullopt);
+  const TermId term = encoded(ranges);
+  if (unspellable_) return term;  // not cached: it has to be reported each time
+  unspellable_ = before;
+  return class_terms_[known] = term;
+}
+
+// The UTF-8 encoding of a class of characters.
+TermId TermStore::encoded(std::span<const CodePoints> ranges) {
+  struct Form {
+    uint32_t low, high, lead;
+    unsigned tail;
+  };
+  constexpr Form forms[] = {{0x80, 0x7FF, 0xC0, 1}, {0x800, 0xFFFF, 0xE0, 2}, {0x10000, 0x10FFFF, 0xF0, 3}};
+  ByteSet ascii;
+  for (const auto& [low, high] : clip(ranges, 0, 0x7F)) ascii |= ByteSet::range(low, high);
+  std::vector<std::pair<TermId, ByteSet>> groups;
+  for (const Form& form : forms) {
+    for (uint32_t lead = form.low >> (kSixBits * form.tail); lead <= form.high >> (kSixBits * form.tail); ++lead) {
+      const uint32_t width = uint32_t{1} << (kSixBits * form.tail);
+      std::vector<CodePoints> inside = clip(ranges, std::max(lead * width, form.low), std::min(lead * width + width - 1, form.high));
+      if (inside.empty()) continue;
+      const uint32_t shift = std::max(lead * width, form.low) - lead * width;
+      for (auto& range : inside) range = {range.first + shift, range.second + shift};
+      const TermId tail = continuation(form.tail, inside);
+      auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& held) { return held.first == tail; });
+      if (group == groups.end()) group = groups.insert(groups.end(), {tail, ByteSet{}});
+      group->second.insert(static_cast<uint8_t>(form.lead | lead));
+    }
+  }
+  std::vector<TermId> parts;
+  if (!ascii.empty()) parts.push_back(bytes(ascii));
+  for (const auto& [tail, set] : groups) parts.push_back(sequence(bytes(set), tail));
+  return choice(std::move(parts));
+}
+
+TermId TermStore::sequence(TermId head, TermId tail) {
+  if (head == kEmptyTerm || tail == kEmptyTerm) return kEmptyTerm;
+  if (head == kEpsilonTerm) return tail;
+  if (tail == kEpsilonTerm) return head;
+  if (distances_[head] == kInfinite || distances_[tail] == kInfinite) return kEmptyTerm;
+  return make({Kind::kSequence, head, tail, 0});
+}
+
+TermId TermStore::sequence(std::span<const TermId> items) {
+  if (items.empty()) return kEpsilonTerm;
+  // Most of the terms will be new, one after the other: fetch where they go, for each look-up would wait for memory.
+  auto next = static_cast<TermId>(terms_.size());
+  TermId tail = items.back();
+  for (size_t i = items.size() - 1; i-- > 0; tail = next++) prefetch({Kind::kSequence, items[i], tail, 0});
+  tail = items.back();
+  for (size_t i = items.size() - 1; i-- > 0;) tail = sequence(items[i], tail);
+  return tail;
+}
+
+TermId TermStore::choice(std::vector<TermId> items) {
+  for (size_t i = 0; i < items.size(); ++i) {  // splice nested choices, which hold no further ones
+    if (terms_[items[i]].kind != Kind::kChoice) continue;
+    const auto nested = lists_[terms_[items[i]].a];
+    const std::vector<TermId> copy(nested.begin(), nested.end());
+    items[i] = copy[0];
+    items.insert(items.end(), copy.begin() + 1, copy.end());
+  }
+  std::erase_if(items, [&](TermId item) { return distances_[item] == kInfinite; });
+  std::sort(items.begin(), items.end());
+  items.erase(std::unique(items.begin(), items.end()), items.end());
+  if (std::binary_search(items.begin(), items.end(), everything_)) return everything_;
+  drop_narrower(items);
+  if (items.empty()) return kEmptyTerm;
+  if (items.size() == 1) return items[0];
+  const uint64_t hash = lists_.hash_of(items);
+  lists_.prefetch(hash);
+  prefetch({Kind::kChoice, static_cast<uint32_t>(lists_.size()), 0, 0});  // if the list is new
+  return make({Kind::kChoice, lists_.intern(items, hash), 0, 0});
+}
+
+// Whether `one` is `other` with narrower bounds of repetitions, as far as the first parts show.  Never true
+// of two terms in both directions.
+bool TermStore::is_narrower(TermId one, TermId other) const {
+  constexpr unsigned kMaxParts = 8;
+  const auto front = [&](TermId term) { return terms_[term].kind == Kind::kSequence ? terms_[term].a : term; };
+  const auto rest = [&](TermId term) { return terms_[term].kind == Kind::kSequence ? terms_[term].b : kEpsilonTerm; };
+  for (unsigned part = 0; part < kMaxParts; ++part) {
+    if (one == other) return true;
+    const TermId first = front(one), second = front(other);
+    if (first != second) {
+      const Term& narrow = terms_[first];
+      const Term& wide = terms_[second];
+      if (narrow.kind != Kind::kRepeat || wide.kind != Kind::kRepeat || narrow.a != wide.a || narrow.b < wide.b) return false;
+      // What follows may begin with the items that `other` has less; with as many, the maximum decides.
+      if (narrow.b > wide.b && rest(one) == rest(other) && absorbs(rest(one), narrow.a)) return true;
+      if (narrow.c > wide.c) return false;
+    }
+    one = rest(one);
+    other = rest(other);
+  }
+  return false;
+}
+
+// Whether `item term` is narrower than `term`, as far as that is easy to see: the term begins with a loop over more.
+bool TermStore::absorbs(TermId term, TermId item) const {
+  const Term& loop = terms_[terms_[term].kind == Kind::kSequence ? terms_[term].a : term];
+  if (loop.kind != Kind::kRepeat || loop.b != 0 || loop.c != kNone) return false;
+  if (loop.a == item) return true;
+  const auto parts = [&](const TermId& id) {
+    return terms_[id].kind == Kind::kChoice ? list(terms_[id].a) : std::span<const TermId>(&id, 1);
+  };
+  const auto is_within = [&](TermId one, TermId other) {  // bytes, or characters by their lead bytes
+    const Term narrow = terms_[one], wide = terms_[other];
+    if (narrow.kind != wide.kind) return false;
+    if (narrow.kind == Kind::kBytes) return (byte_set(narrow.a) & ~byte_set(wide.a)).empty();
+    if (narrow.kind != Kind::kSequence || narrow.b != wide.b) return false;
+    const Term lead = terms_[narrow.a], leads = terms_[wide.a];
+    return lead.kind == Kind::kBytes && leads.kind == Kind::kBytes && (byte_set(lead.a) & ~byte_set(leads.a)).empty();
+  };
+  const auto wide = parts(loop.a);
+  return std::ranges::all_of(parts(item), [&](TermId one) {
+    return std::ranges::any_of(wide, [&](TermId other) { return one == other || is_within(one, other); });
+  });
+}
+
+// Drops `C{m,n} T` beside T, where T begins with a loop over all of C: what is left of a pattern without an end once any
+// text may follow.
+void TermStore::drop_absorbed(std::vector<TermId>& alternatives) const {
+  std::vector<TermId> dropped;
+  for (TermId item : alternatives) {
+    const Term& whole = terms_[item];
+    if (whole.kind != Kind::kSequence) continue;
+    const Term& front = terms_[whole.a];
+    if (front.kind != Kind::kRepeat && front.kind != Kind::kBytes) continue;
+    if (!std::binary_search(alternatives.begin(), alternatives.end(), whole.b)) continue;
+    if (absorbs(whole.b, front.kind == Kind::kRepeat ? front.a : whole.a)) dropped.push_back(item);
+  }
+  if (dropped.empty()) return;
+  std::erase_if(alternatives, [&](TermId item) { return std::binary_search(dropped.begin(), dropped.end(), item); });
+}
+
+void TermStore::drop_narrower(std::vector<TermId>& alternatives) const {
+  constexpr size_t kMaxCompared = 32;
+  if (alternatives.size() < 2) return;
+  drop_absorbed(alternatives);
+  std::vector<std::pair<TermId, TermId>> repeated;  // what is repeated at the front, alternative
+  for (TermId item : alternatives) {
+    const Term& whole = terms_[item];
+    const Term& front = whole.kind == Kind::kSequence ? terms_[whole.a] : whole;
+    if (front.kind == Kind::kRepeat) repeated.emplace_back(front.a, item);
+  }
+  if (repeated.size() < 2) return;
+  std::sort(repeated.begin(), repeated.end());
+  std::vector<TermId> dropped;
+  for (size_t i = 0; i < repeated.size(); ++i) {
+    const size_t first = i > kMaxCompared ? i - kMaxCompared : 0, last = std::min(repeated.size(), i + kMaxCompared);
+    for (size_t k = first; k < last; ++k) {
+      if (k == i || repeated[k].first != repeated[i].first || !is_narrower(repeated[i].second, repeated[k].second)) continue;
+      dropped.push_back(repeated[i].second);
+      break;
+    }
+  }
+  if (dropped.empty()) return;
+  std::sort(dropped.begin(), dropped.end());
+  std::erase_if(alternatives, [&](TermId item) { return std::binary_search(dropped.begin(), dropped.end(), item); });
+}
+
+TermId TermStore::repeat(TermId item, uint32_t min, uint32_t max) {
+  if (max == 0 || item == kEpsilonTerm) return kEpsilonTerm;
+  if (distances_[item] == kInfinite) return min == 0 ? kEpsilonTerm : kEmptyTerm;
+  if (min == 1 && max == 1) return item;
+  if (distances_[item] == 0) min = 0;  // a nullable item makes every lower count possible
+  const Term& inner = terms_[item];
+  if (inner.kind == Kind::kRepeat && inner.b == 0 && inner.c == kNone) return item;  // (x*){m,n} = x*
+  if (inner.kind == Kind::kRepeat && inner.b == 0) {  // x{0,m}{0,n} = x{0,mn}
+    const uint64_t product = uint64_t{inner.c} * max;
+    return repeat(inner.a, 0, max == kNone || product >= kNone ? kNone : static_cast<uint32_t>(product));
+  }
+  if (inner.kind == Kind::kRepeat && inner.b == 1 && inner.c == kNone && max == kNone)  // (x+){m,} = x{m,}
+    return repeat(inner.a, min, kNone);
+  return make({Kind::kRepeat, item, min, max});
+}
+
+TermId TermStore::conjunction(std::vector<TermId> items) {
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (terms_[items[i]].kind != Kind::kAnd) continue;
+    const auto nested = lists_[terms_[items[i]].a];
+    const std::vector<TermId> copy(nested.begin(), nested.end());
+    items[i] = copy[0];
+    items.insert(items.end(), copy.begin() + 1, copy.end());
+  }
+  std::sort(items.begin(), items.end());
+  items.erase(std::unique(items.begin(), items.end()), items.end());
+  std::erase(items, everything_);
+  if (items.empty()) return everything_;
+  for (TermId item : items)
+    if (item == kEmptyTerm) return kEmptyTerm;
+  if (items.size() == 1) return items[0];
+  return make({Kind::kAnd, lists_.intern(items), 0, 0});
+}
+
+TermId TermStore::negation(TermId item) {
+  if (item == kEmptyTerm) return everything_;
+  if (item == everything_) return kEmptyTerm;
+  if (terms_[item].kind == Kind::kNot) return terms_[item].a;
+  return make({Kind::kNot, item, 0, 0});
+}
+
+TermId TermStore::wrap(Kind kind, TermId value) {
+  return value == kEmptyTerm ? kEmptyTerm : make({kind, value, 0, 0});
+}
+
+TermId TermStore::hex(unsigned digits, std::span<const Target> targets) {
+  if (targets.empty()) return kEmptyTerm;
+  if (digits == 0) {
+    std::vector<TermId> parts;
+    for (const Target& target : targets) parts.push_back(target.term);
+    return choice(std::move(parts));
+  }
+  const uint32_t width = uint32_t{1} << (4 * (digits - 1));
+  std::vector<std::pair<TermId, ByteSet>> groups;
+  std::vector<Target> previous;
+  TermId previous_term = kEmptyTerm;
+  for (uint32_t digit = 0; digit < 16; ++digit) {
+    const uint32_t low = digit * width, high = low + width - 1;
+    std::vector<Target> inside;
+    for (const Target& target : targets)
+      if (target.low <= high && target.high >= low)
+        inside.push_back({std::max(target.low, low) - low, std::min(target.high, high) - low, target.term});
+    if (inside.empty()) continue;
+    const auto same = [](const Target& a, const Target& b) {
+      return a.low == b.low && a.high == b.high && a.term == b.term;
+    };
+    TermId rest = previous_term;
+    if (!std::equal(inside.begin(), inside.end(), previous.begin(), previous.end(), same)) rest = hex(digits - 1, inside);
+    previous = std::move(inside);
+    previous_term = rest;
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& held) { return held.first == rest; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {rest, ByteSet{}});
+    if (digit < 10) {
+      group->second.insert(static_cast<uint8_t>('0' + digit));
+    } else {
+      group->second.insert(static_cast<uint8_t>('a' + digit - 10));
+      group->second.insert(static_cast<uint8_t>('A' + digit - 10));
+    }
+  }
+  std::vector<TermId> parts;
+  for (const auto& [rest, set] : groups) parts.push_back(sequence(bytes(set), rest));
+  return choice(std::move(parts));
+}
+
+size_t TermStore::bytes_used() const {
+  return terms_.bytes() + distances_.bytes() + json_distances_.bytes() + table_.bytes() +
+         lists_.bytes() + blobs_.bytes() + classes_.bytes() + class_terms_.capacity() * 4 + sets_.capacity() * sizeof(ByteSet) + set_table_.bytes();
+}
+
+}  // namespace structgen
