@@ -134,12 +134,12 @@ def _check(
     check_logits(_KERNEL, logits, size=max(1, size))
     positions, device = forest.positions, forest.device
     check_tensor(_KERNEL, "logits", logits, dtype=FLOATS, shape=(positions, None), device=device)
-    check_tensor(_KERNEL, "laws.values", distributions.values, dtype=FLOATS, dims=2, device=device)
+    check_tensor(_KERNEL, "distributions.values", distributions.values, dtype=FLOATS, dims=2, device=device)
     if distributions.values.shape[1] < size:
         raise KernelArgumentError(
-            _KERNEL, "laws.values", f"has {distributions.values.shape[1]} columns for {size} tokens"
+            _KERNEL, "distributions.values", f"has {distributions.values.shape[1]} columns for {size} tokens"
         )
-    check_tensor(_KERNEL, "laws.rows", distributions.rows, dtype=torch.int32, shape=(positions,), device=device)
+    check_tensor(_KERNEL, "distributions.rows", distributions.rows, dtype=torch.int32, shape=(positions,), device=device)
     if len(noise) != forest.requests or noise.seeds.device != device:
         raise KernelArgumentError(_KERNEL, "noise", f"must be of {forest.requests} requests on {str(device)!r}")
     if masks is not None and (len(masks) != positions or masks.table.device != device):
