@@ -139,7 +139,9 @@ def _check(
         raise KernelArgumentError(
             _KERNEL, "distributions.values", f"has {distributions.values.shape[1]} columns for {size} tokens"
         )
-    check_tensor(_KERNEL, "distributions.rows", distributions.rows, dtype=torch.int32, shape=(positions,), device=device)
+    check_tensor(
+        _KERNEL, "distributions.rows", distributions.rows, dtype=torch.int32, shape=(positions,), device=device
+    )
     if len(noise) != forest.requests or noise.seeds.device != device:
         raise KernelArgumentError(_KERNEL, "noise", f"must be of {forest.requests} requests on {str(device)!r}")
     if masks is not None and (len(masks) != positions or masks.table.device != device):
