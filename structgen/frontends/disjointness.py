@@ -10,19 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    ByteClass,
-    CharClass,
-    Choice,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
-    Repeat,
-    Sequence,
-    Shared,
-)
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar
 
 __all__ = ["are_disjoint"]
 
@@ -47,13 +36,13 @@ def are_disjoint(one: Grammar, other: Grammar) -> bool:
     >>> are_disjoint(digits, letters), are_disjoint(letters, letters)
     (True, False)
     """
-    if isinstance(one, Intersection) and any(are_disjoint(item, other) for item in one.items):
+    if isinstance(one, ir.Intersection) and any(are_disjoint(item, other) for item in one.items):
         return True
-    if isinstance(other, Intersection) and any(are_disjoint(one, item) for item in other.items):
+    if isinstance(other, ir.Intersection) and any(are_disjoint(one, item) for item in other.items):
         return True
-    if isinstance(other, Complement):
+    if isinstance(other, ir.Complement):
         one, other = other, one
-    if isinstance(one, Complement) and one.item == other:
+    if isinstance(one, ir.Complement) and one.item == other:
         return True
     try:
         return _have_nothing_in_common(_CodePointAutomaton(one), _CodePointAutomaton(other))
@@ -109,28 +98,28 @@ class _CodePointAutomaton:
     def _read(self, term: Grammar, rest: int, edges: list[tuple[_Ranges, int]]) -> list[int]:
         """Add the transitions of one term; return the states reached without reading."""
         match term:
-            case Literal(data=data):
+            case ir.Literal(data=data):
                 return self._literal(data, rest, edges)
-            case CharClass(ranges=ranges):
+            case ir.CharClass(ranges=ranges):
                 edges.append((ranges, rest))
                 return []
-            case ByteClass(ranges=ranges) if all(high < 0x80 for _, high in ranges):
+            case ir.ByteClass(ranges=ranges) if all(high < 0x80 for _, high in ranges):
                 edges.append((ranges, rest))
                 return []
-            case Sequence(items=items):
+            case ir.Sequence(items=items):
                 for item in reversed(items):
                     rest = self._cell(item, rest)
                 return [rest]
-            case Choice(items=items):
+            case ir.Choice(items=items):
                 return [self._cell(item, rest) for item in items]
-            case Repeat():
+            case ir.Repeat():
                 return self._repeat(term, rest)
-            case Shared(item=item):
+            case ir.Shared(item=item):
                 return [self._cell(item, rest)]
-            case Intersection(items=items):
+            case ir.Intersection(items=items):
                 return [self._cell(items[0], rest)]
-            case Complement():
-                return [self._cell(Repeat(ANY_CHAR), rest)]
+            case ir.Complement():
+                return [self._cell(ir.Repeat(ir.ANY_CHAR), rest)]
         raise _Unknown
 
     def _literal(self, data: bytes, rest: int, edges: list[tuple[_Ranges, int]]) -> list[int]:
@@ -141,16 +130,16 @@ class _CodePointAutomaton:
         except UnicodeDecodeError:
             raise _Unknown from None
         point = ord(text[0])
-        edges.append((((point, point),), self._cell(Literal(text[1:].encode()), rest) if text[1:] else rest))
+        edges.append((((point, point),), self._cell(ir.Literal(text[1:].encode()), rest) if text[1:] else rest))
         return []
 
-    def _repeat(self, term: Repeat, rest: int) -> list[int]:
+    def _repeat(self, term: ir.Repeat, rest: int) -> list[int]:
         low, high = term.min, term.max
         if low > _COUNTED or (high is not None and high > _COUNTED):
             low, high = min(low, _COUNTED), None
         if high == 0:
             return [rest]
-        again = Repeat(term.item, max(low - 1, 0), None if high is None else high - 1)
+        again = ir.Repeat(term.item, max(low - 1, 0), None if high is None else high - 1)
         once = self._cell(term.item, self._cell(again, rest))
         return [once] if low else [rest, once]
 

@@ -18,29 +18,16 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Literal as Literal_, TypeAlias
+from typing import Literal, TypeAlias
 
 from structgen.errors import GrammarError
+from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import Nullability, is_regular, resolve
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EMPTY,
-    EPSILON,
-    Choice,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
-    Repeat,
-    Sequence,
-    choice_of,
-    literal,
-    sequence_of,
-)
+from structgen.grammar.nodes import Grammar
 
 __all__ = ["Unit", "any_text", "occurrences", "substring_of", "substrings"]
 
-Unit: TypeAlias = Literal_["word", "character", "line"]
+Unit: TypeAlias = Literal["word", "character", "line"]
 """The unit of a quotation."""
 
 
@@ -71,7 +58,7 @@ def substring_of(document: str, unit: Unit = "word") -> Grammar:
         made = substrings(document, whole_words=unit == "word")
     else:
         raise ValueError(f"substring_of: there is no unit {unit!r}; give 'word', 'character' or 'line'")
-    if made == EMPTY:
+    if made == ir.EMPTY:
         raise ValueError(f"substring_of: the document of {len(document)} characters has no {unit} to quote")
     return made
 
@@ -116,13 +103,13 @@ def _quotations(text: str, starts: list[int], ends: list[int], spell: Callable[[
         part = text[start:end]
         piece = pieces.get(part)
         if piece is None:
-            piece = pieces[part] = literal(spell(part))
+            piece = pieces[part] = ir.literal(spell(part))
         if rest is not None and end in is_end:
-            rest = choice_of((EPSILON, rest))
-        rest = piece if rest is None else sequence_of((piece, rest))  # the last position is an end
+            rest = ir.choice_of((ir.EPSILON, rest))
+        rest = piece if rest is None else ir.sequence_of((piece, rest))  # the last position is an end
         if start in is_start:
             suffixes.append(rest)
-    return choice_of(tuple(reversed(suffixes))) if suffixes else EMPTY
+    return ir.choice_of(tuple(reversed(suffixes))) if suffixes else ir.EMPTY
 
 
 def occurrences(text: str, part: str, *, whole_words: bool = True) -> Iterator[tuple[int, int]]:
@@ -184,23 +171,24 @@ def any_text(
     if until is None:
         if with_stop:
             raise ValueError("any_text: with_stop needs a stop; give until=")
-        return Repeat(ANY_CHAR, min, max)
+        return ir.Repeat(ir.ANY_CHAR, min, max)
     stop = _checked(until)
-    anything = Repeat(ANY_CHAR, 0, None)
+    anything = ir.Repeat(ir.ANY_CHAR, 0, None)
     if with_stop:
-        ends_with = Sequence((Repeat(ANY_CHAR, min, max), stop))
-        return Intersection((ends_with, Complement(Sequence((anything, stop, Repeat(ANY_CHAR, 1, None))))))
-    holding = [Sequence((anything, stop, anything))]
-    if isinstance(stop, Literal):
-        holding += [Sequence((anything, Literal(start))) for start in _overlaps(stop.data)]
-    without = Complement(holding[0] if len(holding) == 1 else Choice(holding))
-    return without if min == 0 and max is None else Intersection((Repeat(ANY_CHAR, min, max), without))
+        ends_with = ir.Sequence((ir.Repeat(ir.ANY_CHAR, min, max), stop))
+        earlier = ir.Sequence((anything, stop, ir.Repeat(ir.ANY_CHAR, 1, None)))
+        return ir.Intersection((ends_with, ir.Complement(earlier)))
+    holding = [ir.Sequence((anything, stop, anything))]
+    if isinstance(stop, ir.Literal):
+        holding += [ir.Sequence((anything, ir.Literal(start))) for start in _overlaps(stop.data)]
+    without = ir.Complement(holding[0] if len(holding) == 1 else ir.Choice(holding))
+    return without if min == 0 and max is None else ir.Intersection((ir.Repeat(ir.ANY_CHAR, min, max), without))
 
 
 def _checked(until: Grammar | str) -> Grammar:
     if not isinstance(until, (str, Grammar)):
         raise TypeError(f"any_text: expected a text or a grammar as the stop, found {type(until).__name__}")
-    stop = literal(until) if isinstance(until, str) else until
+    stop = ir.literal(until) if isinstance(until, str) else until
     if not is_regular(stop):
         raise GrammarError(
             "any_text", "the stop is not regular", evidence=f"the term is {stop!r}", remedy="stop at a text or a regex"

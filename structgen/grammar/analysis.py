@@ -11,29 +11,8 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator, M
 from typing import Any, Final, TypeVar
 
 from structgen.errors import GrammarError
-from structgen.grammar.nodes import (
-    Budget,
-    ByteClass,
-    Capture,
-    CharClass,
-    Choice,
-    Complement,
-    Distinct,
-    Grammar,
-    Intersection,
-    JsonString,
-    Label,
-    Literal,
-    Permutation,
-    Reference,
-    Repeat,
-    Rules,
-    Sequence,
-    Shared,
-    SpecialToken,
-    Tempered,
-    TokenSet,
-)
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import check_closed, free_references, resolve
 from structgen.grammar.visitor import NodeTable
@@ -68,8 +47,8 @@ def is_regular(grammar: Grammar) -> bool:
 
 
 def _is_beyond_regular(node: Grammar) -> bool:
-    return isinstance(node, (SpecialToken, TokenSet, Distinct, Label)) or (
-        isinstance(node, Budget) and node.tokens is not None
+    return isinstance(node, (ir.SpecialToken, ir.TokenSet, ir.Distinct, ir.Label)) or (
+        isinstance(node, ir.Budget) and node.tokens is not None
     )
 
 
@@ -126,7 +105,7 @@ class Nullability:
                 stack.pop()
                 continue
             value = self._leaf(node)
-            if value is None and isinstance(node, Reference):
+            if value is None and isinstance(node, ir.Reference):
                 value = node.name in self.rules
             if value is None:
                 waiting = [child for child in node.children if id(child) not in known]
@@ -147,7 +126,7 @@ class Nullability:
         """Decide complements first: they are not monotone, but nothing below them is recursive."""
         values: dict[int, bool] = {}
         for node in _all_nodes(rules.values()):
-            if not isinstance(node, Complement):
+            if not isinstance(node, ir.Complement):
                 continue
             order = _dependencies_first(node, rules, values)
             if order is None:
@@ -168,25 +147,36 @@ def _undecided(*_: object) -> None:
     """The row of a node whose value follows from the nodes that it depends on."""
 
 
-_INNER: Final = (Sequence, Choice, Permutation, Intersection, Reference, Rules, Capture, Budget, Tempered, Described)
+_INNER: Final = (
+    ir.Sequence,
+    ir.Choice,
+    ir.Permutation,
+    ir.Intersection,
+    ir.Reference,
+    ir.Rules,
+    ir.Capture,
+    ir.Budget,
+    ir.Tempered,
+    Described,
+)
 _PRODUCTIVE: Final[NodeTable[Callable[[Any], bool | None]]] = NodeTable(
     "productive rules",
     {
-        (ByteClass, CharClass): lambda node: bool(node.ranges),
-        (Literal, SpecialToken, TokenSet, Complement): lambda _: True,
-        Repeat: lambda node: True if node.min == 0 else None,
-        (*_INNER, JsonString, Shared, Distinct, Label): _undecided,
+        (ir.ByteClass, ir.CharClass): lambda node: bool(node.ranges),
+        (ir.Literal, ir.SpecialToken, ir.TokenSet, ir.Complement): lambda _: True,
+        ir.Repeat: lambda node: True if node.min == 0 else None,
+        (*_INNER, ir.JsonString, ir.Shared, ir.Distinct, ir.Label): _undecided,
     },
 )
 _NULLABLE: Final[NodeTable[Callable[[Nullability, Any], bool | None]]] = NodeTable(
     "nullability",
     {
-        Literal: lambda _, node: not node.data,
-        (ByteClass, CharClass, SpecialToken, TokenSet, JsonString): lambda _, __: False,
-        Repeat: lambda _, node: True if node.min == 0 else None,
-        Shared: lambda solver, node: solver._shared.get(id(node)),
-        Complement: Nullability._of_complement,
-        (*_INNER, Distinct, Label): _undecided,
+        ir.Literal: lambda _, node: not node.data,
+        (ir.ByteClass, ir.CharClass, ir.SpecialToken, ir.TokenSet, ir.JsonString): lambda _, __: False,
+        ir.Repeat: lambda _, node: True if node.min == 0 else None,
+        ir.Shared: lambda solver, node: solver._shared.get(id(node)),
+        ir.Complement: Nullability._of_complement,
+        (*_INNER, ir.Distinct, ir.Label): _undecided,
     },
 )
 
@@ -231,7 +221,7 @@ def strongly_connected(graph: Mapping[_Key, Iterable[_Key]]) -> list[list[_Key]]
 
 
 def _combined(node: Grammar, values: list[bool]) -> bool:
-    if isinstance(node, Complement):
+    if isinstance(node, ir.Complement):
         return not values[0]
     threshold, weights = _quorum(node, len(values))
     return sum(weight for weight, value in zip(weights, values, strict=True) if value) >= threshold
@@ -243,9 +233,9 @@ def _quorum(node: Grammar, count: int) -> tuple[int, list[int]]:
     A choice needs one item, other nodes need all. A permutation needs its required items, the separator if there are
     two items, and enough other items to reach ``min``; ``rest`` counts as any number of items.
     """
-    if isinstance(node, Choice):
+    if isinstance(node, ir.Choice):
         return 1, [1] * count
-    if not isinstance(node, Permutation):
+    if not isinstance(node, ir.Permutation):
         return count, [1] * count
     due = len(node.required)
     others = max(node.min - due, 0)
@@ -257,7 +247,7 @@ def _quorum(node: Grammar, count: int) -> tuple[int, list[int]]:
 
 def _below(node: Grammar, rules: Mapping[str, Grammar]) -> tuple[Grammar, ...]:
     """What ``node`` depends on: its children, or the expression that it refers to."""
-    return (rules[node.name],) if isinstance(node, Reference) else node.children
+    return (rules[node.name],) if isinstance(node, ir.Reference) else node.children
 
 
 def _all_nodes(roots: Iterable[Grammar]) -> Iterator[Grammar]:
@@ -327,7 +317,7 @@ def _least_fixpoint(
             continue
         seen[id(node)] = node
         value = leaf(node)
-        if value is None and not (isinstance(node, Reference) and node.name not in rules):
+        if value is None and not (isinstance(node, ir.Reference) and node.name not in rules):
             below = _below(node, rules)
             stack += below
             missing[id(node)], weights = _quorum(node, len(below))

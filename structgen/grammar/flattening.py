@@ -6,38 +6,17 @@ grammar over single bytes, without a vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence as Sequence_
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Final, NoReturn, Protocol
 
 from structgen_kernels import _native
 
 from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar import nodes as ir
 from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    Budget,
-    ByteClass,
-    Capture,
-    CharClass,
-    Choice,
-    Complement,
-    Distinct,
-    Grammar,
-    Intersection,
-    JsonString,
-    Label,
-    Literal,
-    Permutation,
-    Reference,
-    Repeat,
-    Rules,
-    Sequence,
-    Shared,
-    SpecialToken,
-    Tempered,
-    TokenSet,
-)
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.visitor import NodeTable
 
@@ -48,7 +27,7 @@ class SpecialTokens(Protocol):
     """The part of a vocabulary that flattening reads."""
 
     @property
-    def tokens(self) -> Sequence_[bytes]: ...
+    def tokens(self) -> Sequence[bytes]: ...
     @property
     def eos(self) -> tuple[int, ...]: ...
     @property
@@ -60,7 +39,7 @@ class _Host:
     """Callbacks of the native flattener: token ids, and the errors that it reports."""
 
     @staticmethod
-    def special_id(vocabulary: SpecialTokens | None, node: SpecialToken) -> int | None:
+    def special_id(vocabulary: SpecialTokens | None, node: ir.SpecialToken) -> int | None:
         """The id of a special token that a grammar may use; ``None``: write its text instead."""
         if node.or_text and (vocabulary is None or node.token not in vocabulary.special.values()):
             return None
@@ -82,7 +61,7 @@ class _Host:
         return token
 
     @staticmethod
-    def token_ranges(vocabulary: SpecialTokens | None, node: TokenSet) -> tuple[tuple[int, int], ...]:
+    def token_ranges(vocabulary: SpecialTokens | None, node: ir.TokenSet) -> tuple[tuple[int, int], ...]:
         """The id ranges of a token set: tokens with text and special tokens, without EOS."""
         if vocabulary is None:
             raise GrammarError("grammar", "there is no vocabulary that could have the tokens of a set")
@@ -130,7 +109,7 @@ class _Host:
     @staticmethod
     def recursive(node: Grammar) -> NoReturn:
         """A rule reaches itself through ``node``."""
-        name = node.name if isinstance(node, Reference) else type(node).__name__
+        name = node.name if isinstance(node, ir.Reference) else type(node).__name__
         raise GrammarError(
             "grammar",
             f"rule {name!r} is recursive where the language must be regular",
@@ -139,9 +118,9 @@ class _Host:
         )
 
     @staticmethod
-    def special_in_regular(node: SpecialToken | TokenSet) -> NoReturn:
+    def special_in_regular(node: ir.SpecialToken | ir.TokenSet) -> NoReturn:
         """A special token in a regular context."""
-        name = "a set of tokens" if isinstance(node, TokenSet) else f"special token {node.token!r}"
+        name = "a set of tokens" if isinstance(node, ir.TokenSet) else f"special token {node.token!r}"
         raise GrammarError(
             "grammar",
             f"{name} is used where the language must be regular text",
@@ -149,7 +128,7 @@ class _Host:
         )
 
     @staticmethod
-    def distinct_in_regular(_: Distinct) -> NoReturn:
+    def distinct_in_regular(_: ir.Distinct) -> NoReturn:
         """A distinct term in a regular context."""
         raise GrammarError(
             "grammar",
@@ -158,7 +137,7 @@ class _Host:
         )
 
     @staticmethod
-    def budget_in_regular(node: Budget) -> NoReturn:
+    def budget_in_regular(node: ir.Budget) -> NoReturn:
         """A token budget in a regular context."""
         raise GrammarError(
             "grammar",
@@ -168,7 +147,7 @@ class _Host:
         )
 
     @staticmethod
-    def label_in_regular(_: Label) -> NoReturn:
+    def label_in_regular(_: ir.Label) -> NoReturn:
         """A label in a regular context."""
         raise GrammarError(
             "grammar",
@@ -189,27 +168,27 @@ class _Host:
 
 
 _NODE_CLASSES: Final = (  # in the order of `NodeClass` in flatten.h
-    Literal,
-    ByteClass,
-    CharClass,
-    Sequence,
-    Choice,
-    Repeat,
-    Reference,
-    Rules,
-    Intersection,
-    Complement,
-    Capture,
-    SpecialToken,
-    JsonString,
-    Shared,
+    ir.Literal,
+    ir.ByteClass,
+    ir.CharClass,
+    ir.Sequence,
+    ir.Choice,
+    ir.Repeat,
+    ir.Reference,
+    ir.Rules,
+    ir.Intersection,
+    ir.Complement,
+    ir.Capture,
+    ir.SpecialToken,
+    ir.JsonString,
+    ir.Shared,
     Described,
-    Permutation,
-    Distinct,
-    Label,
-    TokenSet,
-    Tempered,
-    Budget,
+    ir.Permutation,
+    ir.Distinct,
+    ir.Label,
+    ir.TokenSet,
+    ir.Tempered,
+    ir.Budget,
 )
 _FLATTENER: Final = _native.Flattener(tuple(NodeTable("flattening", dict.fromkeys(_NODE_CLASSES))))
 
@@ -219,7 +198,7 @@ def flatten(
     known: dict[int, tuple[Grammar, int]],
     vocabulary: SpecialTokens | None,
     max_nodes: int,
-    rewrite: Callable[[Rules], Grammar] | None = None,
+    rewrite: Callable[[ir.Rules], Grammar] | None = None,
 ) -> _native.FlatGrammar:
     """Return the program of a closed grammar.
 

@@ -12,32 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either, joined, with_children
 from structgen.grammar.analysis import Nullability
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EMPTY,
-    EPSILON,
-    Budget,
-    Capture,
-    Choice,
-    Complement,
-    Distinct,
-    Grammar,
-    Intersection,
-    JsonString,
-    Label,
-    Literal,
-    Permutation,
-    Reference,
-    Repeat,
-    Rules,
-    Sequence,
-    Shared,
-    Tempered,
-    choice,
-)
+from structgen.grammar.nodes import Grammar, choice
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import nodes_with_names
 
@@ -47,13 +26,13 @@ __all__ = ["LeftPositions", "Split", "Splitter", "is_empty_choice"]
 class LeftPositions:
     """Where the expressions of a grammar can call a rule before they have read anything."""
 
-    def __init__(self, flat: Rules, nullable: Nullability) -> None:
+    def __init__(self, flat: ir.Rules, nullable: Nullability) -> None:
         self.nullable = nullable
         self._named = nodes_with_names(flat)
 
     def children(self, node: Grammar) -> list[Grammar]:
         """Return the children of ``node`` that can start it and have a reference below them."""
-        if isinstance(node, Sequence):
+        if isinstance(node, ir.Sequence):
             found: list[Grammar] = []
             for item in node.items:
                 if id(item) in self._named:
@@ -61,11 +40,11 @@ class LeftPositions:
                 if not self.nullable(item):
                     break
             return found
-        if isinstance(node, Permutation):
+        if isinstance(node, ir.Permutation):
             members = (*node.required, *node.optional, node.rest)
             starts = (*members, node.separator) if any(map(self.nullable, members)) else members
             return [child for child in starts if id(child) in self._named]
-        if isinstance(node, (JsonString, Shared)) or (isinstance(node, Repeat) and node.max == 0):
+        if isinstance(node, (ir.JsonString, ir.Shared)) or (isinstance(node, ir.Repeat) and node.max == 0):
             return []
         return [child for child in node.children if id(child) in self._named]
 
@@ -76,7 +55,7 @@ class LeftPositions:
         stack = [term]
         while stack:
             node = stack.pop()
-            if isinstance(node, Reference):
+            if isinstance(node, ir.Reference):
                 names[node.name] = None
             elif id(node) not in seen:
                 seen.add(id(node))
@@ -124,7 +103,7 @@ class Splitter:
                 known[id(node)] = (node, node)
                 continue
             waiting = [child for child in node.children if id(child) not in known]
-            if waiting and not isinstance(node, Complement):
+            if waiting and not isinstance(node, ir.Complement):
                 stack += waiting
                 continue
             known[id(node)] = (node, self._emptied(node))
@@ -135,41 +114,41 @@ class Splitter:
             return self._without_empty[id(child)][1]
 
         match node:
-            case Literal() | Sequence(items=()):
-                return EMPTY
-            case Reference():
-                return Reference(self._nonempty(node.name))
-            case Sequence():
+            case ir.Literal() | ir.Sequence(items=()):
+                return ir.EMPTY
+            case ir.Reference():
+                return ir.Reference(self._nonempty(node.name))
+            case ir.Sequence():
                 tails = self._tails(node.items, len(node.items) - 1)
                 return self.choice(
                     self.sequence(inner(item), tail) for item, tail in zip(node.items, tails, strict=True)
                 )
-            case Choice():
+            case ir.Choice():
                 return self.choice(inner(item) for item in node.items)
-            case Repeat():
-                return EMPTY if node.max == 0 else self._repeat(inner(node.item), 1, node.max)
-            case Permutation():
+            case ir.Repeat():
+                return ir.EMPTY if node.max == 0 else self._repeat(inner(node.item), 1, node.max)
+            case ir.Permutation():
                 return self._nonempty_permutation(node, inner)
-            case Capture() | Budget() | Tempered() | Shared():
+            case ir.Capture() | ir.Budget() | ir.Tempered() | ir.Shared():
                 item = inner(node.item)
                 return item if is_empty_choice(item) else with_children(node, [item])
             case Described():
                 return inner(node.item)
-            case Intersection() if node.items:
-                return Intersection([inner(node.items[0]), *node.items[1:]])
-            case Intersection():  # every string
-                return Repeat(ANY_CHAR, 1, None)
-            case Complement():
-                return Complement(choice(node.item, EPSILON))
+            case ir.Intersection() if node.items:
+                return ir.Intersection([inner(node.items[0]), *node.items[1:]])
+            case ir.Intersection():  # every string
+                return ir.Repeat(ir.ANY_CHAR, 1, None)
+            case ir.Complement():
+                return ir.Complement(choice(node.item, ir.EPSILON))
             case _:
                 raise GrammarError("grammar", f"unknown node {type(node).__name__}")
 
-    def _nonempty_permutation(self, node: Permutation, inner: Callable[[Grammar], Grammar]) -> Grammar:
+    def _nonempty_permutation(self, node: ir.Permutation, inner: Callable[[Grammar], Grammar]) -> Grammar:
         """Permutations in which some item, or else some separator, is not empty."""
         required, optional, rest, separator = node.required, node.optional, node.rest, node.separator
         min_count, max_count = node.min, node.max
         if max_count == 0:
-            return EMPTY
+            return ir.EMPTY
         if not any(map(self.nullable, (*required, *optional, rest))):  # so none is required
             return self._permutation(required, optional, rest, separator, max(min_count, 1), max_count)
         ways: list[Grammar] = []
@@ -185,7 +164,7 @@ class Splitter:
             ways.append(self._separators(node, inner))
         return self.choice(ways)
 
-    def _separators(self, node: Permutation, inner: Callable[[Grammar], Grammar]) -> Grammar:
+    def _separators(self, node: ir.Permutation, inner: Callable[[Grammar], Grammar]) -> Grammar:
         """Separators, not all of them empty, between as many empty items as ``node`` may have."""
         max_count = node.max
         if not self.nullable(node.rest):
@@ -193,7 +172,7 @@ class Splitter:
             max_count = count if max_count is None else min(max_count, count)
         further = max(node.min, len(node.required), 2) - 2
         if max_count is not None and max_count - 2 < further:
-            return EMPTY
+            return ir.EMPTY
         more = self._repeat(node.separator, further, None if max_count is None else max_count - 2)
         return self.sequence(inner(node.separator), more)
 
@@ -219,22 +198,22 @@ class Splitter:
         return known[id(term)]
 
     def _splitted(self, node: Grammar, rules: Collection[str], known: Mapping[int, Split]) -> Split:
-        if isinstance(node, Reference) and node.name in rules:
-            return Split(EPSILON if self.nullable(node) else EMPTY, {node.name: EPSILON})
+        if isinstance(node, ir.Reference) and node.name in rules:
+            return Split(ir.EPSILON if self.nullable(node) else ir.EMPTY, {node.name: ir.EPSILON})
         starts = [known[id(child)] for child in self._positions.children(node)]
         if not any(split.parts for split in starts):
             return Split(node, {})
         match node:
-            case Choice():
+            case ir.Choice():
                 splits = [known.get(id(item), Split(item, {})) for item in node.items]
                 return Split(self.choice(split.rest for split in splits), self._merged(splits))
-            case Sequence():
+            case ir.Sequence():
                 return self._split_sequence(node, known)
-            case Repeat():
+            case ir.Repeat():
                 return self._split_repeat(node, starts[0])
             case Described():
                 return starts[0]
-            case Capture():
+            case ir.Capture():
                 raise UnsupportedFeature(
                     "grammar",
                     "capture",
@@ -243,7 +222,7 @@ class Splitter:
                     "whose start is only known once it ends",
                     remedy="capture inside that rule, or write it with repetition: t (op t)*",
                 )
-            case Permutation():
+            case ir.Permutation():
                 raise UnsupportedFeature(
                     "grammar",
                     "permutation",
@@ -251,7 +230,7 @@ class Splitter:
                     problem=f"a permutation starts with the left-recursive rule {_first(starts)!r}",
                     remedy="write that rule with repetition: t (op t)*, or begin the items with something else",
                 )
-            case Distinct() | Label() | Tempered() | Budget():
+            case ir.Distinct() | ir.Label() | ir.Tempered() | ir.Budget():
                 problem, remedy = _UNSPLIT[type(node)]
                 raise GrammarError("grammar", problem.format(repr(_first(starts))), remedy=remedy)
             case _:
@@ -261,7 +240,7 @@ class Splitter:
                     remedy="intersect and complement only what is regular",
                 )
 
-    def _split_sequence(self, node: Sequence, known: Mapping[int, Split]) -> Split:
+    def _split_sequence(self, node: ir.Sequence, known: Mapping[int, Split]) -> Split:
         splits: list[Split] = []
         last = 0
         for index, item in enumerate(node.items):
@@ -278,19 +257,19 @@ class Splitter:
             for index, split in enumerate(splits)
         ]
         followed = [
-            Split(EMPTY, {name: self.sequence(part, tails[index]) for name, part in split.parts.items()})
+            Split(ir.EMPTY, {name: self.sequence(part, tails[index]) for name, part in split.parts.items()})
             for index, split in enumerate(splits)
         ]
         return Split(self.choice(rests), self._merged(followed))
 
-    def _split_repeat(self, node: Repeat, item: Split) -> Split:
+    def _split_repeat(self, node: ir.Repeat, item: Split) -> Split:
         # A nullable item repeated m..n times is its non-empty part repeated 0..n times.
         min_count = 0 if self.nullable(node.item) else node.min
         max_count = None if node.max is None else node.max - 1
         tail = self._repeat(node.item, max(min_count - 1, 0), max_count)
         rest = self.sequence(self.without_empty(item.rest), tail)
         return Split(
-            rest if min_count else self.choice([rest, EPSILON]),
+            rest if min_count else self.choice([rest, ir.EPSILON]),
             {name: self.sequence(part, tail) for name, part in item.parts.items()},
         )
 
@@ -313,7 +292,7 @@ class Splitter:
     def sequence(self, *items: Grammar) -> Grammar:
         """Return the items one after the other; nothing can follow or precede the empty language."""
         if any(map(is_empty_choice, items)):
-            return EMPTY
+            return ir.EMPTY
         self._charge(1 + len(items))
         return joined(items)
 
@@ -325,10 +304,10 @@ class Splitter:
 
     def _repeat(self, item: Grammar, min_count: int, max_count: int | None) -> Grammar:
         if max_count == 0 or (is_empty_choice(item) and not min_count):
-            return EPSILON
+            return ir.EPSILON
         if is_empty_choice(item) or (min_count, max_count) == (1, 1):
             return item
-        return Repeat(item, min_count, max_count)
+        return ir.Repeat(item, min_count, max_count)
 
     def _permutation(
         self,
@@ -339,9 +318,9 @@ class Splitter:
         min_count: int,
         max_count: int | None,
     ) -> Grammar:
-        made = Permutation(required, optional, rest, separator, min_count, max_count)
+        made = ir.Permutation(required, optional, rest, separator, min_count, max_count)
         self._charge(1 + len(made.children))
-        return EMPTY if any(map(is_empty_choice, made.required)) else made
+        return ir.EMPTY if any(map(is_empty_choice, made.required)) else made
 
     def _charge(self, count: int) -> None:
         self._count += count
@@ -356,7 +335,7 @@ class Splitter:
 
 def is_empty_choice(term: Grammar) -> bool:
     """Whether ``term`` is the empty language as written here: a choice of nothing."""
-    return isinstance(term, Choice) and not term.items
+    return isinstance(term, ir.Choice) and not term.items
 
 
 def _first(splits: Iterable[Split]) -> str:
@@ -364,16 +343,16 @@ def _first(splits: Iterable[Split]) -> str:
 
 
 _UNSPLIT: Final[Mapping[type[Grammar], tuple[str, str]]] = {
-    Distinct: (
+    ir.Distinct: (
         "a distinct term starts with the left-recursive rule {}",
         "an array or object starts with its bracket; write the rule so",
     ),
-    Label: ("a label starts with the left-recursive rule {}", "a label starts with xn--; write the rule so"),
-    Tempered: (
+    ir.Label: ("a label starts with the left-recursive rule {}", "a label starts with xn--; write the rule so"),
+    ir.Tempered: (
         "a part with a temperature starts with the left-recursive rule {}, whose start is only known once it ends",
         "write that rule with repetition: t (op t)*",
     ),
-    Budget: (
+    ir.Budget: (
         "a part with a budget starts with the left-recursive rule {}, whose start is only known once it ends",
         "write that rule with repetition: t (op t)*",
     ),

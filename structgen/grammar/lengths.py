@@ -11,29 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import productive_rules, strongly_connected
-from structgen.grammar.nodes import (
-    Budget,
-    ByteClass,
-    Capture,
-    CharClass,
-    Choice,
-    Complement,
-    Distinct,
-    Grammar,
-    Intersection,
-    JsonString,
-    Label,
-    Literal,
-    Permutation,
-    Reference,
-    Repeat,
-    Sequence,
-    Shared,
-    SpecialToken,
-    Tempered,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import resolve
 
@@ -115,10 +95,10 @@ def permuted_range(
 
 def is_text(root: Grammar) -> bool:
     """Whether every string is certainly well-formed UTF-8; complements contain only such strings."""
-    for node in postorder(root):
-        if isinstance(node, ByteClass) and node.ranges and node.ranges[-1][1] > _LAST_ASCII:
+    for node in ir.postorder(root):
+        if isinstance(node, ir.ByteClass) and node.ranges and node.ranges[-1][1] > _LAST_ASCII:
             return False
-        if isinstance(node, Literal) and not _is_utf8(node.data):
+        if isinstance(node, ir.Literal) and not _is_utf8(node.data):
             return False
     return True
 
@@ -255,7 +235,7 @@ class _Lengths:
         stack = [(root, False)]
         while stack:
             node, decoded = stack[-1]
-            below = [(child, decoded or isinstance(node, JsonString)) for child in node.children]
+            below = [(child, decoded or isinstance(node, ir.JsonString)) for child in node.children]
             waiting = [item for item in below if self._find(item, inside) is None]
             if waiting:
                 stack += waiting
@@ -273,44 +253,44 @@ class _Lengths:
 
     def _combined(self, node: Grammar, parts: list[_Measured], *, decoded: bool) -> _Measured:
         match node:
-            case Literal() | ByteClass() | CharClass() | SpecialToken():
+            case ir.Literal() | ir.ByteClass() | ir.CharClass() | ir.SpecialToken():
                 return _Measured(_symbol(node, decoded=decoded))
-            case Reference():
+            case ir.Reference():
                 solved = self._solved.get(node.name)
                 return _Measured(NOTHING, (0, 0)) if solved is None else _Measured(solved)
-            case Sequence():
+            case ir.Sequence():
                 return _Measured(total_length(part.base for part in parts), _around_in_sequence(parts))
-            case Choice():
+            case ir.Choice():
                 cycles = [part.around for part in parts if part.around is not None]
                 return _Measured(longest_of(part.base for part in parts), longest_of(cycles) if cycles else None)
-            case Repeat():
+            case ir.Repeat():
                 return _repeated(node, parts[0])
-            case Permutation():
+            case ir.Permutation():
                 return _permuted(node, parts)
-            case JsonString() if parts[0].around is None:
+            case ir.JsonString() if parts[0].around is None:
                 return _Measured(total_length((parts[0].base, (2, 2))))
-            case Intersection() if all(part.around is None for part in parts):
+            case ir.Intersection() if all(part.around is None for part in parts):
                 return _Measured(_met(node, [part.base for part in parts], self._known, decoded=decoded))
-            case Complement() if parts[0].base[1] < UNBOUNDED and parts[0].around is None:
+            case ir.Complement() if parts[0].base[1] < UNBOUNDED and parts[0].around is None:
                 return _Measured(exact_range(UNBOUNDED))
-            case Budget():
+            case ir.Budget():
                 return _bounded(node, parts[0])
-            case Distinct():
+            case ir.Distinct():
                 return _without_repetition(node, parts[0])
-            case Label() if parts[0].around is None:
+            case ir.Label() if parts[0].around is None:
                 return _Measured((NO_LENGTH, parts[0].base[1]))
-            case Capture() | Tempered() | Shared() | Described():
+            case ir.Capture() | ir.Tempered() | ir.Shared() | Described():
                 return parts[0]
         return _Measured(UNKNOWN)
 
 
-def _symbol(node: Literal | ByteClass | CharClass | SpecialToken, *, decoded: bool) -> Range:
+def _symbol(node: ir.Literal | ir.ByteClass | ir.CharClass | ir.SpecialToken, *, decoded: bool) -> Range:
     match node:
-        case Literal():
+        case ir.Literal():
             return exact_range(spelled_range(node.data) if decoded else len(node.data))
-        case ByteClass():
+        case ir.ByteClass():
             return exact_range(ESCAPE_BYTES if decoded else 1) if node.ranges else NOTHING
-        case CharClass():
+        case ir.CharClass():
             return exact_range(_widest(node, decoded=decoded)) if node.ranges else NOTHING
     return exact_range(len(str(node.token).encode())) if node.or_text else exact_range(1)
 
@@ -330,7 +310,7 @@ def _beside(part: _Measured) -> Range:
     return part.base if part.around is None else (max(0.0, part.base[0]), UNBOUNDED)
 
 
-def _repeated(node: Repeat, part: _Measured) -> _Measured:
+def _repeated(node: ir.Repeat, part: _Measured) -> _Measured:
     if node.max == 0:
         return _Measured(exact_range(0))
     low, high = (times_length(bound, node.max) for bound in part.base)
@@ -340,7 +320,7 @@ def _repeated(node: Repeat, part: _Measured) -> _Measured:
     return _Measured(base, (part.around[0] + max(0.0, part.base[0]), UNBOUNDED))
 
 
-def _permuted(node: Permutation, parts: list[_Measured]) -> _Measured:
+def _permuted(node: ir.Permutation, parts: list[_Measured]) -> _Measured:
     *members, rest, separator = parts
     if separator.around is not None or separator.base[0] == NO_LENGTH:
         return _Measured(UNKNOWN, None if all(part.around is None for part in parts) else UNKNOWN)
@@ -362,13 +342,13 @@ def _permuted(node: Permutation, parts: list[_Measured]) -> _Measured:
     return _Measured((bounds[0], bounds[1]), around)
 
 
-def _without_repetition(node: Distinct, part: _Measured) -> _Measured:
+def _without_repetition(node: ir.Distinct, part: _Measured) -> _Measured:
     """At most the length of the item; where closing is always possible, at least an empty container."""
     low = 2.0 if node.is_spare and part.base[0] >= 2 else NO_LENGTH
     return _Measured((low, part.base[1]), None if part.around is None else (0, UNBOUNDED))
 
 
-def _bounded(node: Budget, part: _Measured) -> _Measured:
+def _bounded(node: ir.Budget, part: _Measured) -> _Measured:
     """At most four bytes a character; a token budget bounds nothing, since a token may have any length."""
     upper = part.base[1] if node.characters is None else min(part.base[1], 4.0 * node.characters)
     low = part.base[0] if node.characters is None else NO_LENGTH
@@ -376,12 +356,12 @@ def _bounded(node: Budget, part: _Measured) -> _Measured:
 
 
 def _met(
-    node: Intersection, ranges: list[Range], known: Mapping[tuple[int, bool], _Measured], *, decoded: bool
+    node: ir.Intersection, ranges: list[Range], known: Mapping[tuple[int, bool], _Measured], *, decoded: bool
 ) -> Range:
     """At most the shortest item; a string longer than everything the complements remove remains."""
     retained, taken = [], 0.0
     for item, (low, high) in zip(node.items, ranges, strict=True):
-        if isinstance(item, Complement):
+        if isinstance(item, ir.Complement):
             taken = max(taken, known[id(item.item), decoded].full[1])
         else:
             retained.append((low, high))
@@ -391,10 +371,10 @@ def _met(
     return NO_LENGTH, upper
 
 
-def _widest(node: CharClass, *, decoded: bool) -> int:
+def _widest(node: ir.CharClass, *, decoded: bool) -> int:
     widest = chr(node.ranges[-1][1])
     return spelled_range(widest.encode()) if decoded else len(widest.encode())
 
 
 def _names(root: Grammar) -> list[str]:
-    return list(dict.fromkeys(node.name for node in postorder(root) if isinstance(node, Reference)))
+    return list(dict.fromkeys(node.name for node in ir.postorder(root) if isinstance(node, ir.Reference)))

@@ -15,30 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from structgen.grammar.nodes import (
-    Budget,
-    ByteClass,
-    Capture,
-    CharClass,
-    Choice,
-    Complement,
-    Distinct,
-    Grammar,
-    Intersection,
-    JsonString,
-    Label,
-    Literal,
-    Permutation,
-    Reference,
-    Repeat,
-    Rules,
-    Sequence,
-    Shared,
-    SpecialToken,
-    Tempered,
-    TokenSet,
-    postorder,
-)
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.spelling import LABEL_MARKS, write_bytes, write_class, write_name, write_text
 from structgen.grammar.visitor import NodeTable
@@ -123,7 +101,7 @@ def _terms_to_bind(root: Grammar) -> dict[bytes, tuple[str, Grammar]]:
     hash(root)  # digests of all nodes in one pass
     by_digest: dict[bytes, Grammar] = {}
     occurrences: dict[bytes, int] = {}
-    for node in postorder(root):
+    for node in ir.postorder(root):
         if isinstance(node, Described) or node.digest in by_digest:
             continue
         by_digest[node.digest] = node
@@ -145,17 +123,17 @@ def _terms_to_bind(root: Grammar) -> dict[bytes, tuple[str, Grammar]]:
 def _own_length(node: Grammar) -> int:
     """About how many characters ``node`` adds to those of its children."""
     match node:
-        case Literal():
+        case ir.Literal():
             return len(node.data) + 2
-        case ByteClass() | CharClass():
+        case ir.ByteClass() | ir.CharClass():
             return 4 * len(node.ranges) + 2
-        case Rules():
+        case ir.Rules():
             return 16 + sum(len(name) + 4 for name, _ in node.rules)
-        case Reference() | Capture():
+        case ir.Reference() | ir.Capture():
             return len(node.name)
-        case Permutation():
+        case ir.Permutation():
             return 20
-        case TokenSet():
+        case ir.TokenSet():
             return 12 + 10 * len(node.tokens)
         case _:
             return 4
@@ -195,26 +173,14 @@ class _TermWriter:
     def _node(self, node: Grammar) -> _Pieces:
         return _WRITERS[type(node)](self, node)
 
-    def _literal(self, node: Literal) -> _Pieces:
+    def _literal(self, node: ir.Literal) -> _Pieces:
         yield write_bytes(node.data if self._window is None else node.data[: self._window])
 
-    def _class(self, node: ByteClass | CharClass) -> _Pieces:
-        return write_class(node)
-
-    def _sequence(self, node: Sequence) -> _Pieces:
-        return _joined(node.items, "", _COMPLEMENT)
-
-    def _choice(self, node: Choice) -> _Pieces:
-        return _joined(node.items, "|", _INTERSECTION)
-
-    def _intersection(self, node: Intersection) -> _Pieces:
-        return _joined(node.items, "&", _SEQUENCE)
-
-    def _repeat(self, node: Repeat) -> _Pieces:
+    def _repeat(self, node: ir.Repeat) -> _Pieces:
         yield node.item, _ATOM
         yield _SHORT_COUNTS.get((node.min, node.max)) or _count(node.min, node.max)
 
-    def _permutation(self, node: Permutation) -> _Pieces:
+    def _permutation(self, node: ir.Permutation) -> _Pieces:
         yield "permutation" if (node.min, node.max) == (0, None) else f"permutation{_count(node.min, node.max)}"
         opening = "("
         for part in (node.required, node.optional, (node.rest,), (node.separator,)):
@@ -226,10 +192,7 @@ class _TermWriter:
                 yield item, _TERM
         yield ")"
 
-    def _reference(self, node: Reference) -> _Pieces:
-        yield write_name(node.name)
-
-    def _rules(self, node: Rules) -> _Pieces:
+    def _rules(self, node: ir.Rules) -> _Pieces:
         yield "rules {"
         for index, (name, term) in enumerate(node.rules):
             yield f"{';' if index else ''}{self._indent}{write_name(name)} = "
@@ -237,35 +200,16 @@ class _TermWriter:
         yield f"{self._break}}} in "
         yield node.body, _TERM
 
-    def _complement(self, node: Complement) -> _Pieces:
-        yield "~"
-        yield node.item, _COMPLEMENT
-
-    def _capture(self, node: Capture) -> _Pieces:
-        return _call(f"@{write_name(node.name)}", node.item)
-
-    def _json_string(self, node: JsonString) -> _Pieces:
-        return _call("json", node.value)
-
-    def _shared(self, node: Shared) -> _Pieces:
-        return _call("shared", node.item)
-
-    def _distinct(self, node: Distinct) -> _Pieces:
-        return _call("distinct" + ("?" if node.is_spare else "*" if node.is_endless else ""), node.item)
-
-    def _budget(self, node: Budget) -> _Pieces:
+    def _budget(self, node: ir.Budget) -> _Pieces:
         bounds = (("tokens", node.tokens), ("characters", node.characters))
-        said = "".join(f"{what} {bound} " for what, bound in bounds if bound is not None)
-        return _call(f"budget {said}", node.item)
+        shown = "".join(f"{what} {bound} " for what, bound in bounds if bound is not None)
+        return _call(f"budget {shown}", node.item)
 
-    def _label(self, node: Label) -> _Pieces:
-        return _call("label" + LABEL_MARKS[node.kind], node.item)
-
-    def _special_token(self, node: SpecialToken) -> _Pieces:
+    def _special_token(self, node: ir.SpecialToken) -> _Pieces:
         name = "token?" if node.or_text else "token"
         yield f"{name}({node.token if isinstance(node.token, int) else write_text(node.token)})"
 
-    def _token_set(self, node: TokenSet) -> _Pieces:
+    def _token_set(self, node: ir.TokenSet) -> _Pieces:
         yield "tokens except (" if node.is_excluded else "tokens("
         yield ", ".join(
             write_text(token)
@@ -277,32 +221,31 @@ class _TermWriter:
         )
         yield ")"
 
-    def _tempered(self, node: Tempered) -> _Pieces:
-        return _call(f'temperature "{node.temperature!r}" ', node.item)
-
 
 _WRITERS: Final[NodeTable[Callable[[_TermWriter, Any], _Pieces]]] = NodeTable(
     "printer",
     {
-        Literal: _TermWriter._literal,
-        (ByteClass, CharClass): _TermWriter._class,
-        Sequence: _TermWriter._sequence,
-        Choice: _TermWriter._choice,
-        Repeat: _TermWriter._repeat,
-        Permutation: _TermWriter._permutation,
-        Reference: _TermWriter._reference,
-        Rules: _TermWriter._rules,
-        Intersection: _TermWriter._intersection,
-        Complement: _TermWriter._complement,
-        Capture: _TermWriter._capture,
-        SpecialToken: _TermWriter._special_token,
-        TokenSet: _TermWriter._token_set,
-        Tempered: _TermWriter._tempered,
-        JsonString: _TermWriter._json_string,
-        Shared: _TermWriter._shared,
-        Distinct: _TermWriter._distinct,
-        Label: _TermWriter._label,
-        Budget: _TermWriter._budget,
+        ir.Literal: _TermWriter._literal,
+        (ir.ByteClass, ir.CharClass): lambda _, node: write_class(node),
+        ir.Sequence: lambda _, node: _joined(node.items, "", _COMPLEMENT),
+        ir.Choice: lambda _, node: _joined(node.items, "|", _INTERSECTION),
+        ir.Intersection: lambda _, node: _joined(node.items, "&", _SEQUENCE),
+        ir.Complement: lambda _, node: ("~", (node.item, _COMPLEMENT)),
+        ir.Repeat: _TermWriter._repeat,
+        ir.Permutation: _TermWriter._permutation,
+        ir.Reference: lambda _, node: (write_name(node.name),),
+        ir.Rules: _TermWriter._rules,
+        ir.Capture: lambda _, node: _call(f"@{write_name(node.name)}", node.item),
+        ir.SpecialToken: _TermWriter._special_token,
+        ir.TokenSet: _TermWriter._token_set,
+        ir.Tempered: lambda _, node: _call(f'temperature "{node.temperature!r}" ', node.item),
+        ir.JsonString: lambda _, node: _call("json", node.value),
+        ir.Shared: lambda _, node: _call("shared", node.item),
+        ir.Distinct: lambda _, node: _call(
+            "distinct" + ("?" if node.is_spare else "*" if node.is_endless else ""), node.item
+        ),
+        ir.Label: lambda _, node: _call("label" + LABEL_MARKS[node.kind], node.item),
+        ir.Budget: _TermWriter._budget,
     },
     excluded=(Described,),
 )
@@ -310,19 +253,19 @@ _WRITERS: Final[NodeTable[Callable[[_TermWriter, Any], _Pieces]]] = NodeTable(
 
 def _level(node: Grammar) -> int:
     match node:
-        case Choice() | Intersection() | Sequence() if len(node.items) < 2:
+        case ir.Choice() | ir.Intersection() | ir.Sequence() if len(node.items) < 2:
             return _ATOM  # written in parentheses of their own
-        case Choice():
+        case ir.Choice():
             return _CHOICE
-        case Intersection():
+        case ir.Intersection():
             return _INTERSECTION
-        case Sequence():
+        case ir.Sequence():
             return _SEQUENCE
-        case Complement():
+        case ir.Complement():
             return _COMPLEMENT
-        case Repeat():
+        case ir.Repeat():
             return _REPEAT
-        case Rules():
+        case ir.Rules():
             return _TERM
         case _:
             return _ATOM
@@ -339,9 +282,7 @@ def _parenthesised(pieces: _Pieces) -> _Pieces:
 
 
 def _call(head: str, item: Grammar) -> _Pieces:
-    yield f"{head}("
-    yield item, _TERM
-    yield ")"
+    return f"{head}(", (item, _TERM), ")"
 
 
 def _joined(items: tuple[Grammar, ...], operator: str, level: int) -> _Pieces:

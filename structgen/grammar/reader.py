@@ -10,29 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    Budget,
-    Capture,
-    Choice,
-    Complement,
-    Distinct,
-    Grammar,
-    Intersection,
-    JsonString,
-    Label,
-    Literal,
-    Permutation,
-    Reference,
-    Repeat,
-    Rules,
-    Sequence,
-    Shared,
-    SpecialToken,
-    Tempered,
-    TokenSet,
-)
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.spelling import (
     COUNTS,
     KEYWORDS,
@@ -92,11 +71,11 @@ class _Parser(TokenReader):
         match token.kind:
             case "string":
                 data = self._spelled(read_bytes, token.start + 1, token.end - 1)
-                self._operand(Literal(data))
+                self._operand(ir.Literal(data))
             case "class":
                 self._operand(self._spelled(read_class, token.start, token.end))
             case "quoted":
-                self._operand(Reference(self._spelled(read_text, token.start + 1, token.end - 1)))
+                self._operand(ir.Reference(self._spelled(read_text, token.start + 1, token.end - 1)))
             case "share":
                 if token.text not in self.shares:
                     self._fail(f"{token.text} is not bound before its use", token.start, token.end)
@@ -118,7 +97,7 @@ class _Parser(TokenReader):
             case "*" | "+" | "?":
                 self._repeat(token, *COUNTS[mark])
             case ".":
-                self._operand(ANY_CHAR)
+                self._operand(ir.ANY_CHAR)
             case "(":
                 self._open_parenthesis(token)
             case "@":
@@ -146,11 +125,11 @@ class _Parser(TokenReader):
             self._unexpected(token, "a term before the repetition")
         if frame.repeated:
             self._fail("a repetition of a repetition needs parentheses", token.start, token.end)
-        frame.operand, frame.repeated = Repeat(frame.operand, low, high), True
+        frame.operand, frame.repeated = ir.Repeat(frame.operand, low, high), True
 
     def _name(self, token: Token, name: str) -> None:
         if name not in KEYWORDS:
-            self._operand(Reference(name))
+            self._operand(ir.Reference(name))
         elif name == "rules":
             if not self.frames[-1].is_empty:
                 self._fail("rules inside a term need parentheses", token.start, token.end)
@@ -164,7 +143,7 @@ class _Parser(TokenReader):
             if is_spare or is_endless:
                 self._take()
             begin = self._expect("mark", "(", "'(' after 'distinct'")
-            self._open(begin, lambda term: Distinct(term, is_spare, is_endless))
+            self._open(begin, lambda term: ir.Distinct(term, is_spare, is_endless))
         elif name == "tokens":
             self._token_set()
         elif name == "temperature":
@@ -174,7 +153,7 @@ class _Parser(TokenReader):
         elif name == "label":
             self._open_label()
         elif name in {"json", "shared"}:
-            wrap = JsonString if name == "json" else Shared
+            wrap = ir.JsonString if name == "json" else ir.Shared
             self._open(self._expect("mark", "(", f"'(' after {name!r}"), wrap)
         elif name == "permutation":
             count = self._take() if self.ahead.kind == "count" else None
@@ -193,12 +172,12 @@ class _Parser(TokenReader):
             self._unexpected(value, "the text or the id of a special token")
         self._expect("mark", ")", "')'")
         if value.kind == "number":
-            self._operand(SpecialToken(self._integer(value, value.text)))
+            self._operand(ir.SpecialToken(self._integer(value, value.text)))
         else:
             text = self._spelled(read_text, value.start + 1, value.end - 1)
             if or_text and not text:
                 self._fail("a token without text cannot be written as text", value.start, value.end)
-            self._operand(SpecialToken(text, or_text))
+            self._operand(ir.SpecialToken(text, or_text))
 
     # Brackets
 
@@ -216,7 +195,7 @@ class _Parser(TokenReader):
                 self._open(token, lambda term: make((term,)))
                 return
         else:
-            make = Sequence
+            make = ir.Sequence
             if not self._at("mark", ")"):
                 self._open(token, None)
                 return
@@ -226,14 +205,14 @@ class _Parser(TokenReader):
     def _open_capture(self, token: Token) -> None:
         name = self._binder("the name of a capture")
         self._expect("mark", "(", "'(' after the name of a capture")
-        self._open(token, lambda term: Capture(name, term))
+        self._open(token, lambda term: ir.Capture(name, term))
 
     def _open_label(self) -> None:
         kind = next((kind for kind, mark in LABEL_MARKS.items() if mark and self._at("mark", mark)), None)
         if kind is not None:
             self._take()
         begin = self._expect("mark", "(", "'(' after 'label'")
-        self._open(begin, lambda term: Label(term, kind or "a-label"))
+        self._open(begin, lambda term: ir.Label(term, kind or "a-label"))
 
     def _token_set(self) -> None:
         """Read ``except``, if it is there, and the list of tokens in parentheses."""
@@ -261,7 +240,7 @@ class _Parser(TokenReader):
             tokens.append((low, high))
         end = self._take()
         try:
-            self._operand(TokenSet(tokens, is_excluded))
+            self._operand(ir.TokenSet(tokens, is_excluded))
         except ValueError as error:
             self._fail(str(error), begin.start, end.end)
 
@@ -272,11 +251,11 @@ class _Parser(TokenReader):
             self._unexpected(value, "a temperature in quotes")
         text = self._spelled(read_text, value.start + 1, value.end - 1)
         try:
-            temperature = Tempered(EPSILON, float(text)).temperature
+            temperature = ir.Tempered(ir.EPSILON, float(text)).temperature
         except ValueError:
             self._fail(f"{text!r} is no temperature", value.start, value.end)
         begin = self._expect("mark", "(", "'(' after a temperature")
-        self._open(begin, lambda term: Tempered(term, temperature))
+        self._open(begin, lambda term: ir.Tempered(term, temperature))
 
     def _open_budget(self) -> None:
         """Read ``tokens n characters m``, one of them or both, and open the frame of the item."""
@@ -290,7 +269,7 @@ class _Parser(TokenReader):
         if not bounds:
             self._unexpected(self.ahead, "'tokens' or 'characters' after 'budget'")
         begin = self._expect("mark", "(", "'(' after the bounds of a budget")
-        self._open(begin, lambda term: Budget(term, bounds.get("tokens"), bounds.get("characters")))
+        self._open(begin, lambda term: ir.Budget(term, bounds.get("tokens"), bounds.get("characters")))
 
     def _binder(self, what: str) -> str:
         token = self._take()
@@ -351,7 +330,7 @@ class _Parser(TokenReader):
                 low, high = (0, None) if count is None else self._bounds(count)
                 if count is not None and high is not None and high < len(required):
                     self._fail(f"{len(required)} required items do not fit {count.text}", head.start, end.end)
-                self._operand(Permutation(required, optional, rest, separator, low, high))
+                self._operand(ir.Permutation(required, optional, rest, separator, low, high))
                 return
             if end.text == ";":
                 parts.append([])
@@ -382,7 +361,7 @@ class _Parser(TokenReader):
             return
         term = frame.operand
         for _ in range(frame.tildes):
-            term = Complement(term)
+            term = ir.Complement(term)
         frame.items.append(term)
         frame.operand, frame.tildes, frame.repeated = None, 0, False
 
@@ -391,18 +370,18 @@ class _Parser(TokenReader):
         if frame.tildes or not frame.items:
             self._unexpected(token, "a term")
         items, frame.items = frame.items, []
-        return items[0] if len(items) == 1 else Sequence(items)
+        return items[0] if len(items) == 1 else ir.Sequence(items)
 
     def _conjunction(self, frame: Frame, token: Token) -> Grammar:
         last = self._sequence(frame, token)
         if not frame.conjuncts:
             return last
         conjuncts, frame.conjuncts = [*frame.conjuncts, last], []
-        return Intersection(conjuncts)
+        return ir.Intersection(conjuncts)
 
     def _term(self, frame: Frame, token: Token) -> Grammar:
         last = self._conjunction(frame, token)
-        term = Choice([*frame.choices, last]) if frame.choices else last
+        term = ir.Choice([*frame.choices, last]) if frame.choices else last
         for rules in reversed(frame.scopes):
-            term = Rules(rules, term)
+            term = ir.Rules(rules, term)
         return term

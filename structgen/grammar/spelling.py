@@ -10,18 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from structgen.errors import GrammarSyntaxError
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    MAX_CODE_POINT,
-    SURROGATES,
-    ByteClass,
-    CharClass,
-    Choice,
-    Grammar,
-    Intersection,
-    LabelKind,
-    Sequence,
-)
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar
 
 __all__ = [
     "KEYWORDS",
@@ -53,7 +43,7 @@ KEYWORDS: Final = frozenset(
     )
 )
 """Words that a rule or capture of the same name must be quoted for: ``<token>``."""
-LABEL_MARKS: Final[dict[LabelKind, str]] = {"a-label": "", "bidi": "*", "u-label": "+"}
+LABEL_MARKS: Final[dict[ir.LabelKind, str]] = {"a-label": "", "bidi": "*", "u-label": "+"}
 """What follows the word ``label``, by the kind of label."""
 
 _BARE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*")
@@ -65,7 +55,7 @@ _ELEMENT: Final = re.compile(r"\\x([0-9a-fA-F]{2})|\\u\{([0-9a-fA-F]{1,6})\}|\\(
 _UNSAFE_IN_STRING: Final = re.compile(r"[^ !#-\[\]-~]")
 _UNSAFE_IN_NAME: Final = re.compile(r"[^ -;=?-\[\]-~]")
 _UNSAFE_IN_CLASS: Final = re.compile(r"[^ -,./0-Z_`a-~]")
-_ANY: Final = ANY_CHAR.ranges if isinstance(ANY_CHAR, CharClass) else ()
+_ANY: Final = ir.ANY_CHAR.ranges if isinstance(ir.ANY_CHAR, ir.CharClass) else ()
 
 
 class SpellingError(Exception):
@@ -106,16 +96,16 @@ def write_name(name: str) -> str:
     return f"<{_UNSAFE_IN_NAME.sub(lambda match: _escape(match[0]), name)}>"
 
 
-def write_class(node: ByteClass | CharClass) -> Iterator[str]:
+def write_class(node: ir.ByteClass | ir.CharClass) -> Iterator[str]:
     """Spell a class in pieces, negated where that is shorter; ``.`` is any character."""
     write: Callable[[int], str]
-    if isinstance(node, ByteClass):
+    if isinstance(node, ir.ByteClass):
         head, inverse, write = "b[", _inverse(node.ranges, 255), _class_byte
     elif node.ranges == _ANY:
         yield "."
         return
     else:
-        head, inverse, write = "[", CharClass(_inverse(node.ranges, MAX_CODE_POINT)).ranges, _class_character
+        head, inverse, write = "[", ir.CharClass(_inverse(node.ranges, ir.MAX_CODE_POINT)).ranges, _class_character
     negated = len(inverse) < len(node.ranges)
     yield f"{head}^" if negated else head
     for low, high in inverse if negated else node.ranges:
@@ -136,7 +126,7 @@ def read_bytes(text: str, start: int, end: int) -> bytes:
     for code, raw, span in _elements(text, start, end):
         if raw:
             data.append(code)
-        elif SURROGATES[0] <= code <= SURROGATES[1]:
+        elif ir.SURROGATES[0] <= code <= ir.SURROGATES[1]:
             raise SpellingError("surrogate has no UTF-8 form; write its bytes as \\xNN", span)
         else:
             data += chr(code).encode()
@@ -157,7 +147,7 @@ def read_text(text: str, start: int, end: int) -> str:
     return "".join(characters)
 
 
-def read_class(text: str, start: int, end: int) -> ByteClass | CharClass:
+def read_class(text: str, start: int, end: int) -> ir.ByteClass | ir.CharClass:
     """Read a class, from its ``[`` or ``b[`` to its ``]``.
 
     Raises:
@@ -169,8 +159,8 @@ def read_class(text: str, start: int, end: int) -> ByteClass | CharClass:
     negated = text[start] == "^"
     ranges = list(_ranges(text, start + negated, end - 1, of_bytes=of_bytes))
     if of_bytes:
-        return ByteClass(_inverse(ByteClass(ranges).ranges, 255) if negated else ranges)
-    return CharClass(_inverse(CharClass(ranges).ranges, MAX_CODE_POINT) if negated else ranges)
+        return ir.ByteClass(_inverse(ir.ByteClass(ranges).ranges, 255) if negated else ranges)
+    return ir.CharClass(_inverse(ir.CharClass(ranges).ranges, ir.MAX_CODE_POINT) if negated else ranges)
 
 
 def _escape(character: str) -> str:
@@ -210,7 +200,7 @@ def _elements(text: str, start: int, end: int) -> Iterator[tuple[int, bool, tupl
             value = _UNESCAPES.get(short, -1)
         else:
             value = int(raw or code, 16)
-        if not 0 <= value <= MAX_CODE_POINT:
+        if not 0 <= value <= ir.MAX_CODE_POINT:
             raise SpellingError(f"escape {match[0]!r} is not known", match.span())
         yield value, raw is not None, match.span()
         position = match.end()
@@ -283,9 +273,9 @@ TOKEN: Final = re.compile(
 UNCLOSED: Final = {'"': "string is not closed", "[": "class is not closed", "<": "quoted name is not closed"}
 COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 LONE: Final[dict[str, Callable[[tuple[Grammar, ...]], Grammar]]] = {
-    "|": Choice,
-    "&": Intersection,
-    ",": Sequence,
+    "|": ir.Choice,
+    "&": ir.Intersection,
+    ",": ir.Sequence,
 }
 
 LISTS_OF_PERMUTATION: Final = 2

@@ -15,20 +15,9 @@ from typing import Final
 from structgen.frontends.bnf.ebnf_macro import MACROS, look_ahead
 from structgen.frontends.bnf.parser import Parser, read
 from structgen.frontends.bnf.scanner import Notation, Token
+from structgen.grammar import nodes as ir
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    MAX_TOKEN_ID,
-    Budget,
-    Capture,
-    Complement,
-    Grammar,
-    Intersection,
-    Repeat,
-    Sequence,
-    Tempered,
-    TokenSet,
-)
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Status
 
 __all__ = ["apply_options", "ebnf", "gbnf"]
@@ -74,10 +63,10 @@ def _token(parser: Parser, token: Token) -> Grammar:
     if match is None and (inside.startswith("<[") or inside == "<>"):
         raise parser.source.syntax_error(token.span, "the token is malformed", "write <[1000]> or <think>")
     named: str | int = inside if match is None else int(match[1])
-    if isinstance(named, int) and named > MAX_TOKEN_ID:
-        raise parser.source.syntax_error(token.span, f"no token has an id above {MAX_TOKEN_ID}")
+    if isinstance(named, int) and named > ir.MAX_TOKEN_ID:
+        raise parser.source.syntax_error(token.span, f"no token has an id above {ir.MAX_TOKEN_ID}")
     parser.note(f"token {token.text}", token, Status.ENFORCED)
-    return TokenSet([named], is_excluded=inside != token.text)
+    return ir.TokenSet([named], is_excluded=inside != token.text)
 
 
 def _no_options(parser: Parser, token: Token, term: Grammar) -> Grammar:
@@ -149,22 +138,22 @@ def apply_options(parser: Parser, token: Token, term: Grammar) -> Grammar:
         parser.note("option lazy", token, Status.ENFORCED, "the strings without a shorter prefix that matches")
     if "max_tokens" in values or "max_chars" in values:
         tokens, characters = (_number(parser, token, values, option) for option in ("max_tokens", "max_chars"))
-        term = Budget(term, tokens, characters)
+        term = ir.Budget(term, tokens, characters)
         parser.note("option max_tokens" if characters is None else "option max_chars", token, Status.ENFORCED, _STRICT)
     if "temperature" in values:
-        term = Tempered(term, _temperature(parser, token, values["temperature"]))
+        term = ir.Tempered(term, _temperature(parser, token, values["temperature"]))
     if "capture" in values:
         value = values["capture"]
         if value == '""' or (value is not None and not value.startswith('"')):
             raise _malformed(parser, token, "capture has no name")
-        term = Capture(name if value is None else value[1:-1], term)
+        term = ir.Capture(name if value is None else value[1:-1], term)
         parser.note("option capture", token, Status.ENFORCED)
     return term
 
 
 def shortest(term: Grammar) -> Grammar:
     """The strings of a regular term that have no shorter prefix in it."""
-    return Intersection((term, Complement(Sequence((term, Repeat(ANY_CHAR, 1, None))))))
+    return ir.Intersection((term, ir.Complement(ir.Sequence((term, ir.Repeat(ir.ANY_CHAR, 1, None))))))
 
 
 def _number(parser: Parser, token: Token, values: dict[str, str | None], option: str) -> int | None:

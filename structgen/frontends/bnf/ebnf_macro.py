@@ -10,28 +10,15 @@ from structgen.errors import GrammarError
 from structgen.frontends.bnf.parser import Parser
 from structgen.frontends.bnf.scanner import Token
 from structgen.frontends.regex import regex
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    MAX_TOKEN_ID,
-    CharClass,
-    Choice,
-    Complement,
-    Grammar,
-    Intersection,
-    Repeat,
-    Sequence,
-    TokenSet,
-    choice,
-    literal,
-)
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Status
 
 __all__ = ["MACROS", "look_ahead"]
 
 _Value: TypeAlias = "Token | list[Token]"
-_TEXT: Final = Repeat(ANY_CHAR, 0, None)
-_OF_JSON_STRING: Final = Repeat(CharClass([(0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF)]), 0, None)
+_TEXT: Final = ir.Repeat(ir.ANY_CHAR, 0, None)
+_OF_JSON_STRING: Final = ir.Repeat(ir.CharClass([(0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF)]), 0, None)
 
 
 @dataclass(slots=True)
@@ -52,7 +39,7 @@ def look_ahead(parser: Parser, token: Token) -> Grammar:
             following.span, "look-ahead is inside an expression", "put it at the end of its rule"
         )
     parser.note("look-ahead", token, Status.ANNOTATION, "a hint to xgrammar's mask cache; not enforced")
-    return EPSILON
+    return ir.EPSILON
 
 
 def _tag_dispatch(parser: Parser, macro: Token) -> Grammar:
@@ -78,19 +65,20 @@ def _tag_dispatch(parser: Parser, macro: Token) -> Grammar:
     parser.note("macro TagDispatch", macro, Status.ENFORCED)
     if not stops:
         return _TEXT
-    any_stop = choice(*stops)
-    free = Complement(Sequence((_TEXT, any_stop, _TEXT)))
-    first = Complement(Sequence((_TEXT, any_stop, Repeat(ANY_CHAR, 1, None))))  # none ends before the text does
+    any_stop = ir.choice(*stops)
+    free = ir.Complement(ir.Sequence((_TEXT, any_stop, _TEXT)))
+    first = ir.Complement(ir.Sequence((_TEXT, any_stop, ir.Repeat(ir.ANY_CHAR, 1, None))))  # no stop before the end
     parts: list[Grammar] = [
-        Sequence((Intersection((Sequence((_TEXT, literal(tag))), first)), rule)) for tag, rule in tags.items()
+        ir.Sequence((ir.Intersection((ir.Sequence((_TEXT, ir.literal(tag))), first)), rule))
+        for tag, rule in tags.items()
     ]
     return _looped(parser, arguments, parts, free)
 
 
 def _looped(parser: Parser, arguments: _Arguments, parts: list[Grammar], free: Grammar) -> Grammar:
     if _flag(parser, arguments, "loop_after_dispatch", default=True):
-        return Sequence((Repeat(choice(*parts), 0, None), free)) if parts else free
-    return Choice([*parts, free]) if parts else free
+        return ir.Sequence((ir.Repeat(ir.choice(*parts), 0, None), free)) if parts else free
+    return ir.Choice([*parts, free]) if parts else free
 
 
 def _token_tag_dispatch(parser: Parser, macro: Token) -> Grammar:
@@ -102,8 +90,8 @@ def _token_tag_dispatch(parser: Parser, macro: Token) -> Grammar:
     if len(triggers) < len(pairs) or not triggers.keys().isdisjoint(excluded):
         raise _wrong(parser, macro, "a token is given twice")
     parser.note("macro TokenTagDispatch", macro, Status.ENFORCED)
-    free = Repeat(TokenSet([*triggers, *excluded], is_excluded=True), 0, None)
-    parts: list[Grammar] = [Sequence((free, TokenSet([index]), rule)) for index, rule in triggers.items()]
+    free = ir.Repeat(ir.TokenSet([*triggers, *excluded], is_excluded=True), 0, None)
+    parts: list[Grammar] = [ir.Sequence((free, ir.TokenSet([index]), rule)) for index, rule in triggers.items()]
     return _looped(parser, arguments, parts, free)
 
 
@@ -114,7 +102,7 @@ def _token(parser: Parser, macro: Token) -> Grammar:
     if not ids:
         raise _wrong(parser, macro, f"{macro.text} needs the id of a token")
     parser.note(f"macro {macro.text}", macro, Status.ENFORCED)
-    return TokenSet(ids, is_excluded=macro.text == "ExcludeToken")
+    return ir.TokenSet(ids, is_excluded=macro.text == "ExcludeToken")
 
 
 def _regex(parser: Parser, macro: Token) -> Grammar:
@@ -137,7 +125,7 @@ def _regex(parser: Parser, macro: Token) -> Grammar:
         ) from None
     parser.note("macro Regex", macro, Status.ENFORCED)
     if _flag(parser, arguments, "json_string", default=False):
-        return Intersection((term, _OF_JSON_STRING))
+        return ir.Intersection((term, _OF_JSON_STRING))
     return term
 
 
@@ -146,10 +134,10 @@ def _substring(parser: Parser, macro: Token) -> Grammar:
     arguments = _arguments(parser, macro, ())
     pieces = [parser.string(_single(parser, arguments, value, "string")) for value in arguments.values]
     parser.note("macro Substring", macro, Status.ENFORCED)
-    suffixes: list[Grammar] = [EPSILON]
+    suffixes: list[Grammar] = [ir.EPSILON]
     for piece in reversed(pieces):
-        suffixes.append(Choice((EPSILON, Sequence((literal(piece), suffixes[-1])))))
-    return Choice(suffixes)
+        suffixes.append(ir.Choice((ir.EPSILON, ir.Sequence((ir.literal(piece), suffixes[-1])))))
+    return ir.Choice(suffixes)
 
 
 MACROS: Final[Mapping[str, Callable[[Parser, Token], Grammar]]] = {
@@ -227,8 +215,8 @@ def _tuple(parser: Parser, arguments: _Arguments, name: str, kind: str) -> list[
 
 
 def _id(parser: Parser, token: Token) -> int:
-    if len(token.text) > 12 or int(token.text) > MAX_TOKEN_ID:
-        raise _wrong(parser, token, f"no token has an id above {MAX_TOKEN_ID}")
+    if len(token.text) > 12 or int(token.text) > ir.MAX_TOKEN_ID:
+        raise _wrong(parser, token, f"no token has an id above {ir.MAX_TOKEN_ID}")
     return int(token.text)
 
 

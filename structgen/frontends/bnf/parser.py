@@ -11,21 +11,11 @@ from typing import Final
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.frontends.bnf.scanner import Notation, Token, class_of, scan, string_of
 from structgen.frontends.grammar_source import GrammarSource
+from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import Nullability, strongly_connected
 from structgen.grammar.left_splitting import LeftPositions
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    Grammar,
-    Literal,
-    Reference,
-    Repeat,
-    Rules,
-    choice_of,
-    postorder,
-    sequence_of,
-)
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
 
 __all__ = ["Definition", "Parser", "read"]
@@ -58,13 +48,13 @@ class _OpenGroup:
 
     def close_alternative(self) -> None:
         items = self.items
-        self.alternatives.append(items[0] if len(items) == 1 else sequence_of(tuple(items)) if items else EPSILON)
+        self.alternatives.append(items[0] if len(items) == 1 else ir.sequence_of(tuple(items)) if items else ir.EPSILON)
         self.items = []
         self.is_blocked = True
 
     def term(self) -> Grammar:
         self.close_alternative()
-        return self.alternatives[0] if len(self.alternatives) == 1 else choice_of(tuple(self.alternatives))
+        return self.alternatives[0] if len(self.alternatives) == 1 else ir.choice_of(tuple(self.alternatives))
 
 
 class Parser:
@@ -89,7 +79,7 @@ class Parser:
         self._tokens = scan(source, notation, limits)
         self._at = 0
         self._terms = 0
-        self._known: dict[str, Reference] = {}
+        self._known: dict[str, ir.Reference] = {}
 
     def peek(self) -> Token:
         """The next token."""
@@ -106,11 +96,11 @@ class Parser:
         """Add one construct to the report."""
         self.entries.append(ReportEntry(keyword, self.source.where(token.start), status, detail))
 
-    def reference(self, token: Token) -> Reference:
+    def reference(self, token: Token) -> ir.Reference:
         """A reference to the rule that a token names."""
         known = self._known.get(token.text)
         if known is None:
-            known = self._known[token.text] = Reference(token.text)
+            known = self._known[token.text] = ir.Reference(token.text)
             self.references[token.text] = token
         return known
 
@@ -196,11 +186,11 @@ class Parser:
     def _element(self, token: Token) -> Grammar:
         match token.kind:
             case "string":
-                return Literal(self.string(token).encode())
+                return ir.Literal(self.string(token).encode())
             case "class":
                 return class_of(self.source, token, self.notation)
             case "any":
-                return ANY_CHAR
+                return ir.ANY_CHAR
             case "name":
                 macro = self.notation.macros.get(token.text)
                 return self.reference(token) if macro is None else macro(self, token)
@@ -231,7 +221,7 @@ class Parser:
                 token.span, problem, "put it after an item; in parentheses, an item with a repetition is one"
             )
         min_count, max_count = _QUANTIFIERS.get(token.kind) or self._count(token)
-        group.items[-1] = Repeat(group.items[-1], min_count, max_count)
+        group.items[-1] = ir.Repeat(group.items[-1], min_count, max_count)
         group.is_blocked = not self.notation.ends_at_line
         self._count_term(token)
 
@@ -296,7 +286,7 @@ def read(text: str, root: str, path: str | Path | None, limits: Limits, notation
         )
     _check_regular(parser, definitions)
     rules = _used({name: definition.term for name, definition in definitions.items()}, root)
-    flat = Rules(rules, Reference(root))
+    flat = ir.Rules(rules, ir.Reference(root))
     entries = _remarked(parser.entries, definitions, flat)
     return Described(flat, Description(source=notation.source, entries=tuple(entries)))
 
@@ -323,7 +313,7 @@ def _check_regular(parser: Parser, definitions: Mapping[str, Definition]) -> Non
 
 
 def _references(term: Grammar) -> set[str]:
-    return {node.name for node in postorder(term) if isinstance(node, Reference)}
+    return {node.name for node in ir.postorder(term) if isinstance(node, ir.Reference)}
 
 
 def _used(rules: Mapping[str, Grammar], root: str) -> list[tuple[str, Grammar]]:
@@ -336,7 +326,7 @@ def _used(rules: Mapping[str, Grammar], root: str) -> list[tuple[str, Grammar]]:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if isinstance(node, Reference) and node.name not in found:
+        if isinstance(node, ir.Reference) and node.name not in found:
             found.add(node.name)
             stack.append(rules[node.name])
         stack.extend(node.children)
@@ -344,7 +334,7 @@ def _used(rules: Mapping[str, Grammar], root: str) -> list[tuple[str, Grammar]]:
 
 
 def _remarked(
-    entries: Iterable[ReportEntry], definitions: Mapping[str, Definition], flat: Rules
+    entries: Iterable[ReportEntry], definitions: Mapping[str, Definition], flat: ir.Rules
 ) -> Iterable[ReportEntry]:
     """The entries, with remarks on rules."""
     used = {name for name, _ in flat.rules}
@@ -360,7 +350,7 @@ def _remarked(
             yield entry
 
 
-def _left_recursive(flat: Rules) -> frozenset[str]:
+def _left_recursive(flat: ir.Rules) -> frozenset[str]:
     rules = dict(flat.rules)
     positions = LeftPositions(flat, Nullability(rules))
     graph = {name: positions.references(term) for name, term in rules.items()}

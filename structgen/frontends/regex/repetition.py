@@ -33,18 +33,8 @@ from structgen.frontends.regex.context_table import (
     then,
 )
 from structgen.frontends.regex.syntax import Boundary, Concatenation, Lookahead, Loop, Node
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    Capture,
-    CharClass,
-    Choice,
-    Complement,
-    Grammar,
-    Literal,
-    Repeat,
-    Sequence,
-)
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.visitor import fold
 
 __all__ = ["TemperedShape", "TooManyTurns", "repeated", "tempered_language", "tempered_shape"]
@@ -111,7 +101,7 @@ def _graph(composer: Composer, body: Table, *, counts_empty_turns: bool) -> _Gra
                 edges.setdefault(target, []).append(text)
             if counts_empty_turns and composer.terms.nullable(term):
                 for target in _empty_turn(position, cell):
-                    edges.setdefault(target, []).append(EPSILON)
+                    edges.setdefault(target, []).append(ir.EPSILON)
         if len(graph) == _MAX_POSITIONS:
             raise TooManyTurns
         graph[position] = {target: either(texts) for target, texts in edges.items()}
@@ -204,7 +194,9 @@ def _has_long_cycle(graph: _Graph) -> bool:
 
 def _stays(path: _Path, graph: _Graph) -> list[_LoopPosition]:
     """The positions of ``path`` with any number of non-empty rounds."""
-    return [position for position in path if position in graph[position] and graph[position][position] is not EPSILON]
+    return [
+        position for position in path if position in graph[position] and graph[position][position] is not ir.EPSILON
+    ]
 
 
 def _is_countable(path: _Path, graph: _Graph, minimum: int, maximum: int | None) -> bool:
@@ -226,12 +218,12 @@ def _counted(
         low = 0 if padded else max(minimum - steps, 0)
         if (high is not None and high < 0) or (not stays and low > 0):
             continue
-        text: Grammar = EPSILON
+        text: Grammar = ir.EPSILON
         for index, position in enumerate(path):
             if index:
                 text = then(text, graph[path[index - 1]][position])
             if position in stays and high != 0:
-                text = then(text, Repeat(graph[position][position], low, high))
+                text = then(text, ir.Repeat(graph[position][position], low, high))
         yield (path[-1].required, path[-1].promised), text
 
 
@@ -252,12 +244,12 @@ def _written_out(composer: Composer, body: Table, minimum: int, maximum: int | N
 
 def _eliminated(composer: Composer, graph: _Graph) -> Iterator[tuple[Cell, Grammar]]:
     """All strings of all paths through ``graph``, by state elimination (Kleene)."""
-    yield (_START.required, _START.promised), EPSILON
+    yield (_START.required, _START.promised), ir.EPSILON
     edges: dict[_LoopPosition, dict[_LoopPosition | Cell, Grammar]] = {}
     for position, targets in graph.items():
         edges[position] = dict(targets.items())
         if position != _START:
-            edges[position][position.required, position.promised] = EPSILON
+            edges[position][position.required, position.promised] = ir.EPSILON
     for position in [position for position in graph if position != _START]:
         leaving = edges.pop(position)
         again = leaving.pop(position, None)
@@ -266,7 +258,7 @@ def _eliminated(composer: Composer, graph: _Graph) -> Iterator[tuple[Cell, Gramm
             if entering is None:
                 continue
             if again is not None:
-                entering = then(entering, Repeat(again, 0, None))
+                entering = then(entering, ir.Repeat(again, 0, None))
             composer.spend(len(leaving))
             for target, text in leaving.items():
                 through = then(entering, text)
@@ -320,43 +312,43 @@ def tempered_language(character: Grammar, seen: list[tuple[Grammar, bool]], tail
     """
     if seen == [(tail, True)]:
         # The loop ends where the look-ahead fails; any match of the tail can be taken as the first one.
-        return then(Repeat(character, 0, None), tail)
+        return then(ir.Repeat(character, 0, None), tail)
     follows = _by_length(tail)
     if follows is None:
         return None
     languages: list[Grammar] = []
     for length, text in follows.items():
-        longer = Repeat(ANY_CHAR, length + 1, None)
-        language = then(Repeat(character, 0, None), text)
+        longer = ir.Repeat(ir.ANY_CHAR, length + 1, None)
+        language = then(ir.Repeat(character, 0, None), text)
         for ahead, negative in seen:
-            bad = both(longer, ahead if negative else Complement(ahead))
-            language = both(language, Complement(then(ANY_TEXT, bad)))
+            bad = both(longer, ahead if negative else ir.Complement(ahead))
+            language = both(language, ir.Complement(then(ANY_TEXT, bad)))
         languages.append(language)
     return either(languages)
 
 
 def _split(term: Grammar, parts: list[ByLength]) -> ByLength | None:
     match term:
-        case Literal(data=data):
+        case ir.Literal(data=data):
             return {len(data.decode()): term}
-        case CharClass():
+        case ir.CharClass():
             return {1: term}
-        case Sequence():
+        case ir.Sequence():
             return _product(parts)
-        case Choice():
+        case ir.Choice():
             return _gathered([pair for part in parts for pair in part.items()])
-        case Capture(name=name):
-            return {length: Capture(name, text) for length, text in parts[0].items()}
-        case Repeat(item=item, min=minimum, max=int(maximum)) if len(parts[0]) == 1:
+        case ir.Capture(name=name):
+            return {length: ir.Capture(name, text) for length, text in parts[0].items()}
+        case ir.Repeat(item=item, min=minimum, max=int(maximum)) if len(parts[0]) == 1:
             if maximum - minimum < _MAX_LENGTHS:
                 [length] = parts[0]
                 counts = range(minimum, maximum + 1)
-                return _gathered([(count * length, Repeat(item, count, count)) for count in counts])
+                return _gathered([(count * length, ir.Repeat(item, count, count)) for count in counts])
     return None
 
 
 def _product(parts: list[ByLength]) -> ByLength | None:
-    done: ByLength = {0: EPSILON}
+    done: ByLength = {0: ir.EPSILON}
     for part in parts:
         pairs = [(one + other, then(left, right)) for one, left in done.items() for other, right in part.items()]
         done = _gathered(pairs)
