@@ -1,5 +1,5 @@
 """Readers of tokenizers: each turns one format into a table of exact bytes.
 
-``source`` decides which reader a source belongs to; every reader returns a ``TokenTable``.  A reader imports
-the library of its format when it is called, never before.
+``reader`` chooses the reader for a source; every reader returns a ``TokenTable``.  A reader imports the library of its
+format only when it is called.
 """

@@ -1,4 +1,4 @@
-"""Reader of the metadata of a GGUF file, and of the tokenizer that it carries there."""
+"""Reader of the metadata of a GGUF file, and of the tokenizer in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LENGTH_BYTES = {2: 8, 3: 8}  # by version; version 1 was gone within weeks
 
 
 def read_gguf_header(path: Path) -> dict[str, object]:
-    """Read the metadata of a GGUF file; strings stay bytes, for a token need not be valid UTF-8.
+    """Read the metadata of a GGUF file; strings stay bytes, because a token need not be valid UTF-8.
 
     Raises:
         VocabularyError: the file is cut short, or of a version that is not 2 or 3.
@@ -177,7 +177,7 @@ def _normal(kind: str, piece: bytes) -> bytes:
         return piece.replace(SPACE_MARK.encode(), b" ")
     try:
         return from_byte_level(piece.decode())
-    except UnicodeDecodeError:  # not in the alphabet, so it stands for itself
+    except UnicodeDecodeError:  # not in the alphabet: plain text
         return piece
 
 
@@ -189,7 +189,7 @@ def _head_width(header: Mapping[str, object]) -> int | None:
 
 
 def _encoder(settings: Mapping[str, object], pieces: list[bytes], types: list[int]) -> Encoder | None:
-    """The byte-level BPE of the file, where its splitter is known."""
+    """Return the encoder of the file's byte-level BPE, None if its splitter is unknown."""
     splitter, merges = _name(settings, "pre") or "gpt-2", settings.get("merges")
     if splitter not in _SPLITTERS or not isinstance(merges, list):
         return None

@@ -30,7 +30,7 @@ _PIECES_FIELD = b"\x0a"  # field 1, length-delimited: every model begins with it
 
 
 def looks_like_model(start: bytes) -> bool:
-    """Whether a file that begins with ``start`` can be a serialized SentencePiece model."""
+    """Return whether a file that begins with ``start`` can be a serialized SentencePiece model."""
     return start.startswith(_PIECES_FIELD) and start[2:3] == _PIECES_FIELD
 
 
@@ -108,8 +108,8 @@ _SUBJECT = "tokenizer.json"
 def read_tokenizer_json(data: bytes) -> TokenTable:
     """Read the content of a tokenizer.json.
 
-    Special are the added tokens marked so and the unknown token of the model: neither ever matches text.
-    Other added tokens are text, spelled as the decoder spells them.
+    The added tokens marked as special and the unknown token of the model are special: neither ever matches text.  Other
+    added tokens are text, as the decoder writes them.
 
     Raises:
         VocabularyError: the file is malformed, or the bytes of its tokens cannot be derived.
@@ -186,9 +186,9 @@ def _decode(data: bytes) -> TokenTable:
 
 
 def _model_pieces(model: Mapping[str, object]) -> dict[str, int]:
-    """Ids by piece, whatever the model's type."""
+    """Return ids by piece, for every type of model."""
     kind, vocab = model.get("type"), model.get("vocab")
-    if kind is None:  # files of before the field existed
+    if kind is None:  # old files do not have the field
         kind = "Unigram" if isinstance(vocab, list) else "BPE" if "merges" in model else "WordPiece"
     if kind == "Unigram" and isinstance(vocab, list):
         return _unigram_pieces(vocab)
@@ -226,10 +226,10 @@ def _added_tokens(spec: Mapping[str, object]) -> list[tuple[int, str, bool]]:
 
 
 def _unknown(model: Mapping[str, object], pieces: Mapping[str, int]) -> dict[int, str]:
-    """The token that stands for unknown text: its own spelling is never what it means."""
+    """Return the token for unknown text, by id; its name is not its text."""
     if model.get("type") == "Unigram":
         unknown = model.get("unk_id")
-        return {known: piece for piece, known in pieces.items() if known == unknown}
+        return {token: piece for piece, token in pieces.items() if token == unknown}
     text = model.get("unk_token")
     return {pieces[text]: text} if isinstance(text, str) and text in pieces else {}
 

@@ -23,9 +23,9 @@ _TO_LATIN_1 = _alphabet()
 
 
 def from_byte_level(piece: str) -> bytes:
-    """Return the bytes that ``piece`` stands for.
+    """Return the bytes of ``piece``.
 
-    A piece with any character outside the alphabet stands for itself as UTF-8: so the decoder of the
+    A piece with any character outside the alphabet is plain UTF-8: so the decoder of the
     ``tokenizers`` library treats added tokens such as ``"<｜User｜>"``.
     """
     try:
@@ -58,10 +58,10 @@ def flatten(spec: object, inner: str) -> list[_Spec]:
 
 
 def decoder_chain(spec: _Spec) -> list[_Spec]:
-    """List the steps of the decoder; where there is none, what the steps before the model imply.
+    """List the steps of the decoder; if there is none, the steps that the normalizer and pre-tokenizer imply.
 
     Raises:
-        VocabularyError: there is no decoder and nothing else says which bytes a piece stands for.
+        VocabularyError: there is no decoder and nothing else determines the bytes of a piece.
     """
     chain = flatten(spec.get("decoder"), "decoders")
     model = spec.get("model")

@@ -1,6 +1,6 @@
-"""Find the reader for a source: by what an object offers, and by what a file contains, not by its name.
+"""Choice of the reader for a source: by the attributes of an object, or by the content of a file, not by its name.
 
-Objects of ``transformers`` are read without importing it. JSON files beside a tokenizer add special tokens, EOS ids
+Objects of ``transformers`` are read without importing it.  JSON files beside a tokenizer add special tokens, EOS ids
 and the width of the model head.
 """
 
@@ -36,12 +36,12 @@ _SPECIAL_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 @dataclass(frozen=True, slots=True)
 class SideFiles:
-    """What the files beside a tokenizer say.
+    """The content of the files beside a tokenizer.
 
     Attributes:
-        special: texts of special tokens.
+        special: names of special tokens.
         added: added tokens by id, with their text and whether they are special.
-        eos: ids and texts of tokens that end a text.
+        eos: ids and names of the tokens that end an output.
         size: width of the model head, or None.
     """
 
@@ -54,8 +54,8 @@ class SideFiles:
         """Return ``table`` with what these files add.
 
         Args:
-            table: what the tokenizer file says.
-            resolve_eos: False where the caller brings its own EOS ids.
+            table: the table of the tokenizer file.
+            resolve_eos: False if the caller has its own EOS ids.
 
         Raises:
             VocabularyError: an EOS is no token of the table.
@@ -98,8 +98,8 @@ def read_side_files(folder: Path) -> SideFiles:
     models = [model, text_model] if isinstance(text_model, dict) else [model]
     eos: list[int | str] = []
     for config in (generation, *models):
-        found = config.get("eos_token_id")
-        eos.extend(token for token in (found if isinstance(found, list) else [found]) if _is_id(token))
+        ids = config.get("eos_token_id")
+        eos.extend(token for token in (ids if isinstance(ids, list) else [ids]) if _is_id(token))
     eos.extend(text for config in (tokenizer, mapped) if (text := _token_text(config.get("eos_token"))))
     widths = [width for config in models if isinstance(width := config.get("vocab_size"), int)]
     special = [text for config in (tokenizer, mapped) for text in _special_texts(config)]
@@ -156,7 +156,7 @@ def read_fast(tokenizer: Any) -> TokenTable:
 
 
 def read_slow(tokenizer: Any) -> TokenTable:
-    """Read a tokenizer that holds a SentencePiece processor (``sp_model``), ids of its own included."""
+    """Read a tokenizer with a SentencePiece processor (``sp_model``), including ids of its own."""
     processor = tokenizer.sp_model
     base = read_processor(processor)
     added: Mapping[int, Any] = tokenizer.added_tokens_decoder
@@ -192,7 +192,7 @@ _SUPPORTED = (
 _START_BYTES = 4096
 _JSON_SPACE = b" \t\r\n"
 
-# In a folder: the first pattern that matches anything is the tokenizer.
+# In a folder: the first pattern with a match is the tokenizer.
 _FILES = ("tokenizer.json", "tekken*.json", "*.model", "*.model.v*", "*.tiktoken", "*.gguf")
 
 
@@ -232,7 +232,7 @@ def _object_reader(source: object) -> Callable[[Any], TokenTable] | None:
         (("id_to_piece", "serialized_model_proto"), read_processor),
         (("instruct_tokenizer",), lambda tokenizer: read_source(tokenizer.instruct_tokenizer.tokenizer)),
         (("file_path", "n_words"), lambda tokenizer: read_source(tokenizer.file_path)),
-        # transformers' wrapper of mistral-common comes last: it has a 'tokenizer' where others have their own
+        # transformers' wrapper of mistral-common is last: other tokenizers have a 'tokenizer' attribute too
         (("tokenizer", "apply_chat_template"), lambda tokenizer: read_source(tokenizer.tokenizer)),
     )
     for names, read in readers:
@@ -254,23 +254,23 @@ def _read_path(path: Path, *, resolve_eos: bool) -> TokenTable:
         )
     with file.open("rb") as opened:
         start = opened.read(_START_BYTES)
-    if start.startswith(MAGIC):  # says all by itself; the files beside it may belong to other models
+    if start.startswith(MAGIC):  # complete by itself; the files beside it may belong to other models
         return read_gguf(file)
     return read_side_files(file.parent).apply(_read_content(file, start), resolve_eos=resolve_eos)
 
 
 def _tokenizer_file(folder: Path) -> Path:
     for pattern in _FILES:
-        found = sorted(folder.glob(pattern))
-        if len(found) > 1:
+        paths = sorted(folder.glob(pattern))
+        if len(paths) > 1:
             raise VocabularyError(
                 "vocabulary",
-                f"folder {str(folder)!r} holds {len(found)} tokenizers",
-                evidence="found " + ", ".join(repr(path.name) for path in found[:8]),
+                f"folder {str(folder)!r} holds {len(paths)} tokenizers",
+                evidence="found " + ", ".join(repr(path.name) for path in paths[:8]),
                 remedy="pass the path of one of them",
             )
-        if found:
-            return found[0]
+        if paths:
+            return paths[0]
     names = sorted(path.name for path in folder.iterdir())
     raise VocabularyError(
         "vocabulary",

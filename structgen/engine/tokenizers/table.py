@@ -1,7 +1,7 @@
-"""The value that every reader of a tokenizer returns: which bytes each token id stands for.
+"""The table that every reader of a tokenizer returns: the bytes of each token id.
 
-With it what is made from a table alone: the byte trie, kept on disk for the next process, and the spelling of a byte
-string with as few tokens as possible.
+Also what depends on the table alone: the byte trie, cached on disk for the next process, and the shortest spelling of a
+byte string.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _CACHED_FROM_TOKENS = 4096
 
 
 def tokens_digest(tokens: Sequence[bytes]) -> bytes:
-    """Hash the tokens: what they are, and where each ends (20 bytes, BLAKE2b)."""
+    """Hash the tokens with their boundaries (20 bytes, BLAKE2b)."""
     inner = hashlib.blake2b(b"".join(tokens), digest_size=20)
     inner.update(array("Q", map(len, tokens)).tobytes())
     return inner.digest()
 
 
 def load_trie(tokens: tuple[bytes, ...]) -> TokenTrie:
-    """Build the trie, or read what an earlier process with the same tokens and native module kept.
+    """Build the trie, or read it from the cache on disk.
 
-    The key holds the native module's size and time of change, for its format may change with any build.
+    The key has the native module's size and modification time, because its format may change with any build.
     """
     import structgen_kernels._native as native
 
@@ -61,11 +61,11 @@ def load_trie(tokens: tuple[bytes, ...]) -> TokenTrie:
         return native.TokenTrie(list(tokens))
     built = Path(native.__file__).stat()
     key = f"{tokens_digest(tokens).hex()}-{built.st_size:x}-{built.st_mtime_ns:x}"
-    kept = fetch("trie", key)
-    if kept is not None:
+    cached = fetch("trie", key)
+    if cached is not None:
         try:
-            return native.TokenTrie.from_bytes(kept)
-        except (ValueError, RuntimeError):  # not what this build wrote: build it again
+            return native.TokenTrie.from_bytes(cached)
+        except (ValueError, RuntimeError):  # not written by this build: build it again
             pass
     trie = native.TokenTrie(list(tokens))
     keep("trie", key, trie.to_bytes())
@@ -92,9 +92,8 @@ def need(package: str, purpose: str) -> Any:  # an optional library has no types
 class Speller:
     """Shortest spellings over one token table.
 
-    Complexity: ``spell`` takes O(n * k) look-ups for n bytes, k the number of distinct lengths of the tokens
-        that
-    begin with the same two bytes; memory O(n).
+    Complexity: ``spell`` takes O(n * k) look-ups and O(n) memory for n bytes, with k distinct lengths of tokens that
+        begin with the same two bytes.
     """
 
     __slots__ = ("_ids", "_lengths")
@@ -115,7 +114,7 @@ class Speller:
         """Return the ids of the shortest spelling of ``data``.
 
         Raises:
-            VocabularyError: no sequence of tokens spells ``data``; names the byte where every spelling ends.
+            VocabularyError: no sequence of tokens spells ``data``; the error names the byte that is in the way.
         """
         ids, count = self._ids, len(data)
         unreachable = count + 1
@@ -140,7 +139,7 @@ class Speller:
         return (*self._lengths.get(data[start : start + 2], ()), 1)
 
     def _reach(self, data: bytes) -> int:
-        """The first byte that no spelling of what is before it gets past."""
+        """Return the offset of the first byte that no spelling gets past."""
         reached = {0}
         furthest = 0
         for start in range(len(data)):
@@ -152,21 +151,21 @@ class Speller:
 
 
 def unspellable(data: bytes, offset: int) -> VocabularyError:
-    """Make the error for a text that the tokens cannot write from byte ``offset`` on."""
+    """Make the error for a text that the tokens cannot spell from byte ``offset`` on."""
     around = data[max(0, offset - 8) : offset + 9]
     return VocabularyError(
         "vocabulary",
         f"no tokens spell byte 0x{data[offset]:02x} at offset {offset}",
         evidence=f"found in {around!r}",
-        remedy="use a tokenizer with byte fallback, or leave that text out",
+        remedy="use a tokenizer with byte fallback, or remove that text",
     )
 
 
 Encoder = Callable[[str], list[int]]
-"""A tokenizer's own encode: no BOS or EOS added, no special token parsed out of the text."""
+"""A tokenizer's own encode, without BOS and EOS; names of special tokens in the text are plain text."""
 
 MAX_TOKENS = 1 << 24
-"""Ids above this are a damaged file; they would only ask for gigabytes of empty tokens."""
+"""Larger ids mean a damaged file, and would need gigabytes of empty tokens."""
 
 MAX_TOKEN_BYTES = (1 << 16) - 1
 """The native trie counts the depth of its nodes in 16 bits."""
@@ -178,14 +177,14 @@ _HEADER = struct.Struct("<II")
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """What a tokenizer says about its tokens.
+    """The tokens of a tokenizer.
 
     Attributes:
-        tokens: bytes by id; ``b""`` for special tokens and for ids that stand for no text.
-        special: texts of the special tokens by id.
-        eos: the ids that end a text, as far as the source knows.
-        size: width of the model head where the source says so, else None.
-        notes: facts that the reader needs again to encode; JSON values only.
+        tokens: bytes by id; ``b""`` for special tokens and for ids without text.
+        special: names of the special tokens by id.
+        eos: the ids that end an output, as far as the source gives them.
+        size: width of the model head if the source gives it, else None.
+        notes: facts that the reader needs again for encoding; JSON values only.
         encode: the canonical encoder, or None.
     """
 
@@ -209,7 +208,7 @@ def token_slots(subject: str, ids: list[int]) -> list[bytes]:
     if low < 0 or high >= MAX_TOKENS:
         raise VocabularyError(
             subject,
-            f"token ids must lie in 0..{MAX_TOKENS - 1}",
+            f"token ids must be in 0..{MAX_TOKENS - 1}",
             evidence=f"found {low if low < 0 else high}",
         )
     return [b""] * (high + 1)
@@ -238,31 +237,31 @@ def eos_ids(table: TokenTable, tokens: Iterable[int | str]) -> tuple[int, ...]:
         if token is None:
             raise VocabularyError(
                 "vocabulary",
-                f"the tokenizer has no token {item!r}, which is to end a text",
+                f"the tokenizer has no token {item!r} to end an output",
                 evidence=f"it has {len(table.tokens)} tokens, {len(table.special)} of them special",
-                remedy="name the ids that end a text: load(..., eos=[...])",
+                remedy="give the EOS ids: load(..., eos=[...])",
             )
         ids.append(token)
     return tuple(ids)
 
 
 def read_cached(reader: str, data: bytes, read: Callable[[bytes], TokenTable]) -> TokenTable:
-    """Return ``read(data)``, from the disk cache where the same bytes were read before.
+    """Return ``read(data)``, from the disk cache if the same bytes were read before.
 
     Args:
         reader: name of the reader; part of the key.
         data: the whole content of the tokenizer file.
-        read: a pure function of ``data``; ``eos``, ``size`` and ``encode`` of its table are not kept.
+        read: a pure function of ``data``; ``eos``, ``size`` and ``encode`` of its table are not cached.
     """
     if len(data) < _CACHED_FROM_BYTES:
         return read(data)
     key = hashlib.blake2b(data, digest_size=20, person=b"table-%d" % _FORMAT, salt=reader.encode()[:16]).hexdigest()
-    kept = fetch("table", key)
-    if kept is not None:
+    cached = fetch("table", key)
+    if cached is not None:
         try:
-            return _unpack(kept)
+            return _unpack(cached)
         except (ValueError, KeyError, struct.error):
-            pass  # written by something else under our name: read again, and overwrite it below
+            pass  # a damaged cache entry: read again, and overwrite it below
     table = read(data)
     keep("table", key, _pack(table))
     return table

@@ -1,7 +1,4 @@
-"""Readers of byte-pair ranks: tiktoken's encodings and rank files, and Mistral's ``tekken.json``.
-
-Reader of ``tekken.json``, the tokenizer format of Mistral models since 2024.
-"""
+"""Readers of byte-pair ranks: tiktoken's encodings and rank files, and ``tekken.json`` of Mistral models since 2024."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ class RanksEncoder:
 
 
 def read_encoding(encoding: Any) -> TokenTable:
-    """Read a ``tiktoken.Encoding``; its end-of-text token, where it has one, is the EOS."""
+    """Read a ``tiktoken.Encoding``; its end-of-text token, if it has one, is the EOS."""
     special = {encoding.encode_single_token(text): text for text in encoding.special_tokens_set}
     slots = token_slots("tiktoken encoding", list(range(encoding.n_vocab)))
     for token in range(encoding.n_vocab):
@@ -78,12 +75,12 @@ def read_encoding(encoding: Any) -> TokenTable:
 
 
 def has_all_bytes(tokens: Sequence[bytes]) -> bool:
-    """Whether each of the 256 bytes is a token; where one is not, tiktoken aborts on a text that needs it."""
+    """Return whether each of the 256 bytes is a token; tiktoken aborts on a text that needs a missing one."""
     return len({token for token in tokens if len(token) == 1}) == 256
 
 
 def looks_like_ranks(start: bytes) -> bool:
-    """Whether a file that begins with ``start`` is a file of tiktoken ranks."""
+    """Return whether a file that begins with ``start`` is a file of tiktoken ranks."""
     return _FIRST_LINE.match(start) is not None
 
 
@@ -91,7 +88,7 @@ def read_ranks(data: bytes) -> TokenTable:
     """Read the content of a file with one ``base64 rank`` a line.
 
     Raises:
-        VocabularyError: a line is malformed; names it.
+        VocabularyError: a line is malformed; the error names it.
     """
     pieces: dict[int, bytes] = {}
     for number, line in enumerate(data.splitlines(), 1):
@@ -115,7 +112,7 @@ def read_ranks(data: bytes) -> TokenTable:
 
 _SUBJECT = "tekken.json"
 
-# Files up to version v7 leave out their special tokens; these are what such files mean, by id.
+# The special tokens of files up to version v7, which do not list them; by id.
 _FIRST_SPECIAL_TOKENS = (
     *(
         "<unk>",
@@ -177,7 +174,7 @@ def _decode(data: bytes) -> TokenTable:
 
 
 def _special_tokens(spec: Mapping[str, object], count: int) -> dict[int, str]:
-    """Texts by id; ids below ``count`` that no entry names are fillers, as mistral-common names them."""
+    """Return names by id; ids below ``count`` without an entry are fillers, named as by mistral-common."""
     special = {token: f"<SPECIAL_{token}>" for token in range(count)}
     entries = spec.get("special_tokens")
     if entries is None:

@@ -314,5 +314,5 @@ def test_load_wants_a_list_of_eos(eos: object) -> None:
 
 def test_load_names_an_eos_that_is_no_token() -> None:
     """Never silently without an EOS."""
-    with pytest.raises(VocabularyError, match="no token '<end>', which is to end a text"):
+    with pytest.raises(VocabularyError, match="no token '<end>' to end an output"):
         Vocabulary.load(LETTERS, eos=["<end>"])

@@ -90,7 +90,7 @@ def test_own_eos_replaces_those_of_the_files(folder: Folder) -> None:
     """By id or by text; a wrong name in the files does not matter then."""
     path = folder(tokenizer_config={"eos_token": "<missing>"})
     assert Vocabulary.load(path, eos=["<turn>", 1]).eos == (7, 1)
-    with pytest.raises(VocabularyError, match="no token '<missing>', which is to end a text"):
+    with pytest.raises(VocabularyError, match="no token '<missing>' to end an output"):
         Vocabulary.load(path)
 
 
