@@ -67,7 +67,7 @@ def validated(grammar: Grammar, shown: str, source: Any, handler: GetCoreSchemaH
     if inner["type"] != "str":
         raise GrammarError(
             f"annotation {_short(shown)}",
-            "a grammar says what a str is; it cannot stand beside another type",
+            "a grammar applies to a str; it cannot annotate another type",
             evidence=f"found {_short(repr(source))}",
             remedy="write Annotated[str, ...], inside a union too: Annotated[str, ...] | int",
         )

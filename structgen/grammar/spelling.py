@@ -42,7 +42,7 @@ KEYWORDS: Final = frozenset(
         "tokens",
     )
 )
-"""Words that a rule or capture of the same name must be quoted for: ``<token>``."""
+"""Reserved words; a rule or capture of such a name is quoted: ``<token>``."""
 LABEL_MARKS: Final[dict[ir.LabelKind, str]] = {"a-label": "", "bidi": "*", "u-label": "+"}
 """What follows the word ``label``, by the kind of label."""
 
@@ -51,7 +51,7 @@ _ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _UNESCAPES: Final = {"n": 10, "r": 13, "t": 9} | {mark: ord(mark) for mark in '\\"<>[]^-'}
 _ELEMENT: Final = re.compile(r"\\x([0-9a-fA-F]{2})|\\u\{([0-9a-fA-F]{1,6})\}|\\(.)|([^\\])", re.DOTALL)
 
-# What needs an escape inside "...", <...> and [...]; everything beyond ASCII is looked at one by one.
+# What needs an escape inside "...", <...> and [...]; characters beyond ASCII are checked one by one.
 _UNSAFE_IN_STRING: Final = re.compile(r"[^ !#-\[\]-~]")
 _UNSAFE_IN_NAME: Final = re.compile(r"[^ -;=?-\[\]-~]")
 _UNSAFE_IN_CLASS: Final = re.compile(r"[^ -,./0-Z_`a-~]")
@@ -151,8 +151,8 @@ def read_class(text: str, start: int, end: int) -> ir.ByteClass | ir.CharClass:
     """Read a class, from its ``[`` or ``b[`` to its ``]``.
 
     Raises:
-        SpellingError: an escape is not known, a range is in the wrong order or has no upper end, or a byte
-            stands in a class of characters or the other way round.
+        SpellingError: an escape is not known, a range is in the wrong order or has no upper end, or a class mixes bytes
+            and characters.
     """
     of_bytes = text[start] == "b"
     start += 2 if of_bytes else 1
@@ -235,7 +235,7 @@ def _ranges(text: str, start: int, end: int, *, of_bytes: bool) -> Iterator[tupl
 
 
 def _inverse(ranges: Iterable[tuple[int, int]], maximum: int) -> tuple[tuple[int, int], ...]:
-    """Return what the sorted, disjoint ``ranges`` leave out of 0..maximum."""
+    """Return the complement of the sorted, disjoint ``ranges`` in 0..maximum."""
     gaps: list[tuple[int, int]] = []
     start = 0
     for low, high in ranges:
@@ -248,7 +248,7 @@ def _inverse(ranges: Iterable[tuple[int, int]], maximum: int) -> tuple[tuple[int
 
 
 class Token(NamedTuple):
-    """A token of the text form and where it stands."""
+    """A token of the text form, with its span."""
 
     kind: str
     text: str
@@ -285,7 +285,7 @@ Value = TypeVar("Value")
 
 
 class Frame:
-    """What was read since an opening bracket: alternatives of conjuncts of items, and the operand."""
+    """The state since an opening bracket: alternatives of conjuncts of items, and the operand."""
 
     __slots__ = (
         "choices",
@@ -318,7 +318,7 @@ class Frame:
 
 
 class TokenReader:
-    """The tokens of a text, one ahead, and errors with their place."""
+    """The tokens of a text, with one token of look-ahead, and errors with spans."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -225,7 +225,7 @@ class _Parser:
             raise malformed(
                 self.text,
                 (index, group.end),
-                "flags for the whole pattern may only stand at its start",
+                "flags for the whole pattern are allowed only at its start",
                 "move them there, or write a group such as (?i:...)",
             )
         self.use(lexicon(self.dialect.name, group.flags))

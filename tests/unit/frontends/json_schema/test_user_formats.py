@@ -282,7 +282,7 @@ def test_markers_are_read_when_they_are_made(make: Any) -> None:
 @pytest.mark.parametrize("kind", [int, list[str], bytes, str | int, float | None])
 def test_markers_stand_beside_texts(kind: Any) -> None:
     """A grammar beside another type is refused with the way out."""
-    with pytest.raises(GrammarError, match=r"cannot stand beside another type.*Annotated\[str, \.\.\.\]"):
+    with pytest.raises(GrammarError, match=r"cannot annotate another type.*Annotated\[str, \.\.\.\]"):
         json_schema(Annotated[kind, sg.grammars.Regex("a")])
 
 

@@ -109,7 +109,7 @@ class ByNumber(enum.Enum):
         (list[Colors], ["[] is annotated Colors", "no JSON value equals its constants"]),
         (Literal[b"x"], ["no JSON value equals its constants"]),
         (list["Missing"], ["Missing"]),  # type: ignore[name-defined]  # noqa: F821
-        (list[Annotated[int, sg.grammars.Regex("a")]], ["at []: ", "cannot stand beside another type"]),
+        (list[Annotated[int, sg.grammars.Regex("a")]], ["at []: ", "cannot annotate another type"]),
         (list[Annotated[str, Field(pattern=r"(?=a)(?!b)")]], ["[] is annotated", "look-around"]),
         (BackReference, ["json schema of BackReference", "at twice: ", "back"]),
         (TypeAdapter(Generics), ["items[] is annotated ~T"]),
