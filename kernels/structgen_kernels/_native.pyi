@@ -160,6 +160,8 @@ class Matcher:
         self,
         bitmask: Bitmask,
         row: int = 0,
+        *,
+        budget: int | None = None,
     ) -> None: ...
     def fill_mask_within(
         self,

@@ -84,7 +84,6 @@ _MAX_NAMED: Final = 100
 """How many special tokens, and tokens of token sets, an explanation names."""
 _MAX_BUDGET: Final = 2**31
 """A larger budget has the same masks as this one."""
-_fill_mask: Final = _native.Matcher.fill_mask
 
 
 def _counted(subject: str, budget: int) -> int:
@@ -104,8 +103,14 @@ class Matcher(_native.Matcher):
     The native methods ``accept(token_id) -> bool``, ``accept_bytes(data) -> int``, ``validate(token_ids) -> int``,
     ``rollback(count)``, ``reset()``, ``forced_bytes()``, ``is_accepting`` and ``is_terminated`` release the GIL where
     they work, and so does ``allowed_tokens(most) -> list[int]``, which returns up to ``most`` tokens that may come
-    next, EOS left out.  A refused ``accept`` leaves the state as it was.  ``needs_budget_mask(budget)`` and
-    ``fill_mask_within(bitmask, row, budget)`` are the two halves of ``fill_mask(bitmask, row, budget=budget)``.
+    next, EOS left out.  A refused ``accept`` leaves the state as it was.
+
+    ``fill_mask(bitmask, row=0, *, budget=None)`` writes the mask of the next token into one row of ``bitmask``, an
+    int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.  ``budget`` counts the tokens that are left, EOS
+    left out: the mask then allows only tokens after which the output can still be completed within the budget; with 0
+    it allows nothing but EOS.  A wrong width and a negative budget are a ``ValueError``, a missing row an
+    ``IndexError``, and a bound of the constraint's limits a ``LimitExceeded``.  ``needs_budget_mask(budget)`` and
+    ``fill_mask_within(bitmask, row, budget)`` are the two halves of it.
 
     Equal ``state_id`` means equal continuations, unless values of earlier text matter too; the engine numbers its
     states anew after it has dropped them at ``Limits.states``.  Equal ``mask_id`` means equal masks without a budget,
@@ -128,27 +133,6 @@ class Matcher(_native.Matcher):
         copy = Matcher(self)
         copy._constraint = self._constraint
         return copy
-
-    def fill_mask(self, bitmask: Any, row: int = 0, *, budget: int | None = None) -> None:
-        """Write the mask of the next token into one row of ``bitmask``.
-
-        Args:
-            bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.
-            row: the row to write.
-            budget: how many tokens are left, EOS not counted.  The mask then allows only tokens after which the output
-                can still be completed within the budget; with 0 it allows nothing but EOS.  None is no limit.
-
-        Raises:
-            ValueError: the rows have the wrong width, or the budget is negative.
-            IndexError: there is no such row.
-            LimitExceeded: a bound of the constraint's limits was reached.
-        """
-        if budget is not None:
-            budget = _counted("fill_mask", budget)
-            if self.needs_budget_mask(budget):
-                self.fill_mask_within(bitmask, row, budget)
-                return
-        _fill_mask(self, bitmask, row)
 
     def advance_forced(self, budget: int | None = None) -> list[int]:
         """Accept the forced tokens that fit into a budget, and return them.

@@ -28,6 +28,8 @@ namespace {
 
 using Bitmask = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
+constexpr uint32_t kMaxBudget = uint32_t{1} << 31;
+
 uint32_t* row_of(const Bitmask& mask, size_t row, const Constraint& constraint) {
   const size_t words = constraint.engine().words();
   if (mask.shape(1) != words)
@@ -36,6 +38,19 @@ uint32_t* row_of(const Bitmask& mask, size_t row, const Constraint& constraint) 
   if (row >= mask.shape(0))
     throw nb::index_error(("bitmask: row " + std::to_string(row) + " of " + std::to_string(mask.shape(0))).c_str());
   return reinterpret_cast<uint32_t*>(mask.data()) + row * words;
+}
+
+// A budget in tokens, nothing for None. A larger budget than 2**31 has the same masks.
+std::optional<uint32_t> to_budget(nb::handle budget) {
+  if (budget.is_none()) return std::nullopt;
+  int overflow = 0;
+  const int64_t count = PyLong_AsLongLongAndOverflow(budget.ptr(), &overflow);
+  if (count == -1 && PyErr_Occurred()) throw nb::python_error();
+  if (overflow > 0) return kMaxBudget;
+  if (count < 0)  // also where the count is too small for an int64
+    throw nb::value_error(("fill_mask: the budget is " + std::string(nb::str(budget).c_str()) +
+                           "; it counts the tokens that are left; pass 0 where nothing but EOS may come, or None for no limit").c_str());
+  return static_cast<uint32_t>(std::min<int64_t>(count, kMaxBudget));
 }
 
 Branches to_branches(std::vector<uint32_t> tokens, std::vector<int32_t> parents) {
@@ -58,12 +73,26 @@ uint32_t* rows_of(const Bitmask& mask, size_t row, const Branches& tree, const C
 void bind_masks(nb::class_<Matcher>& matcher) {
   matcher
       .def("fill_mask",
-           [](Matcher& self, const Bitmask& bitmask, size_t row) {
+           [](Matcher& self, const Bitmask& bitmask, size_t row, nb::handle budget) {
              uint32_t* words = row_of(bitmask, row, self.constraint());
+             const std::optional<uint32_t> left = to_budget(budget);
              nb::gil_scoped_release release;
-             self.fill_mask(words);
+             if (left && self.needs_budget_mask(*left))
+               self.fill_mask_within(words, *left);
+             else
+               self.fill_mask(words);
            },
-           "bitmask"_a.noconvert(), "row"_a = 0)
+           "bitmask"_a.noconvert(), "row"_a = 0, nb::kw_only(), "budget"_a.none() = nb::none(),
+           "Write the mask of the next token into one row of ``bitmask``.\n\n"
+           "Args:\n"
+           "    bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.\n"
+           "    row: the row to write.\n"
+           "    budget: how many tokens are left, EOS not counted.  The mask then allows only tokens after which the\n"
+           "        output can still be completed within the budget; with 0 it allows nothing but EOS.  None is no limit.\n\n"
+           "Raises:\n"
+           "    ValueError: the rows have the wrong width, or the budget is negative.\n"
+           "    IndexError: there is no such row.\n"
+           "    LimitExceeded: a bound of the constraint's limits was reached.\n")
       .def("fill_mask_within",
            [](Matcher& self, const Bitmask& bitmask, size_t row, uint32_t budget) {
              uint32_t* words = row_of(bitmask, row, self.constraint());
