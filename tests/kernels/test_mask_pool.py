@@ -296,7 +296,7 @@ def test_growing_keeps_numbers_and_masks_that_were_made() -> None:
         assert tokens_of(masks) == list(expected.values())[: 2 * count + 2]
     assert pool.device_bytes == 7 * (4 * 258 + 1024)
     table = pool.table
-    with pytest.raises(MaskPoolFull, match=r"beside 14 that are held, among 7 .* or raise most_bytes=14,392"):
+    with pytest.raises(MaskPoolFull, match=r"beside 14 that are held, among 7 .* or raise max_bytes=14,392"):
         pool.hold("one more", words_of({3}, WIDE))
     assert pool.row("one more") is None
     assert pool.table is table

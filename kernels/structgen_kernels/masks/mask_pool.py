@@ -77,7 +77,7 @@ class MaskPool:
         sparse_rows: sparse rows at first, 1,024 bytes each.
         device: where the rows are to be.
         grows: whether more room is made where all rows are held.
-        most_bytes: of all rows together, the two forms in the proportion in which they begin; what a pool begins with
+        max_bytes: of all rows together, the two forms in the proportion in which they begin; what a pool begins with
             may be more.  While it grows, old rows and new ones are there.
 
     Raises:
@@ -298,6 +298,6 @@ class MaskPool:
     def _full(self, too_many: int) -> MaskPoolFull:
         held = sum(row.references > 0 for row in self._rows.values())
         places = f"{self._dense.most} dense and {self._sparse.most} sparse ones"
-        more = f"raise most_bytes={self._max_bytes:,}" if self._grows else "make it with more"
+        more = f"raise max_bytes={self._max_bytes:,}" if self._grows else "make it with more"
         problem = f"there is no room for {too_many} more rows beside {held} that are held, among {places}"
         return MaskPoolFull(problem, f"release rows, or {more}")

@@ -48,7 +48,7 @@ class Calibration:
         prior: the mean before anything was recorded, for callers that state none; strictly between 0 and 1.
         strength: how many draft tokens the prior weighs as much as; positive.
         memory: how many draft tokens of a kind count at most; at least 1.
-        most_keys: how many kinds are kept; at least 1.
+        max_keys: how many kinds are kept; at least 1.
 
     Raises:
         ValueError: a number is out of range.
@@ -75,7 +75,7 @@ class Calibration:
         if not memory >= 1:
             raise ValueError(f"Calibration: memory must be at least 1; found {memory!r}")
         if max_keys < 1:
-            raise ValueError(f"Calibration: most_keys must be at least 1; found {max_keys!r}")
+            raise ValueError(f"Calibration: max_keys must be at least 1; found {max_keys!r}")
         self._prior = prior
         self._strength = strength
         self._memory = memory

@@ -59,10 +59,10 @@ class ContextFreeLanguage:
         constraint: what the canvases spell.
         ambiguity: whether masses and marginals of grammars that may be ambiguous are refused, or count ways.
         most_states: states of the network over bytes.
-        most_effects: entries of the tables of what tokens do.
-        most_steps: elementary steps of one chart.
-        most_bytes: memory of one chart.
-        most_draws: ways that are drawn for one completion of a grammar that may be ambiguous.
+        max_effects: entries of the tables of what tokens do.
+        max_steps: elementary steps of one chart.
+        max_bytes: memory of one chart.
+        max_draws: ways that are drawn for one completion of a grammar that may be ambiguous.
 
     Attributes:
         vocabulary: of the slots.

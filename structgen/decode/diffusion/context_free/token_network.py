@@ -178,7 +178,7 @@ class _Effects:
                     "tokens of a grammar",
                     limit="max_effects",
                     maximum=self._most,
-                    remedy="simplify the grammar, or raise most_effects",
+                    remedy="simplify the grammar, or raise max_effects",
                 )
         return number
 

@@ -206,8 +206,8 @@ def without_fragment(uri: str) -> str:
 def absolute_uri(base: str, reference: str) -> str:
     """The URI, without fragment, that ``reference`` means where the base URI is ``base``.
 
-    >>> absolute_uri("sampler without replacement:example:a", ""), absolute_uri("tag:x/a/b", "../c")
-    ('sampler without replacement:example:a', 'tag:x/c')
+    >>> absolute_uri("urn:example:a", ""), absolute_uri("tag:x/a/b", "../c")
+    ('urn:example:a', 'tag:x/c')
     """
     if not base or not reference:
         return without_fragment(reference or base)

@@ -81,7 +81,7 @@ def test_regular_captures_are_those_of_re(seed: int) -> None:
         for text in texts:
             match = pattern.fullmatch(text)
             if match is None:
-                with pytest.raises(GrammarError, match="not a member"):
+                with pytest.raises(GrammarError, match="not a string of the grammar"):
                     find_captures(term, text)
                 continue
             found = find_captures(term, text)

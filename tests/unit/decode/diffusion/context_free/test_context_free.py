@@ -250,7 +250,7 @@ def test_no_way_among_too_many_is_an_error() -> None:
     canvas = np.array([0, 1] * 4 + [0], dtype=np.int32)
     posterior = language.posterior(MeanField(canvas, np.zeros((0, 5))))
     generator = np.random.default_rng(0)
-    with pytest.raises(LimitExceeded, match="draw from an ambiguous grammar: more than most_draws=1"):
+    with pytest.raises(LimitExceeded, match="draw from an ambiguous grammar: more than max_draws=1"):
         Counter(posterior.draw(generator).log_prob for _ in range(50))
 
 
@@ -373,18 +373,18 @@ def test_masses_far_below_any_float_are_kept() -> None:
 def test_charts_that_cost_too_much_name_the_limit_and_the_slots() -> None:
     language = ContextFreeLanguage(language_of_constraint("json"), max_steps=10_000)
     assert language.completable(all_free(3))
-    with pytest.raises(LimitExceeded, match="chart of 40 slots: more than most_steps=10000 would be needed") as caught:
+    with pytest.raises(LimitExceeded, match="chart of 40 slots: more than max_steps=10000 would be needed") as caught:
         language.completable(all_free(40))
     assert caught.value.limit == "max_steps"
     language = ContextFreeLanguage(language_of_constraint("json"), max_bytes=10_000)
-    with pytest.raises(LimitExceeded, match="chart of 40 slots: more than most_bytes=10000"):
+    with pytest.raises(LimitExceeded, match="chart of 40 slots: more than max_bytes=10000"):
         language.masks(all_free(40))
 
 
 def test_networks_that_are_too_large_name_the_limit() -> None:
     with pytest.raises(LimitExceeded, match="network of a grammar: more than most_states=2"):
         ContextFreeLanguage(language_of_constraint("json"), most_states=2)
-    with pytest.raises(LimitExceeded, match="tokens of a grammar: more than most_effects=3"):
+    with pytest.raises(LimitExceeded, match="tokens of a grammar: more than max_effects=3"):
         ContextFreeLanguage(language_of_constraint("json"), max_effects=3)
 
 

@@ -24,7 +24,7 @@ def test_after_a_part_come_the_tokens_of_the_whole_where_one_begins_there(whole:
     starts = {len(VOCABULARY.decode(tokens[:index])): tokens[index:] for index in range(len(tokens))}
     for cut in range(len(data)):
         expected = starts.get(cut, VOCABULARY.tokenize(data[cut:].decode()))
-        assert spelling.after(data[:cut], data[cut:]) == expected
+        assert spelling.following(data[:cut], data[cut:]) == expected
         assert VOCABULARY.decode(expected) == data[cut:]
 
 
