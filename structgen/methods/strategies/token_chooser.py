@@ -228,7 +228,7 @@ class Switching:
         large: the other model.
         threshold: mean entropy, in nats.
         window: how many choices the mean is over, at most.
-        least_run: see above.
+        min_run: see above.
         sampler: how a token is drawn from the distribution.
         report: called with what each output took.
 

@@ -80,7 +80,7 @@ def select_k_sequentially(
         drafts: indices of tokens that were drawn independently.
         chance: answers what is left to chance.
         rho: in the numbers of the distributions; where it is too small for them, the number of drafts.  None is
-            ``least_rho``.
+            ``min_rho``.
     """
     drafts = [draft for draft in drafts if q[draft] > 0]
     count = len(drafts)
