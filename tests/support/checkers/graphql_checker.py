@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 
 from checked_language import Language
+from graphql import GraphQLSyntaxError, parse, print_ast
 from graphql.language import ExecutableDefinitionNode
-from graphql_checker import GraphQLSyntaxError, parse, print_ast
 
 
 def problem(text: str) -> str | None:

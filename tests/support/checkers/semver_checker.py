@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from checked_language import Language, everything, problem_of
-from semver_checker import Version
+from semver import Version
 
 
 def documents(rng: random.Random) -> Iterator[str]:
