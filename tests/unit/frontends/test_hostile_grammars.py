@@ -29,10 +29,9 @@ HEAVY_SECONDS = 8.0  # for a megabyte, or fifty thousand rules
 PLACELESS = (
     "there is no rule called",
     "it matches no string",
-    "no text is divided",
-    "no text belongs",
+    "lexer divides no string",
     "no string has",
-    "indentation and the contextual lexer",
+    "indentation cannot be combined with the contextual lexer",
     "a JSON Schema has no",
     "there is no special token",
     "the tokens can spell no string",
