@@ -1,4 +1,4 @@
-"""Language models after one protocol.
+"""Language models behind one protocol.
 
 Importing this package imports neither torch nor transformers; ``load_model`` does.
 """
@@ -58,27 +58,26 @@ def load_model(
     """Load a language model.
 
     Args:
-        source: None for the embedded model (SmolLM2-135M-Instruct, fetched on first use); else the id of a
-            causal language model on the Hugging Face hub, a folder of its files, a GGUF file or a folder with
-            one, or a loaded pair ``(model, tokenizer)`` of transformers. A local path wins over an id of the
-            same spelling.
+        source: None for the embedded model (SmolLM2-135M-Instruct, fetched on first use); else the id of a causal
+            language model on the Hugging Face hub, a folder of its files, a GGUF file, a folder with one GGUF file,
+            or a loaded pair ``(model, tokenizer)`` of transformers.  A local path takes precedence over a hub id.
         device: ``"auto"`` (a GPU if there is one), or a device of torch such as ``"cpu"`` or ``"cuda:1"``.
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: float32 on a CPU, the checkpoint's
             own elsewhere.
-        progress: told of the stages of loading; by default nothing is reported.
+        progress: called at each stage of loading; by default nothing is reported.
         threads: CPU threads of torch, for the whole process; None leaves torch's setting as it is.
-        resident: whether logits stay on the model's device, where tokens are chosen; None where that is a GPU.  The
-            output is the same, but for rounding in float32.
+        resident: whether logits stay on the model's device and tokens are sampled there; None: only on a GPU.  The
+            output is the same up to rounding in float32.
 
     Returns:
-        The model; a new one at each call.
+        A new model at each call.
 
     Raises:
-        ModelError: it cannot be found, fetched, checked or loaded; the message says what to do.
+        ModelError: the model cannot be found, fetched, checked or loaded; the message says what to do.
         VocabularyError: the bytes of its tokens are not well defined.
     """
-    # OpenMP reads it when torch is imported.  Threads that spin while they wait make a forward pass some ten times
-    # slower as soon as another process wants one of their cores.
+    # OpenMP reads this variable when torch is imported.  Waiting threads that spin make a forward pass about ten times
+    # slower when another process uses one of their cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if threads is not None:
         _set_threads(threads)
@@ -92,16 +91,16 @@ def load_model(
 def from_transformers(
     model: Any, tokenizer: Any, *, name: str | None = None, resident: bool | None = None
 ) -> TransformersModel:
-    """Take over a loaded causal language model of transformers and its tokenizer.
+    """Wrap a loaded causal language model of transformers and its tokenizer.
 
     Args:
-        model: it, as loaded, or as ``torch.compile`` made it.
-        tokenizer: its tokenizer.
-        name: what messages call it.
+        model: the loaded model, or the result of ``torch.compile``.
+        tokenizer: the tokenizer of the model.
+        name: the model's name in messages.
         resident: see ``load_model``.
 
     Raises:
-        ModelError: it keeps no key-value cache, or names no end token.
+        ModelError: the model keeps no key-value cache, or names no EOS.
         VocabularyError: the bytes of the tokenizer's tokens are not well defined.
     """
     require("torch", "transformers")
@@ -113,7 +112,7 @@ def from_transformers(
 def _load_named(
     source: str | Path, *, device: str, dtype: str, progress: Progress, resident: bool | None
 ) -> LanguageModel:
-    """Find out what ``source`` names before anything heavy is imported."""
+    """Resolve ``source`` before anything heavy is imported."""
     from structgen.models import location as hub
     from structgen.models.location import find_local
 

@@ -1,8 +1,8 @@
-"""Programs in threads of their own, their forward passes together.
+"""Batch the forward passes of programs that run in their own threads.
 
-Each program runs ordinary code on an ordinary ``LanguageModel``.  Where it needs a forward pass, its thread waits until
-every other program needs one too, or has ended; then one of the threads runs all of them, and all go on.  It is a
-rendezvous: no clock decides what runs together, so the same programs meet in the same passes.
+Each program runs ordinary code on an ordinary ``LanguageModel``.  A thread that needs a forward pass waits until every
+other program needs one too or has ended.  One thread then runs all requests, and all threads continue.  No clock
+decides which requests share a pass, so the same programs always meet in the same passes.
 """
 
 from __future__ import annotations
@@ -26,24 +26,23 @@ __all__ = ["Batch", "BatchSession", "Worker"]
 
 @final
 class Batch:
-    """A ``LanguageModel`` whose sessions are run together, for threads that are its workers.
+    """A ``LanguageModel`` that batches the sessions of several threads, its workers.
 
-    A request (``extend``, ``extend_all``, ``extend_tree``) of a worker waits until every worker has made one.  That is
-    a round.  Its requests are run in the workers' order; one forward pass takes as many of them as have up to
-    ``pass_tokens`` tokens together, those of trees counted, and one that has more has a pass to itself.  So prompts
-    share passes, and no pass is larger than a single session could make it.  Each request is answered as its session
-    alone would answer it, up to rounding of float32 sums.  Where a pass fails, its requests are run one by one, so that
-    each worker has its own answer or error.
+    A request (``extend``, ``extend_all``, ``extend_tree``) of a worker waits until every worker has made one: a round.
+    The requests of a round run in the workers' order.  One forward pass takes requests of up to ``pass_tokens`` tokens
+    in all, tree tokens included; a larger request has its own pass.  So prompts share passes, and no pass is larger
+    than one of a single session.  Each request returns what its session alone would return, up to rounding of float32
+    sums.  If a pass fails, its requests run one by one, so that each worker gets its own result or error.
 
-    A model that is no ``PackedModel`` runs the requests one by one.  Whatever the model, one thread at a time is in it.
+    A model that is no ``PackedModel`` runs the requests one by one.  Only one thread at a time uses the model.
 
-    The requests of a thread that is no worker are run at once, alone.  A worker that waits for another worker in any
-    other way than by a request makes both wait for ever.
+    The requests of a thread that is no worker run at once, alone.  A worker that waits for another worker other than by
+    a request deadlocks both.
 
-    Close it, or use it in a ``with`` statement, to free the caches.
+    Close the batch, or use it in a ``with`` statement, to free the caches.
 
     Args:
-        model: what runs the requests.
+        model: the model that runs the requests.
         pass_tokens: see above.
 
     Raises:
@@ -59,14 +58,14 @@ class Batch:
         self._model = model
         self._packed = model if isinstance(model, PackedModel) else None
         self._pass_tokens = pass_tokens
-        # Held while the model is in use, and never while another thread is waited for.  Taken before _changed.
+        # Held while the model is in use, never while waiting for another thread.  Acquired before _changed.
         self._use = Lock()
         self._sessions: weakref.WeakSet[BatchSession] = weakref.WeakSet()  # under _use
-        # Over what follows.  Told whenever something changed that a waiting thread may wait for.
+        # Guards the attributes below.  Notified at each change that a waiting thread may wait for.
         self._changed = Condition(Lock())
         self._closed = False  # set under both
         self._workers: list[Worker] = []
-        self._made = 0  # workers, also those that have left
+        self._made = 0  # workers, including those that have left
         self._waiting: list[_Request] = []
         self._leader: _Request | None = None  # whose thread runs a round now
 
@@ -78,14 +77,13 @@ class Batch:
 
     @property
     def model(self) -> LanguageModel:
-        """What runs the sessions."""
+        """The model that runs the sessions."""
         return self._model
 
     def worker(self) -> Worker:
-        """Return a new worker; every round waits for it from now on, until it leaves.
+        """Return a new worker; every round waits for it until it leaves.
 
-        Where all are made before the first of their threads starts, what runs together does not depend on how fast
-        threads start.
+        Make all workers before their threads start: then the batches do not depend on how fast threads start.
         """
         with self._changed:
             self._made += 1
@@ -109,10 +107,7 @@ class Batch:
             return self._adopted(self._model.start())
 
     def close(self) -> None:
-        """Free all caches, and refuse all requests from now on, waiting ones included.
-
-        A round that runs is waited for.
-        """
+        """Free all caches and refuse all further requests, waiting ones included, after the current round has ended."""
         with self._use:
             with self._changed:
                 self._closed = True
@@ -188,7 +183,7 @@ class Batch:
             for pack in self._packs(requests):
                 try:
                     self._run_pack(pack)
-                finally:  # after an interruption, those that have no answer yet are as they were
+                finally:  # after an interruption, requests without a result leave their sessions as they were
                     for request in pack:
                         request.undo_unanswered()
 
@@ -207,7 +202,7 @@ class Batch:
         if self._packed is not None and len(pack) > 1:
             try:
                 rows = self._packed.extend_many([request.extension for request in pack])
-            except Exception:  # each finds below whether it is at fault
+            except Exception:  # run one by one below, each request gets its own error
                 for request in pack:
                     request.undo_unanswered()
             else:
@@ -225,10 +220,10 @@ class Batch:
                 self._changed.notify_all()
 
     def _withdraw(self, request: _Request) -> None:
-        """Leave no trace of a request whose thread was interrupted."""
+        """Remove a request whose thread was interrupted."""
         self._end_round(request)
         with self._changed:
-            # Another thread may be running it, and a pass cannot be stopped from here.
+            # Another thread may be running the request, and a pass cannot be stopped from here.
             self._changed.wait_for(lambda: self._leader is None)
             if request in self._waiting:
                 self._waiting.remove(request)
@@ -238,7 +233,7 @@ class Batch:
 
 
 class _Request:
-    """A worker's wish to extend a session, and what came of it."""
+    """A worker's request to extend a session, and its result."""
 
     def __init__(self, extension: Extension, order: int, *, name: str) -> None:
         self.extension = extension
@@ -256,10 +251,10 @@ class _Request:
         return self.logits is not None or self.error is not None
 
     def run(self) -> None:
-        """Run it alone."""
+        """Run this request alone."""
         try:
             self.logits = extend(self.extension, name=self._name)
-        except Exception as error:  # it belongs to the thread that asked
+        except Exception as error:  # raised in the thread that made the request
             self.error = error
 
     def answer(self) -> Logits:
@@ -271,22 +266,22 @@ class _Request:
         return self.logits
 
     def undo(self) -> None:
-        """Drop what was added to the session, and a tree with it."""
+        """Drop the tokens that were added to the session, and its tree."""
         session = self.extension.session
         if session.length > self._length:
             session.truncate(self._length)
 
     def undo_unanswered(self) -> None:
-        """Drop what a pass that did not come to its end may have added."""
+        """Drop the tokens that an unfinished pass may have added."""
         if not self.is_answered:
             self.undo()
 
 
 @final
 class Worker:
-    """One of the threads that a batch waits for, from its making on: bind it by ``with`` in its thread.
+    """A thread that a batch waits for, from its creation on; use it in a ``with`` statement in that thread.
 
-    Leaving the block, by an exception or not, lets the others go on without it.
+    When the block ends, also by an exception, the others continue without it.
     """
 
     def __init__(self, batch: Batch, order: int) -> None:
@@ -302,7 +297,7 @@ class Worker:
         self.leave()
 
     def leave(self) -> None:
-        """Let the others go on without this one, also if no thread was ever bound to it."""
+        """Let the others continue without this worker, also if no thread was ever bound to it."""
         self._batch._leave(self)
 
 
@@ -321,7 +316,7 @@ class BatchSession:
 
     @property
     def forwards(self) -> int:
-        """Forward passes that had this session in them; a fork starts at zero."""
+        """Forward passes that included this session; a fork starts at zero."""
         return self.inner.forwards
 
     def extend(self, token_ids: Sequence[int], /) -> Logits:
@@ -334,18 +329,18 @@ class BatchSession:
 
     @property
     def cuts_freely(self) -> bool:
-        """What the session in the batch says of itself."""
+        """Whether ``truncate`` of the wrapped session costs nothing."""
         return bool(getattr(self.inner, "cuts_freely", True))
 
     @property
     def can_branch(self) -> bool:
-        """See ``TreeSession.can_branch``: whether the session that it stands for does."""
+        """See ``TreeSession.can_branch``, of the wrapped session."""
         with self._batch._use:
             return can_branch(self.inner)
 
     def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
         """See ``TreeSession.extend_tree``."""
-        if not self.can_branch:  # a model that packs sequences may know nothing of trees
+        if not self.can_branch:  # a PackedModel may not support trees
             raise treeless(name=self._batch.name)
         return self._batch._extend(Extension(self.inner, token_ids, all_positions, tree))
 

@@ -1,7 +1,4 @@
-"""Where the files of a model are, and on which device and with which dtype it runs.
-
-This is the one module that turns names into files of the hub and into torch's devices and dtypes.
-"""
+"""Resolve names: of models to local files or files of the hub, of devices and dtypes to those of torch."""
 
 from __future__ import annotations
 
@@ -30,17 +27,17 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A device, and the dtype of weights there; None keeps the dtype of the checkpoint."""
+    """A device and the dtype of the weights; None keeps the dtype of the checkpoint."""
 
     device: torch.device
     dtype: torch.dtype | None
 
 
 def require(*modules: str) -> None:
-    """Import ``modules`` or say how to get them.
+    """Import ``modules``.
 
     Raises:
-        ModelError: one of them is not installed or does not load.
+        ModelError: one of them is not installed or does not load; the message says how to get it.
     """
     for module in modules:
         try:
@@ -48,7 +45,7 @@ def require(*modules: str) -> None:
         except (ImportError, OSError) as error:  # OSError: a shared library of torch does not load
             raise ModelError(
                 f"package {module!r}",
-                "running a model needs it and it cannot be imported",
+                "needed to run a model, and cannot be imported",
                 evidence=str(error),
                 remedy="in a checkout of structgen: pip install -c constraints.txt '.[models]'",
             ) from error
@@ -57,17 +54,16 @@ def require(*modules: str) -> None:
 def place(device: str, dtype: str) -> Placement:
     """Resolve the names of a device and a dtype.
 
-    ``device="auto"`` is the first of CUDA, Apple's MPS and the CPU that is there.  ``dtype="auto"`` is
-    float32 on a CPU and the checkpoint's own elsewhere.  bfloat16 would be faster on some CPUs, but its sums
-    depend on how many tokens share a forward pass: logits of the embedded model differ by up to 1.75 between
-    one pass over a prompt and one pass a token (8e-5 in float32), so that greedy text could change with the
-    number of forced tokens.
+    ``device="auto"`` is the first available of CUDA, Apple's MPS and the CPU.  ``dtype="auto"`` is float32 on a CPU and
+    the checkpoint's own elsewhere.  bfloat16 would be faster on some CPUs, but its sums depend on how many tokens share
+    a forward pass: logits of the embedded model differ by up to 1.75 between one pass over a prompt and one pass per
+    token (8e-5 in float32), so greedy text could change with the number of forced tokens.
 
     Raises:
         ModelError: torch is missing, does not know the name, or lacks the device.
     """
     require("torch")
-    return Placement(found := _device(device), _dtype(dtype, found))
+    return Placement(resolved := _device(device), _dtype(dtype, resolved))
 
 
 def _device(name: str) -> torch.device:
@@ -107,18 +103,18 @@ _PART = re.compile(r"model-\d+-of-\d+\.safetensors")
 
 
 class Reach(Enum):
-    """How the files of a model can be had."""
+    """Where the files of a model are available."""
 
     ONLINE = "the hub has it"
     CACHED = "the hub cannot be reached, but the local cache of the hub has it"
 
 
 def reach(repository: str) -> Reach:
-    """Ask whether the hub, or its local cache, has the model ``repository``.
+    """Return whether the hub or only its local cache has the model ``repository``.
 
     Raises:
         SourceUnavailable: the hub cannot be reached and the cache lacks the model.
-        ModelError: the hub does not know the model, or keeps it after a licence.
+        ModelError: the hub does not know the model, or requires a licence to be accepted.
     """
     require("huggingface_hub")
     from huggingface_hub import HfApi, try_to_load_from_cache
@@ -141,7 +137,7 @@ def reach(repository: str) -> Reach:
             evidence=_first_line(error),
             remedy="check the spelling; for a private model, log in with 'hf auth login'",
         ) from error
-    except Exception as error:  # the library changed its HTTP client twice, each with errors of its own
+    except Exception as error:  # the library changed its HTTP client twice, each with its own errors
         if isinstance(try_to_load_from_cache(repository, "config.json"), str):
             return Reach.CACHED
         raise SourceUnavailable(
@@ -157,7 +153,7 @@ def download(repository: str, files: list[str], folder: Path, progress: Progress
     """Download ``files`` of a model into ``folder``.
 
     Raises:
-        SourceUnavailable: a file cannot be had.
+        SourceUnavailable: a file cannot be downloaded.
         OSError: the disk is full.
     """
     from huggingface_hub import hf_hub_download
@@ -169,13 +165,13 @@ def download(repository: str, files: list[str], folder: Path, progress: Progress
 
 
 def fetch_weights(repository: str, progress: Progress) -> None:
-    """Bring the weights of a model into the hub's local cache, where transformers will find them.
+    """Download the weights of a model into the hub's local cache, where transformers will find them.
 
-    transformers would fetch them too, but without a word to ``progress`` for what may be many gigabytes.  The
-    other files are small, and weights of older formats are left to it.
+    transformers would download them too, but would not report progress of what may be many gigabytes.  It still
+    downloads the other files, which are small, and weights in older formats.
 
     Raises:
-        SourceUnavailable: a file cannot be had.
+        SourceUnavailable: a file cannot be downloaded.
         ModelError: the disk is full.
     """
     from huggingface_hub import HfApi, hf_hub_download
@@ -200,7 +196,7 @@ def fetch_weights(repository: str, progress: Progress) -> None:
 
 
 def _chosen_weights(sizes: dict[str, int]) -> dict[str, int]:
-    """Choose the files that transformers would: one whole file of safetensors, else its parts."""
+    """Return the files that transformers would choose: one safetensors file, else its shards."""
     if _WHOLE in sizes:
         return {_WHOLE: sizes[_WHOLE]}
     return {name: sizes[name] for name in sorted(sizes) if _PART.fullmatch(name)}
@@ -208,10 +204,10 @@ def _chosen_weights(sizes: dict[str, int]) -> dict[str, int]:
 
 @contextmanager
 def _transfer(repository: str) -> Iterator[None]:
-    """Keep the hub's progress bars off the terminal and sort its errors.
+    """Hide the hub's progress bars and convert its errors.
 
     Raises:
-        SourceUnavailable: in place of any error but that of a full disk.
+        SourceUnavailable: any error except a full disk.
         OSError: the disk is full.
     """
     from huggingface_hub.utils.tqdm import (
@@ -228,7 +224,7 @@ def _transfer(repository: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno in FULL_DISK:
             raise
         raise SourceUnavailable(
-            f"model {repository!r}", "the hub does not give it", evidence=_first_line(error)
+            f"model {repository!r}", "the hub does not provide it", evidence=_first_line(error)
         ) from error
     finally:
         if shown:
@@ -244,17 +240,17 @@ _LISTED = 8
 
 
 def find_local(source: str | Path) -> Path | None:
-    """Return the GGUF file or folder of Hugging Face files that ``source`` names; None for an id of the hub.
+    """Return the GGUF file or folder of Hugging Face files that ``source`` names; None for a hub id.
 
     Raises:
-        ModelError: there is no such file, or what is there is no model.
+        ModelError: there is no such file, or it is not a model.
     """
     try:
         path = Path(source).expanduser()
-        found = path.exists() and source != ""  # which Path reads as the working folder
+        exists = path.exists() and source != ""  # Path("") is the working folder
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL in it, an unknown ~user
-        raise ModelError(f"model {str(source)[:80]!r}", "it is no path", evidence=_reason(error)) from error
-    if found:
+        raise ModelError(f"model {str(source)[:80]!r}", "not a valid path", evidence=_reason(error)) from error
+    if exists:
         return _model_in(path) if path.is_dir() else _gguf(path)
     if isinstance(source, Path) or source.endswith(".gguf") or not _REPOSITORY_ID.fullmatch(source):
         raise ModelError(
@@ -267,7 +263,7 @@ def find_local(source: str | Path) -> Path | None:
 
 
 def _reason(error: Exception) -> str:
-    """Say what is wrong without the name, which may be long."""
+    """Return the error's text without the path, which may be long."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
@@ -280,10 +276,10 @@ def _model_in(folder: Path) -> Path:
     subject = f"folder {str(folder)!r}"
     if files:
         listed = ", ".join(path.name for path in files[:_LISTED]) + (", ..." if len(files) > _LISTED else "")
-        raise ModelError(subject, f"it holds {len(files)} models", evidence=listed, remedy="pass the path of one file")
+        raise ModelError(subject, f"contains {len(files)} models", evidence=listed, remedy="pass the path of one file")
     raise ModelError(
         subject,
-        "it holds no model",
+        "contains no model",
         remedy="pass a folder with config.json and weights, or with one *.gguf file",
     )
 
@@ -294,8 +290,8 @@ def _gguf(path: Path) -> Path:
     if magic != b"GGUF":
         raise ModelError(
             f"file {str(path)!r}",
-            "it is no GGUF file",
+            "not a GGUF file",
             evidence=f"it begins with {magic!r}",
-            remedy="pass a GGUF file, or the folder that holds the files of a Hugging Face model",
+            remedy="pass a GGUF file, or the folder with the files of a Hugging Face model",
         )
     return path

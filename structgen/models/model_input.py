@@ -1,4 +1,4 @@
-"""What models are given: prompts as chat messages, and canvases, which are checked before a forward pass."""
+"""The input of models: prompts as chat messages, and canvases, which are checked before a forward pass."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MASK_NAMES: Final = ("<mask>", "[MASK]", "<|mask|>", "<|mdm_mask|>", "<MASK>", 
 
 
 class CanvasLimits(NamedTuple):
-    """What a model can take, for the checks of its denoisers.
+    """The limits of a diffusion model's input, and checks against them.
 
     Attributes:
-        name: the model, for messages.
-        id_limit: one more than the largest id that the model embeds.
-        max_context: the longest prompt and canvas together; None where there is no bound.
+        name: the model's name in messages.
+        id_limit: one more than the largest token id that the model embeds.
+        max_context: the maximum length of prompt and canvas together; None: unbounded.
     """
 
     name: str
@@ -41,14 +41,14 @@ class CanvasLimits(NamedTuple):
         """Return the ids of a prompt as plain ints.
 
         Raises:
-            GenerationError: an id that the model lacks, or more tokens than its context holds.
+            GenerationError: an id that the model lacks, or more tokens than fit its context.
         """
         ids = []
         for token in prompt_ids:
             try:
                 ids.append(operator.index(token))
             except TypeError as error:
-                raise self._error("a token of the prompt is no integer", f"found {token!r:.40}") from error
+                raise self._error("a token of the prompt is not an integer", f"found {token!r:.40}") from error
         for token in ids:
             self._check_range(token, token)
         if self.max_context is not None and len(ids) > self.max_context:
@@ -63,37 +63,37 @@ class CanvasLimits(NamedTuple):
         """Return canvases as an int32 array ``[n, slots]``.
 
         Raises:
-            GenerationError: no canvas or no slot, an id that the model lacks, or more slots than its context holds
-                after a prompt of ``prompt_tokens``.
+            GenerationError: no canvas or no slot, an id that the model lacks, or more slots than fit its context after
+                a prompt of ``prompt_tokens``.
         """
-        found = np.asarray(canvases)
-        if found.ndim != 2 or not np.issubdtype(found.dtype, np.integer):
+        array = np.asarray(canvases)
+        if array.ndim != 2 or not np.issubdtype(array.dtype, np.integer):
             raise self._error(
                 "canvases are int32 [canvases, slots]",
-                f"found {found.dtype} {list(found.shape)}",
+                f"found {array.dtype} {list(array.shape)}",
                 "pass one canvas as canvas[None]",
             )
-        if 0 in found.shape:
-            raise self._error("there is no canvas", f"found the shape {list(found.shape)}", "pass at least one slot")
-        self._check_range(int(found.min()), int(found.max()))
-        if self.max_context is not None and prompt_tokens + found.shape[1] > self.max_context:
+        if 0 in array.shape:
+            raise self._error("there is no canvas", f"found the shape {list(array.shape)}", "pass at least one slot")
+        self._check_range(int(array.min()), int(array.max()))
+        if self.max_context is not None and prompt_tokens + array.shape[1] > self.max_context:
             raise self._error(
                 "prompt and canvas do not fit into its context",
-                f"{prompt_tokens} tokens and {found.shape[1]} slots; the context holds {self.max_context}",
+                f"{prompt_tokens} tokens and {array.shape[1]} slots; the context holds {self.max_context}",
                 "shorten the prompt or the canvas",
             )
-        return found.astype(np.int32, copy=False)
+        return array.astype(np.int32, copy=False)
 
     def check_live(
         self, canvas: NDArray[np.int32], live: NDArray[np.bool_], /, *, prompt_tokens: int
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return one canvas and its live slots, checked as ``CachingDenoiser.denoise_live`` wants them.
+        """Check and return the arguments of ``CachingDenoiser.denoise_live``: one canvas and its live slots.
 
         Raises:
-            GenerationError: as ``check_canvases``; or ``live`` is no bool ``[slots]``.
+            GenerationError: as ``check_canvases``; or ``live`` is not bool ``[slots]``.
         """
-        found = np.asarray(canvas)
-        row: NDArray[np.int32] = self.check_canvases(found[None], prompt_tokens=prompt_tokens)[0]
+        array = np.asarray(canvas)
+        row: NDArray[np.int32] = self.check_canvases(array[None], prompt_tokens=prompt_tokens)[0]
         mask = np.asarray(live)
         if mask.dtype != np.bool_ or mask.shape != row.shape:
             raise self._error(
@@ -101,30 +101,30 @@ class CanvasLimits(NamedTuple):
             )
         return row, mask
 
-    def check_asked(self, canvases: NDArray[np.int32], asked: NDArray[np.bool_], /) -> NDArray[np.bool_]:
-        """Return which slots are asked about.
+    def check_queried(self, canvases: NDArray[np.int32], queried: NDArray[np.bool_], /) -> NDArray[np.bool_]:
+        """Return which slots are queried.
 
         Raises:
-            GenerationError: ``asked`` is no bool of the shape of ``canvases``.
+            GenerationError: ``queried`` is not bool of the shape of ``canvases``.
         """
-        mask = np.asarray(asked)
+        mask = np.asarray(queried)
         if mask.dtype != np.bool_ or mask.shape != np.shape(canvases):
             raise self._error(
-                "the slots that are asked about are bool, of the shape of what is asked",
+                "the queried slots must be bool, in the shape of the canvases",
                 f"found {mask.dtype} {list(mask.shape)} for {list(np.shape(canvases))}",
             )
         return mask
 
     def check_bounds(self, slots: int, start: int, stop: int | None, /) -> tuple[int, int]:
-        """Return the slots that are asked about as ``(start, stop)``.
+        """Return the range of queried slots as ``(start, stop)``.
 
         Raises:
-            GenerationError: there are none, or they are not on the canvas.
+            GenerationError: the range is empty, or not on the canvas.
         """
         end = slots if stop is None else stop
         if not 0 <= start < end <= slots:
             raise self._error(
-                "the slots that are asked about are not on the canvas",
+                "the queried slots are not on the canvas",
                 f"found start={start}, stop={stop} of {slots} slots",
             )
         return operator.index(start), operator.index(end)
@@ -140,10 +140,10 @@ class CanvasLimits(NamedTuple):
 
 
 def find_mask(vocabulary: Vocabulary, mask_token: int | None) -> int:
-    """Return the id of MASK: ``mask_token``, or the special token that is spelled like one.
+    """Return the id of MASK: ``mask_token``, or the special token with the spelling of MASK.
 
     Raises:
-        ModelError: ``mask_token`` is no special token or ends a text, or no special token is spelled like MASK.
+        ModelError: ``mask_token`` is no special token or is an EOS, or no special token has the spelling of MASK.
     """
     special = vocabulary.special
     if mask_token is None:
@@ -159,7 +159,7 @@ def find_mask(vocabulary: Vocabulary, mask_token: int | None) -> int:
     if token not in special or token in vocabulary.eos:
         raise ModelError(
             f"mask_token={token}",
-            "it ends a text" if token in vocabulary.eos else "it is no special token of the vocabulary",
+            "it is an EOS" if token in vocabulary.eos else "it is no special token of the vocabulary",
             evidence=f"its special tokens are {', '.join(map(str, special)) or 'none'}"[:200],
             remedy="make the token special: Vocabulary(..., special={id: '<mask>'})",
         )
@@ -167,7 +167,7 @@ def find_mask(vocabulary: Vocabulary, mask_token: int | None) -> int:
 
 
 def messages_of_prompt(prompt: Prompt) -> list[dict[str, str]]:
-    """Return the messages of a prompt; a text is one message of the user.
+    """Return the messages of a prompt; a text becomes one user message.
 
     Raises:
         ModelError: no messages, or one without a textual role and content.
@@ -193,13 +193,13 @@ def messages_of_prompt(prompt: Prompt) -> list[dict[str, str]]:
 def render_chat(
     template: str, messages: list[dict[str, str]], *, name: str, special: Mapping[str, str] | None = None
 ) -> str:
-    """Spell out ``messages`` by ``template``, ready for the assistant's answer.
+    """Render ``messages`` by ``template``, ready for the assistant's answer.
 
     Args:
         template: Jinja source.
-        messages: role and content of each.
-        name: the model, for error messages.
-        special: variables such as ``bos_token`` that templates refer to.
+        messages: mappings with role and content.
+        name: the model's name in error messages.
+        special: variables such as ``bos_token`` that templates use.
 
     Raises:
         ModelError: the template is malformed or refuses the messages.
@@ -228,7 +228,7 @@ def render_chat(
 
 
 def plain_prompt(vocabulary: Vocabulary, prompt: Prompt) -> list[int]:
-    """Return the tokens of a text, or of messages one to a line, for models without a chat template."""
+    """Return the tokens of a text, or of messages, one per line, for models without a chat template."""
     text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in messages_of_prompt(prompt))
     return vocabulary.tokenize(text)
 
@@ -237,13 +237,13 @@ def chat_prompt(tokenizer: Any, prompt: Prompt, *, chat: bool, name: str) -> lis
     """Return the tokens of a prompt by a tokenizer of transformers and its chat template.
 
     Args:
-        tokenizer: of transformers.
-        prompt: a text is one message of the user, unless ``chat`` is false or there is no template.
-        chat: whether a text is one.
-        name: the model, for messages.
+        tokenizer: a tokenizer of transformers.
+        prompt: a text becomes one user message, unless ``chat`` is false or there is no template.
+        chat: whether a text becomes a user message.
+        name: the model's name in messages.
 
     Raises:
-        ModelError: messages are malformed, the template refuses them, or there is none for them.
+        ModelError: messages are malformed, the template refuses them, or messages are given without a template.
     """
     templated = getattr(tokenizer, "chat_template", None) is not None
     if isinstance(prompt, str) and not (chat and templated):
@@ -251,7 +251,7 @@ def chat_prompt(tokenizer: Any, prompt: Prompt, *, chat: bool, name: str) -> lis
     if not templated:
         raise ModelError(
             f"model {name!r}",
-            "it has no chat template, so messages cannot be spelled out",
+            "it has no chat template, so messages cannot be rendered",
             remedy="pass the prompt as one text",
         )
     import jinja2

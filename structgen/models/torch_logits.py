@@ -1,7 +1,7 @@
-"""Logits that stay on a model's device, and are asked there: ``ResidentLogits`` in torch.
+"""Logits that stay on the model's device and are queried there: ``ResidentLogits`` in torch.
 
-A row of 131,072 logits in float32 is 512 KiB.  To a question go the number of a mask, eight numbers that say how to
-choose, and once for each new mask its 16 KiB; back come five numbers.
+A row of 131,072 logits in float32 is 512 KiB.  A query sends the number of a mask, eight sampling parameters, and 16
+KiB once for each new mask; its answer is five numbers.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ __all__ = ["Residence", "TorchLogits", "is_resident_on"]
 
 _DENSE_ROWS: Final = 1024
 _SPARSE_ROWS: Final = 4096
-"""The masks that a device keeps: 16 MiB of dense ones for 131,072 tokens, and 4 MiB of sparse ones."""
+"""Masks that a device keeps: for 131,072 tokens 16 MiB of dense masks and 4 MiB of sparse masks."""
 
 _KERNEL_TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def is_resident_on(device: torch.device, wanted: bool | None) -> bool:
-    """Whether logits stay on a device: as it is wanted, or where they would have to cross a bus."""
-    return device.type == "cuda" if wanted is None else wanted
+def is_resident_on(device: torch.device, requested: bool | None) -> bool:
+    """Return whether logits stay on a device: as requested, by default on CUDA only."""
+    return device.type == "cuda" if requested is None else requested
 
 
 @final
 class Residence:
-    """What the logits of one model are asked with; any number of threads may ask.
+    """Answers queries to the logits of one model on its device; thread-safe.
 
     Attributes:
-        launches: how often a device was asked; each time it was waited for once.
-        copied_rows: how many rows of logits were copied to the host.
+        launches: how often a device was queried, with one wait each.
+        copied_rows: how many logits rows were copied to the host.
     """
 
     def __init__(self) -> None:
@@ -55,37 +55,37 @@ class Residence:
         self._pool: MaskPool | None = None
         self._lock = Lock()
 
-    def answers(self, logits: torch.Tensor, questions: Sequence[LogitsQuery]) -> list[SampleAnswer]:
-        """Ask rows of logits, all together.
+    def answers(self, logits: torch.Tensor, queries: Sequence[LogitsQuery]) -> list[SampleAnswer]:
+        """Answer all queries together.
 
         Args:
-            logits: ``[n, size]``; a question's row is one of these.
-            questions: at least one.
+            logits: ``[n, size]``; the row of a query is an index into these.
+            queries: at least one query.
         """
-        rows = _picked(logits, [each.row for each in questions])
-        masks = list(dict.fromkeys(each.mask for each in questions if isinstance(each, SampleQuery)))
+        rows = _picked(logits, [each.row for each in queries])
+        masks = list(dict.fromkeys(each.mask for each in queries if isinstance(each, SampleQuery)))
         pool = self._pool_of(logits)
         words = np.frombuffer(b"".join(masks), dtype=np.int32).reshape(len(masks), (logits.shape[1] + 31) // 32)
         codes = dict(zip(masks, pool.hold_many(masks, words), strict=True))
         with ExitStack() as stack:
             for mask in masks:
                 stack.callback(pool.release, mask)
-            if logits.device.type == "cuda":  # kernels are launched where torch stands
+            if logits.device.type == "cuda":  # kernels run on torch's current device
                 stack.enter_context(torch.cuda.device(logits.device))
-            allowed = pool.masks([[codes[each.mask]] if isinstance(each, SampleQuery) else [] for each in questions])
-            numbers = _sent(torch.tensor([*map(_numbers, questions)], dtype=torch.float64), logits.device).T
-            if any(isinstance(each, SampleQuery) and each.shape.temperature > 0 for each in questions):
+            allowed = pool.masks([[codes[each.mask]] if isinstance(each, SampleQuery) else [] for each in queries])
+            numbers = _sent(torch.tensor([*map(_numbers, queries)], dtype=torch.float64), logits.device).T
+            if any(isinstance(each, SampleQuery) and each.shape.temperature > 0 for each in queries):
                 temperature, top_k, top_p, min_p, uniform, _ = numbers.contiguous()
                 choice = masked_sample(rows, allowed, Shape(temperature, top_k.int(), top_p, min_p), Uniforms(uniform))
             else:
                 choice = masked_argmax(rows, allowed)
             scores = rows.gather(1, numbers[5, :, None].long())[:, 0].float() - choice.log_mass
-            # Numbers of tokens are exact in float32 up to 16,777,216.
-            told = [choice.tokens.float(), choice.log_p, choice.log_z, choice.status.float(), scores]
-            answers = torch.stack(told, dim=1).tolist()
+            # Token ids are exact in float32 up to 16,777,216.
+            columns = [choice.tokens.float(), choice.log_p, choice.log_z, choice.status.float(), scores]
+            answers = torch.stack(columns, dim=1).tolist()
         with self._lock:
             self.launches += 1
-        return [_answer(question, *found) for question, found in zip(questions, answers, strict=True)]
+        return [_answer(query, *values) for query, values in zip(queries, answers, strict=True)]
 
     def _pool_of(self, logits: torch.Tensor) -> MaskPool:
         with self._lock:
@@ -108,9 +108,9 @@ class TorchLogits:
     """See ``structgen.models.protocol.tree.ResidentLogits``.
 
     Args:
-        residence: what asks.
+        residence: answers the queries.
         logits: ``[n, size]``, of any floating type; nobody else writes to them.
-        order: of each row which of these it is, -1 for none; by default they are the rows.
+        order: for each row the index into ``logits``, -1 for a row that was not run; by default the identity.
     """
 
     def __init__(self, residence: Residence, logits: torch.Tensor, order: Sequence[int] | None = None) -> None:
@@ -131,33 +131,33 @@ class TorchLogits:
 
     def host(self, row: int, /) -> Logits:
         """See ``ResidentLogits.host``."""
-        place = self._order[row]
-        if place not in self._hosted:
-            self._hosted[place] = (
+        index = self._order[row]
+        if index not in self._hosted:
+            self._hosted[index] = (
                 np.full(self._logits.shape[1], np.nan, dtype=np.float32)
-                if place < 0
-                else self._residence.host(self._logits[place])
+                if index < 0
+                else self._residence.host(self._logits[index])
             )
-        return self._hosted[place]
+        return self._hosted[index]
 
-    def foresee(self, questions: Sequence[LogitsQuery], /) -> None:
+    def foresee(self, queries: Sequence[LogitsQuery], /) -> None:
         """See ``ResidentLogits.foresee``."""
-        new = [each for each in dict.fromkeys(questions) if each not in self._answers]
+        new = [each for each in dict.fromkeys(queries) if each not in self._answers]
         if new:
             placed = [each._replace(row=self._order[each.row]) for each in new]
             self._answers.update(zip(new, self._residence.answers(self._logits, placed), strict=True))
 
-    def ask(self, question: LogitsQuery, /) -> SampleAnswer:
+    def ask(self, query: LogitsQuery, /) -> SampleAnswer:
         """See ``ResidentLogits.ask``."""
-        self.foresee([question])
-        return self._answers[question]
+        self.foresee([query])
+        return self._answers[query]
 
     def top(self, rows: Sequence[int], count: int, /) -> tuple[NDArray[np.int64], Logits]:
         """See ``ResidentLogits.top``."""
         picked = _picked(self._logits, [self._order[row] for row in rows])
         values, ids = picked.float().topk(min(count, picked.shape[1]), dim=1)
-        found: NDArray[np.float64] = torch.stack([ids.double(), values.double()]).cpu().numpy()
-        return found[0].astype(np.int64), found[1].astype(np.float32)
+        top: NDArray[np.float64] = torch.stack([ids.double(), values.double()]).cpu().numpy()
+        return top[0].astype(np.int64), top[1].astype(np.float32)
 
     def arranged(self, rows: Sequence[int], /) -> TorchLogits:
         """See ``ResidentLogits.arranged``."""
@@ -168,39 +168,37 @@ class TorchLogits:
 
 
 def _picked(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """Rows in the order in which they are named: a view where they lie at even distances, else a copy."""
+    """Return rows in the given order: a view if they are evenly spaced, else a copy."""
     step = rows[1] - rows[0] if len(rows) > 1 else 1
     if step > 0 and all(after - before == step for before, after in pairwise(rows)):
         return logits[rows[0] : rows[-1] + 1 : step]
     return logits[_sent(torch.tensor(rows), logits.device)]
 
 
-def _numbers(question: LogitsQuery) -> tuple[float, ...]:
-    """What an operation is told of a question: temperature, top-k, top-p, min-p, the uniform number, the token."""
-    if isinstance(question, ScoreQuery):
-        return 1.0, 0, 1.0, 0.0, 0.0, question.token
-    temperature, top_k, top_p, min_p = question.shape
+def _numbers(query: LogitsQuery) -> tuple[float, ...]:
+    """Return a query as numbers: temperature, top-k, top-p, min-p, the uniform number, the token."""
+    if isinstance(query, ScoreQuery):
+        return 1.0, 0, 1.0, 0.0, 0.0, query.token
+    temperature, top_k, top_p, min_p = query.shape
     return (
         temperature,
         0 if top_k is None else top_k,
         1.0 if top_p is None else top_p,
         0.0 if min_p is None else min_p,
-        question.uniform,
+        query.uniform,
         0,
     )
 
 
 def _sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor on a device; the host does not wait for what runs there."""
+    """Return a tensor on a device, without waiting for the device."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def _answer(
-    question: LogitsQuery, token: float, log_p: float, log_z: float, status: float, score: float
-) -> SampleAnswer:
+def _answer(query: LogitsQuery, token: float, log_p: float, log_z: float, status: float, score: float) -> SampleAnswer:
     is_finite = status != NON_FINITE
-    if isinstance(question, ScoreQuery):
-        return SampleAnswer(question.token, 0.0, score, is_finite)
+    if isinstance(query, ScoreQuery):
+        return SampleAnswer(query.token, 0.0, score, is_finite)
     return (
         SampleAnswer(int(token), log_p, log_z, is_finite)
         if status == CHOSEN

@@ -1,4 +1,4 @@
-"""From what a user names to a diffusion model; nothing heavy is imported before it is known what is needed."""
+"""Load a diffusion model by its source; heavy packages are imported only when they are needed."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ def load_diffusion_model(
     Args:
         source: None for the embedded model, which is small and comes with the package; else the id of a model on the
             Hugging Face hub (``"GSAI-ML/LLaDA-8B-Instruct"``, ``"Dream-org/Dream-v0-Instruct-7B"``), a folder of its
-            files, or a loaded pair ``(model, tokenizer)``.  A local path wins over an id of the same spelling.
-        trust_remote_code: whether to run the code that comes with the model's files, as published diffusion models
-            need; it can do whatever this process can.
+            files, or a loaded pair ``(model, tokenizer)``.  A local path takes precedence over a hub id.
+        trust_remote_code: whether to run the code in the model's files, which published diffusion models need; the code
+            can do whatever this process can.
         device: ``"auto"`` (a GPU if there is one), or a device of torch such as ``"cpu"`` or ``"cuda:1"``.
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: float32 on a CPU, the checkpoint's own
             elsewhere.  Logits are float32 whatever the dtype.
-        mask_token: MASK, an id or the text of a special token; None for what the model's files say.
-        shift: 0 where the network's logits at position ``i`` are about position ``i`` (LLaDA), 1 where they are about
-            ``i + 1`` (Dream, DiffuCoder); None for what the family of the model does.
-        resident: whether logits stay on the model's device, where they are asked; None where that is a GPU.
-        progress: told of the stages of loading; by default nothing is reported.
+        mask_token: MASK, as an id or the text of a special token; None takes it from the model's files.
+        shift: 0 if the network's logits at position ``i`` are about position ``i`` (LLaDA), 1 if they are about
+            ``i + 1`` (Dream, DiffuCoder); None uses the shift of the model's family.
+        resident: whether logits stay on the model's device and are queried there; None: only on a GPU.
+        progress: called at each stage of loading; by default nothing is reported.
 
     Returns:
-        The model; a new one at each call.
+        A new model at each call.
 
     Raises:
-        ModelError: it cannot be found, fetched or loaded, its code is not trusted, or it is not said which token is
-            MASK or which position the logits are about; the message says what to do.
+        ModelError: the model cannot be found, fetched or loaded, its code is not trusted, or MASK or the shift is
+            unknown; the message says what to do.
         VocabularyError: the bytes of its tokens are not well defined.
     """
     if source is None:
         if mask_token is not None or shift is not None or dtype not in ("auto", "float32"):
             raise ModelError(
                 "the embedded diffusion model",
-                "it knows its MASK and its positions, and computes in float32",
+                "its MASK, shift and dtype float32 are fixed",
                 evidence=f"found mask_token={mask_token!r}, shift={shift!r}, dtype={dtype!r}",
                 remedy="leave them out",
             )
@@ -88,7 +88,7 @@ def _embedded(device: str, resident: bool | None) -> DiffusionModel:
 
 
 def _named(source: str | Path, *, progress: Progress, **options: Any) -> DiffusionModel:
-    """Find out what ``source`` names before anything heavy is imported."""
+    """Resolve ``source`` before anything heavy is imported."""
     from structgen.models import location as hub
 
     local = find_local(source)
@@ -103,7 +103,7 @@ def _named(source: str | Path, *, progress: Progress, **options: Any) -> Diffusi
     from structgen.models.diffusion.transformers_loader import check_trust, load_transformers_diffusion
 
     if reach is hub.Reach.ONLINE:
-        check_trust(str(source), trust_remote_code=options["trust_remote_code"])  # before many gigabytes are fetched
+        check_trust(str(source), trust_remote_code=options["trust_remote_code"])  # before downloading many gigabytes
         hub.fetch_weights(str(source), progress)
     return load_transformers_diffusion(
         local if local is not None else str(source),

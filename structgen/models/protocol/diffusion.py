@@ -1,8 +1,8 @@
-"""What a decoder needs from a diffusion language model, and nothing more.
+"""The interface of diffusion language models that the decode layer uses.
 
-A ``DiffusionModel`` is shared and unchanging; a ``Denoiser`` answers for one prompt with a distribution over tokens for
-every slot, all at once, given what stands in the other slots.  ``TokenClasses`` are the tokens that a language does not
-tell apart.
+A ``DiffusionModel`` is shared and immutable.  A ``Denoiser`` belongs to one prompt and returns for every slot of a
+canvas a distribution over tokens given the tokens of the other slots.  ``TokenClasses`` group the tokens that a grammar
+does not distinguish.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 LOWEST: Final = -80.0
-"""Nats below the largest logit of a slot (after temperature) that a logit counts as at least."""
+"""Logits (after temperature) are clamped to this many nats below the largest logit of their slot."""
 
 Canvases: TypeAlias = "NDArray[np.int32]"
 """Token ids, ``[canvases, slots]``; ``DiffusionModel.mask_token`` in a slot that is free."""
@@ -41,10 +41,10 @@ Canvases: TypeAlias = "NDArray[np.int32]"
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """A diffusion model that has read one prompt; not for use by two threads at a time.
+    """A diffusion model that has read one prompt; not thread-safe.
 
-    Invariant: what ``denoise`` answers about a canvas depends on the prompt and that canvas alone (up to rounding of
-        float32 sums), whatever was asked before and whichever other canvases are asked about with it.
+    Invariant: the result of ``denoise`` for a canvas depends on the prompt and that canvas alone (up to rounding of
+        float32 sums), not on earlier calls or on other canvases of the same call.
     """
 
     @property
@@ -54,35 +54,35 @@ class Denoiser(Protocol):
     def denoise(self, canvases: Canvases, /, *, start: int = 0, stop: int | None = None) -> Logits:
         """Return the logits of the slots from ``start`` to ``stop`` of each canvas, in one forward pass.
 
-        Row ``i`` of a canvas is about slot ``start + i``, whatever position the network itself predicts where.
+        Row ``i`` of a canvas is about slot ``start + i``, also where the network predicts the next position.
 
         Args:
             canvases: int32 ``[n, slots]``.
-            start: the first slot that is asked about.
-            stop: the slot after the last one; None is the end of the canvas.
+            start: the first queried slot.
+            stop: the slot after the last queried one; None is the end of the canvas.
 
         Returns:
             float32 ``[n, stop - start, vocabulary.size]``; the caller owns the array.
 
         Raises:
-            GenerationError: no canvas, an id that the model lacks, or more slots than its context holds.
+            GenerationError: no canvas, an id that the model lacks, or more slots than fit its context.
         """
 
     def close(self) -> None:
-        """Free what is cached; the denoiser may be used again afterwards."""
+        """Free the caches; the denoiser may be used again afterwards."""
 
 
 @runtime_checkable
 class CachingDenoiser(Denoiser, Protocol):
-    """A denoiser that can leave slots out of a pass and read their keys and values from an earlier one; optional.
+    """A denoiser that can skip slots in a pass and reuse their keys and values of an earlier pass; optional.
 
-    What it answers then is an approximation: keys and values of the slots left out are those of an earlier canvas.
+    The result is an approximation: the keys and values of skipped slots are those of an earlier canvas.
     """
 
     def denoise_live(self, canvas: NDArray[np.int32], live: NDArray[np.bool_], /) -> Logits:
-        """Run the prompt's continuation for the live slots of one canvas and keep their new keys and values.
+        """Run the live slots of one canvas and keep their new keys and values.
 
-        Slots that no call has run yet are live whatever ``live`` says.
+        Slots that no call has run yet are always live.
 
         Args:
             canvas: int32 ``[slots]``.
@@ -96,11 +96,11 @@ class CachingDenoiser(Denoiser, Protocol):
         """
 
     def forget(self) -> None:
-        """Drop the keys and values of all slots, not those of the prompt."""
+        """Drop the keys and values of all slots, but keep those of the prompt."""
 
 
 class ClassLogits(Protocol):
-    """What the logits of some slots say about classes of tokens, a row for each slot.
+    """Scores of token classes from the logits of some slots, one row per slot.
 
     The distribution of a row is the softmax of ``x = max(scale * (logit - largest of the row), LOWEST)``.
     """
@@ -109,33 +109,33 @@ class ClassLogits(Protocol):
         """Return log of the sum of ``exp(x)`` over all tokens, ``[rows]``."""
 
     def maxima(self) -> NDArray[np.floating]:
-        """Return the largest logit of each class, ``[rows, classes]``; minus infinity without tokens."""
+        """Return the largest logit of each class, ``[rows, classes]``; minus infinity for an empty class."""
 
     def log_sums(self) -> NDArray[np.float64]:
-        """Return the log-probability of each class, ``[rows, classes]``; minus infinity without tokens."""
+        """Return the log-probability of each class, ``[rows, classes]``; minus infinity for an empty class."""
 
     def mean_logs(self) -> NDArray[np.float64]:
-        """Return the sum of ``p log p`` over the tokens of each class, ``[rows, classes]``; 0 without tokens."""
+        """Return the sum of ``p log p`` over the tokens of each class, ``[rows, classes]``; 0 for an empty class."""
 
     def best(self, rows: NDArray[np.int64], classes: NDArray[np.int32], /) -> NDArray[np.int32]:
-        """Return the token of the largest logit of ``classes[i]``, which has some, in row ``rows[i]``.
+        """Return the token with the largest logit in the nonempty ``classes[i]`` in row ``rows[i]``.
 
-        Of equal ones it is the first.
+        Ties go to the lowest id.
         """
 
     def draw(
         self, rows: NDArray[np.int64], classes: NDArray[np.int32], uniform: NDArray[np.float64], /
     ) -> NDArray[np.int32]:
-        """Draw a token of ``classes[i]``, which has some, in row ``rows[i]``, by its share.
+        """Sample a token of the nonempty ``classes[i]`` in row ``rows[i]`` from the distribution within the class.
 
-        It is the first of its class, in the order of ids, at which the running share exceeds ``uniform[i]``.
+        The token is the first in the order of ids at which the cumulative probability exceeds ``uniform[i]``.
         """
 
 
 class SlotLogits(Protocol):
-    """The logits of some slots of one canvas, a row for each, wherever they lie; immutable.
+    """The logits of some slots of one canvas, one row per slot, on the host or on a device; immutable.
 
-    They outlive the pass: later passes do not change them.  See ``ClassLogits`` for ``x``.
+    Later passes do not change them.  See ``ClassLogits`` for ``x``.
     """
 
     @property
@@ -143,7 +143,7 @@ class SlotLogits(Protocol):
         """Rows and tokens."""
 
     def largest(self) -> NDArray[np.floating]:
-        """Return the largest logit of each row, ``[rows]``; NaN where there is one."""
+        """Return the largest logit of each row, ``[rows]``; NaN for a row with a NaN."""
 
     def log_norms(self, scale: float, /) -> NDArray[np.float64]:
         """Return log of the sum of ``exp(x)`` over all tokens, ``[rows]``."""
@@ -152,7 +152,7 @@ class SlotLogits(Protocol):
         """Return the logit of ``tokens[i]`` in row ``i``, ``[rows]``."""
 
     def by_class(self, classes: TokenClasses, scale: float, /) -> ClassLogits:
-        """Return what the rows say about classes of tokens."""
+        """Return the scores of token classes."""
 
     def leading(
         self, classes: TokenClasses, log_factors: NDArray[np.float64], scale: float, count: int, /
@@ -160,48 +160,48 @@ class SlotLogits(Protocol):
         """Return the tokens of the largest ``x + log_factors[row, class of the token]`` in each row.
 
         Args:
-            classes: of the tokens.
-            log_factors: ``[rows, classes]``, minus infinity for 0.
-            scale: of ``x``.
-            count: how many tokens, at most as many as there are.
+            classes: the partition of the tokens.
+            log_factors: ``[rows, classes]``, minus infinity for a factor of 0.
+            scale: the scale in ``x``.
+            count: number of tokens, at most the vocabulary's size.
 
         Returns:
-            Tokens by falling value, of equal ones the first, and the values; both ``[rows, count]``.
+            Tokens by falling value, ties by ascending id, and the values; both ``[rows, count]``.
         """
 
     def take(self, rows: NDArray[np.intp], /) -> SlotLogits:
         """Return some of the rows."""
 
     def raised(self, rows: NDArray[np.intp], tokens: NDArray[np.int32], by: NDArray[np.float32], /) -> SlotLogits:
-        """Return a copy in which the logit of ``tokens[i]`` in row ``rows[i]`` is more by ``by[i]``; none twice."""
+        """Return a copy with ``by[i]`` added to the logit of ``tokens[i]`` in row ``rows[i]``; no pair twice."""
 
     def host(self, row: int, /) -> NDArray[np.floating]:
-        """Return a row, ``[tokens]``, not to be written to: copied where it is asked for first."""
+        """Return a row ``[tokens]``, read-only; the first call for a row copies it."""
 
     def host_all(self) -> NDArray[np.floating]:
-        """Return all rows, ``[rows, tokens]``, not to be written to: copied where they are asked for first."""
+        """Return all rows ``[rows, tokens]``, read-only; the first call copies them."""
 
 
 @runtime_checkable
 class ResidentDenoiser(Denoiser, Protocol):
-    """A denoiser whose logits can stay where the model made them; optional.
+    """A denoiser whose logits can stay on the device; optional.
 
-    Next to nothing of them is needed elsewhere: how much the classes of a language weigh, and single tokens.
+    The host needs little of them: the scores of token classes, and single tokens.
     """
 
     @property
     def is_resident(self) -> bool:
-        """Whether that is worth while: a denoiser may have the methods and sit on a model whose logits are at hand."""
+        """Whether the logits stay on the device; a denoiser may have the methods while its logits are on the host."""
 
-    def denoise_resident(self, canvases: Canvases, asked: NDArray[np.bool_], /) -> list[SlotLogits]:
-        """Do what ``denoise`` does, and leave the logits where they are.
+    def denoise_resident(self, canvases: Canvases, queried: NDArray[np.bool_], /) -> list[SlotLogits]:
+        """Run ``denoise`` with logits that stay on the device.
 
         Args:
             canvases: as for ``denoise``.
-            asked: bool ``[n, slots]``, the slots that are asked about.
+            queried: bool ``[n, slots]``, the queried slots.
 
         Returns:
-            For each canvas a row for each of its slots that is asked about, from left to right.
+            For each canvas one row per queried slot, from left to right.
 
         Raises:
             GenerationError: as ``denoise``.
@@ -210,20 +210,20 @@ class ResidentDenoiser(Denoiser, Protocol):
 
 @runtime_checkable
 class ResidentCachingDenoiser(CachingDenoiser, ResidentDenoiser, Protocol):
-    """A denoiser that can leave slots out of a pass, and logits where the model made them; optional."""
+    """A denoiser that can skip slots in a pass and leave logits on the device; optional."""
 
     def denoise_live_resident(
-        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], asked: NDArray[np.bool_], /
+        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], queried: NDArray[np.bool_], /
     ) -> SlotLogits:
-        """Do what ``denoise_live`` does, and leave the logits where they are.
+        """Run ``denoise_live`` with logits that stay on the device.
 
         Args:
             canvas: as for ``denoise_live``.
-            live: likewise.
-            asked: bool ``[slots]``, the slots that are asked about.
+            live: as for ``denoise_live``.
+            queried: bool ``[slots]``, the queried slots.
 
         Returns:
-            A row for each slot that is asked about, from left to right.
+            One row per queried slot, from left to right.
 
         Raises:
             GenerationError: as ``denoise``.
@@ -236,11 +236,11 @@ class DiffusionModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages and reports call the model."""
+        """The model's name in messages and reports."""
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokens, as wide as the logits; MASK and padding are special tokens of it."""
+        """The vocabulary, as wide as the logits; MASK and padding are special tokens."""
 
     @property
     def mask_token(self) -> int:
@@ -248,10 +248,10 @@ class DiffusionModel(Protocol):
 
     @property
     def max_context(self) -> int | None:
-        """The longest prompt and canvas together; None where the model states no bound."""
+        """The maximum length of prompt and canvas together; None: the model states no bound."""
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
-        """Return the token ids of a prompt, perhaps none.
+        """Return the token ids of a prompt, possibly none.
 
         Raises:
             ModelError: as ``LanguageModel.encode_prompt``.
@@ -261,7 +261,7 @@ class DiffusionModel(Protocol):
         """Return a denoiser of canvases that follow a prompt.
 
         Raises:
-            GenerationError: an id that the model lacks, or more tokens than its context holds.
+            GenerationError: an id that the model lacks, or more tokens than fit its context.
         """
 
 
@@ -274,10 +274,10 @@ class TokenClasses:
 
     Args:
         of: int32 ``[vocabulary.size]``, the class of every token.
-        count: how many classes there are, some perhaps without tokens.
+        count: number of classes, including empty ones.
 
     Attributes:
-        sizes: int64 ``[count]``, tokens of each class.
+        sizes: int64 ``[count]``, the number of tokens of each class.
     """
 
     __slots__ = ("__weakref__", "_layouts", "count", "of", "sizes")
@@ -289,7 +289,7 @@ class TokenClasses:
         self._layouts: dict[Hashable, Any] = {}
 
     def layout(self, key: Hashable, make: Callable[[NDArray[np.int32], int], Layout]) -> Layout:
-        """Return what ``make(of, count)`` returned for ``key``, which says how the classes are laid out and where."""
+        """Return ``make(of, count)``, cached by ``key``: the form of the layout and its device."""
         if key not in self._layouts:
             self._layouts[key] = make(self.of, self.count)
         made: Layout = self._layouts[key]

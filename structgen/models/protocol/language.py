@@ -1,6 +1,6 @@
 """Language models and their sessions: prompts, logits, hidden states.
 
-A ``LanguageModel`` is shared and unchanging; a ``Session`` is the state of one sequence (its key-value cache).
+A ``LanguageModel`` is shared and immutable; a ``Session`` is the state of one sequence (its key-value cache).
 Optional protocols extend a session: mixtures of tokens in one position, and access to the network layer by layer.
 """
 
@@ -45,28 +45,28 @@ Mixture: TypeAlias = "Mapping[int, float]"
 
 
 class Progress(Protocol):
-    """Called as a long step moves on, always from the thread that asked for the step."""
+    """A callback for the progress of a long step, called in the thread that started the step."""
 
     def __call__(self, stage: str, done: int, total: int | None, /) -> None:
-        """Report that ``done`` of ``total`` units of ``stage`` are through.
+        """Report that ``done`` of ``total`` units of ``stage`` are done.
 
         Args:
-            stage: a short English phrase; a new one says that the stage before it is over.
-            done: units that are through; what a unit is (bytes, tensors) depends on the stage.
-            total: units in all; None where that is not known.
+            stage: a short English phrase; a new phrase ends the previous stage.
+            done: units done; the unit (bytes, tensors) depends on the stage.
+            total: units in all; None if unknown.
         """
 
 
 def silent(stage: str, done: int, total: int | None, /) -> None:
-    """Report nothing: the ``Progress`` of callers who asked for none."""
+    """Report nothing: the default ``Progress``."""
 
 
 @runtime_checkable
 class Session(Protocol):
-    """One sequence and its key-value cache; not for use by two threads at a time.
+    """One sequence and its key-value cache; not thread-safe.
 
-    Invariant: what a session answers depends on its tokens alone, not on how they were split into calls, nor
-        on what was truncated or forked before (up to rounding of float32 sums).
+    Invariant: the logits depend on the tokens alone (up to rounding of float32 sums), not on how they were split into
+        calls, nor on earlier ``truncate`` or ``fork``.
     """
 
     @property
@@ -84,7 +84,7 @@ class Session(Protocol):
             float32 ``[vocabulary.size]``; the caller owns the array.
 
         Raises:
-            GenerationError: no tokens, an id that the model lacks, or more tokens than its context holds.
+            GenerationError: no tokens, an id that the model lacks, or more tokens than fit its context.
         """
 
     def extend_all(self, token_ids: Sequence[int], /) -> Logits:
@@ -115,16 +115,15 @@ class Session(Protocol):
 class SuperposableSession(Session, Protocol):
     """A session that reads several tokens in one position; optional.
 
-    From the first mixture of several tokens on, what it holds is no sequence of tokens: what it answers is no
-    distribution of the model's, and ``length`` counts positions.  So such a session belongs to the strategy that mixes,
-    which cuts it below the first of them, or closes it, before anyone else reads on.  ``truncate`` and ``fork`` work as
-    ever, in front of mixtures and after them.
+    After a mixture of several tokens the session holds no sequence of tokens: its logits are no distribution of the
+    model, and ``length`` counts positions.  The strategy that mixes must truncate the session before the first mixture,
+    or close it, before others use it.  ``truncate`` and ``fork`` work before and after mixtures.
     """
 
     def extend_mixed(self, mixtures: Sequence[Mixture], /) -> Logits:
         """Append mixtures, one position each, in one forward pass and return the logits after the last of them.
 
-        A mixture of one token is that token, exactly.
+        A mixture of one token is exactly that token.
 
         Returns:
             float32 ``[vocabulary.size]``; the caller owns the array.
@@ -139,52 +138,53 @@ class TrimmedHead(Protocol):
 
     @property
     def ids(self) -> NDArray[np.intp]:
-        """The tokens that they stand for, in the order of the logits that the head gives."""
+        """The tokens of the rows, in the order of the head's logits."""
 
 
 class SkippingSession(Protocol):
-    """What follows the tokens of a session, run through some layers of its network: a cheap draft at the rest.
+    """A cheap draft that continues a session through some layers of its network only.
 
-    It reads the keys and values that the session's own passes left, and writes its own where the session's next pass
-    writes.  So it is free to have and to throw away, and of no use once the session is extended, cut or closed, or has
-    another one.
+    It reads the keys and values of the session, and writes its own where the session's next pass will write.  So it
+    costs nothing to create or drop, and is invalid once the session is extended, truncated or closed, or starts another
+    draft.
     """
 
     @property
     def length(self) -> int:
-        """Tokens in the sequence: those of the session and those that came here."""
+        """Tokens of the session and of the draft."""
 
     def extend(self, token_ids: Sequence[int], /, *, head: TrimmedHead | None = None) -> Logits:
         """Append tokens in one pass through these layers and return the logits after the last of them.
 
         Args:
             token_ids: as for ``Session.extend``.
-            head: what to compute; None for all tokens.
+            head: the rows of the output head to compute; None for all tokens.
 
         Returns:
             float32 ``[vocabulary.size]``, or ``[len(head.ids)]``; the caller owns the array.
 
         Raises:
-            GenerationError: as ``Session.extend``; or there is no room for so many; or the session has moved on.
+            GenerationError: as ``Session.extend``; or more tokens than the draft's capacity; or the session has
+                changed.
         """
 
     def truncate(self, length: int, /) -> None:
         """Drop all tokens from position ``length`` on.
 
         Raises:
-            GenerationError: ``length`` is smaller than what the session had, or larger than the sequence.
+            GenerationError: ``length`` is smaller than the session's length, or larger than the sequence.
         """
 
 
 @runtime_checkable
 class LayeredSession(Session, Protocol):
-    """A session that shows its network layer by layer; optional.
+    """A session with access to its network layer by layer; optional.
 
-    Layers are counted from 0.  The state ``l`` of a token is what goes into layer ``l``, and comes out of the one
-    before: 0 is its embedding, and ``layers`` is what the final norm and the output head are given.
+    Layers are counted from 0.  State ``l`` of a token is the input of layer ``l``: state 0 is the embedding, and state
+    ``layers`` is the input of the final norm and the output head.
 
     Attributes:
-        watched: the states that are noted in passes from now on; none by default, which costs nothing.
+        watched: the states to record in the next passes; by default none, at no cost.
     """
 
     watched: tuple[int, ...]
@@ -195,63 +195,63 @@ class LayeredSession(Session, Protocol):
 
     @property
     def width(self) -> int:
-        """How long a state is."""
+        """Elements of a state."""
 
     @property
     def states(self) -> Mapping[int, States]:
-        """What the last pass noted: of each watched layer float32 ``[rows, width]``.
+        """The recorded states of the last pass: for each watched layer float32 ``[rows, width]``.
 
-        There is a row for each token of the pass, then one for each of its tree.
+        There is one row per token of the pass, then one per token of its tree.
         """
 
     def embedded(self, token_ids: Sequence[int], /) -> States:
-        """Return the state 0 of tokens, ``[len(token_ids), width]``.
+        """Return state 0 of tokens, ``[len(token_ids), width]``.
 
         Raises:
             GenerationError: an id that the model lacks.
         """
 
     def through(self, layer: int, states: States, position: int, /) -> States:
-        """Return what a layer would make of other states of one token, ``[rows, width]``; the session stays as it is.
+        """Return the output of a layer for other states of one token, ``[rows, width]``; the session is unchanged.
 
-        Each sees the tokens before the token, as the session's passes left them, and itself.
+        Each state attends to the session's earlier tokens and to itself.
 
         Args:
-            layer: which.
-            states: what goes into it, ``[rows, width]``.
-            position: of the token, smaller than ``length``.
+            layer: the layer's index.
+            states: the input of the layer, ``[rows, width]``.
+            position: the token's position, less than ``length``.
 
         Raises:
             GenerationError: there is no such layer or position.
         """
 
     def trimmed(self, token_ids: Sequence[int] | NDArray[np.intp], /) -> TrimmedHead:
-        """Return the rows of the output head for some tokens, at least one; O(their number), so keep it.
+        """Return the rows of the output head for some tokens, at least one; O(tokens), so keep the result.
 
         Raises:
             GenerationError: there are none, or an id that the model lacks.
         """
 
     def exit_logits(self, states: States, /, *, head: TrimmedHead | None = None) -> Logits:
-        """Return what the final norm and the output head make of states of any layer, as if it were the last.
+        """Return the logits of states of any layer, by the final norm and the output head.
 
         Args:
             states: ``[rows, width]``.
-            head: what to compute; None for all tokens.
+            head: the rows of the output head to compute; None for all tokens.
 
         Returns:
             float32 ``[rows, vocabulary.size]``, or ``[rows, len(head.ids)]``; the caller owns the array.
         """
 
     def skipping(self, kept: Sequence[int], /, *, room: int) -> SkippingSession:
-        """Return a draft of what follows that runs some layers only; O(1), and the session stays as it is.
+        """Return a draft after the session's tokens that runs some layers only; O(1), and the session is unchanged.
 
         Args:
-            kept: the layers that it runs, ascending; none leaves the embedding and the head.
-            room: the most tokens that it will be extended by.
+            kept: the layers to run, ascending; none runs only the embedding and the head.
+            room: the draft's capacity in tokens.
 
         Raises:
-            GenerationError: they are not layers in ascending order, or there is no room for so many tokens.
+            GenerationError: the layers are not in ascending order or not of the network, or the context is too short.
         """
 
 
@@ -261,26 +261,25 @@ class LanguageModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages and reports call the model."""
+        """The model's name in messages and reports."""
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokens, as wide as the logits."""
+        """The vocabulary, as wide as the logits."""
 
     @property
     def max_context(self) -> int | None:
-        """The longest sequence; None where the model states no bound."""
+        """The maximum length of a sequence; None: the model states no bound."""
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
-        """Return the token ids of a prompt; never none, so that there is something to extend a session by.
+        """Return the token ids of a prompt, at least one.
 
-        A text becomes one user message of the model's chat template, ready for the assistant's answer, unless
-        ``chat`` is false or the model has no template: then it is taken as it is.  Special tokens that are
-        spelled out in a prompt are read as special tokens, as the model's own tokenizer does.
+        A text becomes one user message of the model's chat template, ready for the assistant's answer.  If ``chat`` is
+        false or the model has no template, the text itself is encoded.  Special tokens that are spelled out in a prompt
+        are read as special tokens, as by the model's own tokenizer.
 
         Raises:
-            ModelError: messages are malformed, the template refuses them, or the model has no template for
-                them.
+            ModelError: messages are malformed, the template refuses them, or messages are given without a template.
         """
 
     def start(self) -> Session:

@@ -1,7 +1,4 @@
-"""Sessions that run trees of tokens in one forward pass, and logits that stay on the model's device.
-
-A model may offer either; a decoder asks for them and does without.
-"""
+"""Optional features of sessions: token trees in one forward pass, and logits that stay on the model's device."""
 
 from __future__ import annotations
 
@@ -30,15 +27,13 @@ __all__ = [
 
 
 class SamplingParams(NamedTuple):
-    """What is made of a distribution before a token is drawn from it.
-
-    See ``structgen.decode.step.sampler.Multinomial``.
+    """Sampling parameters; see ``structgen.decode.step.sampler.Multinomial``.
 
     Attributes:
-        temperature: logits are divided by it; 0 takes the most probable token, of equal ones that with the lowest id.
-        top_k: only so many most probable tokens; None is all.
-        top_p: only the fewest most probable tokens that have at least this probability together; None is all.
-        min_p: only tokens with at least so many times the probability of the most probable one; None is all.
+        temperature: divides the logits; 0 selects the most probable token, ties by the lowest id.
+        top_k: keep only this many most probable tokens; None keeps all.
+        top_p: keep the smallest set of most probable tokens with at least this total probability; None keeps all.
+        min_p: keep tokens with at least this fraction of the largest probability; None keeps all.
     """
 
     temperature: float = 1.0
@@ -48,15 +43,15 @@ class SamplingParams(NamedTuple):
 
 
 class SampleQuery(NamedTuple):
-    """A question to a row of logits: which token is taken of those that a mask allows?
+    """A query to a logits row: sample one of the tokens that a mask allows.
 
     Attributes:
-        row: which.
-        mask: int32 words in the machine's order, ``ceil(size / 32)`` of them: bit ``i & 31`` of word ``i >> 5`` stands
-            for token ``i``.
-        shape: what the token is drawn from.
-        uniform: in [0, 1): the token is the first at which the running sum of the shaped distribution, in the order of
-            ids, exceeds it; without a meaning where the temperature is 0.
+        row: index of the logits row.
+        mask: the bitmask, ``ceil(size / 32)`` int32 words in the machine's byte order: bit ``i & 31`` of word
+            ``i >> 5`` stands for token ``i``.
+        shape: the sampling parameters.
+        uniform: in [0, 1): the token is the first, in the order of ids, at which the cumulative probability exceeds it;
+            ignored at temperature 0.
     """
 
     row: int
@@ -66,11 +61,11 @@ class SampleQuery(NamedTuple):
 
 
 class ScoreQuery(NamedTuple):
-    """A question to a row of logits: how probable is a token?  As ``Choosing`` where it alone is allowed.
+    """A query to a logits row: the probability of one token, as ``SampleQuery`` with only that token allowed.
 
     Attributes:
-        row: which.
-        token: its id.
+        row: index of the logits row.
+        token: the token id.
     """
 
     row: int
@@ -78,17 +73,17 @@ class ScoreQuery(NamedTuple):
 
 
 LogitsQuery: TypeAlias = "SampleQuery | ScoreQuery"
-"""What a row of logits can be asked."""
+"""A query to a logits row."""
 
 
 class SampleAnswer(NamedTuple):
-    """What a row of logits answered; sums are in float32.
+    """The answer of a logits row; sums are in float32.
 
     Attributes:
-        token: the id; -1 where none of the allowed tokens is possible.
-        log_p: its log-probability among the allowed ones, before shaping.
-        log_z: log of the probability of all allowed ones together; minus infinity where there is none.
-        is_finite: whether the row is a distribution: without NaN, and without plus infinity.
+        token: the token id; -1 if no allowed token has probability.
+        log_p: the token's log-probability among the allowed tokens, before the sampling parameters.
+        log_z: log of the total probability of the allowed tokens; minus infinity if they have none.
+        is_finite: whether the row is a distribution: no NaN and no plus infinity.
     """
 
     token: int
@@ -99,9 +94,9 @@ class SampleAnswer(NamedTuple):
 
 @runtime_checkable
 class ResidentLogits(Protocol):
-    """The logits of one forward pass where the model made them, ``[n, size]``; only answers leave that place.
+    """The on-device logits of one forward pass, ``[n, size]``; only answers are copied to the host.
 
-    They outlive the pass: later passes do not change them.  An answer is remembered, so to ask again costs nothing.
+    Later passes do not change the logits.  Answers are cached.
     """
 
     @property
@@ -109,22 +104,22 @@ class ResidentLogits(Protocol):
         """Rows and tokens."""
 
     def was_run(self, row: int, /) -> bool:
-        """Whether a row was computed; of one that was not nothing may be asked, and on the host it is NaN."""
+        """Whether a row was computed; a row that was not must not be queried, and is NaN on the host."""
 
     def host(self, row: int, /) -> Logits:
-        """Return a row, float32 ``[size]``: copied where it is asked for first, the same array ever after."""
+        """Return a row, float32 ``[size]``; the first call copies it, later calls return the same array."""
 
-    def foresee(self, questions: Sequence[LogitsQuery], /) -> None:
-        """Find the answers to all questions together: one transfer, and one wait for the model."""
+    def foresee(self, queries: Sequence[LogitsQuery], /) -> None:
+        """Prefetch the answers to all queries with one transfer and one wait for the model."""
 
-    def ask(self, question: LogitsQuery, /) -> SampleAnswer:
-        """Return an answer, from what was foreseen where it was."""
+    def ask(self, query: LogitsQuery, /) -> SampleAnswer:
+        """Return the answer to a query, from the cache if it was prefetched."""
 
     def top(self, rows: Sequence[int], count: int, /) -> tuple[NDArray[np.int64], Logits]:
-        """Return the tokens with the largest logits of rows, the largest first, and their logits.
+        """Return the tokens with the largest logits of each row, the largest first, and their logits.
 
         Returns:
-            Token ids and float32 logits, each ``[len(rows), min(count, size)]``; the order of equal ones is left open.
+            Token ids and float32 logits, each ``[len(rows), min(count, size)]``; the order of ties is unspecified.
         """
 
     def arranged(self, rows: Sequence[int], /) -> ResidentLogits:
@@ -133,27 +128,27 @@ class ResidentLogits(Protocol):
 
 @runtime_checkable
 class ResidentSession(Session, Protocol):
-    """A session whose logits can stay where the model made them; optional."""
+    """A session whose logits can stay on the device; optional."""
 
     @property
     def is_resident(self) -> bool:
-        """Whether that is worth while: a session may have the methods and sit on a model whose logits are at hand."""
+        """Whether the logits stay on the device; a session may have the methods while its logits are on the host."""
 
     def extend_resident(
         self, token_ids: Sequence[int], /, *, all_positions: bool = False, tree: TokenTree | None = None
     ) -> ResidentLogits:
-        """Do what ``extend``, ``extend_all`` and ``extend_tree`` do, and leave the logits where they are.
+        """Run ``extend``, ``extend_all`` or ``extend_tree`` with logits that stay on the device.
 
         Args:
             token_ids: as for ``extend``.
-            all_positions: whether logits are wanted after each of ``token_ids`` or after the last.
-            tree: as for ``extend_tree``; only where the session can branch.
+            all_positions: whether to return logits after each of ``token_ids`` or only after the last.
+            tree: as for ``extend_tree``; only if the session can branch.
 
         Returns:
-            ``len(token_ids)`` rows or one, and one after each token of the tree.
+            ``len(token_ids)`` rows or one row, then one row for each token of the tree.
 
         Raises:
-            GenerationError: as these.
+            GenerationError: as ``extend``, ``extend_all`` or ``extend_tree``.
         """
 
 
@@ -163,46 +158,46 @@ class TreeSession(Session, Protocol):
 
     @property
     def can_branch(self) -> bool:
-        """Whether it does: a session may have the methods and sit on a model that does not allow it."""
+        """Whether the model supports trees; a session may have the methods while its model does not."""
 
     def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
-        """Append tokens and, in the same forward pass, look at what would come after each token of a tree after them.
+        """Append tokens and, in the same forward pass, run a tree of possible continuations.
 
-        Each token of the tree sees the sequence and its own ancestors alone.  The sequence grows by ``token_ids`` only;
-        ``keep`` says what else becomes part of it.  Any other call drops the tree.
+        Each token of the tree attends to the sequence and to its own ancestors.  The sequence grows by ``token_ids``
+        only; ``keep`` appends tokens of the tree.  Any other call drops the tree.
 
         Args:
             token_ids: as for ``extend``.
-            tree: what may come after them; its tokens and positions have to fit the context as well.
-            all_positions: whether logits are wanted after each of ``token_ids`` or after the last.
+            tree: the continuations; its tokens and positions must fit the context as well.
+            all_positions: whether to return logits after each of ``token_ids`` or only after the last.
 
         Returns:
-            float32 ``[rows + len(tree.token_ids), vocabulary.size]``: ``len(token_ids)`` rows or one, and one after
-            each token of the tree; the caller owns the array.
+            float32 ``[rows + len(tree.token_ids), vocabulary.size]``: ``len(token_ids)`` rows or one row, then one row
+            for each token of the tree; the caller owns the array.
 
         Raises:
-            GenerationError: as ``extend``; or it is no tree.
+            GenerationError: as ``extend``; or the tree is malformed.
         """
 
     def keep(self, nodes: Sequence[int], /) -> None:
         """Append tokens of the last tree to the sequence, without a forward pass, and drop the others.
 
         Args:
-            nodes: indices of the tree from a root down, each the parent of the next; none drops the whole tree.
+            nodes: indices of a path from a root down; none drops the whole tree.
 
         Raises:
-            GenerationError: there is no tree, or no such path in it.
+            GenerationError: there is no tree, or the tree has no such path.
         """
 
 
 class Extension(NamedTuple):
-    """What a session is to be extended by.
+    """A session and the tokens to extend it by.
 
     Attributes:
-        session: which.
+        session: the session.
         token_ids: as for ``Session.extend``.
-        all_positions: whether logits are wanted after each token (``extend_all``) or after the last (``extend``).
-        tree: what is looked at after them (``TreeSession.extend_tree``); None for nothing.
+        all_positions: whether to return logits after each token (``extend_all``) or after the last (``extend``).
+        tree: the tree after the tokens (``TreeSession.extend_tree``), or None.
     """
 
     session: Session
@@ -213,20 +208,20 @@ class Extension(NamedTuple):
 
 @runtime_checkable
 class PackedModel(LanguageModel, Protocol):
-    """A model that can run several of its sequences in one forward pass; optional."""
+    """A model that can run several sequences in one forward pass; optional."""
 
     def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
         """Append tokens to several sessions in one forward pass, which counts as one for each of them.
 
         Args:
-            extensions: of sessions of this model, none of them twice.
+            extensions: one for each session, all of this model; no session twice.
 
         Returns:
-            For each what its ``extend``, ``extend_all`` or ``extend_tree`` would have returned, up to rounding of
-            float32 sums.
+            For each extension the result of ``extend``, ``extend_all`` or ``extend_tree``, up to rounding of float32
+            sums.
 
         Raises:
-            GenerationError: one of them is not possible; then no session is extended.
+            GenerationError: one extension is not possible; then no session is extended.
         """
 
 
@@ -234,22 +229,22 @@ class TokenTree(NamedTuple):
     """Continuations of one sequence that share their prefixes.
 
     Attributes:
-        token_ids: the tokens, each after the one that it follows.
-        parents: for each the index of that; -1 where it follows the sequence itself.
+        token_ids: the tokens, each after its parent.
+        parents: the index of each token's parent; -1 for a token that follows the sequence itself.
     """
 
     token_ids: Sequence[int]
     parents: Sequence[int]
 
     def depths(self) -> list[int]:
-        """How many tokens each has before it in the tree."""
+        """Return the number of ancestors of each token."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(0 if parent < 0 else depths[parent] + 1)
         return depths
 
     def ancestors(self) -> NDArray[np.bool_]:
-        """``[n, n]``: whether token ``j`` lies on the way to token ``i``, or is that."""
+        """Return ``[n, n]``: whether token ``j`` is token ``i`` or one of its ancestors."""
         size = len(self.parents)
         seen = np.zeros((size, size), dtype=np.bool_)
         for node, parent in enumerate(self.parents):
@@ -259,7 +254,7 @@ class TokenTree(NamedTuple):
         return seen
 
     def first_chain(self) -> list[int]:
-        """The indices from a root down: at each fork the child that stands first."""
+        """Return the path of indices from the first root down that takes the first child at each fork."""
         chain: list[int] = []
         last = -1
         for node, parent in enumerate(self.parents):
@@ -269,13 +264,13 @@ class TokenTree(NamedTuple):
         return chain
 
     def check(self, *, name: str) -> None:
-        """Refuse what is no tree.
+        """Check that this is a tree.
 
         Args:
-            name: the model, for the message.
+            name: the model's name in messages.
 
         Raises:
-            GenerationError: there are no tokens, the two lengths differ, or a parent does not stand before its child.
+            GenerationError: there are no tokens, the two lengths differ, or a parent does not precede its child.
         """
         subject = f"model {name!r}"
         if not len(self.token_ids) or len(self.token_ids) != len(self.parents):
@@ -287,18 +282,18 @@ class TokenTree(NamedTuple):
         for node, parent in enumerate(self.parents):
             if not -1 <= parent < node:
                 raise GenerationError(
-                    subject, "a parent stands before its child", evidence=f"token {node} has the parent {parent}"
+                    subject, "a parent must precede its child", evidence=f"token {node} has the parent {parent}"
                 )
 
     def check_path(self, nodes: Sequence[int], *, name: str) -> None:
-        """Refuse what does not lead down from a root.
+        """Check that nodes are a path down from a root.
 
         Args:
-            nodes: indices, each of them the parent of the next.
-            name: the model, for the message.
+            nodes: indices, each the parent of the next.
+            name: the model's name in messages.
 
         Raises:
-            GenerationError: they do not lead down.
+            GenerationError: the nodes are no such path.
         """
         last = -1
         for node in nodes:

@@ -1,1 +1,1 @@
-"""Models without trained weights, for tests and examples: by hash, by n-gram counts, by a hidden Markov chain."""
+"""Models without trained weights, for tests and examples: hash, n-gram and hidden Markov models."""

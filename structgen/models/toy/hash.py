@@ -26,7 +26,7 @@ _WORD = (1 << 64) - 1
 # The constants of SplitMix64 (Steele, Lea and Flood 2014).
 _GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
-# Noise lies in [-3, 3), so a wish of 16 wins against any noise, and each further byte of a token wins again.
+# Noise is in [-3, 3), so a bonus of 16 exceeds any noise, and each further byte of a token adds another bonus.
 _NOISE = 3.0
 _WISH = 16.0
 _WISH_PER_BYTE = 8.0
@@ -36,18 +36,17 @@ _PARTS = 1 << 32
 
 
 class HashModel:
-    """A deterministic model whose logits depend on all tokens before them.
+    """A deterministic model whose logits depend on all earlier tokens.
 
-    The model wants to go on with ``writes`` from the longest prefix of it that the sequence ends with (as
-    bytes, so token boundaries do not matter), prefers long tokens, and wants to end where the sequence ends
-    with all of it.
+    The model finds the longest prefix of ``writes`` that the sequence ends with (as bytes, so token boundaries do not
+    matter) and prefers to continue ``writes`` from there, by long tokens.  After all of ``writes`` it prefers EOS.
 
     Args:
-        vocabulary: the tokens.
+        vocabulary: the vocabulary.
         seed: another seed is another model.
-        writes: a text that it wants to write, or None.
-        max_context: the longest sequence, or None.
-        name: what messages call it.
+        writes: the text that the model prefers to write, or None.
+        max_context: the maximum length of a sequence, or None.
+        name: the model's name in messages.
 
     Example:
         >>> from structgen.engine import Vocabulary
@@ -87,12 +86,12 @@ class HashModel:
         """See ``PackedModel.extend_many``."""
         for session, token_ids, _, tree in extensions:
             if not isinstance(session, HashSession) or session.model is not self:
-                raise GenerationError(f"model {self.name!r}", f"it cannot extend {session!r}, which is not its own")
+                raise GenerationError(f"model {self.name!r}", f"{session!r} is a session of another model")
             session.check(token_ids, tree)
         return [extend(extension, name=self.name) for extension in extensions]
 
     def logits(self, state: int, matched: int) -> Logits:
-        """Return the logits after a context with this hash that ends with ``matched`` bytes of the script."""
+        """Return the logits after a context with this hash whose last ``matched`` bytes are a prefix of the script."""
         words = _mixed(self._ids ^ np.uint64(state))
         uniform = (words >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
         return uniform * np.float32(2 * _NOISE) - np.float32(_NOISE) + self.script.wishes(matched)
@@ -102,7 +101,7 @@ class HashModel:
 
 
 class HashSession:
-    """One sequence of a ``HashModel``; its cache is a hash and a position in the script for each token."""
+    """One sequence of a ``HashModel``; the cache is a hash and a script position for each token."""
 
     def __init__(self, model: HashModel) -> None:
         self.model = model
@@ -134,8 +133,8 @@ class HashSession:
     def extend_mixed(self, mixtures: Sequence[Mixture], /) -> Logits:
         """See ``SuperposableSession.extend_mixed``.
 
-        The hash takes in all tokens of a mixture with their weights, and the script goes on with the heaviest, of
-        equally heavy ones with the lowest id.
+        The hash includes all tokens of a mixture with their weights; the script continues with the token of the largest
+        weight, ties by the lowest id.
         """
         model = self.model
         checked = check_mixtures(
@@ -221,7 +220,7 @@ class HashSession:
 
 
 class _Script:
-    """The text that a model wants to write, as the automaton of Knuth, Morris and Pratt (1977)."""
+    """The preferred text of a model as an automaton of Knuth, Morris and Pratt (1977)."""
 
     def __init__(self, vocabulary: Vocabulary, text: bytes) -> None:
         self._tokens = vocabulary.tokens
@@ -237,7 +236,7 @@ class _Script:
         self._borders = _borders(text)
 
     def advance(self, matched: int, token: int) -> int:
-        """Return how many bytes of the text the sequence ends with after ``token``; O(bytes) amortised."""
+        """Return how many bytes of the text are matched after ``token``; amortised O(bytes)."""
         text, borders = self._text, self._borders
         for byte in self._tokens[token] if text else b"":
             while matched and (matched == len(text) or text[matched] != byte):
@@ -246,7 +245,7 @@ class _Script:
         return matched
 
     def wishes(self, matched: int) -> NDArray[np.float32]:
-        """Return what to add to the logits where the sequence ends with ``matched`` bytes of the text."""
+        """Return the bonus to add to the logits after ``matched`` bytes of the text."""
         if not self._text:
             return self._silent
         if matched == len(self._text):
@@ -278,7 +277,7 @@ def _mix(word: int) -> int:
 
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """``_mix`` of every element; uint64 arithmetic of arrays wraps around silently."""
+    """Apply ``_mix`` to every element; uint64 arithmetic of arrays wraps around silently."""
     words = words + np.uint64(_GAMMA)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_MIX_1)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_MIX_2)
@@ -291,23 +290,23 @@ class HashDiffusion:
 
     The logits of a slot are noise, uniform on ``[-3, 3)``; a share of ``1 - context`` is a hash of the prompt
     and the slot's position, and a share of ``context`` a hash of these and of all other fixed slots with their
-    positions.  A wish adds 16.
+    positions.  The preferred token gets a bonus of 16.
 
     Args:
-        vocabulary: the tokens; MASK is a special one.
-        mask_token: the id of MASK; None for the special token that is spelled like one (``<mask>``).
+        vocabulary: the vocabulary, with MASK as a special token.
+        mask_token: the id of MASK; None for the special token with the spelling of MASK (``<mask>``).
         seed: another seed is another model.
-        writes: a text that it wants to write from the first slot on, then EOS; None for no wish.
-        context: 0 for slots that do not mind the others, 1 for slots that change with every one of them.
-        max_context: the longest prompt and canvas together, or None.
-        name: what messages call it.
+        writes: the text that the model prefers to write from the first slot on, then EOS; or None.
+        context: 0 for slots that are independent of the others, 1 for slots that depend on all others.
+        max_context: the maximum length of prompt and canvas together, or None.
+        name: the model's name in messages.
 
     Raises:
         ModelError: the vocabulary has no MASK.
         ValueError: ``context`` is not in [0, 1].
         VocabularyError: ``writes`` cannot be spelled.
 
-    Complexity: O(vocabulary.size) for each slot that is asked about.
+    Complexity: O(vocabulary.size) per queried slot.
 
     Example:
         >>> from structgen.engine import Vocabulary
@@ -329,7 +328,7 @@ class HashDiffusion:
         name: str = "hash",
     ) -> None:
         if not 0 <= context <= 1:
-            raise ValueError(f"context must be between 0 and 1; found {context!r}; 0 is a slot that minds no other")
+            raise ValueError(f"context must be between 0 and 1; found {context!r}; 0 makes slots independent")
         self.vocabulary = vocabulary
         self.mask_token = find_mask(vocabulary, mask_token)
         self.max_context = max_context
@@ -341,7 +340,7 @@ class HashDiffusion:
 
     @property
     def limits(self) -> CanvasLimits:
-        """What it can take."""
+        """The limits of the model's input."""
         return CanvasLimits(self.name, self.vocabulary.size, self.max_context)
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
@@ -355,12 +354,12 @@ class HashDiffusion:
     def logits(self, prompt: np.uint64, canvases: Canvases, slots: NDArray[np.int64]) -> Logits:
         """Return the logits of some slots of each canvas after a prompt of this hash."""
         positions = np.arange(canvases.shape[1], dtype=np.uint64)
-        places = _mixed(positions + np.uint64(1)) ^ prompt  # [slots]
-        tokens = _mixed(canvases.astype(np.uint64) ^ _mixed(places))  # [n, slots]
+        at = _mixed(positions + np.uint64(1)) ^ prompt  # [slots]
+        tokens = _mixed(canvases.astype(np.uint64) ^ _mixed(at))  # [n, slots]
         tokens[canvases == self.mask_token] = 0
-        # A slot does not see itself, so its own token is taken out of the sum.
+        # A slot does not depend on itself, so its own token is removed from the sum.
         others = tokens.sum(axis=1, dtype=np.uint64)[:, None] - tokens
-        alone = np.broadcast_to(places[slots], (len(canvases), len(slots)))
+        alone = np.broadcast_to(at[slots], (len(canvases), len(slots)))
         share = np.float32(self.context)
         logits = np.zeros((len(canvases), len(slots), self.vocabulary.size), dtype=np.float32)
         if self.context < 1:
@@ -390,8 +389,8 @@ class HashDiffusion:
 class HashDenoiser:
     """A ``HashDiffusion`` that has read one prompt.
 
-    It keeps "keys and values" as a network of one layer would: those of a slot are the token that stood in it when it
-    was last live.  So decoders that leave slots out of a pass can be tested without a network.
+    It caches "keys and values" like a network of one layer: those of a slot are its token when it was last live.  So
+    decoders that skip slots in a pass can be tested without a network.
     """
 
     def __init__(self, model: HashDiffusion, prompt_ids: list[int]) -> None:

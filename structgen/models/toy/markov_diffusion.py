@@ -1,8 +1,7 @@
-"""Diffusion models whose canvases are written by a Markov chain, so that their joint distribution is known.
+"""Diffusion models over a Markov chain, with a known joint distribution.
 
-``ChainDiffusion`` is what they share; ``HiddenMarkovDiffusion`` is the one over a hidden Markov chain.  What a trained
-network only estimates, the distribution of a slot given the others, is computed here exactly, by the forward and the
-backward recursion.
+``ChainDiffusion`` is the base class; ``HiddenMarkovDiffusion`` uses a hidden Markov chain.  The forward and backward
+recursions compute the distribution of a slot given the others exactly, where a trained network only estimates it.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ __all__ = ["ChainDenoiser", "ChainDiffusion", "HiddenMarkovDiffusion"]
 
 
 class ChainDiffusion(ABC):
-    """A diffusion model whose canvases are written by a Markov chain.
+    """A diffusion model whose canvases are sampled from a Markov chain.
 
     Args:
-        vocabulary: the tokens; MASK is a special one.
+        vocabulary: the vocabulary, with MASK as a special token.
         mask_token: the id of MASK.
-        reads_prompt: whether a prompt is what the chain wrote before the canvas.
-        name: what messages call it.
+        reads_prompt: whether the prompt is the chain's output before the canvas.
+        name: the model's name in messages.
     """
 
     def __init__(self, vocabulary: Vocabulary, mask_token: int, *, reads_prompt: bool, name: str) -> None:
@@ -47,7 +46,7 @@ class ChainDiffusion(ABC):
 
     @property
     def limits(self) -> CanvasLimits:
-        """What it can take."""
+        """The limits of the model's input."""
         return CanvasLimits(self.name, self.vocabulary.size, self.max_context)
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
@@ -68,14 +67,14 @@ class ChainDiffusion(ABC):
         if len(free):
             raise GenerationError(
                 f"model {self.name!r}",
-                "only a canvas without free slots has a joint probability",
+                "the joint probability needs a canvas without free slots",
                 evidence=f"slot {free[0]} holds MASK",
                 remedy="use evidence(canvas) to sum over the free slots",
             )
         return self.evidence(tokens, prompt_ids=prompt_ids)
 
     def evidence(self, canvas: Sequence[int] | NDArray[np.int32], /, *, prompt_ids: Sequence[int] = ()) -> float:
-        """Return the probability that the fixed slots hold what they do.
+        """Return the probability of the fixed slots' tokens.
 
         Raises:
             GenerationError: as ``Denoiser.denoise``.
@@ -83,7 +82,7 @@ class ChainDiffusion(ABC):
         return math.exp(self.log_evidence(canvas, prompt_ids=prompt_ids))
 
     def log_evidence(self, canvas: Sequence[int] | NDArray[np.int32], /, *, prompt_ids: Sequence[int] = ()) -> float:
-        """Return the log of ``evidence``, which does not underflow; minus infinity for a canvas without a chance.
+        """Return the log of ``evidence``, without underflow; minus infinity for a canvas of probability 0.
 
         Raises:
             GenerationError: as ``Denoiser.denoise``.
@@ -94,7 +93,7 @@ class ChainDiffusion(ABC):
 
     @abstractmethod
     def check_slots(self, slots: int, /) -> None:
-        """Raise ``GenerationError`` where the chain writes no canvas of so many slots."""
+        """Raise ``GenerationError`` if the chain has no canvases of this many slots."""
 
     @abstractmethod
     def read(self, prompt_ids: list[int], /) -> NDArray[np.float64]:
@@ -102,15 +101,16 @@ class ChainDiffusion(ABC):
 
     @abstractmethod
     def log_chance(self, first: NDArray[np.float64], canvas: Canvases, /) -> float:
-        """Return the log chance of the fixed slots of one canvas, ``[1, slots]``."""
+        """Return the log-probability of the fixed slots of one canvas, ``[1, slots]``."""
 
     @abstractmethod
     def conditionals(
         self, first: NDArray[np.float64], canvases: Canvases, start: int, stop: int, /
     ) -> NDArray[np.float64]:
-        """Return the log distribution of each slot given the other fixed slots, ``[n, stop - start.
+        """Return the log distribution of each slot given the other fixed slots.
 
-        Vocabulary.size]``.
+        Returns:
+            ``[n, stop - start, vocabulary.size]``.
         """
 
 
@@ -148,28 +148,28 @@ _SMALLEST_LOG: Final = -700.0
 class HiddenMarkovDiffusion(ChainDiffusion):
     """A hidden Markov model as a diffusion model, with exact denoisers.
 
-    A denoiser's row ``i`` holds ``log P(X_i = v | the tokens of the other fixed slots)``.  Where the other slots have
-    no chance at all, which happens after tokens were committed that exclude each other, no such distribution exists:
-    the row is then the distribution of the slot alone.
+    A denoiser's row ``i`` is ``log P(X_i = v | the tokens of the other fixed slots)``.  If the other slots have
+    probability 0, because the committed tokens exclude each other, this distribution does not exist: the row is then
+    the marginal distribution of the slot.
 
-    A text that ends before the canvas does is a chain with an absorbing state that writes EOS.
+    To end a text before the canvas ends, use an absorbing state that emits EOS.
 
     Args:
-        vocabulary: the tokens; MASK is a special one.
-        initial: chances of the states in the first slot, ``[states]``.
-        transition: chances of the next state, ``[states, states]``, rows sum to 1.
-        emission: chances of tokens in a state, ``[states, vocabulary.size]``, rows sum to 1; MASK has none.
-        mask_token: the id of MASK; None for the special token that is spelled like one (``<mask>``).
-        slots: the only number of slots that a canvas may have; None for any.
-        reads_prompt: whether a prompt is what the chain wrote before the canvas (a prompt without any chance is not
-            read); by default the distribution of a canvas is the same after every prompt.
-        name: what messages call it.
+        vocabulary: the vocabulary, with MASK as a special token.
+        initial: probabilities of the states in the first slot, ``[states]``.
+        transition: probabilities of the next state, ``[states, states]``; rows sum to 1.
+        emission: probabilities of tokens in a state, ``[states, vocabulary.size]``; rows sum to 1, MASK has 0.
+        mask_token: the id of MASK; None for the special token with the spelling of MASK (``<mask>``).
+        slots: the required number of slots of a canvas; None for any.
+        reads_prompt: whether the prompt is the chain's output before the canvas (a prompt of probability 0 is ignored);
+            by default the distribution of a canvas does not depend on the prompt.
+        name: the model's name in messages.
 
     Raises:
         ModelError: the vocabulary has no MASK.
-        ValueError: the chances are no distributions, or their shapes do not fit.
+        ValueError: the probabilities are no distributions, or their shapes do not match.
 
-    Complexity: O(states^2) for each slot of a canvas, and O(states * vocabulary.size) for each that is asked about.
+    Complexity: O(states^2) per slot of a canvas, and O(states * vocabulary.size) per queried slot.
 
     Source: Baum, Petrie, Soules and Weiss 1970 (the recursions).
 
@@ -200,7 +200,7 @@ class HiddenMarkovDiffusion(ChainDiffusion):
         self.transition = _distributions(transition, "transition", (states, states))
         self.emission = _distributions(emission, "emission", (states, vocabulary.size))
         if self.emission[:, self.mask_token].any():
-            raise ValueError(f"emission must give MASK (token {self.mask_token}) no chance; found one above 0")
+            raise ValueError(f"emission must give MASK (token {self.mask_token}) probability 0; found one above 0")
         if slots is not None and slots < 1:
             raise ValueError(f"slots must be at least 1; found {slots}")
         with np.errstate(divide="ignore"):
@@ -213,7 +213,7 @@ class HiddenMarkovDiffusion(ChainDiffusion):
         if self.slots is not None and slots != self.slots:
             raise GenerationError(
                 f"model {self.name!r}",
-                "it writes canvases of one length only",
+                "it supports only one canvas length",
                 evidence=f"found {slots} slots; it was made for {self.slots}",
                 remedy=f"use a canvas of {self.slots} slots, or make the model without slots=",
             )
@@ -251,7 +251,7 @@ class HiddenMarkovDiffusion(ChainDiffusion):
         return self._emitted(states)
 
     def _seen(self, canvases: Canvases) -> NDArray[np.float64]:
-        """Return the log chance of each slot's token in each state, 0 for free slots: ``[n, slots, states]``."""
+        """Return the log-probability of each slot's token in each state, 0 for free slots: ``[n, slots, states]``."""
         seen = self._log_emission.T[canvases]
         seen[canvases == self.mask_token] = 0.0
         return seen
@@ -274,9 +274,9 @@ class HiddenMarkovDiffusion(ChainDiffusion):
         return back
 
     def _emitted(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the log distribution of tokens under log distributions of states."""
-        least = float(states[np.isfinite(states)].min())
-        if least + self._min_emission > _SMALLEST_LOG:
+        """Return the log distribution of tokens for log distributions of states."""
+        smallest = float(states[np.isfinite(states)].min())
+        if smallest + self._min_emission > _SMALLEST_LOG:
             return _log(np.exp(states) @ self.emission)
         distributions = np.full((*states.shape[:2], self.vocabulary.size), -np.inf)
         for state, emission in enumerate(self._log_emission):
@@ -288,20 +288,20 @@ class HiddenMarkovDiffusion(ChainDiffusion):
 
 
 def _distributions(values: ArrayLike, what: str, shape: tuple[int | None, ...]) -> NDArray[np.float64]:
-    """Return chances as an array that cannot be written to.
+    """Return probabilities as a read-only array.
 
     Raises:
-        ValueError: they are no distributions, or not of that shape.
+        ValueError: they are no distributions, or have another shape.
     """
     distributions = np.array(values, dtype=np.float64)
     if distributions.ndim != len(shape) or any(
-        found != wanted for found, wanted in zip(distributions.shape, shape, strict=True) if wanted
+        size != required for size, required in zip(distributions.shape, shape, strict=True) if required
     ):
-        wanted = ", ".join("states" if size is None else str(size) for size in shape)
-        raise ValueError(f"{what} must be [{wanted}]; found {list(distributions.shape)}")
+        required = ", ".join("states" if size is None else str(size) for size in shape)
+        raise ValueError(f"{what} must be [{required}]; found {list(distributions.shape)}")
     if not distributions.size or not np.isfinite(distributions).all() or (distributions < 0).any():
         raise ValueError(
-            f"{what} must hold chances of 0 to 1; found {distributions.min() if distributions.size else 'none'}"
+            f"{what} must hold probabilities of 0 to 1; found {distributions.min() if distributions.size else 'none'}"
         )
     wrong = np.abs(distributions.sum(axis=-1) - 1.0)
     if wrong.max() > _ROUNDING:
@@ -317,7 +317,7 @@ def _log(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _log_sum(logs: NDArray[np.float64], *, axis: int) -> Any:
-    """Return the log of the sum of exponentials; minus infinity where all of them are."""
+    """Return the log-sum-exp; minus infinity if all terms are."""
     largest = logs.max(axis=axis, keepdims=True)
     largest = np.where(np.isfinite(largest), largest, 0.0)
     return _log(np.exp(logs - largest).sum(axis=axis)) + largest.squeeze(axis)

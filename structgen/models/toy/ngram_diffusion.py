@@ -1,12 +1,12 @@
 """A diffusion model fitted to texts by counting: an n-gram chain whose denoiser is exact.
 
-The chain walks over the *contexts* that it has seen, the last ``order - 1`` tokens or fewer.  In each slot it either
-goes on as some text did in this context, or it forgets the context and writes any token with the same chance, after
-which it knows no more than that token.  So the distribution of the next token in a context is the counted one with
-additive smoothing, and no step leads to a context that was never seen: states and steps are as many as distinct n-grams
-in the texts, where the plain trigram model has a state for each pair of tokens.
+The states of the chain are the observed *contexts*, the last ``order - 1`` tokens or fewer.  In each slot the chain
+either continues as some text did in this context, or forgets the context and writes a uniformly sampled token, which is
+then its whole context.  So the distribution of the next token is the counted one with additive smoothing, and no step
+leads to an unobserved context: there are as many states and steps as distinct n-grams in the texts, while a plain
+trigram model has a state for each pair of tokens.
 
-A text that ends before the canvas does is followed by EOS.
+A text that is shorter than the canvas is followed by EOS.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ __all__ = ["NGramDiffusion"]
 
 Context = tuple[int, ...]
 
-# What stands before the first token of a text, as if it were a token.
+# A pseudo-token before the first token of a text.
 _START: Final = -1
 
 
 class _Steps(NamedTuple):
-    """Counted steps of the chain in one order, and where the groups of equal keys begin.
+    """Counted steps of the chain, sorted by a key.
 
     Attributes:
         source: state before the step.
-        token: what it writes.
-        target: state after it.
-        chance: of the step in its state.
+        token: the token of the step.
+        target: state after the step.
+        chance: probability of the step in its state.
         keys: the distinct keys, ascending.
-        begins: where the steps of each key begin.
+        begins: index of the first step of each key.
     """
 
     source: NDArray[np.int64]
@@ -74,23 +74,23 @@ class _Steps(NamedTuple):
 class NGramDiffusion(ChainDiffusion):
     """An n-gram chain as a diffusion model, with exact denoisers; made by ``fit``.
 
-    A denoiser's row ``i`` holds ``log P(X_i = v | the tokens of the other fixed slots)`` of the chain.  Where the other
-    slots have no chance at all, which takes ``smoothing=0`` or a token that the chain never writes, the row is the
-    distribution of the slot alone.
+    A denoiser's row ``i`` is ``log P(X_i = v | the tokens of the other fixed slots)`` of the chain.  If the other slots
+    have probability 0, which needs ``smoothing=0`` or a token that the chain never writes, the row is the marginal
+    distribution of the slot.
 
-    Chances are kept as doubles, normalised in every slot: a way through the canvas that is less probable than another
-    by a factor of 1e-300 counts as impossible.
+    Probabilities are doubles, normalised in every slot: a path through the canvas that is less probable than another by
+    a factor of 1e-300 counts as impossible.
 
     Args:
-        vocabulary: the tokens; MASK is a special one, and EOS ends texts.
-        counts: for each context how often which token followed; EOS where the text ended.
-        order: how long the n-grams are.
-        smoothing: what is added to every count; 0 for none.
+        vocabulary: the vocabulary, with MASK as a special token and an EOS.
+        counts: for each context the counts of the next tokens; EOS for the end of a text.
+        order: length of the n-grams.
+        smoothing: added to every count; 0 for none.
         mask_token: the id of MASK.
         reads_prompt: see ``fit``.
-        name: what messages call it.
+        name: the model's name in messages.
 
-    Complexity: for each canvas and slot O(distinct n-grams + vocabulary.size).
+    Complexity: O(distinct n-grams + vocabulary.size) per canvas and slot.
 
     Source: Bahl, Jelinek and Mercer 1983 (the chain); Baum et al. 1970 (the recursions).
     """
@@ -143,18 +143,18 @@ class NGramDiffusion(ChainDiffusion):
         """Count the n-grams of texts.
 
         Args:
-            texts: token ids of each, without EOS.
-            vocabulary: the tokens; MASK is a special one.
-            order: how long the n-grams are: 1 for tokens that do not mind each other, 2 for pairs, 3 for triples.
-            smoothing: what is added to the count of every token of text and of EOS, in every context.
-            mask_token: the id of MASK; None for the special token that is spelled like one (``<mask>``).
-            reads_prompt: whether a prompt is the text before the canvas; by default every canvas begins a text.
-            name: what messages call it.
+            texts: token ids of each text, without EOS.
+            vocabulary: the vocabulary, with MASK as a special token.
+            order: length of the n-grams: 1 for independent tokens, 2 for pairs, 3 for triples.
+            smoothing: added to the count of every text token and of EOS, in every context.
+            mask_token: the id of MASK; None for the special token with the spelling of MASK (``<mask>``).
+            reads_prompt: whether the prompt is the text before the canvas; by default every canvas begins a text.
+            name: the model's name in messages.
 
         Raises:
             ModelError: the vocabulary has no MASK.
-            ValueError: no texts, one with a token that is not text, ``order`` or ``smoothing`` out of range, or the
-                vocabulary has no EOS.
+            ValueError: there are no texts, a text has a special token, ``order`` or ``smoothing`` is out of range, or
+                the vocabulary has no EOS.
 
         Complexity: O(order * tokens of all texts) time and memory.
         """
@@ -187,7 +187,7 @@ class NGramDiffusion(ChainDiffusion):
         )
 
     def check_slots(self, slots: int, /) -> None:
-        """See ``ChainDiffusion.check_slots``; any number of slots will do."""
+        """See ``ChainDiffusion.check_slots``; any number of slots is valid."""
 
     def read(self, prompt_ids: list[int], /) -> NDArray[np.float64]:
         """See ``ChainDiffusion.read``."""
@@ -225,14 +225,14 @@ class NGramDiffusion(ChainDiffusion):
         return logs
 
     def _number(self, context: Context) -> int:
-        """Return the state of the longest end of ``context`` that was seen; the empty one always was."""
+        """Return the state of the longest observed suffix of ``context``; the empty suffix always is."""
         context = context[max(0, len(context) - self.order + 1) :]
         while context not in self._numbers:
             context = context[1:]
         return self._numbers[context]
 
     def _count(self, counts: Mapping[Context, Mapping[int, int]], end: int, alphabet: int) -> _Steps:
-        """Turn counts into steps, and note how likely each state is to forget its context."""
+        """Return the steps of counts, and store each state's probability of forgetting its context."""
         rows: list[tuple[int, int, int, float]] = []
         for source, (context, followers) in enumerate(counts.items()):
             total = sum(followers.values()) + self.smoothing * alphabet
@@ -248,11 +248,11 @@ class NGramDiffusion(ChainDiffusion):
     def _forward(
         self, first: NDArray[np.float64], canvases: Canvases, slots: int
     ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
-        """Walk over the first ``slots`` slots.
+        """Run the forward recursion over the first ``slots`` slots.
 
         Returns:
-            For each slot, and after the last, the distribution of the state given the tokens before, ``[n, states]``
-            (zero where these have no chance); and the log chance of all of these tokens, ``[n]``.
+            For each slot, and after the last, the distribution of the state given the earlier tokens, ``[n, states]``
+            (zero if their probability is 0); and the log-probability of all these tokens, ``[n]``.
         """
         ahead = [np.tile(first, (len(canvases), 1))]
         logs = np.zeros(len(canvases))
@@ -281,7 +281,7 @@ class NGramDiffusion(ChainDiffusion):
         return moved
 
     def _backward(self, canvases: Canvases, start: int) -> list[NDArray[np.float64]]:
-        """Return, for each slot from ``start`` on and after the last, the chance of the tokens from there on.
+        """Return, for each slot from ``start`` on and after the last, the probability of the tokens from there on.
 
         Each is ``[n, states]``, scaled so that its largest is 1.
         """
@@ -293,7 +293,7 @@ class NGramDiffusion(ChainDiffusion):
         return back[::-1]
 
     def _came(self, after: NDArray[np.float64], tokens: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the chance of ``tokens`` (MASK: any) and what follows it from each state before them."""
+        """Return the probability of ``tokens`` (MASK: any) and the later tokens from each state before them."""
         came = np.zeros_like(after)
         if (free := np.flatnonzero(tokens == self.mask_token)).size:
             steps = self._by_source
@@ -315,12 +315,12 @@ class NGramDiffusion(ChainDiffusion):
         return distribution
 
     def _steps_of(self, token: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Return source, target and chance of the counted steps that write ``token``."""
+        """Return source, target and probability of the counted steps with ``token``."""
         steps = self._by_token
-        found = int(np.searchsorted(steps.keys, token))
-        if found == len(steps.keys) or steps.keys[found] != token:
+        index = int(np.searchsorted(steps.keys, token))
+        if index == len(steps.keys) or steps.keys[index] != token:
             return steps.source[:0], steps.target[:0], steps.chance[:0]
-        begin, end = [*steps.begins, len(steps.source)][found : found + 2]
+        begin, end = [*steps.begins, len(steps.source)][index : index + 2]
         return steps.source[begin:end], steps.target[begin:end], steps.chance[begin:end]
 
     def __repr__(self) -> str:
@@ -332,8 +332,8 @@ class NGramDiffusion(ChainDiffusion):
 def _weighed(rows: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the weighted sum of each row.
 
-    Not as a product of matrices: the threads of BLAS, which waits for all of them, cost a hundred times what these few
-    thousand multiplications do when another process is on one of their cores.
+    Not as a matrix product: waiting for the threads of BLAS costs a hundred times as much as these few thousand
+    multiplications when another process uses one of their cores.
     """
     sums: NDArray[np.float64] = np.einsum("ns,s->n", rows, weights)
     return sums

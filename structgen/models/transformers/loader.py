@@ -1,4 +1,4 @@
-"""From a hub id, a folder or a GGUF file to a ``TransformersModel``, without noise on the terminal."""
+"""Load a ``TransformersModel`` from a hub id, a folder or a GGUF file, without output on the terminal."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["first_line", "load_transformers", "quiet"]
 
-# Byte-level tokenizers that cut every digit off before GPT-2's expressions split the rest (llama.cpp, BPE
-# pre-tokenizers).  transformers 5.23 builds them without that; ``structgen.models.llama.embedded`` shows the
-# effect.
+# Byte-level tokenizers that split off every digit before GPT-2's expressions split the rest (llama.cpp, BPE
+# pre-tokenizers).  transformers 5.23 omits the digits; ``structgen.models.llama.embedded`` shows the effect.
 _DIGITS_FIRST = frozenset({b"smollm", b"starcoder", b"refact", b"command-r", b"codeshell", b"exaone", b"minerva-7b"})
 
 
@@ -44,8 +43,8 @@ def load_transformers(
         source: the id of a model on the hub, a folder of Hugging Face files, or a GGUF file.
         device: see ``structgen.models.load_model``.
         dtype: see ``structgen.models.load_model``.
-        progress: told of the stages.
-        local_files_only: do not ask the hub.
+        progress: called at each stage.
+        local_files_only: do not query the hub.
         resident: see ``structgen.models.load_model``.
 
     Raises:
@@ -74,7 +73,7 @@ def load_transformers(
         return TransformersModel(model, tokenizer, name=str(source), resident=resident)
     except StructgenError:
         raise
-    except Exception as error:  # loading runs the code of many libraries; each fails in its own way
+    except Exception as error:  # loading runs many libraries, with errors of their own
         raise ModelError(
             f"model {str(source)!r}",
             "transformers cannot load it",
@@ -95,7 +94,7 @@ def _cut_digits(tokenizer: Any, gguf: Path) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the progress bars and warnings of transformers off the terminal; errors still raise."""
+    """Hide the progress bars and warnings of transformers; errors still raise."""
     logs: Any = transformers_logging  # its functions carry no types
     verbosity, bars = logs.get_verbosity(), logs.is_progress_bar_enabled()
     logs.set_verbosity_error()
@@ -109,7 +108,7 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The prefix of what an error says."""
+    """Return the first line of an error's text."""
     return str(error).strip().partition("\n")[0][:300]
 
 

@@ -1,6 +1,6 @@
 """A ``LanguageModel`` over any causal model of transformers that keeps a key-value cache.
 
-Trees of tokens are run in one pass where a trial shows that the model makes of them what it should.
+Token trees run in one pass if a trial shows that the model computes them correctly.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ the last place of the model's numbers; one whose mask or position is wrong diffe
 
 
 def tree_inputs(model: Any, count: int, tree: TokenTree, *, past: int) -> dict[str, torch.Tensor]:
-    """What a forward pass needs beside the tokens to run a tree.
+    """Return the additional arguments of a forward pass with a tree.
 
     Args:
-        model: of transformers.
-        count: tokens that the tree follows in the pass.
-        tree: what is run after them.
-        past: tokens in the cache.
+        model: a model of transformers.
+        count: number of tokens before the tree in the pass.
+        tree: the tree after the tokens.
+        past: number of tokens in the cache.
 
     Returns:
-        ``position_ids`` ``[1, rows]`` and ``attention_mask`` ``[1, 1, rows, past + rows]``, in the form in which the
-        model's attention takes it: booleans for the fused one, numbers that are added to scores for the plain one.
+        ``position_ids`` ``[1, rows]`` and ``attention_mask`` ``[1, 1, rows, past + rows]`` in the form of the model's
+        attention: booleans for the fused attention, numbers added to the scores for the eager attention.
     """
     device = model.get_input_embeddings().weight.device
     size = len(tree.token_ids)
@@ -70,9 +70,9 @@ def tree_inputs(model: Any, count: int, tree: TokenTree, *, past: int) -> dict[s
 
 
 def keep_entries(cache: DynamicCache, length: int, entries: Sequence[int]) -> None:
-    """Keep ``length`` tokens of a plain cache, and of those after them the given ones, counted from there.
+    """Keep the first ``length`` tokens of a plain cache, and the given entries, counted from ``length``.
 
-    O(1), or O(tokens) where they are not the first.
+    O(1) if the entries are the first ones, else O(tokens).
     """
     end = length + len(entries)
     in_place = all(at == entry for at, entry in enumerate(entries))
@@ -80,16 +80,16 @@ def keep_entries(cache: DynamicCache, length: int, entries: Sequence[int]) -> No
         if not isinstance(layer, DynamicLayer) or layer.keys is None or layer.values is None:
             continue
         keys, values = layer.keys[..., :end, :], layer.values[..., :end, :]
-        if not in_place:  # anew: tensors of a cache are never written to, forks may share them
+        if not in_place:  # new tensors: forks may share those of the cache
             rows = torch.tensor([*range(length), *(length + entry for entry in entries)], device=keys.device)
             keys, values = layer.keys.index_select(-2, rows), layer.values.index_select(-2, rows)
         layer.keys, layer.values = keys, values
 
 
 def own_entries(cache: DynamicCache) -> None:
-    """Copy the keys and values of a cache, which a compiled model may have left where its next pass writes; O(tokens).
+    """Copy the keys and values of a cache, because the next pass of a compiled model may overwrite them; O(tokens).
 
-    CUDA graphs do that (``mode="reduce-overhead"``).
+    CUDA graphs do so (``mode="reduce-overhead"``).
     """
     for layer in cache.layers:
         if isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None:
@@ -97,29 +97,28 @@ def own_entries(cache: DynamicCache) -> None:
 
 
 def takes_trees(model: TransformersModel) -> bool:
-    """Whether a model's answers for a tree are those for its paths; three short passes where that is not plain.
+    """Return whether a model's logits for a tree equal those for its paths; takes up to three short passes.
 
-    It takes an attention that uses a mask of any form, and a cache that can keep any entries: no fused kernels
-    for causal attention only, no recurrent states, no windows that are shorter than the context, no biases that are
-    made from the order of the tokens.  What an architecture makes of mask and positions is nowhere declared, so those
-    that may be fit are tried out.
+    This needs attention with arbitrary masks and a cache that can keep any entries: no kernels for causal attention
+    only, no recurrent states, no windows shorter than the context, no biases from the order of the tokens.  Models do
+    not declare how they use masks and positions, so a trial decides.
     """
     network = model.model
     if not (
         "position_ids" in inspect.signature(written(network).forward).parameters
-        and getattr(network, "_supports_attention_backend", False)  # its attention is given the mask as it is
+        and getattr(network, "_supports_attention_backend", False)  # its attention uses the mask unchanged
         and _attention(network) in ("eager", "sdpa")
         and _sees_all(network.config, model.max_context)
     ):
         return False
     try:
         return _passes_trial(model)
-    except Exception:  # whatever a foreign architecture raises: its trees are not run
+    except Exception:  # an unknown architecture may raise anything; then trees are not run
         return False
 
 
 def written(model: Any) -> Any:
-    """The model as it was written, where ``torch.compile`` has wrapped it: with its own name and signature."""
+    """Return the original model if ``torch.compile`` has wrapped it: it has the name and the signature."""
     return getattr(model, "_orig_mod", model)
 
 
@@ -129,7 +128,7 @@ def _attention(model: Any) -> str | None:
 
 
 def _sees_all(config: Any, max_context: int | None) -> bool:
-    """Whether each token sees all before it, in all layers, in every sequence that fits the context."""
+    """Return whether each token attends to all earlier tokens, in all layers, for every length up to the context."""
     return all(
         type(layer) is DynamicLayer
         or (
@@ -140,7 +139,7 @@ def _sees_all(config: Any, max_context: int | None) -> bool:
 
 
 def _passes_trial(model: TransformersModel) -> bool:
-    """Whether the logits after two leaves of a tree, of different depths, are those of the sequences."""
+    """Return whether the logits after two leaves of a tree, of different depths, equal those of the sequences."""
     trunk, tree = list(_TRUNK), _TRIAL
     size = len(tree.token_ids)
     rows = model.run(trunk, model.empty_cache(), positions=size, tree=tree).float()
@@ -158,14 +157,13 @@ class TransformersModel:
     """A loaded model and its tokenizer.
 
     Args:
-        model: a causal language model of transformers, or what ``torch.compile`` made of one; it is put into evaluation
-            mode.
-        tokenizer: the tokenizer that belongs to it.
-        name: what messages call the model; by default what the model itself was loaded by.
-        resident: whether logits stay on the model's device, where tokens are chosen; None where that is a GPU.
+        model: a causal language model of transformers, or the result of ``torch.compile``; set to evaluation mode.
+        tokenizer: the tokenizer of the model.
+        name: the model's name in messages; by default the name that it was loaded by.
+        resident: whether logits stay on the model's device and tokens are sampled there; None: only on a GPU.
 
     Raises:
-        ModelError: the model keeps no key-value cache, or neither it nor its tokenizer names an end token.
+        ModelError: the model keeps no key-value cache, or neither it nor its tokenizer names an EOS.
         VocabularyError: the bytes of the tokenizer's tokens are not well defined.
     """
 
@@ -198,27 +196,27 @@ class TransformersModel:
         return int(width)
 
     def _end_ids(self) -> list[int]:
-        """Collect the end tokens that generation settings, configuration and tokenizer name, in order."""
+        """Return the EOS ids that generation settings, configuration and tokenizer name, in order."""
         sources = (getattr(self.model, "generation_config", None), self.model.config, self.tokenizer)
         ids: dict[int, None] = {}
         for source in sources:
             named = getattr(source, "eos_token_id", None)
             ids.update(dict.fromkeys(named if isinstance(named, list | tuple) else [] if named is None else [named]))
-        known = [token for token in ids if 0 <= token < self._head_width()]
-        if not known:
+        eos = [token for token in ids if 0 <= token < self._head_width()]
+        if not eos:
             raise ModelError(
                 f"model {self.name!r}",
-                "neither it nor its tokenizer says which token ends a text",
+                "neither the model nor its tokenizer names an EOS",
                 remedy="set tokenizer.eos_token or model.generation_config.eos_token_id and pass both",
             )
-        return known
+        return eos
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
         """See ``LanguageModel.encode_prompt``."""
         return chat_prompt(self.tokenizer, prompt, chat=chat, name=self.name) or [self._first_id()]
 
     def _first_id(self) -> int:
-        """Return what stands before an empty prompt: the prefix-of-text token, else an end token."""
+        """Return the token that replaces an empty prompt: BOS, else EOS."""
         bos = getattr(self.tokenizer, "bos_token_id", None)
         return self.vocabulary.eos[0] if bos is None else int(bos)
 
@@ -227,31 +225,31 @@ class TransformersModel:
         return TransformersSession(self)
 
     def empty_cache(self) -> DynamicCache:
-        """Return a cache that can be cut where the model allows one.
+        """Return a cache that can be truncated, if the model allows one.
 
-        Attention over a sliding window works as well on a cache that keeps everything (the mask hides the
-        rest), which costs memory and lets ``truncate`` go back at no cost.
+        Sliding-window attention also works on a cache that keeps all tokens (the mask hides the others).  This costs
+        memory and makes ``truncate`` free.
         """
         return DynamicCache() if self._keeps_all else DynamicCache(config=self.model.config)
 
     @cached_property
     def takes_trees(self) -> bool:
-        """See ``structgen.models.transformers.model.takes_trees``; tried out where it is asked for first."""
+        """See ``structgen.models.transformers.model.takes_trees``; the first access runs the trial."""
         return takes_trees(self)
 
     def run(
         self, token_ids: list[int], cache: DynamicCache, *, positions: int, tree: TokenTree | None = None
     ) -> torch.Tensor:
-        """Run one forward pass after ``cache``, which grows.
+        """Run one forward pass that extends ``cache``.
 
         Args:
-            token_ids: what is run, before the tokens of the tree.
-            cache: the keys and values of the tokens before them.
-            positions: after how many tokens at the end logits are wanted, those of the tree included.
-            tree: what is run after the tokens; None for nothing.
+            token_ids: the tokens to run, before those of the tree.
+            cache: the keys and values of the earlier tokens.
+            positions: number of last positions to return logits for, those of the tree included.
+            tree: the tree after the tokens, or None.
 
         Returns:
-            Logits ``[positions, size]`` as the model made them, which no later pass writes to.
+            Logits ``[positions, size]`` in the model's dtype; no later pass writes to them.
         """
         extra: dict[str, Any] = {"logits_to_keep": positions} if self._can_skip_logits else {}
         if tree is not None:
@@ -267,7 +265,7 @@ class TransformersModel:
                 return_dict=True,
                 **extra,
             )
-            # A copy, for a part would keep all of them in memory, and a compiled model may use that memory again.
+            # A copy: a view would keep all logits in memory, and a compiled model may reuse that memory.
             logits: torch.Tensor = output.logits[0, -positions:].clone()
             if self._is_compiled:
                 own_entries(cache)
@@ -280,11 +278,11 @@ class TransformersModel:
 class TransformersSession:
     """One sequence of a ``TransformersModel``.
 
-    The session keeps the token ids beside the cache, so that it can always start over: where a cache cannot
-    be cut (recurrent states), ``truncate`` drops it, and the next forward pass runs over the whole sequence.
+    The session keeps the token ids beside the cache.  If a cache cannot be truncated (recurrent states), ``truncate``
+    drops it, and the next forward pass runs over the whole sequence.
 
-    Invariant: the cache holds exactly the first ``_cached`` of ``_tokens``, and after them, where there is a tree, all
-        of its tokens.
+    Invariant: the cache holds exactly the first ``_cached`` of ``_tokens``, then all tokens of the tree, if there is
+        one.
     """
 
     def __init__(self, model: TransformersModel) -> None:
@@ -297,12 +295,12 @@ class TransformersSession:
 
     @property
     def cuts_freely(self) -> bool:
-        """Whether ``truncate`` costs nothing; else the whole sequence is run again after it."""
+        """Whether ``truncate`` costs nothing; else the next pass runs the whole sequence again."""
         return _is_plain(self._cache)
 
     @property
     def can_branch(self) -> bool:
-        """Whether the model's architecture allows it; the first session of a model that is asked tries it out."""
+        """Whether the model's architecture supports trees; the first access of a model runs a trial."""
         return self._model.takes_trees
 
     @property
@@ -335,12 +333,12 @@ class TransformersSession:
         return TorchLogits(self._model.residence, self._run(token_ids, all_positions=all_positions, tree=tree))
 
     def keep(self, nodes: Sequence[int], /) -> None:
-        """See ``TreeSession.keep``; O(length) where the nodes are not the first of the tree, else O(1)."""
+        """See ``TreeSession.keep``; O(1) if the nodes are the first of the tree, else O(length)."""
         check_kept(nodes, tree=self._tree, name=self._model.name)
         self._end_tree(nodes)
 
     def _end_tree(self, nodes: Sequence[int] = ()) -> None:
-        """Take over these tokens of a tree, and leave nothing else of it in the cache."""
+        """Append these nodes of the tree to the sequence and drop the others from the cache."""
         if self._tree is not None:
             try:
                 keep_entries(self._cache, self._cached, nodes)
@@ -374,9 +372,9 @@ class TransformersSession:
         try:
             logits = model.run(fresh, self._cache, positions=positions, tree=tree)
         except BaseException as error:
-            # Some layers of the cache have grown and others have not; Ctrl-C lands here too.
+            # Some layers of the cache may have grown and others not, also after Ctrl-C.
             self._drop_cache()
-            if isinstance(error, RuntimeError | MemoryError):  # torch reports memory that cannot be had as RuntimeError
+            if isinstance(error, RuntimeError | MemoryError):  # torch reports exhausted memory as RuntimeError
                 raise GenerationError(
                     f"model {model.name!r}",
                     "the forward pass failed",
@@ -391,14 +389,14 @@ class TransformersSession:
         return logits
 
     def truncate(self, length: int, /) -> None:
-        """See ``Session.truncate``; O(1), or a pass over all tokens later where the cache cannot be cut."""
+        """See ``Session.truncate``; O(1) if the cache can be truncated, else the next pass runs all tokens."""
         check_truncation(length, held=self.length, name=self._model.name)
         self._end_tree()
         del self._tokens[length:]
         if length >= self._cached:
             return
         if length > 0 and _is_plain(self._cache):
-            self._cache.crop(length - self._cached)  # negative: so many to remove
+            self._cache.crop(length - self._cached)  # negative: how many to remove
             self._cached = length
         else:
             self._drop_cache()
@@ -406,15 +404,15 @@ class TransformersSession:
     def fork(self) -> TransformersSession:
         """See ``Session.fork``; a plain cache shares its tensors, which are replaced and never written to."""
         self._end_tree()
-        reference = TransformersSession(self._model)
-        reference._tokens = list(self._tokens)
-        reference._cached = self._cached
+        fork = TransformersSession(self._model)
+        fork._tokens = list(self._tokens)
+        fork._cached = self._cached
         if _is_plain(self._cache):
-            reference._cache = copy.copy(self._cache)
-            reference._cache.layers = [copy.copy(layer) for layer in self._cache.layers]
+            fork._cache = copy.copy(self._cache)
+            fork._cache.layers = [copy.copy(layer) for layer in self._cache.layers]
         else:
-            reference._cache = copy.deepcopy(self._cache)
-        return reference
+            fork._cache = copy.deepcopy(self._cache)
+        return fork
 
     def close(self) -> None:
         """See ``Session.close``."""
@@ -428,7 +426,7 @@ class TransformersSession:
 
 
 def _can_keep_all(config: Any) -> bool:
-    """Whether all layers attend to what lies before them, in full or through a sliding window."""
+    """Return whether all layers use full or sliding-window attention."""
     text_config = config.get_text_config(decoder=True)
     if "chunked_attention" in (getattr(text_config, "layer_types", None) or ()):
         return False
@@ -437,5 +435,5 @@ def _can_keep_all(config: Any) -> bool:
 
 
 def _is_plain(cache: DynamicCache) -> bool:
-    """Whether every layer keeps all keys and values, so that cutting the last ones off goes back."""
+    """Return whether every layer keeps all keys and values, so that the cache can be truncated."""
     return all(type(layer) is DynamicLayer for layer in cache.layers)

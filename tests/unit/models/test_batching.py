@@ -211,7 +211,7 @@ def test_trees_of_models_that_know_none_are_refused() -> None:
         assert batch.start().extend([3]).shape == (VOCABULARY.size,)
         with batch.worker():
             for refused in (lambda: session.extend_tree([1], TokenTree([1], [-1])), lambda: session.keep([])):
-                with pytest.raises(GenerationError, match="its sessions do not look at trees"):
+                with pytest.raises(GenerationError, match="its sessions do not run trees"):
                     refused()
         assert session.length == 0
     with Batch(HashModel(VOCABULARY)) as other:
@@ -228,7 +228,7 @@ def test_a_model_that_packs_sequences_need_not_know_trees() -> None:
     tree = TokenTree([1], [-1])
     with Batch(Packing(VOCABULARY, lambda text: {b"ab": 0.5})) as batch:
         found = run_together(batch, [lambda: batch.start().extend_tree([1], tree) for _ in range(3)])
-    assert all("its sessions do not look at trees" in str(error) for error in found)
+    assert all("its sessions do not run trees" in str(error) for error in found)
 
 
 def test_what_runs_together_does_not_depend_on_the_threads() -> None:

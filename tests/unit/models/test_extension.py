@@ -43,7 +43,7 @@ def test_bad_extensions_are_refused(ids: list[int], problem: str) -> None:
     [
         (TokenTree([], []), "a tree needs tokens, and a parent for each: found 0 tokens and 0 parents"),
         (TokenTree([1], []), "found 1 tokens and 0 parents"),
-        (TokenTree([1, 2], [-1, 1]), "a parent stands before its child: token 1 has the parent 1"),
+        (TokenTree([1, 2], [-1, 1]), "a parent must precede its child: token 1 has the parent 1"),
         (TokenTree([1, 2], [-1, -2]), "token 1 has the parent -2"),
         (TokenTree([1, 10], [-1, 0]), "no token has the id 10"),
         (TokenTree([1, 2], [-1, 0]), "1 tokens longer than the context"),
@@ -77,7 +77,7 @@ def test_an_extension_says_what_is_done() -> None:
     other = FunctionModel(Vocabulary([b"", b"a"], eos=[0]), lambda text: {}).start()
     assert can_branch(session)
     assert not can_branch(other)
-    with pytest.raises(GenerationError, match="its sessions do not look at trees"):
+    with pytest.raises(GenerationError, match="its sessions do not run trees"):
         extend(Extension(other, [1], False, tree), name="m")
     assert other.length == 0
 

@@ -87,7 +87,7 @@ def test_a_pass_that_is_not_possible_extends_nothing() -> None:
     first, second, stranger = model.start(), model.start(), HashModel(VOCABULARY).start()
     for bad, message in (
         (Extension(second, [1] * 5, False), "1 tokens longer"),
-        (Extension(stranger, [1], True), "own"),
+        (Extension(stranger, [1], True), "another model"),
     ):
         with pytest.raises(GenerationError, match=message):
             model.extend_many([Extension(first, [1], False), bad])
@@ -152,7 +152,7 @@ def test_overflow_says_by_how_much() -> None:
     session.extend([1, 2, 3])
     with pytest.raises(GenerationError, match="3 tokens longer than the context") as caught:
         session.extend([1, 2, 3, 4])
-    assert "3 tokens and 4 more make 7, the context holds 4" in caught.value.evidence
+    assert "3 tokens and 4 more make 7; the context holds 4" in caught.value.evidence
     assert (session.length, session.forwards) == (3, 1)
     session.close()
     assert session.length == 0

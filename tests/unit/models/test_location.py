@@ -50,18 +50,18 @@ def test_other_names_are_ids_of_the_hub(source: str) -> None:
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("two", "it holds 2 models"),
-        ("none", "it holds no model"),
-        ("text.gguf", "it is no GGUF file"),
+        ("two", "contains 2 models"),
+        ("none", "contains no model"),
+        ("text.gguf", "not a GGUF file"),
         ("absent.gguf", "no such file or folder"),
         ("./absent", "no such file or folder"),
         ("/absent/model", "no such file or folder"),
         ("a/b/c", "no such file or folder"),
         ("", "no such file or folder"),
         (Path("gpt2"), "no such file or folder"),
-        ("nul\0byte", "no such file or folder|it is no path"),
-        ("x" * 5000, "it is no path"),
-        ("~nobody-of-this-name/x", "no such file or folder|it is no path"),
+        ("nul\0byte", "no such file or folder|not a valid path"),
+        ("x" * 5000, "not a valid path"),
+        ("~nobody-of-this-name/x", "no such file or folder|not a valid path"),
     ],
 )
 @pytest.mark.usefixtures("models")

@@ -245,9 +245,9 @@ def test_what_cannot_be_asked_about_is_refused(code: Any, tokenizer: Any, monkey
     _, model = pair(code, tokenizer, "TinyFastLLaDA")
     denoiser = model.start([7])
     for asked in (np.ones(SLOTS, dtype=np.bool_), np.ones((2, SLOTS), dtype=np.int64)):
-        with pytest.raises(GenerationError, match="are bool, of the shape of what is asked"):
+        with pytest.raises(GenerationError, match="must be bool, in the shape of the canvases"):
             denoiser.denoise_resident(CANVASES, asked)
-    with pytest.raises(GenerationError, match="are bool, of the shape of what is asked"):
+    with pytest.raises(GenerationError, match="must be bool, in the shape of the canvases"):
         denoiser.denoise_live_resident(CANVASES[0], some(), some()[:3])
 
     def fail(*_: Any) -> None:

@@ -104,8 +104,8 @@ def test_too_little_space_is_said_before_any_work(tmp_path: Path) -> None:
     [
         (errno.ENOSPC, "the disk is full"),
         (errno.EDQUOT, "the disk is full"),
-        (errno.EROFS, "the model cannot be kept there"),
-        (errno.EACCES, "the model cannot be kept there"),
+        (errno.EROFS, "the model cannot be stored there"),
+        (errno.EACCES, "the model cannot be stored there"),
     ],
 )
 def test_errors_of_writing_are_explained(tmp_path: Path, number: int, problem: str) -> None:
@@ -123,7 +123,7 @@ def test_errors_of_writing_are_explained(tmp_path: Path, number: int, problem: s
 def test_a_cache_that_is_no_folder_is_explained(tmp_path: Path) -> None:
     """A file in the place of the cache is an error of the user's settings, not a traceback."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ModelError, match="cannot be kept there"):
+    with pytest.raises(ModelError, match="cannot be stored there"):
         store.install(tmp_path / "file" / "m", build_two_files, needed_bytes=1, progress=silent)
 
 

@@ -115,7 +115,7 @@ def test_architectures_that_run_chains(tokenizer: Any, kind: str) -> None:
     session: Any = model.start()
     session.extend(IDS[:3])
     assert not session.can_branch
-    with pytest.raises(GenerationError, match="its sessions do not look at trees"):
+    with pytest.raises(GenerationError, match="its sessions do not run trees"):
         session.extend_tree([1], TREE)
     with pytest.raises(GenerationError, match="there is no tree"):
         session.keep([])

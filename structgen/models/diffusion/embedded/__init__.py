@@ -1,4 +1,4 @@
-"""A small masked diffusion model that comes with the package."""
+"""A small masked diffusion model in the package."""
 
 from __future__ import annotations
 

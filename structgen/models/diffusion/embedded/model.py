@@ -1,6 +1,6 @@
-"""``EmbeddedDiffusion``: a small masked diffusion model whose weights come with the package, and its tokenizer.
+"""``EmbeddedDiffusion``: a small masked diffusion model with weights in the package, and its tokenizer.
 
-The tokenizer spells words alike in a text and in JSON.
+The tokenizer encodes words in a text and in JSON by the same tokens.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _WORDS_KEPT = 1 << 14
 
 @final
 class Tokenizer:
-    """Encodes and decodes; made of the pieces in a file.
+    """A tokenizer of the pieces in a file.
 
-    Ids are: the special tokens, the 256 bytes, the pairs of digits, and then punctuation, whole words and merges as
-    the file lists them.
+    Ids are the special tokens, the 256 bytes, the pairs of digits, then punctuation, whole words and merges in the
+    order of the file.
 
     Args:
         punctuation: pieces of punctuation of more than one byte.
         words: words that are one token.
-        merges: for all other words, which two neighbours become one, best first (Sennrich 2016, byte pairs).
+        merges: byte-pair merges for all other words, best first (Sennrich 2016).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Tokenizer:
         tokens += [piece.encode() for piece in (*self.punctuation, *self.words)]
         self._ids = {token: id_ for id_, token in enumerate(tokens) if token}
         for left, right in self.merges:
-            if left + right not in self._ids:  # two merges may make the same piece, and a merge a whole word
+            if left + right not in self._ids:  # two merges, or a merge and a word, may give the same piece
                 self._ids[left + right] = len(tokens)
                 tokens.append(left + right)
         self.tokens: tuple[bytes, ...] = tuple(tokens)
@@ -86,7 +86,7 @@ class Tokenizer:
         """Read a file that ``save`` wrote.
 
         Raises:
-            ModelError: it is missing or malformed.
+            ModelError: the file is missing or malformed.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -108,10 +108,10 @@ class Tokenizer:
         path.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text; every text has some, for all bytes are tokens.
+        """Return the tokens of a text; all bytes are tokens.
 
         Raises:
-            ModelError: the text holds a lone surrogate, which has no bytes.
+            ModelError: the text has a lone surrogate, which has no bytes.
         """
         try:
             text.encode()
@@ -134,11 +134,11 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of the tokens; special ones have none."""
+        """Return the bytes of the tokens; special tokens have none."""
         return b"".join(self.tokens[token] for token in ids)
 
     def vocabulary(self, size: int) -> Vocabulary:
-        """Return the tokens as decoders see them."""
+        """Return the vocabulary for decoders."""
         return Vocabulary(
             self.tokens,
             eos=(EOS,),
@@ -174,7 +174,7 @@ class Tokenizer:
 
 
 _FOLDER = Path(__file__).parent
-_MAX_CONTEXT = 256  # positions are relative, so this is no bound of the network; training saw 55 tokens and 64 slots
+_MAX_CONTEXT = 256  # positions are relative: not a limit of the network; training had 55 tokens and 64 slots
 
 
 def load_embedded_diffusion(
@@ -184,7 +184,7 @@ def load_embedded_diffusion(
 
     Args:
         device: ``"auto"`` (a GPU if there is one), or a device of torch such as ``"cpu"`` or ``"cuda:1"``.
-        folder: holds other weights of ``training/embedded_diffusion/train.py``; None for those of the package.
+        folder: a folder with other weights of ``training/embedded_diffusion/train.py``; None for those of the package.
         resident: see ``EmbeddedDiffusion``.
 
     Raises:
@@ -201,10 +201,10 @@ class EmbeddedDiffusion:
     A prompt is a text such as ``"pet: Rex the dog, 4 years, has its shots"``: the name of a task, and facts.
 
     Args:
-        folder: holds ``weights.safetensors``.
-        device: where to run it.
-        name: what messages call it.
-        resident: whether logits stay on the device, where they are asked; None where that is a GPU.
+        folder: contains ``weights.safetensors``.
+        device: the device of the model.
+        name: the model's name in messages.
+        resident: whether logits stay on the device and are queried there; None: only on a GPU.
 
     Raises:
         ModelError: a file is missing or damaged.
@@ -227,17 +227,17 @@ class EmbeddedDiffusion:
 
     @property
     def limits(self) -> CanvasLimits:
-        """What it can take."""
+        """The limits of the model's input."""
         return CanvasLimits(self.name, self.vocabulary.size, self.max_context)
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
-        """Return the tokens of a text, or of the contents of messages one to a line, in the frame that training had.
+        """Return the tokens of a text, or of messages, one per line, in the prompt format of the training data.
 
-        With ``chat=False`` a text has no frame.  Special tokens that are spelled out are text like any other; so are
-        characters that training never showed, as their bytes.
+        ``chat=False`` encodes the text without that format.  Special tokens that are spelled out are ordinary text, and
+        unknown characters are encoded as bytes.
 
         Raises:
-            ModelError: messages are malformed, or a text holds a lone surrogate.
+            ModelError: messages are malformed, or a text has a lone surrogate.
         """
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt)
@@ -246,7 +246,7 @@ class EmbeddedDiffusion:
         return [TEXT, *self.tokenizer.encode(text), JSON]
 
     def start(self, prompt_ids: Sequence[int], /) -> EmbeddedDenoiser:
-        """Return a denoiser of canvases that follow a prompt; reading the prompt is no forward pass of a canvas."""
+        """Return a denoiser of canvases that follow a prompt; reading the prompt counts as no forward pass."""
         return EmbeddedDenoiser(self, self.limits.check_prompt(prompt_ids))
 
     def __repr__(self) -> str:
@@ -257,7 +257,7 @@ class EmbeddedDiffusion:
 class EmbeddedDenoiser:
     """An ``EmbeddedDiffusion`` that has read one prompt.
 
-    Tokens of a prompt do not see the canvas, so what the prompt has become is exact for every canvas.
+    Prompt tokens do not attend to the canvas, so the cached prompt is exact for every canvas.
     """
 
     def __init__(self, model: EmbeddedDiffusion, prompt_ids: list[int]) -> None:
@@ -274,7 +274,7 @@ class EmbeddedDenoiser:
         self._logits = LiveLogits(model.residence)
 
     def denoise(self, canvases: Canvases, /, *, start: int = 0, stop: int | None = None) -> Logits:
-        """See ``Denoiser.denoise``; the logits are logarithms of probabilities."""
+        """See ``Denoiser.denoise``; the logits are log-probabilities."""
         import torch
 
         limits = self.model.limits
@@ -290,24 +290,24 @@ class EmbeddedDenoiser:
         """See ``ResidentDenoiser.is_resident``."""
         return self.model.residence is not None
 
-    def denoise_resident(self, canvases: Canvases, asked: NDArray[np.bool_], /) -> list[SlotLogits]:
+    def denoise_resident(self, canvases: Canvases, queried: NDArray[np.bool_], /) -> list[SlotLogits]:
         """See ``ResidentDenoiser.denoise_resident``.
 
-        Only the distributions of slots that are asked about are computed.
+        Only the distributions of queried slots are computed.
         """
         import torch
 
         from structgen.models.diffusion.torch_slot_logits import CanvasResidence, picked, slot_logits
 
         residence = self.model.residence or CanvasResidence()
-        mask = self.model.limits.check_asked(canvases, asked)
+        mask = self.model.limits.check_queried(canvases, queried)
         with torch.inference_mode():
             stream = picked(residence, self._stream(canvases), mask)
             rows = self.model.network.log_distribution(stream[None], self._prompt)[0]
         return list(slot_logits(residence, rows, mask))
 
     def _stream(self, canvases: Canvases) -> torch.Tensor:
-        """Run the network; return what it made of each slot, before the distribution."""
+        """Run the network; return the final state of each slot."""
         import torch
 
         checked = self.model.limits.check_canvases(canvases, prompt_tokens=len(self.prompt_ids))
@@ -319,21 +319,21 @@ class EmbeddedDenoiser:
     def denoise_live(self, canvas: NDArray[np.int32], live: NDArray[np.bool_], /) -> Logits:
         """See ``CachingDenoiser.denoise_live``.
 
-        A slot takes in the embeddings of its neighbours as they stand in ``canvas``, also of those that are left out.
+        A slot's input includes the embeddings of its neighbours in ``canvas``, also of skipped ones.
         """
         self._run_live(canvas, live)
         return self._logits.host()
 
     def denoise_live_resident(
-        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], asked: NDArray[np.bool_], /
+        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], queried: NDArray[np.bool_], /
     ) -> SlotLogits:
         """See ``ResidentCachingDenoiser.denoise_live_resident``, and ``denoise_live``."""
-        mask = self.model.limits.check_asked(canvas, asked)
+        mask = self.model.limits.check_queried(canvas, queried)
         self._run_live(canvas, live)
         return self._logits.resident(mask)
 
     def _run_live(self, canvas: NDArray[np.int32], live: NDArray[np.bool_]) -> None:
-        """Run the live slots; afterwards the logits of all slots are there."""
+        """Run the live slots; afterwards the logits of all slots are available."""
         import torch
 
         row, mask = self.model.limits.check_live(canvas, live, prompt_tokens=len(self.prompt_ids))

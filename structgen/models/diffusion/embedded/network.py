@@ -1,11 +1,10 @@
 """The network of the embedded diffusion model in plain torch, and its weights.
 
-Float16 in safetensors, sizes in the metadata.
+Float16 safetensors with sizes as metadata.
 
-A transformer without a causal mask. The tokens of a prompt see one another and run through all layers first; the
-slots of a canvas, in the same layers, see one another and what the prompt has become, which is computed once for all
-canvases. Besides its own distribution over tokens a slot has one over the tokens of the prompt (a pointer network,
-Vinyals 2015; mixed as See 2017 does), for most of a document is copied.
+A transformer without a causal mask.  Prompt tokens attend to one another and run through all layers once for all
+canvases; slots attend to one another and to the prompt.  Besides its own distribution over tokens, a slot has one over
+the tokens of the prompt (a pointer network, Vinyals 2015; mixed as in See 2017), because most of a document is copied.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = ["WEIGHTS", "DiffusionNetwork", "LiveState", "NetworkShape", "PromptSt
 
 _ROTARY_BASE = 1000.0
 _EPSILON = 1e-6
-_FLOOR = 1e-9  # below the share of any token: a sum of the prompt's attention is 0 for a token that is not in it
+_FLOOR = 1e-9  # below any token's probability: the pointer's probability is 0 for tokens that are not in the prompt
 
 
 @final
@@ -38,12 +37,12 @@ class NetworkShape:
     """The sizes of a network.
 
     Attributes:
-        vocabulary: tokens.
-        width: of the residual stream.
-        layers: of the transformer.
-        heads: of each layer.
+        vocabulary: number of tokens.
+        width: width of the residual stream.
+        layers: number of layers.
+        heads: heads of each layer.
         hidden: width of each feed-forward part.
-        reach: how many neighbours on either side a token's embedding takes in.
+        reach: number of neighbours on either side in a token's embedding.
         pointer: width of the pointer's queries and keys.
     """
 
@@ -61,14 +60,14 @@ class NetworkShape:
 
 
 class PromptState(NamedTuple):
-    """What a network made of prompts of one length.
+    """The state of prompts of one length after a pass.
 
     Attributes:
         ids: ``[prompts, tokens]``.
         keys: for each layer ``[prompts, heads, tokens, width of a head]``.
-        values: likewise.
+        values: as ``keys``.
         pointers: keys of the pointer, ``[prompts, tokens, pointer]``.
-        summary: features of the tokens of the prompt, wherever they are, ``[prompts, 1, pointer]``.
+        summary: features of the set of prompt tokens, ``[prompts, 1, pointer]``.
     """
 
     ids: Tensor
@@ -88,7 +87,7 @@ class PromptState(NamedTuple):
         )
 
     def expanded(self, count: int) -> PromptState:
-        """Return the state of one prompt, as it is for ``count`` canvases; nothing is copied."""
+        """Return the state of one prompt for ``count`` canvases; nothing is copied."""
         return PromptState(
             self.ids.expand(count, -1),
             tuple(each.expand(count, -1, -1, -1) for each in self.keys),
@@ -99,11 +98,11 @@ class PromptState(NamedTuple):
 
 
 class LiveState(NamedTuple):
-    """Keys and values of the slots of one canvas, of the last pass in which each of them was live.
+    """Keys and values of the slots of one canvas, each of the last pass in which the slot was live.
 
     Attributes:
         keys: for each layer ``[1, heads, slots, width of a head]``.
-        values: likewise.
+        values: as ``keys``.
     """
 
     keys: tuple[Tensor, ...]
@@ -111,7 +110,7 @@ class LiveState(NamedTuple):
 
 
 class _Layer(nn.Module):
-    """Attention and a feed-forward part, each with its norm in front."""
+    """Attention and a feed-forward part, each after its norm."""
 
     def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
@@ -138,23 +137,23 @@ class _Layer(nn.Module):
         return query * self.sharpness, key, value
 
     def project_prompt(self, stream: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the keys and values that slots see of a prompt that has been read, as ``project`` does."""
+        """Return the keys and values of a prompt for the slots, as ``project`` does."""
         n, tokens, width = stream.shape
         mixed = functional.linear(_norm(stream, self.prompt_norm), self.prompt_kv)
         key, value = mixed.view(n, tokens, 2, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         return _turned(functional.rms_norm(key, key.shape[-1:], eps=_EPSILON), turns), value
 
     def attend(self, stream: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return the stream with what its queries find, and what the feed-forward part makes of it."""
-        found = functional.scaled_dot_product_attention(query, key, value)
-        stream = stream + functional.linear(found.transpose(1, 2).reshape(stream.shape), self.out)
+        """Return the stream after attention and the feed-forward part."""
+        attended = functional.scaled_dot_product_attention(query, key, value)
+        stream = stream + functional.linear(attended.transpose(1, 2).reshape(stream.shape), self.out)
         hidden = functional.linear(_norm(stream, self.feed_norm), self.up)
         return stream + functional.linear(functional.relu(hidden).square(), self.down)
 
 
 @final
 class DiffusionNetwork(nn.Module):
-    """Answers with the logarithms of a distribution over tokens for every slot."""
+    """Returns a log distribution over tokens for every slot."""
 
     def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
@@ -177,7 +176,7 @@ class DiffusionNetwork(nn.Module):
         self.pointer_gate = nn.Parameter(torch.zeros(1, width))
 
     def embed(self, ids: Tensor, side: int) -> Tensor:
-        """Return ``[n, tokens, width]``: each token with its neighbours on both sides."""
+        """Return the embeddings of tokens with their neighbours on both sides, ``[n, tokens, width]``."""
         looked = functional.embedding(ids, self.embedding)
         reach, tokens = self.shape.reach, ids.shape[1]
         padded = functional.pad(looked, (0, 0, reach, reach))
@@ -187,7 +186,7 @@ class DiffusionNetwork(nn.Module):
         return mixed
 
     def read(self, ids: Tensor) -> PromptState:
-        """Read prompts of one length, int64 ``[prompts, tokens]``, perhaps of no tokens."""
+        """Read prompts of one length, int64 ``[prompts, tokens]``, possibly of no tokens."""
         stream = self.embed(ids, 0)
         turns = self.turns(-ids.shape[1], 0)
         for layer in self.layers:
@@ -198,7 +197,7 @@ class DiffusionNetwork(nn.Module):
         return PromptState(ids, keys, values, pointers, summary)
 
     def run(self, canvases: Tensor, prompt: PromptState) -> Tensor:
-        """Return the normed stream of all slots of canvases, ``[n, slots, width]``; ``prompt`` holds ``n`` prompts."""
+        """Return the normed stream of all slots of canvases, ``[n, slots, width]``, for ``n`` prompts."""
         stream = self.embed(canvases, 1)
         turns = self.turns(0, canvases.shape[1])
         for layer, keys, values in zip(self.layers, prompt.keys, prompt.values, strict=True):
@@ -207,29 +206,29 @@ class DiffusionNetwork(nn.Module):
         return _norm(stream, self.final_norm)
 
     def new_live_state(self, slots: int) -> LiveState:
-        """Return room for the keys and values of a canvas."""
+        """Return an empty state for the keys and values of a canvas."""
         shape = self.shape
         size = (1, shape.heads, slots, shape.width // shape.heads)
         keys, values = (tuple(self.embedding.new_zeros(size) for _ in range(shape.layers)) for _ in range(2))
         return LiveState(keys, values)
 
     def run_live(self, canvas: Tensor, live: Tensor, *, prompt: PromptState, state: LiveState) -> Tensor:
-        """Run some slots of one canvas against the keys and values that ``state`` holds of the others.
+        """Run some slots of one canvas with the stored keys and values of the others.
 
         Args:
             canvas: ``[1, slots]``.
-            live: which slots run, ``[live]``; their keys and values are written to ``state``.
-            prompt: of one prompt.
-            state: every slot that is not live has been live before.
+            live: the slots to run, ``[live]``; their keys and values are written to ``state``.
+            prompt: the state of one prompt.
+            state: keys and values of the slots; every slot that is not live must have been live before.
 
         Returns:
             The normed stream of the live slots, ``[1, live, width]``.
         """
         stream = self.embed(canvas, 1)[:, live]
         cosine, sine = self.turns(0, canvas.shape[1])
-        for layer, *kept in zip(self.layers, prompt.keys, prompt.values, state.keys, state.values, strict=True):
+        for layer, *caches in zip(self.layers, prompt.keys, prompt.values, state.keys, state.values, strict=True):
             query, key, value = layer.project(stream, (cosine[live], sine[live]))
-            prompt_keys, prompt_values, keys, values = kept
+            prompt_keys, prompt_values, keys, values = caches
             keys[:, :, live], values[:, :, live] = key, value
             stream = layer.attend(
                 stream, query, torch.cat([prompt_keys, keys], 2), torch.cat([prompt_values, values], 2)
@@ -237,16 +236,15 @@ class DiffusionNetwork(nn.Module):
         return _norm(stream, self.final_norm)
 
     def own_logits(self, stream: Tensor, summary: Tensor) -> Tensor:
-        """Return the logits of what slots write themselves, given which tokens the prompt has and what they ask of it.
+        """Return the logits of the slots' own distributions, which also depend on the set of prompt tokens.
 
-        Attention finds what stands somewhere; this finds what is said anywhere (``"sold out"``), one feature of the
-        summary by another.
+        Attention finds tokens at a position; the summary finds tokens at any position (``"sold out"``).
         """
-        found = functional.linear(functional.linear(stream, self.asked) * summary, self.answer)
-        return functional.linear(stream + found, self.head, self.head_bias)
+        extra = functional.linear(functional.linear(stream, self.asked) * summary, self.answer)
+        return functional.linear(stream + extra, self.head, self.head_bias)
 
     def log_distribution(self, stream: Tensor, prompt: PromptState) -> Tensor:
-        """Return the logarithms of the distributions of slots, ``[n, slots, vocabulary]``."""
+        """Return the log distributions of slots, ``[n, slots, vocabulary]``."""
         own = functional.log_softmax(self.own_logits(stream, prompt.summary), -1)
         if not prompt.ids.shape[1]:
             return own
@@ -258,7 +256,7 @@ class DiffusionNetwork(nn.Module):
         )
 
     def point(self, stream: Tensor, prompt: PromptState) -> tuple[Tensor, Tensor]:
-        """Return each slot's distribution over the tokens of its prompt, and the logit of following it."""
+        """Return each slot's distribution over the tokens of its prompt, and the logit of using it."""
         query = functional.linear(stream, self.pointer_query)
         scores = query @ prompt.pointers.transpose(1, 2) * (4.0 / self.shape.pointer**0.5)
         return scores.softmax(-1), functional.linear(stream, self.pointer_gate)
@@ -286,16 +284,16 @@ WEIGHTS = "weights.safetensors"
 
 
 def save_network(folder: Path, shape: NetworkShape, weights: Mapping[str, Tensor]) -> None:
-    """Write weights in float16; readers see the old file or the new one, never half of one."""
+    """Write weights in float16, atomically."""
     half = {name: weight.detach().to("cpu", torch.float16).contiguous() for name, weight in weights.items()}
     new = folder / f"{WEIGHTS}.new"
     save_file(half, new, metadata={name: str(size) for name, size in shape.as_dict().items()})
-    new.chmod(0o644)  # the library makes it private; a package is for everybody
+    new.chmod(0o644)  # save_file makes it readable by its owner only
     new.replace(folder / WEIGHTS)
 
 
 def load_network(folder: Path, *, device: torch.device) -> DiffusionNetwork:
-    """Read a network that ``save_network`` wrote; it computes in float32.
+    """Read a network that ``save_network`` wrote, in float32.
 
     Raises:
         ModelError: the file is missing or damaged.
@@ -308,5 +306,5 @@ def load_network(folder: Path, *, device: torch.device) -> DiffusionNetwork:
         network = DiffusionNetwork(shape)
         network.load_state_dict(weights)
     except (OSError, SafetensorError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise ModelError(f"weights {path.name}", "they cannot be read", evidence=str(error)) from error
+        raise ModelError(f"weights {path.name}", "cannot be read", evidence=str(error)) from error
     return network.to(device).eval().requires_grad_(False)

@@ -227,7 +227,7 @@ def test_extend_many_is_what_each_session_says_alone(json_vocabulary: Vocabulary
     with pytest.raises(GenerationError, match="not its own"):
         contrastive.extend_many([Extension(contrastive.model.start(), [1], all_positions=False)])
     lengths_before = [session.length for session in sessions]
-    with pytest.raises(GenerationError, match="its sessions do not look at trees"):
+    with pytest.raises(GenerationError, match="its sessions do not run trees"):
         contrastive.extend_many([Extension(session, [4], False, TokenTree([1], [-1])) for session in sessions])
     assert [session.length for session in sessions] == lengths_before
 

@@ -171,7 +171,7 @@ def test_other_bad_arguments_are_refused() -> None:
     model = HashDiffusion(VOCABULARY, max_context=3)
     with pytest.raises(GenerationError, match="it has no token 99"):
         model.start([1, 99])
-    with pytest.raises(GenerationError, match="no integer"):
+    with pytest.raises(GenerationError, match="not an integer"):
         model.start([1.5])  # type: ignore[list-item]
     with pytest.raises(GenerationError, match="does not fit into its context"):
         model.start([1, 1, 1, 1])

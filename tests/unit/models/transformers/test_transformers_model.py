@@ -156,7 +156,7 @@ def test_end_tokens_come_from_all_that_name_them(tokenizer: Any) -> None:
     bare = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
     network = llama()
     network.generation_config.eos_token_id = network.config.eos_token_id = None
-    with pytest.raises(ModelError, match="which token ends a text"):
+    with pytest.raises(ModelError, match="names an EOS"):
         from_transformers(network, bare)
 
 
