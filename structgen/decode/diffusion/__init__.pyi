@@ -1,7 +1,6 @@
-"""Decoding with diffusion models: canvases are restricted to a language, completed, and committed slot by slot.
+"""Decoding with diffusion models: restrict a canvas to a language, take a completion, commit some of its slots.
 
-Needs numpy and nothing heavier. Names are imported when they are first used: autoregressive decoding does not pay for
-canvases.
+Needs only numpy. Names are imported on first use, so autoregressive decoding does not pay for canvases.
 """
 
 from structgen.decode.diffusion.canvas import canvas_language

@@ -1,6 +1,6 @@
-"""The canvas before it is filled and after, and the language that it must belong to.
+"""The first canvas, the finished canvas, and the canvas language of a constraint.
 
-A constraint with a finite automaton gives a regular language; another one gives a context-free language.
+A constraint with a finite automaton gives a regular language; any other gives a context-free language.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ __all__ = [
 
 
 def mask_of(model: DiffusionModel) -> int:
-    """Return the model's MASK.
+    """Return the id of the model's MASK token.
 
     Raises:
-        ModelError: it has none, or one that a slot may hold.
+        ModelError: the model has none, or its MASK is a token that a slot may hold.
     """
     mask_token: object = model.mask_token
     if not isinstance(mask_token, int) or isinstance(mask_token, bool):
         raise ModelError(
             f"model {model.name!r}",
-            "it has no MASK",
+            "it has no MASK token",
             evidence=f"its mask_token is {mask_token!r}",
-            remedy="use a masked diffusion model, or say which token is MASK",
+            remedy="use a masked diffusion model, or set its mask_token",
         )
     return find_mask(model.vocabulary, mask_token)
 
 
 def canvas_constraint(grammar: Grammar | Constraint, model: DiffusionModel, limits: Limits | None) -> Constraint:
-    """Return a constraint for the model's vocabulary; a grammar is compiled.
+    """Return a constraint for the model's vocabulary; compile a grammar.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: ``grammar`` is neither a grammar nor a constraint.
         GrammarError, LimitExceeded: the grammar does not compile.
-        VocabularyError: it does not for these tokens, or the constraint belongs to another vocabulary.
+        VocabularyError: the vocabulary cannot spell the grammar, or the constraint belongs to another vocabulary.
     """
     constraint = constraint_of(grammar, model, limits)
     check_vocabulary(constraint.vocabulary, model)
@@ -86,56 +86,57 @@ def first_canvas(
     mask_token: int,
     block: int | None,
 ) -> Canvas:
-    """Return the canvas to begin with, ``FREE`` in what is to be filled.
+    """Return the first canvas, with ``FREE`` in every slot to fill.
 
     Args:
-        canvas: how many slots, or the canvas itself with ``FREE`` or MASK in free slots; None for a length that suits
+        canvas: the number of slots, or token ids with ``FREE`` or MASK in the free slots; None for a length that suits
             the language.
-        language: whose members are to fit.
-        model: whose context is to hold it.
-        prompt_tokens: before the canvas.
+        language: the language of the output.
+        model: the model; canvas and prompt must fit into its context.
+        prompt_tokens: the length of the prompt.
         mask_token: the model's MASK.
-        block: by default there are whole blocks.
+        block: slots of a block; a default length is rounded up to whole blocks.
 
     Raises:
-        BudgetError: it has fewer slots than the shortest string takes.
+        BudgetError: the canvas has fewer slots than the shortest string takes.
         GenerationError: prompt and canvas exceed the model's context.
-        ValueError: it is neither a number of slots nor a row of tokens, or ``block`` is below 1.
+        ValueError: ``canvas`` is neither a number of slots nor a row of tokens, or ``block`` is below 1.
     """
     if block is not None and (not isinstance(block, int) or isinstance(block, bool) or block < 1):
         raise ValueError(f"block must be an integer of at least 1, or None; found {block!r}")
-    room = None if model.max_context is None else model.max_context - prompt_tokens
+    capacity = None if model.max_context is None else model.max_context - prompt_tokens
     if canvas is None:
         slots = canvas_length(language)
         if block is not None:
             slots = -(-slots // block) * block
-        found = np.full(slots if room is None else max(min(slots, room), language.shortest, 1), FREE, dtype=np.int32)
+        slots = slots if capacity is None else max(min(slots, capacity), language.shortest, 1)
+        first = np.full(slots, FREE, dtype=np.int32)
     elif isinstance(canvas, (int, np.integer)) and not isinstance(canvas, bool):
         if canvas < 1:
             raise ValueError(f"canvas must have at least 1 slot; found {canvas!r}")
-        found = np.full(int(canvas), FREE, dtype=np.int32)
+        first = np.full(int(canvas), FREE, dtype=np.int32)
     else:
-        found = _given(canvas, language.vocabulary, mask_token)
-    if len(found) < language.shortest:
-        raise BudgetError(budget=len(found), needed=language.shortest, name="canvas")
-    if room is not None and len(found) > room:
+        first = _given(canvas, language.vocabulary, mask_token)
+    if len(first) < language.shortest:
+        raise BudgetError(budget=len(first), needed=language.shortest, name="canvas")
+    if capacity is not None and len(first) > capacity:
         raise GenerationError(
             f"model {model.name!r}",
-            f"prompt and canvas exceed its context by {len(found) - room} tokens",
-            evidence=f"the prompt has {prompt_tokens}, the canvas {len(found)} slots, the context holds "
+            f"prompt and canvas exceed its context by {len(first) - capacity} tokens",
+            evidence=f"the prompt has {prompt_tokens} tokens, the canvas {len(first)} slots, the context "
             f"{model.max_context}",
-            remedy=f"allow at most canvas={room}, or shorten the prompt"
-            if room >= max(language.shortest, 1)
+            remedy=f"allow at most canvas={capacity}, or shorten the prompt"
+            if capacity >= max(language.shortest, 1)
             else "shorten the prompt",
         )
-    return found
+    return first
 
 
 def _given(canvas: ArrayLike, vocabulary: Vocabulary, mask_token: int) -> Canvas:
-    """A canvas that the caller wrote, with MASK and ``FREE`` alike free.
+    """The canvas of the caller, with ``FREE`` in place of MASK.
 
     Raises:
-        ValueError: it is no row of tokens.
+        ValueError: it is not a row of token ids.
     """
     given = np.asarray(canvas)
     if given.ndim != 1 or not len(given) or not np.issubdtype(given.dtype, np.integer):
@@ -146,75 +147,74 @@ def _given(canvas: ArrayLike, vocabulary: Vocabulary, mask_token: int) -> Canvas
     if outside.any():
         slot = int(outside.argmax())
         raise ValueError(
-            f"canvas: slot {slot} holds {int(given[slot])}, which is no token; ids are 0 to {vocabulary.size - 1}, and "
-            f"{FREE} is free"
+            f"canvas: slot {slot} holds {int(given[slot])}, which is no token id; use 0 to {vocabulary.size - 1}, or "
+            f"{FREE} for a free slot"
         )
     return np.where(given == mask_token, FREE, given).astype(np.int32)
 
 
 MAX_SLOTS: Final = 256
-"""Slots that a canvas gets at most, unless its shortest string takes more."""
+"""The largest default length of a canvas, unless the shortest string takes more slots."""
 
 _COVERED: Final = 0.75
 _MULTIPLE: Final = 8
 
 
-def canvas_length(language: CanvasLanguage, *, most: int = MAX_SLOTS) -> int:
-    """Return how many slots a canvas for a member of ``language`` should have, at least one.
+def canvas_length(language: CanvasLanguage, *, max_slots: int = MAX_SLOTS) -> int:
+    """Return how many slots a canvas of ``language`` gets by default, at least one.
 
-    A language that is not regular gets four times the slots of its shortest string and 16 more.
+    A context-free language gets 16 slots more than four times its shortest string.
 
     Args:
-        language: the members.
-        most: not to be exceeded, unless the shortest string takes more.
+        language: the language of the output.
+        max_slots: the upper limit, unless the shortest string takes more slots.
 
     Raises:
-        ValueError: ``most`` is below 1.
+        ValueError: ``max_slots`` is below 1.
 
-    Complexity: O(most x edges of the automaton).
+    Complexity: O(max_slots x edges of the automaton).
     """
-    if most < 1:
-        raise ValueError(f"most must be at least 1; found {most!r}")
-    least = max(1, language.shortest)
+    if max_slots < 1:
+        raise ValueError(f"max_slots must be at least 1; found {max_slots!r}")
     if isinstance(language, RegularLanguage):
-        typical, longest = _typical_lengths(language.automaton, language.vocabulary, most)
+        typical, longest = _typical_lengths(language.automaton, language.vocabulary, max_slots)
     else:
-        typical, longest = 4 * language.shortest + 2 * _MULTIPLE, most
+        typical, longest = 4 * language.shortest + 2 * _MULTIPLE, max_slots
     rounded = -(-typical // _MULTIPLE) * _MULTIPLE
-    return max(least, min(rounded, longest, most))
+    return max(1, language.shortest, min(rounded, longest, max_slots))
 
 
-def _typical_lengths(automaton: TokenAutomaton, vocabulary: Vocabulary, most: int) -> tuple[int, int]:
-    """Return how many tokens three of four walks take, and how many the longest takes, neither above ``most``."""
+def _typical_lengths(automaton: TokenAutomaton, vocabulary: Vocabulary, max_slots: int) -> tuple[int, int]:
+    """Return the length that covers three of four random walks, and the longest; both are at most ``max_slots``."""
     source, target, weights = _walk_edges(automaton, vocabulary)
-    stop = automaton.accepting.astype(np.float64)
-    total = stop + np.bincount(source, weights, automaton.states)
-    # States from which nothing goes on are never reached: their edges were left out.
+    accepting = automaton.accepting.astype(np.float64)
+    total = accepting + np.bincount(source, weights, automaton.states)
+    # A state without edges and without acceptance has total 0, but no remaining edge leads to it.
     shares = np.divide(weights, total[source])
-    stops = np.divide(stop, total, out=np.zeros_like(stop), where=total > 0)
+    stops = np.divide(accepting, total, out=np.zeros_like(accepting), where=total > 0)
     at = np.zeros(automaton.states)
     at[0] = 1.0
-    ended, typical = 0.0, most
-    for length in range(most + 1):
+    ended, typical = 0.0, max_slots
+    for length in range(max_slots + 1):
         ended += float(at @ stops)
         if ended >= _COVERED:
             typical = min(typical, length)
         at = np.bincount(target, at[source] * shares, automaton.states).astype(np.float64)
         if not at.any():
             return min(typical, length), length
-    return typical, most
+    return typical, max_slots
 
 
 def _walk_edges(
     automaton: TokenAutomaton, vocabulary: Vocabulary
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
-    """Return source, target and weight of the edges that a walk may take."""
+    """Return source, target and weight of the edges that a random walk may take."""
     tokens_of_class = np.bincount(automaton.class_of, minlength=automaton.classes)
     running = np.concatenate([[0], np.cumsum(tokens_of_class[automaton.label_class])])
     sizes = (running[automaton.label_begin[1:]] - running[automaton.label_begin[:-1]])[automaton.label]
-    kept = (automaton.distance[automaton.target] < FAR) & (sizes > 0)
+    retained = (automaton.distance[automaton.target] < FAR) & (sizes > 0)
     by_state: dict[int, list[tuple[bytes, int]]] = {}
-    for edge in np.flatnonzero(kept & (sizes == 1)).tolist():
+    for edge in np.flatnonzero(retained & (sizes == 1)).tolist():
         first = int(automaton.label_begin[automaton.label[edge]])
         classes = automaton.label_class[first : int(automaton.label_begin[automaton.label[edge] + 1])]
         token = next(int(automaton.members(int(of))[0]) for of in classes if tokens_of_class[of])
@@ -223,50 +223,50 @@ def _walk_edges(
         spelled.sort()
         for (piece, edge), (longer, _) in pairwise(spelled):
             if piece and longer != piece and longer.startswith(piece):
-                kept[edge] = False
-    return automaton.source[kept], automaton.target[kept], np.log2(1.0 + sizes[kept])
+                retained[edge] = False
+    return automaton.source[retained], automaton.target[retained], np.log2(1.0 + sizes[retained])
 
 
 def output_tokens(canvas: Canvas, vocabulary: Vocabulary) -> list[int]:
-    """Return what stands before the first EOS."""
+    """Return the tokens before the first EOS."""
     ends = np.flatnonzero(np.isin(canvas, vocabulary.eos))
-    found: list[int] = canvas[: ends[0]].tolist() if len(ends) else canvas.tolist()
-    return found
+    tokens: list[int] = canvas[: ends[0]].tolist() if len(ends) else canvas.tolist()
+    return tokens
 
 
 def finish_reason(constraint: Constraint, tokens: list[int], *, has_stop: bool) -> FinishReason:
-    """Return why the output ended, and let the matcher of autoregressive decoding check that it is a member.
+    """Return why the output ended, after the matcher of autoregressive decoding has checked the output.
 
     Args:
-        constraint: of the output.
-        tokens: the output, EOS left out.
+        constraint: the constraint of the output.
+        tokens: the output without EOS.
         has_stop: whether EOS follows on the canvas.
 
     Raises:
-        GenerationError: it is none, as may happen with a policy that commits tokens of several completions.
+        GenerationError: the output is not valid, which a policy that mixes tokens of several completions can cause.
     """
     matcher = constraint.matcher()
-    accepted = next((place for place, token in enumerate(tokens) if not matcher.accept(token)), len(tokens))
+    accepted = next((position for position, token in enumerate(tokens) if not matcher.accept(token)), len(tokens))
     if accepted < len(tokens) or not matcher.is_accepting:
         raise GenerationError(
             "canvas",
-            "what was committed is no string of the grammar",
-            evidence=f"{constraint.vocabulary.decode(tokens)!r} breaks off at token {accepted}",
-            remedy="a commit policy must commit tokens of one completion that a posterior gave",
+            "the committed tokens are no string of the grammar",
+            evidence=f"{constraint.vocabulary.decode(tokens)!r} is invalid from token {accepted} on",
+            remedy="a commit policy must commit tokens of one completion of the posterior",
         )
     if has_stop:
         return "stop"
-    goes_on = len(matcher.live_bytes()) or len(matcher.live_specials())
-    return "length" if goes_on else "stop"
+    can_continue = len(matcher.live_bytes()) or len(matcher.live_specials())
+    return "length" if can_continue else "stop"
 
 
 MAX_EDGES: Final = 250_000
-"""Edges of an automaton over tokens, beyond which a constraint that recurs is treated as context-free."""
+"""Edges of a token automaton above which a recursive constraint is treated as context-free."""
 
 MAX_RECURSIVE_STATES: Final = 2_000
-"""States of the automaton over bytes, before it is minimised, beyond which a constraint that recurs is context-free.
+"""States of a byte automaton, before minimisation, above which a recursive constraint is treated as context-free.
 
-Most of these have infinitely many; each may take longer to make than the one before.
+Most recursive constraints have infinitely many states, and each state may take longer than the one before.
 """
 
 _REGULAR: Final[WeakKeyDictionary[Constraint, RegularLanguage | None]] = WeakKeyDictionary()
@@ -274,35 +274,35 @@ _CONTEXT_FREE: Final[WeakKeyDictionary[Constraint, dict[Ambiguity, ContextFreeLa
 
 
 def canvas_language(constraint: Constraint, *, ambiguity: Ambiguity = "refused") -> CanvasLanguage:
-    """Return the canvases that spell a string of the grammar of a constraint; made once for each constraint.
+    """Return the canvases that spell a string of the constraint's grammar; built once for each constraint.
 
     Args:
-        constraint: any that does not ask for values which differ from each other.
-        ambiguity: what masses and marginals are where a canvas may be read in several ways, which only grammars that
-            recur may ask for: ``"refused"``, or ``"counted"`` as often as it is read.
+        constraint: a constraint without uniqueness checks.
+        ambiguity: for recursive grammars in which a canvas may have several parses: ``"refused"`` raises on masses and
+            marginals, ``"counted"`` counts a canvas once for each parse.
 
     Raises:
         GrammarError: the grammar has values that must differ, or labels that must decode.
-        LimitExceeded: the automaton of a grammar that does not recur has more states or moves than are kept, or the
-            network of one that does more states or effects.
+        LimitExceeded: the automaton of a non-recursive grammar has too many states or moves, or the network of a
+            recursive grammar has too many states or effects.
     """
     regular = regular_language(constraint)
     if regular is not None:
         return regular
-    known = _CONTEXT_FREE.setdefault(constraint, {})
-    if ambiguity not in known:
-        known[ambiguity] = ContextFreeLanguage(constraint, ambiguity=ambiguity)
-    return known[ambiguity]
+    languages = _CONTEXT_FREE.setdefault(constraint, {})
+    if ambiguity not in languages:
+        languages[ambiguity] = ContextFreeLanguage(constraint, ambiguity=ambiguity)
+    return languages[ambiguity]
 
 
 def regular_language(constraint: Constraint) -> RegularLanguage | None:
-    """Return the canvases of a constraint that is read by its finite automaton, None for any other.
+    """Return the canvases of a constraint that is decoded by its finite automaton, None for any other constraint.
 
-    What does not recur has one, and is read by it however large it is; what does, where it has one that is small.
+    A non-recursive constraint always is, whatever the size of its automaton; a recursive one if its automaton is small.
 
     Raises:
         GrammarError: as ``canvas_language``.
-        LimitExceeded: the automaton of a grammar that does not recur has more states or moves than are kept.
+        LimitExceeded: the automaton of a non-recursive grammar has too many states or moves.
     """
     if constraint not in _REGULAR:
         check_finite_checks(constraint)
@@ -315,20 +315,20 @@ def _finite(constraint: Constraint) -> RegularLanguage:
     if automaton is None:
         raise LimitExceeded(
             "diffusion decoding",
-            limit="MOST_STATES",
+            limit="MAX_STATES",
             maximum=MAX_STATES,
-            evidence="what the grammar counts (lengths of an address, say) makes an automaton of more states",
-            remedy="leave out a bound, or a format: JsonPolicy(formats='annotation')",
+            evidence="counts in the grammar (the lengths of an address, say) multiply the states",
+            remedy="remove a bound, or a format: JsonPolicy(formats='annotation')",
         )
     return RegularLanguage(lift(automaton, constraint.vocabulary), constraint.vocabulary)
 
 
 def _small(constraint: Constraint) -> RegularLanguage | None:
     try:
-        automaton = byte_automaton(constraint, most_states=MAX_RECURSIVE_STATES)
+        automaton = byte_automaton(constraint, max_states=MAX_RECURSIVE_STATES)
         lifted = None if automaton is None else lift(automaton, constraint.vocabulary)
     except LimitExceeded:
-        return None  # a chart may do with less
+        return None  # a chart may need less
     if lifted is None or len(lifted.source) > MAX_EDGES:
         return None
     return RegularLanguage(lifted, constraint.vocabulary)

@@ -1,4 +1,4 @@
-"""The state of one canvas that is being filled."""
+"""The state of one canvas while it is filled."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["CanvasRun", "Denoised", "Snapshot"]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Denoised:
-    """What one forward pass said of a canvas, and what the language made of it.
+    """The result of one forward pass over a canvas, restricted to the language.
 
     Attributes:
         distribution: the mean-field distribution.
         posterior: the distribution, restricted to the language.
-        completion: one completion, from which all that is committed is taken.
+        completion: one completion; the step commits only tokens of it.
         confidence: float64 ``[slots]``: the probability of the completion's token in the CONSTRAINED marginal of each
             slot; 1 for fixed slots.
     """
@@ -49,9 +49,9 @@ class Snapshot(NamedTuple):
 
     Attributes:
         canvas: int32 ``[slots]``, ``FREE`` in free slots.
-        committed: the slots that were filled since the last snapshot, forced ones included.
+        committed: the slots filled since the last snapshot, forced ones included.
         forwards: forward passes so far.
-        forced: those of ``committed`` for which the language left one token.
+        forced: the slots of ``committed`` for which the language left one token.
     """
 
     canvas: NDArray[np.int32]
@@ -62,37 +62,37 @@ class Snapshot(NamedTuple):
 
 @final
 class CanvasRun:
-    """One canvas on its way, with what is asked and what is committed.
+    """One canvas while it is filled: runs the model, restricts its distributions, and commits tokens.
 
-    Invariant: the canvas is completable at every moment; ``commit`` takes tokens of one completion only.
+    Invariant: the canvas stays completable; ``commit`` takes tokens of one completion only.
 
     Args:
         denoiser: the model after the prompt.
-        mask_token: what the model calls a free slot.
-        language: which canvases are complete.
-        canvas: the first one; it must be completable.
-        sampler: takes one completion at each step.
+        mask_token: the model's id for a free slot.
+        language: the language of complete canvases.
+        canvas: the first canvas; it must be completable.
+        sampler: takes one completion in each step.
         temperature: of the mean-field distribution.
         generator: of random numbers.
-        block: slots that are filled before those right of them; None is the whole canvas.
-        reuse: which slots a pass over the canvas as it is runs anew; None for all of them.
+        block: slots that are filled before those to their right; None for the whole canvas.
+        reuse: decides which slots a pass over the current canvas runs; None for all.
         on_commit: called after each commit, and once at the start.
 
     Attributes:
         canvas: int32 ``[slots]``, ``FREE`` in free slots.
-        was_forced: bool ``[slots]``: the language left one token for the slot, so that it cost no forward pass.
+        was_forced: bool ``[slots]``: the language left one token for the slot, so it cost no forward pass.
         log_confidence: float64 ``[slots]``: log of the confidence with which a slot was committed; NaN where it was
-            fixed, forced, or committed from a completion that no pass of this run had found.
+            fixed, forced, or committed from a completion that no pass of this run returned.
         log_prob: float64 ``[slots]``: likewise, log-probability of the token under the mean-field distribution of that
             pass.
-        drafted: slots that a policy drafted ahead, for it to count.
-        accepted: those of them that were committed as they were drafted.
-        model_seconds: spent in the denoiser.
-        language_seconds: spent in posteriors, completions and forced slots.
-        told_seconds: spent in ``on_commit``.
+        drafted: slots that a policy drafted ahead; the policy counts them.
+        accepted: drafted slots that were committed with the drafted token.
+        model_seconds: time spent in the denoiser.
+        language_seconds: time spent in posteriors, completions and forced slots.
+        told_seconds: time spent in ``on_commit``.
 
     Raises:
-        GenerationError: the canvas cannot be completed, or the denoiser cannot reuse.
+        GenerationError: the canvas is not completable, or the denoiser does not support reuse.
         ValueError: ``block`` is below 1.
     """
 
@@ -129,7 +129,7 @@ class CanvasRun:
         self.language_seconds = 0.0
         self.told_seconds = 0.0
         self._on_commit = on_commit
-        self._found: list[Denoised] = []
+        self._pending: list[Denoised] = []
         self._passes = None if reuse is None else _ReusingPasses(reuse, _caching(denoiser))
         began = perf_counter()
         if not language.completable(self.canvas):
@@ -145,7 +145,7 @@ class CanvasRun:
 
     @property
     def block(self) -> tuple[int, int]:
-        """The first slot of the block that is being filled, and the slot after its last."""
+        """The block that is being filled, as a half-open range of slots."""
         if self.block_size is None or not len(self.free):
             return 0, len(self.canvas)
         start = int(self.free[0]) // self.block_size * self.block_size
@@ -158,10 +158,10 @@ class CanvasRun:
         return self.free[(self.free >= start) & (self.free < stop)]
 
     def distributions(self, canvases: Sequence[Canvas]) -> list[MeanField]:
-        """Ask the model about several canvases in one forward pass.
+        """Run the model on several canvases in one forward pass.
 
         Raises:
-            GenerationError: the model fails, or what it returns are no logits.
+            GenerationError: the model fails, or its logits have a wrong shape.
         """
         began = perf_counter()
         logits = denoise(self.denoiser, canvases, mask_token=self.mask_token, size=self.language.vocabulary.size)
@@ -172,7 +172,7 @@ class CanvasRun:
         return distributions
 
     def distribution(self) -> MeanField:
-        """Ask the model about the canvas as it is, in one forward pass; slots that ``reuse`` leaves out do not run.
+        """Run the model on the current canvas in one forward pass; with ``reuse``, on its live slots only.
 
         Raises:
             GenerationError: as ``distributions``.
@@ -188,43 +188,43 @@ class CanvasRun:
         return distribution
 
     def restrict(self, distribution: MeanField) -> Denoised:
-        """Take a completion of a distribution.
+        """Restrict a distribution to the language, and take a completion.
 
         Raises:
-            GenerationError: there is none.
+            GenerationError: there is no completion.
         """
         began = perf_counter()
         posterior = self.language.posterior(distribution, tail=self.sampler.tail)
         completion = self.sampler.complete(posterior, self.generator)
-        found = Denoised(distribution, posterior, completion, posterior.shares(completion.tokens))
+        denoised = Denoised(distribution, posterior, completion, posterior.shares(completion.tokens))
         self.language_seconds += perf_counter() - began
-        self._found.append(found)
-        return found
+        self._pending.append(denoised)
+        return denoised
 
     def denoise(self) -> Denoised:
-        """Ask the model about the canvas as it is, and take a completion."""
+        """Run the model on the current canvas, and take a completion."""
         return self.restrict(self.distribution())
 
     def commit(self, slots: NDArray[np.intp], completion: Completion) -> None:
-        """Fill some free slots with what ONE completion of the canvas holds, and what is forced then.
+        """Fill some free slots with the tokens of ONE completion of the canvas, and fill the slots that this forces.
 
         Raises:
-            GenerationError: the grammar asks for MASK.
-            ValueError: a slot is not free, or it is no completion of the canvas as it is.
+            GenerationError: the grammar requires MASK.
+            ValueError: a slot is not free, or ``completion`` is not one of the current canvas.
         """
         slots = np.asarray(slots, dtype=np.intp)
         tokens = completion.tokens
         if len(tokens) != len(self.canvas) or ((self.canvas != FREE) & (tokens != self.canvas)).any():
-            raise ValueError("commit: the completion must hold what is fixed on the canvas; take one of this canvas")
+            raise ValueError("commit: the completion differs from a fixed slot; take a completion of this canvas")
         if not len(slots) or (self.canvas[slots] != FREE).any():
-            raise ValueError(f"commit: there must be slots, and free ones; found {slots.tolist()}")
+            raise ValueError(f"commit: expected at least one slot, all free; found {slots.tolist()}")
         canvas = self.canvas.copy()
         canvas[slots] = tokens[slots]
-        for found in self._found:
-            if found.completion is completion:
-                self.log_confidence[slots] = np.log(np.maximum(found.confidence[slots], np.finfo(np.float64).tiny))
-                self.log_prob[slots] = found.distribution.log_prob_of(tokens)[slots]
-        self._found.clear()
+        for denoised in self._pending:
+            if denoised.completion is completion:
+                self.log_confidence[slots] = np.log(np.maximum(denoised.confidence[slots], np.finfo(np.float64).tiny))
+                self.log_prob[slots] = denoised.distribution.log_prob_of(tokens)[slots]
+        self._pending.clear()
         began = perf_counter()
         filled = self.language.forced(canvas)
         self.language_seconds += perf_counter() - began
@@ -234,7 +234,7 @@ class CanvasRun:
         if (canvas == self.mask_token).any():
             raise GenerationError(
                 f"slot {int(np.flatnonzero(canvas == self.mask_token)[0])}",
-                "the grammar asks for MASK, which is what the model calls a free slot",
+                "the grammar asks for MASK, which is the model's id for a free slot",
                 evidence=f"MASK is token {self.mask_token}",
                 remedy="name another special token in the grammar",
             )
@@ -281,12 +281,12 @@ def _caching(denoiser: Denoiser) -> CachingDenoiser:
 
 
 def _incompletable(language: CanvasLanguage, canvas: Canvas) -> GenerationError:
-    """Say which fixed slot, from the left, is the first with which the canvas cannot be completed."""
+    """Return an error that names the first fixed slot, from the left, that makes the canvas not completable."""
     fixed = np.flatnonzero(canvas != FREE)
     evidence = (
         f"{len(canvas)} slots, {len(canvas) - len(fixed)} of them free; the shortest string takes {language.shortest}"
     )
-    fine, wrong = 0, len(fixed)  # with so many fixed slots it can be completed, and cannot
+    good, bad = 0, len(fixed)  # completable with the first `good` fixed slots, not with the first `bad`
     first = canvas.copy()
     first[fixed] = FREE
     if not len(fixed) or not language.completable(first):
@@ -296,17 +296,17 @@ def _incompletable(language: CanvasLanguage, canvas: Canvas) -> GenerationError:
             evidence=evidence,
             remedy="give the canvas more slots",
         )
-    while wrong - fine > 1:
-        middle = (fine + wrong) // 2
+    while bad - good > 1:
+        middle = (good + bad) // 2
         tried = canvas.copy()
         tried[fixed[middle:]] = FREE
-        fine, wrong = (middle, wrong) if language.completable(tried) else (fine, middle)
-    slot = int(fixed[wrong - 1])
+        good, bad = (middle, bad) if language.completable(tried) else (good, middle)
+    slot = int(fixed[bad - 1])
     token = int(canvas[slot])
     spelled = language.vocabulary.tokens[token] if 0 <= token < language.vocabulary.size else b""
     return GenerationError(
         f"slot {slot}",
-        "what is fixed up to here cannot be completed to a string of the grammar",
+        "the fixed slots up to here cannot be completed to a string of the grammar",
         evidence=f"the slot holds token {token}, {spelled!r}; {evidence}",
-        remedy="give the canvas more slots, or check what is fixed in it",
+        remedy="give the canvas more slots, or check its fixed slots",
     )

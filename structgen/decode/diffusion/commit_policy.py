@@ -1,6 +1,6 @@
-"""Commit policies: which slots of a completion are committed in a step; and how canvases are filled, as values.
+"""Commit policies: which slots of a completion a step commits; and how a canvas is filled, as values.
 
-Here are the contract, the three policies of the core, and ``Unmasking``, which bundles what a caller chooses.
+Contains the contract, the three policies of the core, and ``Unmasking``, which bundles the caller's choices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Committer(Protocol):
-    """What a policy keeps of one canvas while it is being filled."""
+    """The state of a policy for one canvas."""
 
     def advance(self, run: CanvasRun, /) -> None:
         """Commit at least one slot, with as few forward passes as the policy needs.
@@ -48,22 +48,22 @@ class Committer(Protocol):
 
 @runtime_checkable
 class CommitPolicy(Protocol):
-    """A rule for what is committed when; a value that any number of canvases can use.
+    """A rule for which slots are committed when; a value that any number of canvases can use.
 
     Attributes:
-        lossless: whether what comes out is what committing one slot at a time would have given (with a deterministic
-            sampler), up to rounding of float32 sums.
+        lossless: whether the output equals that of committing one slot at a time (with a deterministic sampler), up to
+            rounding of float32 sums.
     """
 
     @property
     def lossless(self) -> bool: ...
 
     def start(self) -> Committer:
-        """Return what it keeps of one canvas."""
+        """Return the state for one canvas."""
 
 
 class SlotChoice(Protocol):
-    """A policy that spends one forward pass a step and chooses among the slots of its completion."""
+    """A policy that takes one forward pass in each step and chooses among the slots of its completion."""
 
     def __call__(self, run: CanvasRun, denoised: Denoised, /) -> NDArray[np.intp]:
         """Return free slots, at least one."""
@@ -71,7 +71,7 @@ class SlotChoice(Protocol):
 
 @final
 class Chooser:
-    """The committer of a policy that keeps nothing between steps but what ``choose`` itself holds."""
+    """The committer of a policy without state besides that of ``choose``."""
 
     def __init__(self, choose: SlotChoice) -> None:
         self._choose = choose
@@ -82,18 +82,18 @@ class Chooser:
 
 
 def advance_by(choose: SlotChoice, run: CanvasRun) -> None:
-    """Take one forward pass, choose, and commit."""
+    """Run one forward pass, choose slots, and commit them."""
     denoised = run.denoise()
     run.commit(choose(run, denoised), denoised.completion)
 
 
 @final
 class SlotRanking(NamedTuple):
-    """The slots that a step may commit, in the order in which a policy takes them.
+    """The slots that a step may commit, in the order of a policy.
 
     Attributes:
-        slots: slots of the member, by falling score, then the slot in which it ends, where that is among them.
-        ends: whether the last one is the slot in which the member ends.
+        slots: slots of the string by falling score, then the slot of its EOS if that is a candidate.
+        ends: whether the last slot is that of EOS.
     """
 
     slots: NDArray[np.intp]
@@ -104,7 +104,7 @@ class SlotRanking(NamedTuple):
         return self.slots[: max(1, count)]
 
     def passing(self, passes: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Return the slots that pass, the first one whether it does or not; the end only together with all others.
+        """Return the slots that pass, and always the first one; EOS only if all other slots pass.
 
         Args:
             passes: bool ``[len(slots)]``.
@@ -123,11 +123,11 @@ def rank_slots(
     *,
     among: NDArray[np.intp] | None = None,
 ) -> SlotRanking:
-    """Return the slots that a step may commit, those of the highest score first, of equal ones the left one.
+    """Return the slots that a step may commit, by falling score; of equal scores the left one is first.
 
     Args:
         run: the canvas.
-        denoised: its completion says where the member ends.
+        denoised: its completion contains the EOS slot.
         scores: float64 ``[slots]``; None for the confidence.
         among: free slots; None for ``run.candidates``.
     """
@@ -142,19 +142,20 @@ def rank_slots(
 @final
 @dataclass(frozen=True, slots=True)
 class Static:
-    """Commits a number of slots that is known in advance.
+    """Commits a fixed number of slots in each step.
 
-    With ``steps``, the ``m`` slots that the first completion of a block has to fill are spread over so many steps,
-    ``m // steps`` in each and one more in the first ``m % steps``.  What lies after the end of the member is not
-    counted, and what a grammar forces in the meantime costs no step, so that a block may take fewer.
+    With ``steps``, the ``m`` slots that the first completion of a block has to fill are spread over ``steps`` steps:
+    ``m // steps`` in each, and one more in the first ``m % steps``. The tail after EOS is not counted, and slots that
+    the grammar forces meanwhile cost no step, so a block may take fewer steps.
 
     Attributes:
-        steps: for each block, or for the whole canvas where there are no blocks; None to count slots instead.
+        steps: for each block, or for the whole canvas without blocks; None to use ``per_step``.
         per_step: slots in every step.
-        remasking: ``"low_confidence"`` commits the slots whose tokens are surest given the language, ``"random"`` any.
+        remasking: ``"low_confidence"`` commits the slots with the highest confidence given the language, ``"random"``
+            random ones.
 
-    Source: S. Nie et al., "Large Language Diffusion Models" (2025, arXiv 2502.09992); there confidence is that of the
-    model alone, and the end of the text is a slot like all others.
+    Source: S. Nie et al., "Large Language Diffusion Models" (2025, arXiv 2502.09992), where the confidence is that of
+    the model alone, and EOS is a slot like all others.
     """
 
     steps: int | None = None
@@ -175,7 +176,7 @@ class Static:
 
     @property
     def lossless(self) -> bool:
-        """Whether slots are committed one by one."""
+        """Whether each step commits one slot."""
         return self.steps is None and self.per_step == 1
 
     def start(self) -> _StaticCommitter:
@@ -211,12 +212,12 @@ class _StaticCommitter:
 @final
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Commits every slot whose token is at least so probable given the language, and always the surest one.
+    """Commits every slot whose token has at least this probability given the language, and always the most probable.
 
-    Theorem 1 of the source: where each of ``n`` tokens has a marginal probability above ``1 - e`` and
-    ``(n + 1) e <= 1``, together they are the most probable joint choice of their slots, whatever joint distribution has
-    these marginals.  Here the marginals are those of the distribution restricted to the language, so the joint
-    distribution is that, too; how near the distribution of one pass is to the model's own the theorem does not say.
+    Theorem 1 of the source: if each of ``n`` tokens has a marginal probability above ``1 - e`` and ``(n + 1) e <= 1``,
+    then together they are the most probable joint choice for their slots, under any joint distribution with these
+    marginals. Here the marginals, and so the joint distribution, are those given the language. The theorem does not say
+    how close the distribution of one pass is to the model's own.
 
     Attributes:
         confidence: above 0, at most 1.
@@ -244,13 +245,13 @@ class Threshold:
 @final
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Commits the ``n`` surest slots, for the largest ``n`` with ``(n + 1) (1 - c) < factor``.
+    """Commits the ``n`` slots of the highest confidence, for the largest ``n`` with ``(n + 1) (1 - c) < factor``.
 
-    ``c`` is the least confidence among the ``n``, given the language.  With a factor of 1 this is the condition of the
-    theorem (see ``Threshold``) read as a rule: the more slots, the surer each has to be.
+    ``c`` is the lowest confidence among the ``n``, given the language. With a factor of 1 this applies the condition of
+    the theorem (see ``Threshold``): the more slots, the higher the confidence that each of them needs.
 
     Attributes:
-        factor: above 0; larger ones commit more.
+        factor: above 0; a larger factor commits more slots.
 
     Source: C. Wu et al., "Fast-dLLM" (2025, arXiv 2505.22618).
     """
@@ -269,23 +270,23 @@ class Factor:
 
     def _choose(self, run: CanvasRun, denoised: Denoised, /) -> NDArray[np.intp]:
         ranking = rank_slots(run, denoised)
-        least = np.minimum.accumulate(denoised.confidence[ranking.slots])
-        fitting = (np.arange(len(least)) + 2) * (1 - least) < self.factor
+        lowest = np.minimum.accumulate(denoised.confidence[ranking.slots])
+        fitting = (np.arange(len(lowest)) + 2) * (1 - lowest) < self.factor
         return ranking.front(int(np.argmin(fitting)) if not fitting.all() else len(fitting))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Unmasking:
-    """How the canvas of each answer is filled; see ``structgen.generate``, whose arguments these are.
+    """How the canvas of each answer is filled; see ``structgen.generate``, which has the same arguments.
 
     Attributes:
-        canvas: slots of every canvas, or (for ``generate``) the canvas itself with some of them fixed; None lets the
-            grammar say.
-        policy: what is committed when; None for the default.
+        canvas: slots of every canvas, or (for ``generate``) the canvas itself with some fixed slots; None for a length
+            that suits the grammar.
+        policy: decides which slots are committed when; None for the default.
         temperature: of the mean-field distribution.
-        block: slots that are filled before those right of them; None is the whole canvas.
-        reuse: which slots each pass runs; None runs all.
+        block: slots that are filled before those to their right; None for the whole canvas.
+        reuse: decides which slots each pass runs; None for all.
         stream: called with a ``Snapshot`` of every canvas after each commit, and once at its start.
 
     Raises:
@@ -306,22 +307,22 @@ class Unmasking:
         if not 0 < self.temperature < float("inf"):
             raise ValueError(
                 f"Unmasking: temperature must be positive and finite; found {self.temperature!r}; "
-                "Dingo() takes the most probable canvas at any"
+                "Dingo() takes the most probable canvas at any temperature"
             )
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """How a canvas was filled: what a ``Result`` knows beside text and costs, where a diffusion model wrote it.
+    """How a diffusion model filled the canvas of a ``Result``.
 
     Attributes:
         tokens: the token of every slot, EOS tail included.
-        commits: the slots that were filled together, by commit; what was forced from the start is first.
-        forced: the slots, tail included, for which the language left one token, so that no pass was spent on them.
-        policy: what decided which slots were committed.
-        sampler: what took completions.
-        block: slots that were filled before those right of them; None for the whole canvas.
+        commits: the slots of each commit; those forced from the start are first.
+        forced: the slots, tail included, for which the language left one token, so that they cost no pass.
+        policy: decided which slots were committed.
+        sampler: took the completions.
+        block: slots that were filled before those to their right; None for the whole canvas.
     """
 
     tokens: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""Outputs of models that fill canvases: what ``generate`` and ``sample`` call.
+"""Entry points for diffusion models, called by ``generate`` and ``sample``.
 
-``write_canvas`` returns one output, ``sample_canvases`` several, and ``fill_smc`` weighted ones that are exact over
+``write_canvas`` returns one output, ``sample_canvases`` several, and ``fill_smc`` weighted outputs that are exact over
 whole trajectories.
 """
 
@@ -68,20 +68,19 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
 ) -> Samples:
     """Sample strings of ``grammar`` as answers of a diffusion model to ``prompt``, each with a weight.
 
-    The target is the distribution of canvases that the model fills by itself, slots revealed in ``order``, on those
-    that spell a string of the grammar; see ``structgen.decode.diffusion.trajectory``.  The log-evidence is an estimate
-    of the log of the probability that the model by itself writes a member.  Each step is one forward pass over all
-    particles.
+    The target is the distribution of canvases that the model fills alone, slots revealed in ``order``, restricted to
+    those that spell a string of the grammar; see ``structgen.decode.diffusion.trajectory``. The log-evidence estimates
+    the log-probability that the model alone writes a valid string. Each step is one forward pass over all particles.
 
-    In the results, a step's ``logprob`` is the log of the probability with which its token was drawn, and
-    ``logprob + log_z`` that of the model's own distribution for the slot in that pass.
+    In the results, a step's ``logprob`` is the log of the probability with which its token was sampled, and
+    ``logprob + log_z`` the log-probability under the model's own distribution of the slot in that pass.
 
     Args:
         model: the diffusion model.
         prompt: a text, or the messages of a chat.
         grammar: a grammar, compiled here, or a constraint that was compiled for the model's vocabulary.
-        canvas: as for ``fill_canvas``; what is fixed on it is given, and has no probability of its own.
-        sampler: how many particles there are, and when and how they are resampled.
+        canvas: as for ``fill_canvas``; fixed slots are conditioned on and have no probability.
+        sampler: the number of particles, and when and how they are resampled.
         order: which slots are revealed when, and how many in each step.
         temperature: of the model's distribution of each slot; the target is the model at that temperature.
         seed: of the random numbers; the same seed gives the same samples.
@@ -89,12 +88,12 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
         limits: for compiling a grammar; a constraint has its own.
 
     Returns:
-        The samples; none where all weights are zero.
+        The samples; none if all weights are zero.
 
     Raises:
         BudgetError, GenerationError, ModelError, VocabularyError, GrammarError, LimitExceeded: as ``fill_canvas``.
-        TypeError: an argument is no diffusion model, grammar, sampler or order.
-        ValueError: a number is out of range, or the sampler has a proposal or a look-ahead, which are for tokens.
+        TypeError: an argument is not a diffusion model, grammar, sampler or order.
+        ValueError: a number is out of range, or the sampler has a proposal or a look-ahead, which apply to tokens only.
     """
     began = perf_counter()
     _check(model, sampler, order, temperature)
@@ -142,7 +141,7 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
 
 
 def _sample(particles: Sequence[CanvasParticle], constraint: Constraint, cost: Stats) -> Sample:
-    """Particles that came to the same canvas, as one sample; how it came there is told of the heaviest."""
+    """Particles with the same canvas, as one sample; its steps are those of the heaviest particle."""
     heaviest = max(particles, key=lambda particle: particle.log_weight)
     tokens = output_tokens(heaviest.canvas, constraint.vocabulary)
     has_stop = len(tokens) < len(heaviest.canvas)
@@ -166,15 +165,15 @@ def _sample(particles: Sequence[CanvasParticle], constraint: Constraint, cost: S
 
 def _check(model: object, sampler: object, order: object, temperature: float) -> None:
     if not isinstance(model, DiffusionModel):
-        raise TypeError(f"fill_smc: expected a DiffusionModel, found {type(model).__name__}; others take sample")
+        raise TypeError(f"fill_smc: expected a DiffusionModel, found {type(model).__name__}; others use sample")
     if not isinstance(sampler, SMC):
         raise TypeError(f"fill_smc: expected SMC(...), found {sampler!r}; fill_canvas takes Dingo() and Posterior()")
     if not isinstance(order, RevealOrder):
         raise TypeError(f"fill_smc: expected a RevealOrder, found {order!r}; for instance RandomOrder()")
     if sampler.lookahead is not None or sampler.proposal != AWRS():
         raise ValueError(
-            f"fill_smc: proposal and lookahead of SMC are for samplers of tokens; found {sampler!r}; leave them out: "
-            "canvases are drawn from the exact posterior of each pass"
+            f"fill_smc: SMC's proposal and lookahead apply to tokens, not to canvases; found {sampler!r}; leave them "
+            "out: each pass is sampled from its exact posterior"
         )
     if not (math.isfinite(temperature) and temperature > 0):
         raise ValueError(f"temperature must be positive and finite; found {temperature!r}")
@@ -199,14 +198,14 @@ def write_canvas(  # noqa: PLR0913  as generate
 ) -> Result:
     """Write one output on a canvas: ``generate`` for diffusion models.
 
-    Of what ``SMC`` draws, one output is drawn by its weight.
+    With ``SMC``, one of its samples is drawn by weight.
 
     Args:
         model: see ``generate``.
         prompt: see ``generate``.
         grammar: see ``generate``.
-        max_tokens: the most tokens of the output; ``canvas`` is None then, and the grammar says how many slots there
-            are, but no more.
+        max_tokens: the largest number of tokens of the output; requires ``canvas=None``, and bounds the slots that the
+            canvas gets by default.
         canvas: see ``structgen.decode.diffusion.fill.fill_canvas``, as for the others.
         policy: likewise.
         sampler: likewise, or ``SMC``, which takes neither policy, block, reuse nor stream.
@@ -227,8 +226,8 @@ def write_canvas(  # noqa: PLR0913  as generate
         for name, value in {"policy": policy, "block": block, "reuse": reuse, "stream": stream}.items():
             if value is not None:
                 raise ValueError(
-                    f"{name}={value!r:.60} is not for SMC, which fills many canvases and reveals their slots in an "
-                    "order of its own; leave it out, or take sampler=Posterior()"
+                    f"{name}={value!r:.60} does not apply to SMC, which fills many canvases and reveals their slots in "
+                    "its own order; leave it out, or use sampler=Posterior()"
                 )
         samples = sample_canvases(
             model,
@@ -242,7 +241,7 @@ def write_canvas(  # noqa: PLR0913  as generate
             chat=chat,
             limits=limits,
         )
-        # Not the stream that the particles were drawn with.
+        # A random stream of its own: the particles were sampled with the other one.
         return samples.draw(np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 1]))))
     constraint = constraint_of(grammar, model, limits)
     return fill_canvas(
@@ -275,7 +274,7 @@ def sample_canvases(  # noqa: PLR0913  as sample
     chat: bool = True,
     limits: Limits | None = None,
 ) -> Samples:
-    """Draw outputs on canvases, each with a weight: ``sample`` for diffusion models.
+    """Sample outputs on canvases, each with a weight: ``sample`` for diffusion models.
 
     Args:
         model: see ``sample``, as for all of them.
@@ -292,7 +291,7 @@ def sample_canvases(  # noqa: PLR0913  as sample
 
     Raises:
         ValueError: arguments exclude each other.
-        BudgetError, GenerationError: as ``structgen.decode.diffusion.entry``.
+        BudgetError, GenerationError: as ``write_canvas``.
     """
     constraint = constraint_of(grammar, model, limits)
     return fill_smc(
@@ -317,7 +316,7 @@ def _first_canvas(
     *,
     chat: bool,
 ) -> int | ArrayLike | None:
-    """The canvas to begin with; ``max_tokens`` bounds the slots where it is not given.
+    """The first canvas; without one, ``max_tokens`` bounds the number of slots.
 
     Raises:
         ValueError: both are given.
@@ -326,28 +325,28 @@ def _first_canvas(
     if max_tokens is None:
         return canvas
     if canvas is not None:
-        raise ValueError(f"canvas and max_tokens={max_tokens} both say how many slots there are; leave one of them out")
+        raise ValueError(f"canvas and max_tokens={max_tokens} both set the number of slots; leave one of them out")
     check_vocabulary(constraint.vocabulary, model)
-    room = None if model.max_context is None else model.max_context - len(model.encode_prompt(prompt, chat=chat))
-    return slots_within(constraint, max_tokens, room=room)
+    capacity = None if model.max_context is None else model.max_context - len(model.encode_prompt(prompt, chat=chat))
+    return slots_within(constraint, max_tokens, capacity=capacity)
 
 
-def slots_within(constraint: Constraint, max_tokens: int, *, room: int | None = None) -> int:
-    """Return how many slots a canvas gets whose output may have ``max_tokens``, EOS not counted.
+def slots_within(constraint: Constraint, max_tokens: int, *, capacity: int | None = None) -> int:
+    """Return how many slots a canvas gets if its output may have ``max_tokens`` tokens, EOS not counted.
 
     Args:
-        constraint: of the output.
-        max_tokens: not to be exceeded.
-        room: tokens that are left of the model's context; None where it has no bound.
+        constraint: the constraint of the output.
+        max_tokens: the upper limit.
+        capacity: tokens left of the model's context; None if it has no bound.
 
     Raises:
         BudgetError: the shortest string takes more than ``max_tokens``.
-        ValueError: ``max_tokens`` is no number of slots.
+        ValueError: ``max_tokens`` is not a positive integer.
     """
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-        raise ValueError(f"max_tokens must be an integer of at least 1, for a canvas has a slot; found {max_tokens!r}")
+        raise ValueError(f"max_tokens must be an integer of at least 1: a canvas has a slot; found {max_tokens!r}")
     language = canvas_language(constraint, ambiguity="counted")  # that of fill_canvas()
     if language.shortest > max_tokens:
         raise BudgetError(budget=max_tokens, needed=language.shortest)
-    slots = canvas_length(language, most=max_tokens)
-    return slots if room is None else max(min(slots, room), language.shortest, 1)
+    slots = canvas_length(language, max_slots=max_tokens)
+    return slots if capacity is None else max(min(slots, capacity), language.shortest, 1)

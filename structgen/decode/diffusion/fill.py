@@ -59,31 +59,30 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
     chat: bool = True,
     limits: Limits | None = None,
 ) -> Result:
-    """Let a diffusion model answer ``prompt`` with a member of ``grammar`` on a canvas.
+    """Let a diffusion model answer ``prompt`` with a string of ``grammar`` on a canvas.
 
-    Each step is one forward pass; the mean-field distribution of all free slots is restricted to the canvases that
-    spell a string of the grammar, the sampler takes one completion of it, and the policy commits some of its slots.
-    Slots for which the grammar leaves one token cost no pass.  At every moment the canvas can be completed in the slots
-    that are left.
+    Each step is one forward pass. The mean-field distribution of the free slots is restricted to canvases that spell a
+    string of the grammar, the sampler takes one completion, and the policy commits some of its slots. Slots for which
+    the grammar leaves one token cost no pass. The canvas stays completable at every step.
 
     In the result, a step's ``logprob`` is the log of the token's constrained marginal when it was committed, and
-    ``logprob + log_z`` its log-probability under the model's own distribution of that slot in that pass.  Other than
-    with autoregressive models, ``log_z`` may be positive: the language may ask for a token more than the model does.
+    ``logprob + log_z`` its log-probability under the model's own distribution of that slot in that pass. Unlike in
+    autoregressive decoding, ``log_z`` may be positive: the language can make a token more probable than the model does.
 
-    Of a recursive grammar whose next byte does not always decide how to read on, canvases may have several readings.
-    What is taken and drawn is exact all the same; confidence, ``logprob`` and ``log_z`` count readings there.
+    In a recursive grammar whose next byte does not always decide the parse, a canvas may have several parses.
+    Completions and samples are exact all the same, but confidence, ``logprob`` and ``log_z`` count parses.
 
     Args:
         model: the diffusion model.
         prompt: a text, or the messages of a chat.
         grammar: a grammar, compiled here, or a constraint that was compiled for the model's vocabulary.
-        canvas: how many slots; or the token ids of the slots, with ``FREE`` or the model's MASK in those that are to be
-            filled; None for a length that suits the grammar (see ``structgen.decode.diffusion.canvas``).
-        policy: which slots of a completion are committed; None for ``Static()``, one in each step.
-        sampler: how a completion is taken.
+        canvas: the number of slots, or the token ids of the slots with ``FREE`` or the model's MASK in the slots to
+            fill; None for a length that suits the grammar (see ``structgen.decode.diffusion.canvas``).
+        policy: decides which slots of a completion are committed; None for ``Static()``, one in each step.
+        sampler: takes a completion.
         temperature: of the distributions of the slots.
-        block: slots that are filled before those right of them; None to fill the whole canvas in any order.
-        reuse: which slots a pass runs anew, if the model keeps keys and values; None for all.
+        block: slots that are filled before those to their right; None to fill the whole canvas in any order.
+        reuse: decides which slots a pass recomputes, if the model caches keys and values; None for all.
         seed: of the random numbers; the same seed gives the same output.
         stream: called with the canvas after every commit, and once before the first pass.
         chat: whether a text becomes a message of the model's chat template.
@@ -91,26 +90,28 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
 
     Raises:
         BudgetError: the canvas has fewer slots than the shortest string of the grammar takes.
-        GenerationError: what is fixed on the canvas cannot be completed, or prompt and canvas exceed the model's
-            context, both before any forward pass; or the model returned no usable logits.
+        GenerationError: the fixed slots cannot be completed, or prompt and canvas exceed the model's context (both are
+            checked before any forward pass); or the model returned no usable logits.
         ModelError: the model has no MASK, or the prompt cannot be encoded.
         VocabularyError: the constraint belongs to another vocabulary, or the tokens cannot spell the grammar.
-        GrammarError: the grammar does not compile, or asks for what no canvas can check.
+        GrammarError: the grammar does not compile, or has a check that canvases cannot enforce.
         LimitExceeded: a bound of ``limits`` was reached.
-        TypeError: an argument is no model, grammar, policy or sampler.
+        TypeError: an argument is not a model, grammar, policy or sampler.
         ValueError: a number is out of range.
     """
     began = perf_counter()
     policy = _STATIC if policy is None else policy
     _check_kinds(model, policy, sampler)
     if not (math.isfinite(temperature) and temperature > 0):
-        raise ValueError(f"temperature must be positive and finite; found {temperature!r}; Dingo() draws nothing")
+        raise ValueError(
+            f"temperature must be positive and finite; found {temperature!r}; Dingo() takes the most probable canvas"
+        )
     mask_token = mask_of(model)
     constraint = canvas_constraint(grammar, model, limits)
     language = canvas_language(constraint, ambiguity="counted")
     ids = model.encode_prompt(prompt, chat=chat)
     first = first_canvas(canvas, language, model, len(ids), mask_token, block)
-    told = _CommitLog(first, stream)
+    log = _CommitLog(first, stream)
     denoiser = model.start(ids)
     try:
         run = CanvasRun(
@@ -123,30 +124,30 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
             generator=np.random.Generator(np.random.PCG64(seed)),
             block=block,
             reuse=reuse,
-            on_commit=told.tell,
+            on_commit=log.record,
         )
         _fill(run, policy)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note(
-            f"generation: interrupted with {int((told.canvas == FREE).sum())} of {len(first)} slots free; "
-            f"the canvas so far is {shown_canvas(told.canvas, constraint.vocabulary)!r}"
+            f"generation: interrupted with {int((log.canvas == FREE).sum())} of {len(first)} slots free; "
+            f"the canvas so far is {shown_canvas(log.canvas, constraint.vocabulary)!r}"
         )
         raise
     finally:
         denoiser.close()
-    return _result(run, told, constraint, policy, prompt_tokens=len(ids), began=began)
+    return _result(run, log, constraint, policy, prompt_tokens=len(ids), began=began)
 
 
 def shown_canvas(canvas: Canvas, vocabulary: Vocabulary) -> str:
     """Return a canvas as text, with a middle dot for each free slot; EOS and other special tokens are left out."""
-    parts, known = [], bytearray()
+    parts, pending = [], bytearray()
     for token in canvas.tolist():
         if token == FREE:
-            parts += [known.decode("utf-8", "replace"), "\N{MIDDLE DOT}"]
-            known.clear()
+            parts += [pending.decode("utf-8", "replace"), "\N{MIDDLE DOT}"]
+            pending.clear()
         else:
-            known += vocabulary.tokens[token]
-    return "".join([*parts, known.decode("utf-8", "replace")])
+            pending += vocabulary.tokens[token]
+    return "".join([*parts, pending.decode("utf-8", "replace")])
 
 
 def _fill(run: CanvasRun, policy: CommitPolicy) -> None:
@@ -163,14 +164,14 @@ def _fill(run: CanvasRun, policy: CommitPolicy) -> None:
 
 @final
 class _CommitLog:
-    """Keeps what is committed, and passes it on."""
+    """Keeps the commits of a run, and forwards them to ``stream``."""
 
     def __init__(self, canvas: Canvas, stream: Callable[[Snapshot], object] | None) -> None:
         self.canvas = canvas
         self.commits: list[tuple[int, ...]] = []
         self._stream = stream
 
-    def tell(self, snapshot: Snapshot) -> None:
+    def record(self, snapshot: Snapshot) -> None:
         self.canvas = snapshot.canvas
         if len(snapshot.committed):
             self.commits.append(tuple(snapshot.committed.tolist()))
@@ -179,7 +180,7 @@ class _CommitLog:
 
 
 def _result(
-    run: CanvasRun, told: _CommitLog, constraint: Constraint, policy: CommitPolicy, *, prompt_tokens: int, began: float
+    run: CanvasRun, log: _CommitLog, constraint: Constraint, policy: CommitPolicy, *, prompt_tokens: int, began: float
 ) -> Result:
     vocabulary = constraint.vocabulary
     tokens = output_tokens(run.canvas, vocabulary)
@@ -215,7 +216,7 @@ def _result(
         vocabulary=vocabulary,
         canvas=Filling(
             tokens=tuple(run.canvas.tolist()),
-            commits=tuple(told.commits),
+            commits=tuple(log.commits),
             forced=tuple(np.flatnonzero(run.was_forced).tolist()),
             policy=policy,
             sampler=run.sampler,
@@ -226,9 +227,7 @@ def _result(
 
 def _check_kinds(model: object, policy: object, sampler: object) -> None:
     if not isinstance(model, DiffusionModel):
-        raise TypeError(
-            f"fill_canvas: expected a DiffusionModel, found {type(model).__name__}; autoregressive models take generate"
-        )
+        raise TypeError(f"fill_canvas: expected a DiffusionModel, found {type(model).__name__}; others use generate")
     if not isinstance(policy, CommitPolicy):
         raise TypeError(f"fill_canvas: expected a CommitPolicy, found {policy!r}; for instance Threshold(0.9)")
     if not isinstance(sampler, CanvasSampler):

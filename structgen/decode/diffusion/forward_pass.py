@@ -1,6 +1,6 @@
-"""One forward pass over canvases: which slots it runs, and which logits are kept of it.
+"""One forward pass over canvases: which slots run, and which logits are returned.
 
-A rule of reuse (``Reuse``) names the slots that are run anew; the others read keys and values of an earlier pass.
+A reuse rule (``Reuse``) names the slots to run; the others keep the keys and values of an earlier pass.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = ["DelayedReuse", "DualReuse", "PrefixReuse", "Reuse", "denoise", "deno
 
 
 class Reuse(Protocol):
-    """A rule for which slots are live."""
+    """A rule for which slots a pass runs: the live slots."""
 
     @property
     def lossless(self) -> bool:
-        """Whether the logits are those of passes over all slots."""
+        """Whether the logits equal those of passes over all slots."""
 
     def live_slots(self, block: tuple[int, int], before: Canvas, canvas: Canvas, /, *, step: int) -> NDArray[np.bool_]:
         """Return which slots the next pass runs, bool ``[slots]``.
 
         Args:
-            block: the slots that are being filled, from the first to after the last.
+            block: the slots that are being filled, as a half-open range.
             before: the canvas of the last pass; in the first step the canvas itself.
-            canvas: the canvas now, ``FREE`` where a slot is free.
-            step: passes that this block has had.
+            canvas: the current canvas, ``FREE`` where a slot is free.
+            step: how many passes this block has had.
 
         Raises:
             ValueError: the block is not on the canvas, the canvases differ in length, or ``step`` is negative.
@@ -49,7 +49,7 @@ class Reuse(Protocol):
 @final
 @dataclass(frozen=True)
 class PrefixReuse:
-    """Runs the slots from the block on; prompt and earlier blocks are as they were when the block began.
+    """Runs the slots from the block on; keys and values before the block are those of the block's first pass.
 
     Source: Wu et al. 2025, "Fast-dLLM" (arXiv 2505.22618), the prefix cache.
     """
@@ -66,7 +66,7 @@ class PrefixReuse:
 @final
 @dataclass(frozen=True)
 class DualReuse:
-    """Runs the slots of the block alone; what is before and after it is as it was when the block began.
+    """Runs the slots of the block only; all other keys and values are those of the block's first pass.
 
     Source: Wu et al. 2025, "Fast-dLLM" (arXiv 2505.22618), DualCache.
     """
@@ -83,18 +83,15 @@ class DualReuse:
 @final
 @dataclass(frozen=True)
 class DelayedReuse:
-    """Runs the free slots, and a committed one once more: it is kept only as it became with its token in place.
+    """Runs the free slots, and each committed slot once more, so that its keys and values are those of its token.
 
-    With a window, free slots too are run only near a slot that was just committed, and keep their old logits
-    elsewhere (dKV-Cache-Greedy).  In the published code the windows lie around the slots that are committed next, which
-    only an order drawn in advance can tell; here the policy decides after the pass, so they lie around those committed
-    last.
+    With a window, only the free slots near a newly committed slot run; others keep their old logits
+    (dKV-Cache-Greedy). In the published code the windows surround the slots that are committed next, which requires an
+    order sampled in advance; here the policy decides after the pass, so they surround those committed last.
 
     Attributes:
-        interval: every so many steps all slots are run.
-        window: how many free slots are run for each slot just committed, the nearest ones; None for all.
-
-    Raises:
+        interval: all slots run once in this many steps.
+        window: how many free slots run for each newly committed slot, the nearest ones; None for all.
         ValueError: ``interval`` is below 1 or ``window`` below 0.
 
     Source: Ma, Yu, Fang and Wang 2025, "dKV-Cache" (arXiv 2505.15781).
@@ -121,13 +118,13 @@ class DelayedReuse:
             return live
         for slot in np.flatnonzero(live):
             near = np.flatnonzero(free & ~live)
-            distance = 2 * np.abs(near - slot) - (near < slot)  # of two equally near ones the left one is first
+            distance = 2 * np.abs(near - slot) - (near < slot)  # of two equally near slots the left one is first
             live[near[np.argsort(distance)[: self.window]]] = True
         return live
 
 
 def _changed(block: tuple[int, int], before: Canvas, canvas: Canvas, step: int) -> NDArray[np.bool_]:
-    """Return which slots hold something else than in the last pass.
+    """Return which slots changed since the last pass.
 
     Raises:
         ValueError: see ``Reuse.live_slots``.
@@ -146,63 +143,63 @@ def _changed(block: tuple[int, int], before: Canvas, canvas: Canvas, step: int) 
 
 
 def denoise(denoiser: Denoiser, canvases: Sequence[Canvas], *, mask_token: int, size: int) -> list[SlotLogits]:
-    """Ask a model about several canvases in one forward pass.
+    """Run a model on several canvases in one forward pass.
 
     Args:
         denoiser: the model after the prompt.
         canvases: of one length, ``FREE`` in free slots.
-        mask_token: what the model calls a free slot.
-        size: of the vocabulary.
+        mask_token: the model's id for a free slot.
+        size: the vocabulary size.
 
     Returns:
-        For each canvas the logits of its free slots.
+        The logits of the free slots of each canvas.
 
     Raises:
-        GenerationError: the model fails, or what it returns are no logits.
+        GenerationError: the model fails, or its logits have a wrong shape.
     """
     free = np.stack(canvases) == FREE
-    asked = np.where(free, mask_token, canvases).astype(np.int32)
+    queried = np.where(free, mask_token, canvases).astype(np.int32)
     if isinstance(denoiser, ResidentDenoiser) and denoiser.is_resident:
-        found = denoiser.denoise_resident(asked, free)
-        for logits, of in zip(found, free, strict=True):
+        on_device = denoiser.denoise_resident(queried, free)
+        for logits, of in zip(on_device, free, strict=True):
             _check_shape(logits.shape, (int(of.sum()), size), "free slots, tokens")
-        return found
-    whole = denoiser.denoise(asked)
-    _check_shape(whole.shape, (*asked.shape, size), "canvases, slots, tokens")
+        return on_device
+    whole = denoiser.denoise(queried)
+    _check_shape(whole.shape, (*queried.shape, size), "canvases, slots, tokens")
     return [HostLogits(logits[of]) for logits, of in zip(whole, free, strict=True)]
 
 
 def denoise_live(
     denoiser: CachingDenoiser, canvas: Canvas, live: NDArray[np.bool_], *, mask_token: int, size: int
 ) -> SlotLogits:
-    """Ask a model about one canvas, and run its live slots only; otherwise as ``denoise``.
+    """Run a model on the live slots of one canvas; otherwise as ``denoise``.
 
     Args:
-        denoiser: likewise.
-        canvas: likewise.
+        denoiser: as for ``denoise``.
+        canvas: one canvas, ``FREE`` in free slots.
         live: bool ``[slots]``; see ``CachingDenoiser.denoise_live``.
-        mask_token: likewise.
-        size: likewise.
+        mask_token: as for ``denoise``.
+        size: as for ``denoise``.
 
     Raises:
-        GenerationError: likewise.
+        GenerationError: as ``denoise``.
     """
     free = canvas == FREE
-    asked = np.where(free, mask_token, canvas).astype(np.int32)
+    queried = np.where(free, mask_token, canvas).astype(np.int32)
     if isinstance(denoiser, ResidentCachingDenoiser) and denoiser.is_resident:
-        found = denoiser.denoise_live_resident(asked, live, free)
-        _check_shape(found.shape, (int(free.sum()), size), "free slots, tokens")
-        return found
-    whole = denoiser.denoise_live(asked, live)
-    _check_shape(whole.shape, (len(asked), size), "slots, tokens")
+        on_device = denoiser.denoise_live_resident(queried, live, free)
+        _check_shape(on_device.shape, (int(free.sum()), size), "free slots, tokens")
+        return on_device
+    whole = denoiser.denoise_live(queried, live)
+    _check_shape(whole.shape, (len(queried), size), "slots, tokens")
     return HostLogits(whole[free])
 
 
-def _check_shape(found: tuple[int, ...], wanted: tuple[int, ...], axes: str) -> None:
-    if found != wanted:
+def _check_shape(shape: tuple[int, ...], expected: tuple[int, ...], axes: str) -> None:
+    if shape != expected:
         raise GenerationError(
             "denoising",
-            f"there must be logits of the shape {wanted}: {axes}",
-            evidence=f"found {found}",
+            f"the logits must have the shape {expected}: {axes}",
+            evidence=f"found {shape}",
             remedy="the model's vocabulary must be as wide as its logits",
         )

@@ -1,6 +1,6 @@
-"""Mean-field distribution of a canvas: what one forward pass says of each free slot, independently of the others.
+"""Mean-field distribution of a canvas: one forward pass's distribution of each free slot, independent of the others.
 
-``HostLogits`` are the logits of those slots in an array, with their sums, maxima and sums by token class.
+``HostLogits`` holds the logits of those slots as an array, with their sums, maxima and sums by token class.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 __all__ = ["FREE", "LOWEST", "HostLogits", "MeanField", "scaled"]
 
 FREE: Final = -1
-"""What a free slot holds on the decoding side, whatever id the model's MASK has."""
+"""What a free slot of a canvas holds, whatever id the model's MASK has."""
 
 _STEEPEST: Final = 1e30
-"""The scale of all smaller temperatures: it leaves nothing but the largest logit, and is a number in float32."""
+"""The largest scale, for all smaller temperatures: only the largest logit remains, and the scale fits float32."""
 
 
 @final
 class MeanField:
-    """The distributions of the free slots of one canvas; immutable.
+    """The independent distributions of the free slots of one canvas; immutable.
 
     Args:
         canvas: int32 ``[slots]``, token ids and ``FREE``.
-        logits: one row for each free slot from left to right, wherever they lie; an array is float32 or float64
+        logits: one logits row for each free slot from left to right, on any device; an array is float32 or float64
             ``[free slots, vocabulary.size]``.
         temperature: logits are divided by it.
 
     Raises:
-        GenerationError: the logits are not one row a free slot, or a row has NaN, +infinity or nothing finite.
+        GenerationError: there is not one logits row for each free slot, or a row has NaN, +infinity or nothing finite.
         ValueError: the temperature is not positive and finite.
     """
 
@@ -65,7 +65,7 @@ class MeanField:
         if len(logits.shape) != 2 or logits.shape[0] != len(self.free):
             raise GenerationError(
                 "denoising",
-                f"there must be one row of logits for each of {len(self.free)} free slots",
+                f"there must be one logits row for each of {len(self.free)} free slots",
                 evidence=f"found an array of shape {logits.shape}",
             )
         self.slot_logits: SlotLogits = HostLogits(logits) if isinstance(logits, np.ndarray) else logits
@@ -76,7 +76,7 @@ class MeanField:
                 f"slot {self.free[wrong[0]]}",
                 "its logits are no distribution over tokens",
                 evidence=f"their maximum is {self.largest[wrong[0]]}",
-                remedy="run the model in float32 or bfloat16: float16 overflows in some",
+                remedy="run the model in float32 or bfloat16: float16 overflows in some models",
             )
         self.temperature = temperature
         self.scale = min(1.0 / temperature, _STEEPEST)
@@ -86,7 +86,7 @@ class MeanField:
 
     @property
     def logits(self) -> NDArray[np.floating]:
-        """All logits, ``[free slots, vocabulary.size]``, not to be written to; they are copied from where they lie."""
+        """All logits, ``[free slots, vocabulary.size]``, read-only; copied from their device."""
         return self.slot_logits.host_all()
 
     @property
@@ -95,7 +95,7 @@ class MeanField:
         return len(self.canvas)
 
     def scaled(self, logits: NDArray[np.floating], largest: NDArray[np.floating] | np.floating) -> NDArray[np.float64]:
-        """Logits of slots whose largest one is given, over the temperature, from ``LOWEST`` to 0."""
+        """Logits of slots with the given maxima, divided by the temperature, from ``LOWEST`` to 0."""
         return scaled(logits, largest, self.scale)
 
     def log_norms(self) -> NDArray[np.float64]:
@@ -105,32 +105,32 @@ class MeanField:
         return self._log_norms
 
     def set_log_norms(self, log_norms: NDArray[np.float64]) -> None:
-        """Keep norms that another pass over the logits has found."""
+        """Store norms that another pass over the logits computed."""
         self._log_norms = log_norms
 
     def log_probs(self, slot: int) -> NDArray[np.float64]:
         """Log-probabilities of every token in a free slot, float64 ``[vocabulary.size]``."""
         row = int(self.row_of[slot])
-        found = self.scaled(self.slot_logits.host(row), self.largest[row])
-        found -= self.log_norms()[row]
-        return found
+        log_probs = self.scaled(self.slot_logits.host(row), self.largest[row])
+        log_probs -= self.log_norms()[row]
+        return log_probs
 
     def log_prob_of(self, tokens: NDArray[np.int32]) -> NDArray[np.float64]:
         """Log-probability of ``tokens[slot]`` in every free slot, float64 ``[slots]``; 0 in fixed slots."""
-        found = np.zeros(self.slots)
+        log_probs = np.zeros(self.slots)
         logits = self.slot_logits.at(tokens[self.free])
-        found[self.free] = self.scaled(logits, self.largest) - self.log_norms()
-        return found
+        log_probs[self.free] = self.scaled(logits, self.largest) - self.log_norms()
+        return log_probs
 
 
 _SMALL: Final = 1 << 16
-"""Logits in all, below which numpy is as fast as a native pass."""
+"""Number of logits below which numpy is as fast as a native pass."""
 
 
 def scaled(
     logits: NDArray[np.floating], largest: NDArray[np.floating] | np.floating, scale: float
 ) -> NDArray[np.float64]:
-    """Logits of slots whose largest one is given, over the temperature, from ``LOWEST`` to 0."""
+    """Logits of slots with the given maxima, times the scale, from ``LOWEST`` to 0."""
     return np.maximum((logits.astype(np.float64) - largest) * scale, LOWEST)
 
 
@@ -142,7 +142,7 @@ class HostLogits:
         values: float32 or float64 ``[rows, size]``.
 
     Attributes:
-        is_native: whether passes over all logits are native ones, which read float32.
+        is_native: whether passes over all logits are native, which needs float32.
     """
 
     __slots__ = ("_largest", "is_native", "values")
@@ -170,13 +170,13 @@ class HostLogits:
 
     def at(self, tokens: NDArray[np.int32], /) -> NDArray[np.floating]:
         """See ``SlotLogits.at``."""
-        found: NDArray[np.floating] = self.values[np.arange(len(tokens)), tokens]
-        return found
+        logits: NDArray[np.floating] = self.values[np.arange(len(tokens)), tokens]
+        return logits
 
     def log_norms(self, scale: float, /) -> NDArray[np.float64]:
         """See ``SlotLogits.log_norms``."""
-        everything = TokenClasses(np.zeros(self.shape[1], dtype=np.int32), 1)
-        return self.by_class(everything, scale).log_norms()
+        one_class = TokenClasses(np.zeros(self.shape[1], dtype=np.int32), 1)
+        return self.by_class(one_class, scale).log_norms()
 
     def by_class(self, classes: TokenClasses, scale: float, /) -> ClassLogits:
         """See ``SlotLogits.by_class``."""
@@ -189,14 +189,14 @@ class HostLogits:
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """See ``SlotLogits.leading``."""
         tokens = np.empty((len(self.values), count), dtype=np.int32)
-        found = np.empty((len(self.values), count))
+        leading = np.empty((len(self.values), count))
         for row, logits in enumerate(self.values):
             values = scaled(logits, self.largest()[row], scale) + log_factors[row][classes.of]
-            for place in range(count):
-                tokens[row, place] = values.argmax()
-                found[row, place] = values[tokens[row, place]]
-                values[tokens[row, place]] = -np.inf
-        return tokens, found
+            for rank in range(count):
+                tokens[row, rank] = values.argmax()
+                leading[row, rank] = values[tokens[row, rank]]
+                values[tokens[row, rank]] = -np.inf
+        return tokens, leading
 
     def take(self, rows: NDArray[np.intp], /) -> HostLogits:
         """See ``SlotLogits.take``."""
@@ -210,8 +210,8 @@ class HostLogits:
 
     def host(self, row: int, /) -> NDArray[np.floating]:
         """See ``SlotLogits.host``."""
-        found: NDArray[np.floating] = self.values[row]
-        return found
+        logits: NDArray[np.floating] = self.values[row]
+        return logits
 
     def host_all(self) -> NDArray[np.floating]:
         """See ``SlotLogits.host_all``."""
@@ -219,7 +219,7 @@ class HostLogits:
 
 
 class _HostClasses(ABC):
-    """See ``ClassLogits``: what follows from sums."""
+    """See ``ClassLogits``: everything that follows from the sums."""
 
     def __init__(self) -> None:
         self._log_norms: NDArray[np.float64] | None = None
@@ -244,8 +244,8 @@ class _HostClasses(ABC):
 
     def mean_logs(self) -> NDArray[np.float64]:
         norms = self.log_norms()[:, None]
-        made: NDArray[np.float64] = (self._moments() - self._sums() * norms) / np.exp(norms)
-        return made
+        means: NDArray[np.float64] = (self._moments() - self._sums() * norms) / np.exp(norms)
+        return means
 
 
 @final
@@ -257,19 +257,19 @@ class _NativeClasses(_HostClasses):
         self._values, self._largest, self._scale = values, largest, scale
         self._layout = classes.layout("native", _native.ClassLayout)
         self._maxima: NDArray[np.float32] | None = None
-        self._found: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None  # sums, and those of chunks
+        self._cached: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None  # sums of classes and of chunks
 
     def maxima(self) -> NDArray[np.floating]:
-        if self._maxima is None and self._found is None:  # sums are wanted next, and found in the same pass
+        if self._maxima is None and self._cached is None:  # the sums are needed next; the same pass computes them
             sums, by_chunk, _, self._maxima = self._pass(with_maxima=True)
-            self._found = sums, by_chunk
+            self._cached = sums, by_chunk
         if self._maxima is None:
             self._maxima = self._layout.maxima(self._values)
         return self._maxima
 
     def best(self, rows: NDArray[np.int64], classes: NDArray[np.int32], /) -> NDArray[np.int32]:
-        wanted = np.asarray(self.maxima()[rows, classes], dtype=np.float32)
-        return self._layout.find(self._values, rows, classes, wanted)
+        maxima = np.asarray(self.maxima()[rows, classes], dtype=np.float32)
+        return self._layout.find(self._values, rows, classes, maxima)
 
     def draw(
         self, rows: NDArray[np.int64], classes: NDArray[np.int32], uniform: NDArray[np.float64], /
@@ -286,10 +286,10 @@ class _NativeClasses(_HostClasses):
         return moments
 
     def _by_chunk(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        if self._found is None:
+        if self._cached is None:
             sums, by_chunk, _, _ = self._pass()
-            self._found = sums, by_chunk
-        return self._found
+            self._cached = sums, by_chunk
+        return self._cached
 
     def _pass(
         self, *, with_moments: bool = False, with_maxima: bool = False
@@ -307,7 +307,7 @@ class _ReferenceClasses(_HostClasses):
         super().__init__()
         self._values, self._largest, self._classes, self._scale = values, largest, classes, scale
         self._maxima: NDArray[np.floating] | None = None
-        self._found: NDArray[np.float64] | None = None
+        self._cached_sums: NDArray[np.float64] | None = None
 
     def maxima(self) -> NDArray[np.floating]:
         if self._maxima is None:
@@ -321,35 +321,35 @@ class _ReferenceClasses(_HostClasses):
 
     def best(self, rows: NDArray[np.int64], classes: NDArray[np.int32], /) -> NDArray[np.int32]:
         maxima = self.maxima()
-        found = np.empty(len(rows), dtype=np.int32)
+        tokens = np.empty(len(rows), dtype=np.int32)
         for index, (row, of) in enumerate(zip(rows.tolist(), classes.tolist(), strict=True)):
-            found[index] = np.flatnonzero((self._classes.of == of) & (self._values[row] == maxima[row, of]))[0]
-        return found
+            tokens[index] = np.flatnonzero((self._classes.of == of) & (self._values[row] == maxima[row, of]))[0]
+        return tokens
 
     def draw(
         self, rows: NDArray[np.int64], classes: NDArray[np.int32], uniform: NDArray[np.float64], /
     ) -> NDArray[np.int32]:
-        drawn = np.empty(len(rows), dtype=np.int32)
+        sampled = np.empty(len(rows), dtype=np.int32)
         for index, (row, of) in enumerate(zip(rows.tolist(), classes.tolist(), strict=True)):
-            members = np.flatnonzero(self._classes.of == of)
-            exponents = scaled(self._values[row, members], self._largest[row], self._scale)
+            tokens = np.flatnonzero(self._classes.of == of)
+            exponents = scaled(self._values[row, tokens], self._largest[row], self._scale)
             running = np.cumsum(np.exp(exponents))
             at = int(np.searchsorted(running, uniform[index] * running[-1], side="right"))
-            drawn[index] = members[min(at, len(members) - 1)]
-        return drawn
+            sampled[index] = tokens[min(at, len(tokens) - 1)]
+        return sampled
 
     def _sums(self) -> NDArray[np.float64]:
-        if self._found is None:
-            self._found = self._by_class(np.exp)
-        return self._found
+        if self._cached_sums is None:
+            self._cached_sums = self._by_class(np.exp)
+        return self._cached_sums
 
     def _moments(self) -> NDArray[np.float64]:
         return self._by_class(lambda exponents: np.exp(exponents) * exponents)
 
     def _by_class(self, of_scaled: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
         """Sums over the tokens of each class of a function of their scaled logits."""
-        made = np.empty((len(self._values), self._classes.count))
+        sums = np.empty((len(self._values), self._classes.count))
         for row, values in enumerate(self._values):
             exponents = scaled(values, self._largest[row], self._scale)
-            made[row] = np.bincount(self._classes.of, of_scaled(exponents), self._classes.count)
-        return made
+            sums[row] = np.bincount(self._classes.of, of_scaled(exponents), self._classes.count)
+        return sums

@@ -1,6 +1,6 @@
-"""The contract between languages, samplers and commit policies of diffusion models, and the canvas samplers.
+"""The contract between canvas languages, canvas samplers and commit policies; and the two canvas samplers.
 
-A ``CanvasLanguage`` restricts the mean-field distribution of a step to valid canvases: a ``CanvasPosterior``.  A
+A ``CanvasLanguage`` restricts the mean-field distribution of a step to valid canvases: a ``CanvasPosterior``. A
 ``CanvasSampler`` takes one completion of it: the most probable one (``Dingo``) or an exact sample (``Posterior``).
 """
 
@@ -38,8 +38,8 @@ class Completion(NamedTuple):
     """A canvas without free slots that spells a string of the grammar.
 
     Attributes:
-        tokens: int32 ``[slots]``; EOS from the end of the member on.
-        log_prob: log of its mass under the mean-field distribution, the tail counted as it was asked for.
+        tokens: int32 ``[slots]``; EOS in every slot after the string.
+        log_prob: log of its mass under the mean-field distribution; the tail counts as the sampler requests.
     """
 
     tokens: NDArray[np.int32]
@@ -47,11 +47,11 @@ class Completion(NamedTuple):
 
 
 class Leaders(NamedTuple):
-    """The most probable token of each slot's marginal, and how far it leads.
+    """The most probable token of each slot's marginal, and its lead over the second.
 
     Attributes:
-        tokens: int32 ``[slots]``; of equal ones the first; what fixed slots hold.
-        shares: float64 ``[slots]``, their probabilities; 1 for fixed slots.
+        tokens: int32 ``[slots]``; of equal tokens the first; fixed slots hold their token.
+        shares: float64 ``[slots]``, probabilities of ``tokens``; 1 for fixed slots.
         seconds: float64 ``[slots]``, the probability of the second token; 0 for fixed slots.
     """
 
@@ -65,17 +65,17 @@ class CanvasPosterior(Protocol):
 
     @property
     def log_z(self) -> float:
-        """Log of the mass of all completions; minus infinity where there is none."""
+        """Log of the mass of all completions; minus infinity if there is none."""
 
     def best(self) -> Completion:
-        """Return the completion of the largest mass; of equal ones, always the same.
+        """Return the completion of the largest mass; ties are broken deterministically.
 
         Raises:
             GenerationError: there is no completion.
         """
 
     def draw(self, generator: np.random.Generator, /) -> Completion:
-        """Draw a completion with its probability.
+        """Sample a completion.
 
         Raises:
             GenerationError: there is no completion.
@@ -96,7 +96,7 @@ class CanvasPosterior(Protocol):
     def clamped(self, canvas: Canvas, /) -> float:
         """Return log of the mass of completions of ``canvas``, which fixes more slots, under the SAME distribution.
 
-        This is ``Z(x'; x)`` of TWISTER: the model is not asked again.
+        This is ``Z(x'; x)`` of TWISTER: the model does not run again.
         """
 
 
@@ -115,35 +115,32 @@ class CanvasLanguage(Protocol):
         """Restrict the distribution of one canvas."""
 
     def completable(self, canvas: Canvas, /) -> bool:
-        """Whether the free slots can be filled, each by one token.
-
-        So that the canvas spells a string of the grammar.
-        """
+        """Whether the free slots can be filled, one token each, so that the canvas spells a string of the grammar."""
 
     def masks(self, canvas: Canvas, /) -> NDArray[np.int32]:
         """Return which tokens each slot may hold so that the canvas stays completable.
 
         Returns:
-            int32 ``[slots, ceil(V / 32)]`` in the layout of token masks; a fixed slot allows its token alone; all
-            zero where the canvas is not completable.
+            int32 ``[slots, ceil(V / 32)]``, token masks; a fixed slot allows its token only; all zero if the canvas is
+            not completable.
         """
 
     def forced(self, canvas: Canvas, /) -> Canvas:
-        """Return the canvas with every free slot filled for which the language leaves a single token.
+        """Return the canvas with every free slot filled for which the language leaves one token.
 
-        Grammar-forced slots cost no forward pass.  A slot that only a tail can hold counts as forced to the first EOS.
-        The canvas is returned as it is where it is not completable.
+        Such slots cost no forward pass. A slot that only a tail can hold is forced to the first EOS. A canvas that is
+        not completable is returned unchanged.
         """
 
 
 @runtime_checkable
 class CanvasSampler(Protocol):
-    """Takes one completion at each step; a commit policy then commits some slots; a value.
+    """Takes one completion in each step, from which a commit policy then commits some slots; a value.
 
     Attributes:
-        target: in words, what a step takes.
+        target: in words, the completion that a step takes.
         lossless: whether ONE step that commits everything samples the model's distribution given the language.
-        tail: how slots after the member count; see ``structgen.decode.diffusion.posterior``.
+        tail: whether slots after EOS count (``"scored"``) or not (``"free"``).
     """
 
     @property
@@ -157,13 +154,13 @@ class CanvasSampler(Protocol):
 
     @property
     def deterministic(self) -> bool:
-        """Whether it draws no random numbers."""
+        """Whether it uses no random numbers."""
 
     def complete(self, posterior: CanvasPosterior, generator: np.random.Generator, /) -> Completion:
         """Take a completion.
 
         Raises:
-            GenerationError: there is none.
+            GenerationError: there is no completion.
         """
 
 
@@ -173,7 +170,7 @@ class Dingo:
     """The most probable completion of each step.
 
     Source: T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs" (2025, arXiv 2505.23061); here in
-    logarithms, on the model's marginals in every free slot, over all slots that are left, and ending in acceptance.
+    logarithms, on the model's marginals of every free slot, over all remaining slots, and ending in acceptance.
     """
 
     target: ClassVar[str] = "the most probable completion of each step under the mean-field distribution"
@@ -190,15 +187,13 @@ class Dingo:
 @final
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """An exact draw from the mean-field distribution of each step.
+    """An exact sample of each step's mean-field distribution, given that the canvas spells a string of the grammar.
 
-    Given that the canvas spells a string of the grammar.
-
-    Over several steps this is not the model's distribution given the language: each step conditions anew.  ``SMC``
-    corrects it.
+    Over several steps this is not the model's distribution given the language, since each step conditions anew.
+    ``SMC`` corrects it.
 
     Attributes:
-        tail: ``"scored"`` counts what the model says about padding, as its own distribution does.
+        tail: ``"scored"`` counts the model's probability of the padding, as its own distribution does.
 
     Source: M. Dang and S. Ermon (2026, arXiv 2607.07026).
     """

@@ -3,8 +3,8 @@
 ``Chain`` is exact inference over the runs of an automaton, one edge for each slot.
 
 Sources: T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs" (2025, arXiv 2505.23061) for the maximum;
-M. Dang and S. Ermon (2026, arXiv 2607.07026) for draws and marginals of the mean-field posterior.  Here the last slot
-must leave an accepting state, not merely a live one.
+M. Dang and S. Ermon (2026, arXiv 2607.07026) for samples and marginals of the mean-field posterior. Here the run must
+end in an accepting state, not merely in a live one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Edges:
     """The edges of an automaton, grouped for messages in both directions; immutable.
 
     Args:
-        states: how many there are; state 0 is the start.
-        labels: how many there are.
+        states: number of states; state 0 is the start.
+        labels: number of labels.
         final: bool ``[states]``: where a run may end.
         source, target, label: int32 ``[edges]``, in any order.
 
     Attributes:
-        source, target, label: by increasing source.
+        source, target, label: sorted by source.
     """
 
     __slots__ = ("by_label", "by_source", "by_target", "final", "label", "labels", "source", "states", "target")
@@ -76,12 +76,13 @@ class Chain:
     """The messages of one canvas in one semiring.
 
     Args:
-        edges: of the automaton.
+        edges: the edges of the automaton.
         weights: log weight of every label in every slot, float64 ``[slots, labels]``.
-        is_max: whether alternatives are compared, or added.
+        is_max: whether alternatives are maximised, not summed.
 
     Attributes:
-        backward: log weight of what goes on from each state after each count of slots, float64 ``[slots + 1, states]``.
+        backward: log weight of all continuations of each state after each number of slots, float64
+            ``[slots + 1, states]``.
 
     Complexity: O(slots x edges).
     """
@@ -101,7 +102,7 @@ class Chain:
         return float(self.backward[0, 0])
 
     def forward(self) -> NDArray[np.float64]:
-        """Log weight of what leads to each state after each count of slots, float64 ``[slots + 1, states]``."""
+        """Log weight of all prefixes to each state after each number of slots, float64 ``[slots + 1, states]``."""
         if self._forward is None:
             first = np.full(self.edges.states, -np.inf)
             first[0] = 0.0
@@ -109,11 +110,11 @@ class Chain:
         return self._forward
 
     def run(self, uniform: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
-        """Walk from the start to acceptance; there must be some run.
+        """Walk from the start to acceptance; some run must exist.
 
         Args:
-            uniform: a number below 1 for each slot, to draw each edge by the weight of all runs that take it; without
-                them the best run is taken, of equal ones that of the first edges.
+            uniform: a number below 1 for each slot, to sample each edge by the weight of all runs through it; None
+                takes the best run, of equal runs that of the first edges.
 
         Returns:
             The edge of every slot, ``[slots]``.
@@ -121,7 +122,7 @@ class Chain:
         return self.edges.by_source.run(self.weights, self.backward, np.zeros(0) if uniform is None else uniform)
 
     def label_masses(self) -> NDArray[np.float64]:
-        """Log of the mass around each label: that of all runs which have the label in the slot, without its own weight.
+        """Log of the mass around each label: of all runs with the label in the slot, without the label's own weight.
 
         Returns:
             float64 ``[slots, labels]``, not normalised.
@@ -131,11 +132,11 @@ class Chain:
 
 @final
 class RegularLanguage:
-    """The canvases that an automaton over tokens accepts, EOS tail included; immutable.
+    """The canvases that a token automaton accepts, EOS tail included; immutable.
 
     Args:
-        automaton: its tokens are those of the slots.
-        vocabulary: of the slots.
+        automaton: an automaton over the tokens of ``vocabulary``.
+        vocabulary: the tokens of the slots.
     """
 
     def __init__(self, automaton: TokenAutomaton, vocabulary: Vocabulary) -> None:
@@ -155,7 +156,7 @@ class RegularLanguage:
             np.concatenate([automaton.label, np.full(len(ending), self.eos_label), [self.tail_label]]).astype(np.int32),
         )
         self.label_begin = automaton.label_begin
-        # Which labels hold a class, EOS last; the tail holds EOS, too.
+        # Which labels contain a class, EOS last; the tail contains EOS, too.
         self.holds = np.zeros((labels + 2, automaton.classes), dtype=bool)
         self.holds[np.repeat(np.arange(labels), np.diff(automaton.label_begin)), automaton.label_class] = True
         self.holds[labels:, automaton.eos_class] = True
@@ -196,18 +197,18 @@ class RegularLanguage:
         for slot in np.flatnonzero(single).tolist():
             filled[slot] = self.automaton.members(int(allowed[slot].argmax()))[0]
         ended = alive[:, self.tail_label] & (alive.sum(axis=1) == 1) & (canvas == FREE)
-        if ended.any():  # there is an EOS, for it ended before
+        if ended.any():  # then there is an EOS: a tail follows one
             filled[ended] = self.vocabulary.eos[0]
         return filled
 
     def fixed_weights(self, token: int) -> NDArray[np.float64]:
-        """Log weights of all labels in a slot that holds ``token``: 0 or minus infinity, which all are for no token."""
+        """Log weights of all labels in a slot that holds ``token``: 0 or minus infinity; all -inf for an invalid id."""
         if not 0 <= token < len(self.automaton.class_of):
             return np.full(len(self.holds), -np.inf)
         return np.where(self.holds[:, self.automaton.class_of[token]], 0.0, -np.inf)
 
     def _anything(self, canvas: Canvas) -> Chain:
-        """The runs over a canvas whose free slots may hold anything, each with weight 1."""
+        """The runs over a canvas whose free slots may hold any token, each run with weight 1."""
         weights = np.tile(np.where(self.holds.any(axis=1), 0.0, -np.inf), (len(canvas), 1))
         for slot in np.flatnonzero(canvas != FREE).tolist():
             weights[slot] = self.fixed_weights(int(canvas[slot]))
@@ -268,23 +269,23 @@ class RegularPosterior(ClassPosterior):
         return self._sum
 
     def _weights(self, scores: NDArray[np.float64], *, is_max: bool) -> NDArray[np.float64]:
-        """Log weight of every label in every slot, from those of the classes in every free slot."""
+        """Log weight of every label in every slot, from the scores of classes in every free slot."""
         language, distribution = self.language, self.distribution
-        made = np.empty((distribution.slots, len(language.holds)))
+        weights = np.empty((distribution.slots, len(language.holds)))
         if len(distribution.free):
             spread = scores[:, language.automaton.label_class]
             starts = language.label_begin[:-1]
-            if len(starts):  # an automaton of the empty text alone has no labels
-                made[distribution.free, : language.eos_label] = (
+            if len(starts):  # an automaton of the empty string alone has no labels
+                weights[distribution.free, : language.eos_label] = (
                     np.maximum.reduceat(spread, starts, axis=1) if is_max else _logsumexp_columns(spread, starts)
                 )
-            made[distribution.free, language.eos_label] = scores[:, language.automaton.eos_class]
-            made[distribution.free, language.tail_label] = (
+            weights[distribution.free, language.eos_label] = scores[:, language.automaton.eos_class]
+            weights[distribution.free, language.tail_label] = (
                 0.0 if self.tail == "free" else scores[:, language.automaton.eos_class]
             )
         for slot in np.flatnonzero(distribution.canvas != FREE).tolist():
-            made[slot] = language.fixed_weights(int(distribution.canvas[slot]))
-        return made
+            weights[slot] = language.fixed_weights(int(distribution.canvas[slot]))
+        return weights
 
     def _factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         if self._around is None:
@@ -331,17 +332,16 @@ class RegularPosterior(ClassPosterior):
                 "diffusion decoding",
                 "no completion of the canvas spells a string of the grammar",
                 evidence=f"{self.distribution.slots} slots, {len(self.distribution.free)} of them free; {needed}",
-                remedy="give the canvas more slots, or check the tokens that are fixed in it",
+                remedy="give the canvas more slots, or check its fixed slots",
             )
 
 
 def _logsumexp_columns(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Log of the sum of exponentials over each stretch of the columns, for each row.
+    """Log of the sum of exponentials over each range of columns, for each row.
 
-    Shares of one distribution are at least exp(-80) over the size of the vocabulary of its largest, so that none is
-    lost.
+    Every probability is at least exp(-80) / vocabulary size of the row's largest, so none underflows.
     """
     largest = values.max(axis=1, keepdims=True)
     with np.errstate(divide="ignore"):
-        made: NDArray[np.float64] = np.log(np.add.reduceat(np.exp(values - largest), starts, axis=1)) + largest
-    return made
+        sums: NDArray[np.float64] = np.log(np.add.reduceat(np.exp(values - largest), starts, axis=1)) + largest
+    return sums

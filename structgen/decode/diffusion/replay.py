@@ -1,9 +1,9 @@
-"""How a canvas was filled, as a page of HTML that replays it.
+"""An HTML page that replays how a canvas was filled.
 
-The page is one file without network, libraries or data in its script: every slot is an element that says when it was
-filled and how sure the model was, and a script shows and hides them.  Without scripts it shows the finished canvas.
+The page is one file without network access or libraries: every slot is an element with the step that filled it and the
+model's confidence, and a script shows and hides slots. Without scripts the page shows the finished canvas.
 
-``slot_text`` shows slots as people read them: every character is visible, and none acts on a terminal or a page.
+``slot_text`` makes every character of a slot visible, and none of them acts on a terminal or a page.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 __all__ = ["END", "Recorder", "Replay", "replay_page", "slot_text", "visible"]
 
 END: Final = "∎"
-"""What EOS is shown as."""
+"""The text shown for EOS."""
 
 _CONTROL_PICTURES: Final = 0x2400
 _DELETE: Final = 0x7F
 
 
 def slot_text(vocabulary: Vocabulary, token: int) -> str:
-    r"""Return what a fixed slot is shown as; never empty.
+    r"""Return the text shown for a fixed slot; never empty.
 
-    Special tokens stand in angle brackets, EOS is ``END``, and bytes that are no whole character are ``\xNN``.
+    Special tokens are in angle brackets, EOS is ``END``, and bytes that are no whole character are ``\xNN``.
     """
     if token in vocabulary.eos:
         return END
@@ -51,9 +51,9 @@ def slot_text(vocabulary: Vocabulary, token: int) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Return a text with everything spelled out that is not shown as a character of its own.
+    r"""Return a text with every character that is not printable spelled out.
 
-    Control characters become their pictures (``␊``), other invisible ones their numbers (``\u{202e}``).
+    Control characters become their pictures (``␊``), other invisible characters their numbers (``\u{202e}``).
     """
     return "".join(_character(each) for each in text)
 
@@ -69,7 +69,7 @@ def _character(character: str) -> str:
 
 _PLACEHOLDER: Final = re.compile(r"\{\{(title|sections)\}\}")
 _SHADES: Final = 10
-"""Colours of confidences, the last for the surest."""
+"""How many colours there are for confidences; the last is for the highest confidence."""
 
 
 @final
@@ -78,11 +78,11 @@ class Replay:
     """How one canvas was filled.
 
     Attributes:
-        snapshots: of one canvas, in order; slots that were filled stay as they are.
-        vocabulary: of its tokens.
-        confidences: how probable each slot's token was when it was filled, float64 ``[slots]``; NaN where that is not
-            known, 1 where the grammar left no choice.
-        name: its heading, perhaps "".
+        snapshots: of one canvas, in order; a filled slot keeps its token.
+        vocabulary: the tokens of the slots.
+        confidences: the probability of each slot's token when it was filled, float64 ``[slots]``; NaN where it is
+            unknown, 1 where the grammar left no choice.
+        name: the heading, or "".
 
     Raises:
         ValueError: there is no snapshot, or they are not of one canvas.
@@ -95,14 +95,14 @@ class Replay:
 
     def __post_init__(self) -> None:
         if not self.snapshots:
-            raise ValueError("a replay needs a snapshot at least; pass what stream= was called with")
+            raise ValueError("a replay needs at least one snapshot; pass those that stream= was called with")
         before = self.snapshots[0].canvas
         for number, snapshot in enumerate(self.snapshots[1:], 2):
             canvas = snapshot.canvas
             if canvas.shape != before.shape or np.any((before != FREE) & (canvas != before)):
                 raise ValueError(
-                    f"snapshot {number} is of another canvas than snapshot {number - 1}: a slot that was filled "
-                    "holds something else; replay each canvas by itself"
+                    f"snapshot {number} is of another canvas than snapshot {number - 1}: a filled slot changed; "
+                    "replay each canvas separately"
                 )
             before = canvas
         if self.confidences.shape != before.shape:
@@ -113,34 +113,34 @@ class Replay:
         """Return the replay of one output.
 
         Args:
-            snapshots: what ``stream=`` was called with.
-            result: the output, whose steps say how probable each token was.
+            snapshots: those that ``stream=`` was called with.
+            result: the output; its steps hold the probability of each token.
             name: a heading.
 
         Raises:
             ValueError: as the class.
         """
         if not snapshots:
-            raise ValueError("a replay needs a snapshot at least; pass what stream= was called with")
+            raise ValueError("a replay needs at least one snapshot; pass those that stream= was called with")
         confidences = np.full(len(snapshots[-1].canvas), np.nan)
         for slot, step in enumerate(result.steps[: len(confidences)]):
-            if step.forced or step.log_z is not None:  # else it stood there from the start
+            if step.forced or step.log_z is not None:  # else the caller fixed the slot
                 confidences[slot] = math.exp(min(step.logprob, 0.0))
         return cls(snapshots, result.vocabulary, confidences, name)
 
     @property
     def filled_in(self) -> NDArray[np.int64]:
-        """The snapshot that shows each slot filled for the first time; ``len(snapshots)`` for those that stay free."""
+        """The first snapshot that shows each slot filled; ``len(snapshots)`` for slots that stay free."""
         free = np.stack([snapshot.canvas == FREE for snapshot in self.snapshots])
-        found: NDArray[np.int64] = free.sum(axis=0)
-        return found
+        first: NDArray[np.int64] = free.sum(axis=0)
+        return first
 
 
 @final
 class Recorder:
-    """Keeps the snapshots of all canvases that it is called with: pass it as ``stream``.
+    """Keeps the snapshots of all canvases; pass it as ``stream``.
 
-    The first snapshot of a canvas is that before any forward pass.
+    The first snapshot of a canvas comes before any forward pass.
     """
 
     def __init__(self) -> None:
@@ -155,24 +155,24 @@ class Recorder:
     def replays(self, results: Sequence[Result], *, names: Sequence[str] = ()) -> list[Replay]:
         """Return the replays of some outputs.
 
-        Canvases that became none of them, as those that a check refused, are left out.
+        Canvases that are not among the outputs, such as those that a check refused, are left out.
 
         Args:
             results: the outputs, in the order in which their canvases were filled.
             names: a heading for each.
 
         Raises:
-            ValueError: an output was written on no canvas that was recorded.
+            ValueError: the canvas of an output was not recorded.
         """
-        found: list[Replay] = []
+        replays: list[Replay] = []
         canvases = iter(self._canvases)
         for number, result in enumerate(results):
             tokens = None if result.canvas is None else list(result.canvas.tokens)
             snapshots = next((each for each in canvases if each[-1].canvas.tolist() == tokens), None)
             if snapshots is None:
                 raise ValueError(f"output {number + 1} is on none of the {len(self._canvases)} canvases recorded")
-            found.append(Replay.of(snapshots, result, name=names[number] if number < len(names) else ""))
-        return found
+            replays.append(Replay.of(snapshots, result, name=names[number] if number < len(names) else ""))
+        return replays
 
 
 def replay_page(replays: Sequence[Replay], *, title: str = "structgen: how the canvas was filled") -> str:
@@ -180,17 +180,17 @@ def replay_page(replays: Sequence[Replay], *, title: str = "structgen: how the c
 
     Args:
         replays: each becomes a section with its own buttons and slider.
-        title: of the page.
+        title: the title of the page.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are no replays.
     """
     if not replays:
         raise ValueError("there is nothing to replay; pass at least one Replay")
     sections = "\n".join(_section(number, replay) for number, replay in enumerate(replays, 1))
     page = (files(__package__) / "replay.html").read_text(encoding="utf-8")
     parts = {"title": escape(visible(title)), "sections": sections}
-    return _PLACEHOLDER.sub(lambda place: parts[place[1]], page)  # in one go: what is put in is not searched for places
+    return _PLACEHOLDER.sub(lambda found: parts[found[1]], page)  # one pass: inserted text is not searched
 
 
 def _section(number: int, replay: Replay) -> str:
@@ -219,7 +219,7 @@ def _section(number: int, replay: Replay) -> str:
 
 
 def _step_summary(replay: Replay) -> str:
-    """What the page says of the finished canvas before its script does."""
+    """The text below the finished canvas before the script changes it."""
     last, step = replay.snapshots[-1], len(replay.snapshots) - 1
     filled = int((last.canvas != FREE).sum())
     passes = "pass" if last.forwards == 1 else "passes"
@@ -231,9 +231,9 @@ def _slot(slot: int, replay: Replay, at: int) -> str:
     token = int(replay.snapshots[-1].canvas[slot])
     if token == FREE:
         return f'<span class="slot free" data-at="{at}" title="slot {slot}: free">&nbsp;</span>'
-    known = float(replay.confidences[slot])
-    shade = "unknown" if math.isnan(known) else f"c{min(int(known * _SHADES), _SHADES - 1)}"
-    sure = "" if math.isnan(known) else f", probability {known:.3g}"
+    confidence = float(replay.confidences[slot])
+    shade = "unknown" if math.isnan(confidence) else f"c{min(int(confidence * _SHADES), _SHADES - 1)}"
+    sure = "" if math.isnan(confidence) else f", probability {confidence:.3g}"
     ends = " end" if token in replay.vocabulary.eos else ""
     text = slot_text(replay.vocabulary, token)
     return f'<bdi class="slot {shade}{ends}" data-at="{at}" title="slot {slot}: step {at}{sure}">{escape(text)}</bdi>'

@@ -1,4 +1,4 @@
-"""The finite automaton over bytes that a constraint is, where it is one, and its lift to the tokens of a vocabulary."""
+"""The finite byte automaton of a regular constraint, and its lift to the tokens of a vocabulary."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 MAX_STATES: Final = 300_000
-"""States before minimising, beyond which there is no automaton.
+"""States before minimisation above which no automaton is built.
 
-What a grammar counts makes them many: the leap second in a date-time with an offset alone takes 66,000.
+Counts in a grammar multiply states: the leap second in a date-time with an offset alone takes 66,000.
 """
 
 
@@ -43,9 +43,9 @@ class ByteAutomaton:
     """A minimal deterministic automaton; state 0 is the start, and every state can reach acceptance.
 
     Attributes:
-        next: int32 ``[states, 256]``; -1 where the byte may not come.
+        next: int32 ``[states, 256]``; -1 where the byte is not allowed.
         accepting: bool ``[states]``.
-        specials: int32 ``[edges, 3]``: state, id of a special token, state after it.
+        specials: int32 ``[edges, 3]``: state, id of a special token, next state.
     """
 
     next: NDArray[np.int32]
@@ -54,12 +54,12 @@ class ByteAutomaton:
 
     @property
     def states(self) -> int:
-        """How many states there are."""
+        """The number of states."""
         return len(self.next)
 
 
 def check_finite_checks(constraint: Constraint) -> None:
-    """Refuse what no automaton decides: values that must differ from each other, and budgets of tokens.
+    """Refuse checks that no finite automaton decides: values that must differ, and token budgets.
 
     Raises:
         GrammarError: the grammar has such values or budgets.
@@ -68,47 +68,47 @@ def check_finite_checks(constraint: Constraint) -> None:
     if constraint.native.has_scope:
         raise GrammarError(
             "diffusion decoding",
-            "the grammar asks for values or names that differ from each other, or for labels that decode, which no "
-            "automaton can tell of all slots at once",
+            "the grammar has values or names that must differ, or labels that must decode; no automaton checks these "
+            "for all slots at once",
             evidence=f"the term is {constraint.grammar!r}",
             remedy="leave out uniqueItems and the like, or decode with an autoregressive model",
         )
 
 
-def byte_automaton(constraint: Constraint, *, most_states: int = MAX_STATES) -> ByteAutomaton | None:
-    """Return the minimal automaton of a constraint, or None where it has more than ``most_states`` states.
+def byte_automaton(constraint: Constraint, *, max_states: int = MAX_STATES) -> ByteAutomaton | None:
+    """Return the minimal automaton of a constraint, or None if it has more than ``max_states`` states.
 
-    A language that is not regular has infinitely many, so it gives None, too.
+    A language that is not regular has infinitely many states, so it gives None, too.
 
-    Complexity: O(n log n) for n = states x bytes that some state tells apart.
+    Complexity: O(n log n) for n = states x classes of bytes.
     """
-    made = _native.unfold(constraint.native, most_states)
-    if made is None:
+    unfolded = _native.unfold(constraint.native, max_states)
+    if unfolded is None:
         return None
-    next_, accepting, specials = made
+    next_, accepting, specials = unfolded
     return _minimal(next_, accepting.astype(bool), specials)
 
 
 def _minimal(next_: NDArray[np.int32], accepting: NDArray[np.bool_], specials: NDArray[np.int32]) -> ByteAutomaton:
-    """Merge states of equal futures."""
+    """Merge states with equal futures."""
     futures = _native.equal_futures(next_, accepting.astype(np.uint8), specials)
     _, first, block = np.unique(futures, return_index=True, return_inverse=True)
     count = len(first)
-    # The start comes first, the others in the order of their first member.
+    # The start comes first, then the others by their smallest state.
     rank = np.empty(count, dtype=np.int64)
     order = np.argsort(first, kind="stable")
     rank[order] = np.arange(count)
-    members = first[order]
-    kept = next_[members]
-    renamed = np.where(kept >= 0, rank[block[np.maximum(kept, 0)]], -1).astype(np.int32)
-    mine = specials[np.isin(specials[:, 0], members)]
+    states = first[order]
+    table = next_[states]
+    renamed = np.where(table >= 0, rank[block[np.maximum(table, 0)]], -1).astype(np.int32)
+    mine = specials[np.isin(specials[:, 0], states)]
     edges = np.stack([rank[block[mine[:, 0]]], mine[:, 1], rank[block[mine[:, 2]]]], axis=1).astype(np.int32)
-    return ByteAutomaton(np.ascontiguousarray(renamed), accepting[members], edges)
+    return ByteAutomaton(np.ascontiguousarray(renamed), accepting[states], edges)
 
 
 DEAD_CLASS: Final = 0
 FAR: Final = np.iinfo(np.int32).max // 2
-"""The distance of a state from which no tokens spell the rest of a member."""
+"""The distance of a state from which no tokens lead to acceptance."""
 
 _MAX_MOVES: Final = 5_000_000
 
@@ -116,21 +116,22 @@ _MAX_MOVES: Final = 5_000_000
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenAutomaton:
-    """States, classes of tokens, and the edges between states with the classes that label them; immutable.
+    """States, token classes, and the edges between states with the classes that label them; immutable.
 
-    Edges may be nondeterministic, and several edges may join the same two states: each run counts.
+    Edges may be nondeterministic, and two states may be joined by several edges: each run counts.
 
     Attributes:
-        states: how many there are; state 0 is the start.
+        states: number of states; state 0 is the start.
         accepting: bool ``[states]``.
         class_of: int32 ``[vocabulary.size]``.
-        classes: how many there are, the dead class and EOS counted.
+        classes: number of classes, including the dead class and EOS.
         eos_class: the last class, of all EOS ids.
         source, target: int32 ``[edges]``, sorted by source, then target.
-        label: int32 ``[edges]``: which label set the edge has; edges with the same classes share one.
+        label: int32 ``[edges]``: the label set of each edge; edges with the same classes share one.
         label_begin, label_class: the classes of label ``k`` are
             ``label_class[label_begin[k] : label_begin[k + 1]]``, increasing.
-        distance: int32 ``[states]``: the fewest tokens to acceptance, EOS not counted; ``FAR`` where there is no way.
+        distance: int32 ``[states]``: the minimal number of tokens to acceptance, EOS not counted; ``FAR`` if
+            acceptance is unreachable.
     """
 
     states: int
@@ -151,7 +152,7 @@ class TokenAutomaton:
 
     @property
     def memory_bytes(self) -> int:
-        """What the tables take."""
+        """The size of the tables."""
         tables = (self.accepting, self.class_of, self.source, self.target, self.label, self.distance)
         return sum(table.nbytes for table in (*tables, self.label_begin, self.label_class))
 
@@ -161,25 +162,25 @@ class TokenAutomaton:
 
 
 def lift(automaton: ByteAutomaton, vocabulary: Vocabulary) -> TokenAutomaton:
-    """Return the automaton over the tokens of ``vocabulary`` that spells the same texts.
+    """Return the automaton over the tokens of ``vocabulary`` that spells the same strings.
 
     Raises:
-        LimitExceeded: tokens have more moves between states than are kept (5 million).
+        LimitExceeded: token classes have more than 5 million moves between states.
 
     Complexity: O(nodes of the vocabulary's trie, each times the states in which it is alive).
-    Source: METHODS 5.6 of the design, after T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs"
-        (2025, arXiv 2505.23061), section 4.
+    Source: after T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs" (2025, arXiv 2505.23061),
+        section 4.
     """
-    made = _native.token_classes(vocabulary.trie, vocabulary.size, automaton.next, _MAX_MOVES)
-    if made is None:
+    lifted = _native.token_classes(vocabulary.trie, vocabulary.size, automaton.next, _MAX_MOVES)
+    if lifted is None:
         raise LimitExceeded(
             "diffusion decoding",
             limit="moves of token classes",
             maximum=_MAX_MOVES,
             evidence=f"the automaton has {automaton.states} states over bytes",
-            remedy="simplify the grammar: bound what repeats, or fix the white space between parts",
+            remedy="simplify the grammar: bound repetitions, or fix the white space between parts",
         )
-    class_of, begin, sources, targets = made
+    class_of, begin, sources, targets = lifted
     classes = len(begin) - 1
     of_move = np.repeat(np.arange(classes, dtype=np.int32), np.diff(begin.astype(np.int64)))
     if len(automaton.specials):
@@ -200,7 +201,7 @@ def token_automaton(
 ) -> TokenAutomaton:
     """Return the automaton with these moves, rows of (source, target, class).
 
-    A move that is listed twice is two edges, so that runs of a nondeterministic automaton count as often as they are.
+    A move that is listed twice becomes two edges, so runs of a nondeterministic automaton keep their multiplicity.
     """
     accepting = np.asarray(accepting, dtype=bool)
     states = len(accepting)
@@ -212,15 +213,15 @@ def token_automaton(
     moves, copy = moves[order], copy[order]
     starts = np.flatnonzero(_is_new(np.stack([moves[:, 0], moves[:, 1], copy], axis=1)))
     stops = np.append(starts, len(moves))[1:]
-    known: dict[bytes, int] = {}
+    number_of: dict[bytes, int] = {}
     label = np.empty(len(starts), dtype=np.int32)
     sets: list[NDArray[np.int32]] = []
     of_move = moves[:, 2].astype(np.int32)
     for edge, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-        held = of_move[start:stop]
-        number = known.setdefault(held.tobytes(), len(sets))
+        classes_of_edge = of_move[start:stop]
+        number = number_of.setdefault(classes_of_edge.tobytes(), len(sets))
         if number == len(sets):
-            sets.append(held)
+            sets.append(classes_of_edge)
         label[edge] = number
     sizes = np.array([len(one) for one in sets], dtype=np.int64)
     source, target = moves[starts, 0].astype(np.int32), moves[starts, 1].astype(np.int32)
@@ -239,14 +240,14 @@ def token_automaton(
 
 
 def _is_new(rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each row differs from the one before."""
-    made = np.ones(len(rows), dtype=bool)
-    made[1:] = np.any(rows[1:] != rows[:-1], axis=1)
-    return made
+    """Whether each row differs from the row before."""
+    is_new = np.ones(len(rows), dtype=bool)
+    is_new[1:] = np.any(rows[1:] != rows[:-1], axis=1)
+    return is_new
 
 
 def _distances(accepting: NDArray[np.bool_], source: NDArray[np.int32], target: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Breadth first, from acceptance against the edges."""
+    """Distances to acceptance, breadth first along reversed edges."""
     order = np.argsort(target, kind="stable")
     into = source[order]
     begin = np.searchsorted(target[order], np.arange(len(accepting) + 1))

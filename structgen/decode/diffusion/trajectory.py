@@ -1,38 +1,38 @@
-"""Exact distributions over trajectories: particles that are canvases, each weighed by what its next pass says.
+"""Exact distributions over trajectories: particles are canvases, each weighted by its next forward pass.
 
-A masked diffusion model alone fills a canvas in steps.  In each it is asked about the canvas ``x``, draws tokens for
-some free slots, each from its own distribution, and so comes to ``x'``; the chain of these steps gives the model a
-distribution over whole canvases.  The target is that distribution on the canvases of the language, EOS tails included
-and counted as any slots:
+A masked diffusion model alone fills a canvas in steps. Each step runs the model on the canvas ``x`` and samples tokens
+for some free slots, each from its own distribution, which gives ``x'``. The chain of these steps is the model's
+distribution over whole canvases. The target is that distribution restricted to the canvases of the language; EOS tails
+are part of a canvas and their slots count like any others:
 
-    target(canvas) = P(the model alone fills the canvas so), for canvases that spell a string of the grammar
+    target(canvas) = P(the model alone fills the canvas this way), for canvases that spell a string of the grammar
 
-and the log-evidence is the log of its sum: of the probability that the model alone would have written a member.  Two
-canvases are two outputs, though they may spell the same text.
+The log-evidence is the log of its sum, the probability that the model alone writes a valid string. Two canvases are
+two outputs even if they spell the same text.
 
-``Posterior`` samples something else over several steps.  Each of its draws is exact given the distribution of one pass,
-so a step from ``x`` to ``x'`` has the probability of the model's own, times ``Z(x'; x) / Z(x; x)``: how much mass valid
-completions of ``x'`` have under the pass that was asked about ``x``, over that of ``x``.  Along a trajectory the
-factors do not cancel, since the next pass thinks otherwise of ``x'``: what comes out is the target times
+``Posterior`` samples another distribution over several steps. Each sample is exact given the distribution of one pass,
+so a step from ``x`` to ``x'`` has the model's own probability times ``Z(x'; x) / Z(x; x)``: the mass of valid
+completions of ``x'`` under the pass over ``x``, over the same mass for ``x``. Along a trajectory the factors do not
+cancel, since the next pass re-scores ``x'``. The result is the target times
 
     product over steps of  Z(x_t; x_{t-1}) / Z(x_t; x_t)
 
-up to a constant.  So canvases are too likely whose prefixes promised more than they kept.  It is the target in three
-cases: everything is committed in one step; the language forbids nothing; no token that is revealed changes by how much
-the model believes in the rest.
+up to a constant. So canvases whose early steps kept more valid mass than their later steps are over-weighted. The
+result is the target in three cases: everything is committed in one step; the language forbids nothing; or no revealed
+token changes the mass of valid completions.
 
-Here each particle steps as ``Posterior`` does and has the inverse of that factor for its weight: ``Z(x_0; x_0)`` at the
-prefix, then ``Z(x_t; x_t) / Z(x_t; x_{t-1})`` when the pass about ``x_t`` is there.  Both are known without any
-further pass.  Weighted particles stand for the target; resampling keeps them few.
+Here each particle steps as ``Posterior`` does, and its weight is the inverse of that factor: ``Z(x_0; x_0)`` at the
+start, then ``Z(x_t; x_t) / Z(x_t; x_{t-1})`` after the pass over ``x_t``. Both need no further pass. The weighted
+particles represent the target; resampling drops particles of small weight.
 
-Which slots are revealed must not depend on tokens (see ``structgen.decode.diffusion.trajectories.reveal_order``).
-Nor may slots be filled outside that order, grammar-forced ones included: a slot that the language leaves one token has
-probability 1 here, but a pass that sees the token answers otherwise than one that does not, and the model alone would
-not have seen it yet.  So no slot is filled for free, and the forward passes are those of the order.
+The slots to reveal must not depend on tokens (see ``RevealOrder``). Nor may slots be filled outside that order,
+grammar-forced slots included: such a slot has probability 1 here, but a pass that sees its token differs from one that
+does not, and the model alone would not have seen it yet. So no slot is filled for free, and the order fixes the
+forward passes.
 
-Source: Thimmaiah et al. 2026 ("TWISTER") for regular languages; any ``CanvasLanguage`` serves, context-free ones too.
-Beyond it, particles whose canvases are the same share a row of the pass and the posterior.  Where a language counts the
-ways in which a canvas can be read, as that of an ambiguous grammar may, so does the target.
+Source: Thimmaiah et al. 2026 ("TWISTER") for regular languages; here for any ``CanvasLanguage``, context-free ones
+included. In addition, particles with equal canvases share a row of the pass and the posterior. If a language counts
+the parses of a canvas, as for an ambiguous grammar, so does the target.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RevealOrder(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class RandomOrder:
-    """Any slots, each as likely as the others.
+    """Random slots, each with the same probability.
 
     Attributes:
         per_step: how many in each step.
@@ -122,10 +122,10 @@ class LeftToRight:
 @final
 @dataclass(frozen=True, slots=True)
 class FixedOrder:
-    """An order that is written down.
+    """A given order.
 
     Attributes:
-        slots: in which order; those that are fixed already are passed over.
+        slots: the slots in order; fixed slots are skipped.
         per_step: how many in each step.
 
     Raises:
@@ -157,16 +157,16 @@ def _check_count(order: RandomOrder | LeftToRight | FixedOrder) -> None:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CanvasParticle:
-    """A canvas on its way, and how it came there.
+    """A canvas while it is filled, with its weight and history.
 
     Attributes:
         canvas: int32 ``[slots]``.
         log_weight: log of its weight.
-        log_owed: log of ``Z(canvas; canvas before)``, by which the next weight is divided; 0 at the start.
-        eve: the particle at the start that it comes from.
+        log_owed: log of ``Z(canvas; canvas before)``, the divisor of the next weight; 0 at the start.
+        eve: the index of its ancestor among the first particles.
         steps: the slots that were revealed, by step.
-        log_kernel: float64 ``[slots]``: by slot, log-probability of what was drawn; where several slots were revealed
-            together, what the language changes of it is shared equally among them.  0 in slots that were given.
+        log_kernel: float64 ``[slots]``: log-probability of each sampled token; the correction by the language is
+            divided equally among slots that were revealed together. 0 in fixed slots.
         log_native: float64 ``[slots]``: log-probability of the token under the model's own distribution for the slot.
     """
 
@@ -180,20 +180,20 @@ class CanvasParticle:
 
     @property
     def is_live(self) -> bool:
-        """Whether slots are free."""
+        """Whether some slot is free."""
         return bool((self.canvas == FREE).any())
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Twister:
-    """What is run, and of what.
+    """The settings of a run: model, language, sampler and order.
 
     Attributes:
         denoiser: the model after the prompt.
-        mask_token: what the model calls a free slot.
-        language: which canvases are complete.
-        sampler: how many particles, and when and how they are resampled; its other attributes do not count.
+        mask_token: the model's id for a free slot.
+        language: the language of complete canvases.
+        sampler: the number of particles, and when and how they are resampled; its other attributes are ignored.
         order: which slots are revealed when.
         temperature: of the model's distribution of each slot.
     """
@@ -209,7 +209,7 @@ class Twister:
         """Fill a canvas.
 
         Raises:
-            GenerationError: the canvas cannot be completed; before any forward pass.
+            GenerationError: the canvas is not completable; raised before any forward pass.
         """
         canvas = np.array(canvas, dtype=np.int32)
         if not self.language.completable(canvas):
@@ -218,7 +218,7 @@ class Twister:
                 "its free slots cannot be filled so that it spells a string of the grammar",
                 evidence=f"{len(canvas)} slots, {int((canvas == FREE).sum())} of them free; the shortest string takes "
                 f"{self.language.shortest}",
-                remedy="give the canvas more slots, or check what is fixed in it",
+                remedy="give the canvas more slots, or check its fixed slots",
             )
         run = TwisterRun(self, canvas, generator)
         while any(particle.is_live for particle in run.particles):
@@ -227,7 +227,7 @@ class Twister:
 
 
 class _PassAnswer(NamedTuple):
-    """What one pass says of one canvas; ``owed`` keeps what ``clamped`` answered, by the bytes of the canvas."""
+    """The result of one pass for one canvas; ``owed`` caches results of ``clamped`` by the bytes of the canvas."""
 
     distribution: MeanField
     posterior: CanvasPosterior
@@ -236,15 +236,15 @@ class _PassAnswer(NamedTuple):
 
 @final
 class TwisterRun:
-    """Particles and what they cost.
+    """The particles of one run, and its costs.
 
     Attributes:
         particles: those of positive weight.
-        rounds: where the run stood after each pass.
-        canvases: how many canvases the passes were about.
-        revealed: slots that were revealed, on all particles.
-        model_seconds: spent in the denoiser.
-        language_seconds: spent in posteriors.
+        rounds: the state of the run after each pass.
+        canvases: how many canvases the passes ran on.
+        revealed: slots that were revealed, over all particles.
+        model_seconds: time spent in the denoiser.
+        language_seconds: time spent in posteriors.
     """
 
     def __init__(self, of: Twister, canvas: Canvas, generator: np.random.Generator) -> None:
@@ -261,27 +261,27 @@ class TwisterRun:
         self.language_seconds = 0.0
 
     def step(self) -> None:
-        """Ask about all canvases in one pass, weigh the particles, resample where it is due, and reveal."""
-        asked = self._ask()
+        """Run one pass on all canvases, weight the particles, resample if due, and reveal slots."""
+        answers = self._run_pass()
         began = perf_counter()
-        self._weigh(asked)
-        self._end_round(len(asked))
+        self._weigh(answers)
+        self._end_round(len(answers))
         self.particles = [
-            self._revealed(particle, asked[particle.canvas.tobytes()]) if particle.is_live else particle
+            self._revealed(particle, answers[particle.canvas.tobytes()]) if particle.is_live else particle
             for particle in self.particles
         ]
         self.language_seconds += perf_counter() - began
 
     @property
     def log_evidence(self) -> float:
-        """Estimate of the log of the target's sum; of the evidence itself it is unbiased."""
+        """Estimate of the log of the target's sum; its exponential is unbiased."""
         if not self.particles:
             return -math.inf
         return log_mass(self._log_weights()) - math.log(self._of.sampler.particles)
 
     @property
     def standard_error(self) -> float | None:
-        """Of ``log_evidence``, by how unequally the particles at the start share in the end, as for ``SMC``.
+        """Standard error of ``log_evidence``, from the weights of the first particles' descendants, as for ``SMC``.
 
         Source: A. Lee and N. Whiteley, "Variance estimation in the particle filter" (2018).
         """
@@ -291,8 +291,8 @@ class TwisterRun:
         by_eve = np.bincount([particle.eve for particle in self.particles], self._normalised(), minlength=count)
         return math.sqrt(max(0.0, (count * float((by_eve**2).sum()) - 1) / (count - 1)))
 
-    def _ask(self) -> dict[bytes, _PassAnswer]:
-        """What one pass says of each canvas that is not complete, by its bytes."""
+    def _run_pass(self) -> dict[bytes, _PassAnswer]:
+        """The result of one pass for each incomplete canvas, by the bytes of the canvas."""
         live = {particle.canvas.tobytes(): particle.canvas for particle in self.particles if particle.is_live}
         canvases = list(live.values())
         size = self._of.language.vocabulary.size
@@ -308,13 +308,13 @@ class TwisterRun:
             for key, distribution in zip(live, distributions, strict=True)
         }
 
-    def _weigh(self, asked: dict[bytes, _PassAnswer]) -> None:
-        """Multiply weights by ``Z(x; x) / Z(x; x before)``, and drop particles without weight."""
+    def _weigh(self, answers: dict[bytes, _PassAnswer]) -> None:
+        """Multiply weights by ``Z(x; x) / Z(x; x before)``, and drop particles of weight 0."""
         weighed = []
         for particle in self.particles:
             gained = 0.0
             if particle.is_live:
-                gained = asked[particle.canvas.tobytes()].posterior.log_z - particle.log_owed
+                gained = answers[particle.canvas.tobytes()].posterior.log_z - particle.log_owed
             if gained > -math.inf:
                 weighed.append(replace(particle, log_weight=particle.log_weight + gained))
         self.particles = weighed
@@ -330,28 +330,28 @@ class TwisterRun:
             chosen = resample(self._normalised(), sampler.particles, sampler.resampling, self._generator)
             self.particles = [replace(self.particles[index], log_weight=log_mean) for index in chosen.tolist()]
 
-    def _revealed(self, particle: CanvasParticle, asked: _PassAnswer) -> CanvasParticle:
-        """Draw a completion and keep some of it."""
+    def _revealed(self, particle: CanvasParticle, answer: _PassAnswer) -> CanvasParticle:
+        """Sample a completion and commit the slots of this step."""
         slots = self._of.order.reveal(np.flatnonzero(particle.canvas == FREE), self._generator)
         if not len(slots) or (particle.canvas[slots] != FREE).any():
-            raise ValueError(f"{self._of.order!r} must reveal free slots, one at least; found {slots.tolist()}")
-        completion = asked.posterior.draw(self._generator)
+            raise ValueError(f"{self._of.order!r}: must reveal at least one slot, all free; found {slots.tolist()}")
+        completion = answer.posterior.draw(self._generator)
         canvas = particle.canvas.copy()
         canvas[slots] = completion.tokens[slots]
         if (canvas == self._of.mask_token).any():
             raise GenerationError(
                 f"slot {int((canvas == self._of.mask_token).argmax())}",
-                "the grammar asks for MASK, which is what the model calls a free slot",
+                "the grammar asks for MASK, which is the model's id for a free slot",
                 evidence=f"MASK is token {self._of.mask_token}",
                 remedy="name another special token in the grammar",
             )
         self.revealed += len(slots)
-        log_owed = asked.owed.get(canvas.tobytes())
+        log_owed = answer.owed.get(canvas.tobytes())
         if log_owed is None:
-            log_owed = asked.owed[canvas.tobytes()] = asked.posterior.clamped(canvas)
+            log_owed = answer.owed[canvas.tobytes()] = answer.posterior.clamped(canvas)
         log_native, log_kernel = particle.log_native.copy(), particle.log_kernel.copy()
-        log_native[slots] = asked.distribution.log_prob_of(completion.tokens)[slots]
-        log_kernel[slots] = log_native[slots] + (log_owed - asked.posterior.log_z) / len(slots)
+        log_native[slots] = answer.distribution.log_prob_of(completion.tokens)[slots]
+        log_kernel[slots] = log_native[slots] + (log_owed - answer.posterior.log_z) / len(slots)
         return CanvasParticle(
             canvas,
             particle.log_weight,

@@ -1,1 +1,1 @@
-"""Commit policies that draft several steps and let one forward pass say how many of them stand."""
+"""Commit policies that draft several steps and verify the drafts in one forward pass."""

@@ -1,16 +1,14 @@
-"""Adaptive parallel decoding: a small autoregressive model says how much of a draft fits together.
+"""Adaptive parallel decoding: a small autoregressive model decides how much of a draft is committed.
 
-Let ``q`` be the distribution of a slot given the slots left of it, under one pass and the language, and ``a`` that of
-the small model after the same tokens.  The judge's distribution is the mixture ``m(v) ~ q(v)^weight a(v)^(1 -
-weight)``, so it allows nothing that the language does not.  A draft is judged from left to right: a token stands if the
-mixture, too, would have taken it, and the first one that does not ends the commit.  The leftmost always stands: nothing
-is left to fit.
+Let ``q`` be the distribution of a slot given the slots to its left, under one pass and the language, and ``a`` that of
+the small model after the same tokens. The verifier uses the mixture ``m(v) ~ q(v)^weight a(v)^(1 - weight)``, which
+allows only tokens that the language allows. A draft is verified from left to right: a token is accepted if the mixture
+selects it, too; the first rejection ends the commit. The leftmost token is always accepted.
 
-"Would have taken" is meant literally.  A token that is the argmax of log-probabilities plus Gumbel noise is a draw, and
-two distributions that read the same noise are coupled: they take the same token the more often the nearer they are, and
-each is drawn from as ever.  So the token of the draft and that of the mixture are compared under one noise (which here
-is drawn after the draft, from its distribution given that the draft came out).  Where nothing is drawn, there is no
-noise.
+"Selects" uses coupled sampling. The argmax of log-probabilities plus Gumbel noise is a sample, and two distributions
+that share the noise select the same token more often the closer they are, while each remains exactly sampled. So the
+tokens of the draft and of the mixture are compared under one noise, which is sampled after the draft, from its
+distribution given the draft. A deterministic sampler needs no noise.
 """
 
 from __future__ import annotations
@@ -39,27 +37,27 @@ __all__ = ["AdaptiveParallel", "mixture", "noise_given"]
 class AdaptiveParallel:
     """Commits from left to right as much of a completion as a small autoregressive model agrees with.
 
-    A step takes one pass of the diffusion model, one of the small model over the draft, and a posterior for each token
-    that is judged.  It is the other way round than speculative decoding, where the small model drafts: the output is
-    not what stepwise decoding gives, and its distribution is that of neither model.
+    A step takes one pass of the diffusion model, one of the small model over the draft, and a posterior for each
+    verified token. Roles are reversed against speculative decoding, where the small model drafts: the output is not
+    that of stepwise decoding, and its distribution is that of neither model.
 
-    Unconstrained, the rule is the published one.  Under a grammar the draft is one completion of the posterior, and a
-    slot is judged by its distribution given the slots left of it, as they depend on each other through the grammar.
+    Without a grammar, the rule is the published one. With a grammar, the draft is one completion of the posterior, and
+    each slot is verified by its distribution given the slots to its left, since the grammar makes them dependent.
 
     Attributes:
-        model: the small model, of the same vocabulary.
-        prompt: what it reads before the canvas; usually the prompt of the canvas itself.
-        weight: of the diffusion model in the mixture, from 0 to 1; with 1 nothing is judged.
-        lookahead: the most tokens that are drafted in a step; None for all of the block.
+        model: the small model, with the same vocabulary.
+        prompt: its prompt; usually the prompt of the canvas itself.
+        weight: of the diffusion model in the mixture, from 0 to 1; with 1 every token is accepted.
+        lookahead: the maximal number of tokens that a step drafts; None for all of the block.
         chat: whether a text becomes a message of the small model's chat template.
 
     Raises:
         ValueError: a number is out of range.
-        VocabularyError: in ``advance``, the vocabularies are not the same.
+        VocabularyError: in ``advance``, the vocabularies differ.
 
     Source: Israel, Van den Broeck and Grover 2025, "Accelerating Diffusion LLMs via Adaptive Parallel Decoding"
-    (arXiv 2506.00413); ``weight`` is its R, ``lookahead`` its M.  Its cache for the committed prefix belongs to the
-    model (see ``PrefixReuse``).  Conditional distributions and the noise that is drawn after the draft are ours.
+    (arXiv 2506.00413); ``weight`` is its R, ``lookahead`` its M. Its cache for the committed prefix belongs to the
+    model (see ``PrefixReuse``). Conditional distributions and noise sampled after the draft are ours.
     """
 
     model: LanguageModel
@@ -78,13 +76,13 @@ class AdaptiveParallel:
                 f"AdaptiveParallel: lookahead must be an integer of at least 1, or None; found {self.lookahead!r}"
             )
 
-    def start(self) -> _Judge:
+    def start(self) -> _Verifier:
         """See ``CommitPolicy.start``."""
-        return _Judge(self)
+        return _Verifier(self)
 
 
 def mixture(log_q: NDArray[np.float64], log_a: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
-    """Logits of the mixture; what one of the two distributions gives no weight has none.
+    """Return the logits of the mixture; tokens without mass in one of the two distributions have none.
 
     Args:
         log_q: log-probabilities under the first distribution, minus infinity where the language forbids.
@@ -100,21 +98,20 @@ def mixture(log_q: NDArray[np.float64], log_a: NDArray[np.float64], weight: floa
 
 
 def noise_given(log_p: NDArray[np.float64], token: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """Draw Gumbel noise from its distribution given that ``token`` is the argmax of ``log_p + noise``.
+    """Sample Gumbel noise given that ``token`` is the argmax of ``log_p + noise``.
 
     Args:
-        log_p: log-probabilities, minus infinity for what is impossible.
-        token: a possible one.
-        generator: the randomness.
+        log_p: log-probabilities, minus infinity for impossible tokens.
+        token: a possible token.
+        generator: of random numbers.
 
     Source: Maddison, Tarlow and Minka 2014, "A* Sampling" (arXiv 1411.0030): the largest sum has a standard Gumbel
-        distribution,
-    whichever token has it, and all others are Gumbel variables cut off there.
+        distribution, whichever token has it, and all others are Gumbel variables truncated there.
     """
     gumbel = generator.gumbel(size=len(log_p))
     top = gumbel[token]
     possible = np.isfinite(log_p)
-    # log_p + noise = -log(e^-top + e^-(log_p + gumbel)), by the larger of the two exponents.
+    # log_p + noise = -log(e^-top + e^-(log_p + gumbel)), computed from the larger of the two exponents.
     noise = gumbel.copy()
     noise[possible] = -np.logaddexp(-top, -(log_p[possible] + gumbel[possible])) - log_p[possible]
     noise[token] = top - log_p[token]
@@ -122,7 +119,7 @@ def noise_given(log_p: NDArray[np.float64], token: int, generator: np.random.Gen
 
 
 @final
-class _Judge:
+class _Verifier:
     """The committer of ``AdaptiveParallel``."""
 
     def __init__(self, policy: AdaptiveParallel) -> None:
@@ -140,24 +137,24 @@ class _Judge:
         context = self._start(run)
         denoised = run.denoise()
         slots = run.candidates[: self._policy.lookahead]
-        accepted = self._judged(run, denoised, slots, context)
+        accepted = self._accepted(run, denoised, slots, context)
         run.commit(slots[:accepted], denoised.completion)
         run.drafted += len(slots) - 1
         run.accepted += accepted - 1
         if not len(run.free):
             context.close()
 
-    def _judged(self, run: CanvasRun, denoised: Denoised, slots: NDArray[np.intp], context: Context) -> int:
-        """How many of the slots stand.  After the end of the member there is nothing to judge."""
+    def _accepted(self, run: CanvasRun, denoised: Denoised, slots: NDArray[np.intp], context: Context) -> int:
+        """How many of the slots are accepted. Slots after EOS need no verification."""
         tokens = denoised.completion.tokens
         ends = np.flatnonzero(np.isin(tokens, run.language.vocabulary.eos))
         stop = int(ends[0]) + 1 if len(ends) else len(tokens)
-        judged = slots[1:][slots[1:] < stop]
-        if self._policy.weight == 1 or not len(judged):
+        verified = slots[1:][slots[1:] < stop]
+        if self._policy.weight == 1 or not len(verified):
             return len(slots)
-        rows = self._logits(context, tokens, int(slots[0]), int(judged[-1]))
+        rows = self._logits(context, tokens, int(slots[0]), int(verified[-1]))
         canvas = run.canvas.copy()
-        for before, slot in zip(slots, judged, strict=False):
+        for before, slot in zip(slots, verified, strict=False):
             canvas[before] = tokens[before]
             posterior = run.language.posterior(given_canvas(denoised.distribution, canvas), tail=run.sampler.tail)
             with np.errstate(divide="ignore"):
@@ -180,7 +177,7 @@ class _Judge:
                     "AdaptiveParallel",
                     f"model {model.name!r} has another vocabulary than the canvas",
                     evidence=f"{mine!r}, not {theirs!r}",
-                    remedy="take a small model with the tokenizer of the diffusion model",
+                    remedy="use a small model with the tokenizer of the diffusion model",
                 )
             self._prompt = model.encode_prompt(self._policy.prompt, chat=self._policy.chat)
             self._context = Context(model, self._prompt)
@@ -189,7 +186,7 @@ class _Judge:
     def _logits(self, context: Context, tokens: NDArray[np.int32], first: int, last: int) -> Logits:
         """The small model's logits for the slots from after ``first`` to ``last``, in one pass over the draft."""
         prompt = self._prompt or []
-        # Up to the first slot first, which leaves a token to run whatever was read in the last step.
+        # Read up to the first slot first, so that one token is left to run, whatever the last step read.
         context.replace([*prompt, *tokens[:first].tolist()])
         context.prepare()
         context.append(tokens[first:last].tolist())

@@ -1,14 +1,14 @@
-"""Drafts of a canvas, and how many of them stepwise decoding would have come to.
+"""Drafts of a canvas, and verification against stepwise decoding.
 
-Stepwise decoding commits the most confident slots of the canvas, asks the model anew, and goes on.  With a sampler
-that draws no random numbers it is a function: from a canvas it goes to one *target*.  So several canvases that it may
-come to are drafted from what is known already, ONE forward pass over all of them tells the target of each, and the walk
-from target to target stands as far as its canvases are among those that were asked about.  What comes out is what
-stepwise decoding gives, canvas by canvas; only forward passes are saved.
+Stepwise decoding commits the most confident slots of the canvas, runs the model again, and repeats. With a
+deterministic sampler it is a function: each canvas has one *target*. So several canvases are drafted from the current
+pass, ONE forward pass over all of them gives the target of each, and the walk from target to target is accepted as long
+as its canvases are among the drafts. The output equals that of stepwise decoding, canvas by canvas; only forward passes
+are saved.
 
-That holds under a grammar because drafts and targets go through the same steps: a completion of the posterior, the
-constrained confidence, the slots of the block, and what the grammar forces after each commit.  A pass over drafts runs
-all slots of each, whatever a rule of reuse says.
+This holds under a grammar because drafts and targets go through the same steps: a completion of the posterior, the
+constrained confidence, the slots of the block, and the slots that the grammar forces after each commit. A pass over
+drafts runs all slots of each, whatever the reuse rule.
 
 ``FreeDave`` drafts from one pass and verifies all drafts in the next; ``SelfSpeculative`` verifies the tokens of one
 completion one after the other in one pass.
@@ -47,12 +47,12 @@ __all__ = [
 
 
 class CanvasDraft(NamedTuple):
-    """A canvas that one step of stepwise decoding leads to.
+    """The canvas after one step of stepwise decoding.
 
     Attributes:
-        canvas: what is committed and what is forced then.
-        slots: which slots the step commits.
-        denoised: where their tokens are from.
+        canvas: with the committed and the forced slots filled.
+        slots: the slots that the step commits.
+        denoised: the source of their tokens.
     """
 
     canvas: Canvas
@@ -61,29 +61,26 @@ class CanvasDraft(NamedTuple):
 
 
 class DraftProposal(Protocol):
-    """How drafts are made; the first one is the target of the canvas.
-
-    Each of the others a draft token at the next step.
-    """
+    """How drafts are made: the first is the target of the canvas, each other one a draft of the next step."""
 
     def __call__(self, run: CanvasRun, denoised: Denoised, /) -> list[CanvasDraft]:
-        """Return drafts for the canvas of ``run``, which has free slots, each with more slots filled than the last."""
+        """Return drafts for the canvas of ``run``, which has free slots, each with more filled slots than the last."""
 
 
 def given_canvas(distribution: MeanField, canvas: Canvas) -> MeanField:
-    """Return the logits of a pass for a canvas with more fixed slots than at the pass."""
+    """Return a pass's distribution for a canvas with more fixed slots than the canvas of the pass."""
     rows = distribution.row_of[np.flatnonzero(canvas == FREE)]
     return MeanField(canvas, distribution.slot_logits.take(rows), temperature=distribution.temperature)
 
 
 def next_step(run: CanvasRun, canvas: Canvas, denoised: Denoised, per_step: int) -> CanvasDraft:
-    """Return what stepwise decoding makes of a canvas with free slots: what ``Static(per_step=per_step)`` commits.
+    """Return the next canvas of stepwise decoding: what ``Static(per_step=per_step)`` commits.
 
     Args:
-        run: whose blocks and language count; its own canvas does not.
-        canvas: holds a part of ``denoised.completion``.
-        denoised: where tokens and confidences are from.
-        per_step: how many slots.
+        run: provides blocks and language; its own canvas is ignored.
+        canvas: contains a part of ``denoised.completion`` and has free slots.
+        denoised: the source of tokens and confidences.
+        per_step: the number of slots.
     """
     free = np.flatnonzero(canvas == FREE)
     if run.block_size is not None:
@@ -100,10 +97,9 @@ def draft_at_once(run: CanvasRun, denoised: Denoised, *, depth: int | None, per_
 
 
 def draft_again(run: CanvasRun, denoised: Denoised, *, depth: int | None, per_step: int = 1) -> list[CanvasDraft]:
-    """Draft steps as if the model went on saying the same.
+    """Draft steps under the assumption that the model's logits do not change.
 
-    After each step the distribution is restricted to the language anew: what the grammar makes of a commit needs no
-    model.
+    After each step the distribution is restricted to the language again, which needs no model.
 
     Complexity: a posterior for each draft but the first.
     """
@@ -118,19 +114,19 @@ class DraftCommitter:
 
     Args:
         drafting: how drafts are made.
-        per_step: how many slots a step of the stepwise decoding commits that is to be reproduced.
-        name: what messages call the policy.
+        per_step: how many slots each step of the reproduced stepwise decoding commits.
+        name: the policy's name in messages.
 
     Attributes:
-        forwards: forward passes that it asked for; the canvases of one pass count once.
-        canvases: canvases that these were about.
+        forwards: forward passes; the canvases of one pass count once.
+        canvases: canvases of these passes.
     """
 
     def __init__(self, drafting: DraftProposal, per_step: int, name: str) -> None:
         self._drafting = drafting
         self._per_step = per_step
         self._name = name
-        self._known: tuple[Canvas, Denoised] | None = None
+        self._cached: tuple[Canvas, Denoised] | None = None
         self.forwards = 0
         self.canvases = 0
 
@@ -138,49 +134,48 @@ class DraftCommitter:
         """See ``Committer.advance``.
 
         Raises:
-            ValueError: the sampler draws random numbers.
+            ValueError: the sampler is not deterministic.
             GenerationError: the model fails.
         """
         if not run.sampler.deterministic:
             raise ValueError(
-                f"{self._name} reproduces stepwise decoding, which must be a function of the canvas; found the sampler "
-                f"{run.sampler!r}, which draws random numbers; use Dingo(), or a policy that drafts nothing"
+                f"{self._name}: stepwise decoding must be deterministic; found the sampler {run.sampler!r}; use "
+                "Dingo(), or a policy without drafts"
             )
         drafts = self._drafting(run, self._denoised(run))
-        walk, known = self._walk(run, drafts)
+        walk, denoised = self._walk(run, drafts)
         for step in walk:
             _commit(run, step)
         run.drafted += sum(len(draft.slots) for draft in drafts[1:])
         run.accepted += sum(len(step.slots) for step in walk[1:])
-        self._known = None if known is None else (run.canvas, known)
+        self._cached = None if denoised is None else (run.canvas, denoised)
 
     def _denoised(self, run: CanvasRun) -> Denoised:
-        """What the model says of the canvas as it is; mostly known from the pass that verified it."""
-        if self._known is not None and np.array_equal(self._known[0], run.canvas):
-            return self._known[1]
+        """The denoised current canvas; usually cached from the pass that verified it."""
+        if self._cached is not None and np.array_equal(self._cached[0], run.canvas):
+            return self._cached[1]
         self.forwards += 1
         self.canvases += 1
         return run.denoise()
 
     def _walk(self, run: CanvasRun, drafts: list[CanvasDraft]) -> tuple[list[CanvasDraft], Denoised | None]:
-        """Ask about all drafts at once, and go from target to target as long as they are among them.
+        """Run the model on all drafts at once, and walk from target to target while they are among the drafts.
 
         Returns:
-            The steps, and what the model says of the canvas after the last one; None where it is complete.
+            The steps, and the denoised canvas after the last one; None if it is complete.
         """
-        asked = [draft.canvas for draft in drafts if (draft.canvas == FREE).any()]
-        if asked:
+        canvases = [draft.canvas for draft in drafts if (draft.canvas == FREE).any()]
+        if canvases:
             self.forwards += 1
-            self.canvases += len(asked)
-        distributions = (
-            {distribution.canvas.tobytes(): distribution for distribution in run.distributions(asked)} if asked else {}
-        )
-        known_ends = {draft.canvas.tobytes() for draft in drafts}
+            self.canvases += len(canvases)
+        answers = run.distributions(canvases) if canvases else []
+        distributions = {distribution.canvas.tobytes(): distribution for distribution in answers}
+        drafted = {draft.canvas.tobytes() for draft in drafts}
         walk = [drafts[0]]
         while (distribution := distributions.get(walk[-1].canvas.tobytes())) is not None:
             denoised = run.restrict(distribution)
             target = next_step(run, walk[-1].canvas, denoised, self._per_step)
-            if target.canvas.tobytes() not in known_ends:
+            if target.canvas.tobytes() not in drafted:
                 return walk, denoised
             walk.append(target)
         return walk, None
@@ -199,7 +194,7 @@ def _steps(
 def _commit(run: CanvasRun, step: CanvasDraft) -> None:
     slots, denoised = step.slots, step.denoised
     run.commit(slots, denoised.completion)
-    # The run knows the passes since its last commit only; these commits are of one pass.
+    # The run keeps only passes since its last commit; these commits share one pass.
     run.log_confidence[slots] = np.log(np.maximum(denoised.confidence[slots], np.finfo(np.float64).tiny))
     run.log_prob[slots] = denoised.distribution.log_prob_of(denoised.completion.tokens)[slots]
 
@@ -209,22 +204,22 @@ def _commit(run: CanvasRun, step: CanvasDraft) -> None:
 class FreeDave:
     """Stepwise decoding in fewer forward passes: the next ``depth`` steps are drafted and verified in one pass.
 
-    Draft ``k`` is where ``k`` steps lead if the model goes on saying the same.  Without a grammar these are the ``k``
-    most confident slots of one pass, as published; with one, the distribution is restricted anew after each drafted
-    step, since a commit changes what the grammar leaves to the other slots whether or not the model is asked.  The walk
-    goes from target to target as long as these are drafts, and what the pass said of the last one serves the next step,
-    so that each pass but the first commits a step at least.
+    Draft ``k`` is the canvas after ``k`` steps if the model's logits do not change. Without a grammar these are the
+    ``k`` most confident slots of one pass, as published. With a grammar, the distribution is restricted again after
+    each drafted step, since a commit changes the allowed tokens of other slots. The walk goes from target to target
+    while these are drafts, and the result of the pass for the last one serves the next step, so each pass but the first
+    commits at least one step.
 
     Attributes:
-        depth: drafts that are verified together, at least 1; with 1 it is stepwise decoding.
+        depth: drafts that are verified together, at least 1; with 1 this is stepwise decoding.
         per_step: slots that a step of stepwise decoding commits.
 
     Raises:
-        ValueError: a number is below 1; in ``advance``, the sampler draws random numbers.
+        ValueError: a number is below 1; in ``advance``, the sampler is not deterministic.
 
     Source: "Free Draft-and-Verification: Toward Lossless Parallel Decoding for Diffusion Large Language Models" (2025,
-    arXiv 2510.00294).  Its variant for confidence thresholds, which accepts a draft whose commits are a subset of the
-    target's, is left out: it is not lossless.  Restricting the distribution anew for each draft is ours.
+    arXiv 2510.00294). Its variant for confidence thresholds, which accepts a draft whose commits are a subset of the
+    target's, is left out: it is not lossless. Restricting the distribution again for each draft is ours.
     """
 
     depth: int = 4
@@ -237,7 +232,7 @@ class FreeDave:
 
     @property
     def lossless(self) -> bool:
-        """Whether it reproduces decoding slot by slot; else it reproduces ``Static(per_step=...)``."""
+        """Whether it reproduces decoding slot by slot; otherwise it reproduces ``Static(per_step=...)``."""
         return self.per_step == 1
 
     def start(self) -> DraftCommitter:
@@ -248,21 +243,21 @@ class FreeDave:
 @final
 @dataclass(frozen=True, slots=True)
 class SelfSpeculative:
-    """One-by-one decoding in fewer forward passes: the model drafts for itself, and verifies a chain of its drafts.
+    """One-by-one decoding in fewer forward passes: the model verifies a chain of its own drafts.
 
-    The tokens of one completion are drafted in the order of their confidence.  The chain has a node for the canvas
-    with none of them, with the first, with the first two, and so on; one pass over all nodes tells what one-by-one
-    decoding commits at each, and the longest prefix of the chain stands that agrees with it.
+    The tokens of one completion are drafted in the order of their confidence. The chain has a node for the canvas with
+    none of them, with the first, with the first two, and so on. One pass over all nodes gives the commit of one-by-one
+    decoding at each, and the longest prefix of the chain that agrees is accepted.
 
-    In terms of ``FreeDave`` the root of the chain is the first draft, which always stands.  The two share the
-    verification; this one drafts everything from one completion, which takes no further work on the grammar, and as
-    many slots as there are.
+    In terms of ``FreeDave`` the root of the chain is the first draft, which is always accepted. The two share the
+    verification; this policy drafts everything from one completion, without further work on the grammar, and as many
+    slots as there are.
 
     Attributes:
-        drafts: tokens that are drafted, so that there are ``drafts + 1`` nodes; None for all free slots.
+        drafts: drafted tokens, so there are ``drafts + 1`` nodes; None for all free slots.
 
     Raises:
-        ValueError: ``drafts`` is negative; in ``advance``, the sampler draws random numbers.
+        ValueError: ``drafts`` is negative; in ``advance``, the sampler is not deterministic.
 
     Source: Gao et al. 2025, "Self Speculative Decoding for Diffusion Large Language Models" (arXiv 2510.04147), with
     its greedy tree, which is a chain.

@@ -1,4 +1,4 @@
-"""Infilling: texts with holes, filled by either kind of model so that the whole belongs to a grammar."""
+"""Infilling: texts with holes, filled by either kind of model so that the whole is a string of a grammar."""
 
 from __future__ import annotations
 

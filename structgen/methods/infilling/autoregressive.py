@@ -1,7 +1,4 @@
-"""Holes filled by a model that writes from left to right, in an order.
-
-With the markers that the model was trained on.
-"""
+"""Holes filled by an autoregressive model, in a given order, with fill-in-the-middle markers if the model has them."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Interruption", "Markers", "Order", "fill_autoregressive", "find_markers"]
 
-# Prefix, suffix, middle, as they are spelled; None where the filling follows the prefix, which then comes last.
+# Spellings of prefix, suffix, middle; None if the filling follows the prefix, which then comes last.
 _FAMILIES: Final[tuple[tuple[str, str, str | None], ...]] = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
@@ -45,12 +42,12 @@ _FAMILIES: Final[tuple[tuple[str, str, str | None], ...]] = (
 
 
 class Markers(NamedTuple):
-    """Ids of the tokens that mark what stands before and after a hole.
+    """The ids of the fill-in-the-middle markers of a model.
 
     Attributes:
-        prefix: comes before the text before the hole.
-        suffix: comes before the text after the hole.
-        middle: comes before the filling; None where the order is suffix, prefix, filling.
+        prefix: precedes the text before the hole.
+        suffix: precedes the text after the hole.
+        middle: precedes the filling; None if the order is suffix, prefix, filling.
     """
 
     prefix: int
@@ -58,27 +55,27 @@ class Markers(NamedTuple):
     middle: int | None
 
     def prompt(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
-        """Return what a model reads that is to fill a hole."""
+        """Return the model's input for filling a hole."""
         if self.middle is None:
             return [self.suffix, *after, self.prefix, *before]
         return [self.prefix, *before, self.suffix, *after, self.middle]
 
 
 def find_markers(vocabulary: Vocabulary) -> Markers | None:
-    """Return the markers of a vocabulary, or None where it has none.
+    """Return the markers of a vocabulary, or None if it has none.
 
-    Some tokenizers list them as special tokens, others as ordinary ones.
+    Some tokenizers list them as special tokens, others as ordinary tokens.
 
     Source: M. Bavarian et al., "Efficient Training of Language Models to Fill in the Middle" (2022, arXiv 2207.14255);
-        the spellings are those of the tokenizers of the models that are named in the table.
+        the spellings are those of the tokenizers of the models in the table.
     """
     special = {text: token for token, text in reversed([*vocabulary.special.items()])}
-    wanted = {
+    spellings = {
         name.encode(): name for family in _FAMILIES for name in family if name is not None and name not in special
     }
     for token, piece in enumerate(vocabulary.tokens):
-        if piece in wanted:
-            special.setdefault(wanted[piece], token)
+        if piece in spellings:
+            special.setdefault(spellings[piece], token)
     for prefix, suffix, middle in _FAMILIES:
         if prefix in special and suffix in special and (middle is None or middle in special):
             return Markers(special[prefix], special[suffix], None if middle is None else special[middle])
@@ -88,22 +85,21 @@ def find_markers(vocabulary: Vocabulary) -> Markers | None:
 @final
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """Fill holes from left to right, but where the model becomes unsure, write what comes last in the hole first.
+    """Fill holes from left to right, but if the model's confidence drops, write the end of the hole first.
 
-    As soon as the most probable token that is allowed has a probability below ``below``, the hole is left: what fills
-    its end is written, prefix with ``suffix``, and then what is between.  The tokens that are left of the hole are
-    divided: the end may use half of them, and what it leaves is for the middle.  A hole is interrupted once at most,
-    and only where ``suffix`` can stand there.
+    If the most probable allowed token has a probability below ``below``, the hole is interrupted: its end is written
+    first, starting with ``suffix``, and then the part between. The end may use half of the remaining tokens; the middle
+    gets the rest. A hole is interrupted at most once, and only if ``suffix`` is possible there.
 
     Attributes:
-        below: a probability; 0 interrupts nowhere, anything above 1 at once.
-        suffix: the text that the end begins with; it may be empty.
+        below: a probability; 0 never interrupts, anything above 1 interrupts at once.
+        suffix: the text with which the end begins; it may be empty.
 
     Raises:
-        ValueError: ``below`` is negative or no number.
+        ValueError: ``below`` is negative or NaN.
 
     Source: L. Zheng et al., "Self-Infilling Code Generation" (ICML 2024, arXiv 2311.17972), without its loop that
-        writes the prefix anew.
+        rewrites the prefix.
     """
 
     below: float = 0.25
@@ -115,7 +111,7 @@ class Interruption:
 
 
 Order: TypeAlias = "Literal['forward', 'backward'] | Interruption"
-"""``"forward"``: the first hole first.  ``"backward"``: the last hole first, so that the others know what is after."""
+"""``"forward"``: the first hole first. ``"backward"``: the last hole first, so that earlier holes see later text."""
 
 
 def fill_autoregressive(  # noqa: PLR0913  of infill
@@ -130,10 +126,10 @@ def fill_autoregressive(  # noqa: PLR0913  of infill
     markers: Markers | None,
     chat: bool,
 ) -> tuple[list[FilledHole], int]:
-    """Fill the holes of a frame that can be completed.
+    """Fill the holes of a completable frame.
 
     Returns:
-        The fillings, and the forward passes that they took.
+        The fillings, and the number of forward passes.
 
     Raises:
         GenerationError: the model returned no usable logits, or its context is too short.
@@ -142,17 +138,17 @@ def fill_autoregressive(  # noqa: PLR0913  of infill
     marked = model.vocabulary.tokenize(prompt) if isinstance(prompt, str) else spoken
     _check_context(model, max(len(spoken), len(marked)), frame)
     with Context(model) as context:
-        writing = _HoleWriter(
+        writer = _HoleWriter(
             context, (spoken, marked), frame, language, sampler, np.random.Generator(np.random.PCG64(seed)), markers
         )
-        places = list(writing.gaps)
-        for gap in reversed(places) if order == "backward" else places:
-            writing.fill(gap, order if isinstance(order, Interruption) else None)
-        return writing.fillings(len(frame.holes)), context.forwards
+        gaps = list(writer.gaps)
+        for gap in reversed(gaps) if order == "backward" else gaps:
+            writer.fill(gap, order if isinstance(order, Interruption) else None)
+        return writer.fillings(len(frame.holes)), context.forwards
 
 
 def _check_context(model: LanguageModel, prompt_tokens: int, frame: Frame) -> None:
-    """Refuse what the model cannot hold: the prompt, the texts, the holes, and three markers."""
+    """Refuse more tokens than the context holds: the prompt, the texts, the holes, and three markers."""
     needed = prompt_tokens + sum(map(len, frame.texts)) + sum(frame.holes) + 3
     if model.max_context is not None and needed > model.max_context:
         raise GenerationError(
@@ -167,17 +163,17 @@ def _check_context(model: LanguageModel, prompt_tokens: int, frame: Frame) -> No
 @final
 @dataclass(eq=False, slots=True)
 class _Gap:
-    """A part of a hole that is written in one go.
+    """A part of a hole that is written without interruption.
 
     Attributes:
-        hole: which hole it belongs to.
-        room: tokens that it may still take.
-        is_end: it was begun before what stands left of it in its hole.
+        hole: the number of its hole.
+        capacity: how many tokens it may still take.
+        is_end: whether it is the end of a hole and was begun before the part to its left.
         written: its tokens.
     """
 
     hole: int
-    room: int
+    capacity: int
     is_end: bool = False
     written: list[int] = field(default_factory=list)
     log_prob: float = 0.0
@@ -185,7 +181,7 @@ class _Gap:
 
 @final
 class _HoleWriter:
-    """A canvas on its way: fixed texts and gaps.
+    """Fixed texts and gaps while they are filled.
 
     Invariant: the canvas is completable.
     """
@@ -208,15 +204,15 @@ class _HoleWriter:
         self._markers = markers
         self._eos = list(language.vocabulary.eos)
         self._row: list[tuple[int, ...] | _Gap] = [frame.texts[0]]
-        for number, (room, text) in enumerate(zip(frame.holes, frame.texts[1:], strict=True)):
-            self._row += [_Gap(number, room), text]
+        for number, (capacity, text) in enumerate(zip(frame.holes, frame.texts[1:], strict=True)):
+            self._row += [_Gap(number, capacity), text]
 
     @property
     def gaps(self) -> list[_Gap]:
         return [part for part in self._row if isinstance(part, _Gap)]
 
     def fillings(self, holes: int) -> list[FilledHole]:
-        """What was written into each hole, fixed prefixes of its end included."""
+        """The filling of each hole, including the fixed prefix of its end."""
         tokens: list[list[int]] = [[] for _ in range(holes)]
         scores = [0.0] * holes
         current = -1
@@ -234,7 +230,7 @@ class _HoleWriter:
         return [FilledHole(decode(ids), tuple(ids), score) for ids, score in zip(tokens, scores, strict=True)]
 
     def fill(self, gap: _Gap, interruption: Interruption | None) -> int:
-        """Write one gap to its end, and return how many tokens it did not use."""
+        """Write one gap to its end, and return how many tokens it left unused."""
         self._context.replace(self._prompt(gap))
         while True:
             ids, can_end = self._choices(gap)
@@ -248,7 +244,7 @@ class _HoleWriter:
                 parts = self._split(gap, interruption)
                 if parts is not None:
                     end, middle = parts
-                    middle.room += self.fill(end, None)
+                    middle.capacity += self.fill(end, None)
                     return self.fill(middle, None)
                 interruption = None
             index = self._sampler.draw(log_p, self._generator)
@@ -256,100 +252,98 @@ class _HoleWriter:
             if can_end and index == 0:
                 break
             self._take(gap, int(ids[index - can_end]))
-        left, gap.room = gap.room, 0
+        left, gap.capacity = gap.capacity, 0
         return left
 
     def _choices(self, gap: _Gap) -> tuple[NDArray[np.intp], bool]:
         """The tokens that may come next in a gap, and whether it may end here."""
         size = self._language.vocabulary.size
-        if not gap.room:
+        if not gap.capacity:
             return np.zeros(0, dtype=np.intp), True
-        room, gap.room = gap.room, 0
+        capacity, gap.capacity = gap.capacity, 0
         slot = self._slot(gap)
         can_end = self._language.completable(self._canvas(), at=slot)
-        gap.room = room
+        gap.capacity = capacity
         return allowed_ids(self._language.allowed(self._canvas(), slot), size), can_end
 
     def _distribution(self, gap: _Gap, ids: NDArray[np.intp], can_end: bool) -> NDArray[np.float64]:
-        """Log-probabilities of the end, where there is one, and of the tokens, renormalised."""
+        """Log-probabilities of the end, if the gap may end, and of the tokens, renormalised."""
         if self._context.session.length == len(self._context):
             self._context.prepare()
         logits: Logits = self._context.session.extend(self._context.unseen)
-        log_mass(logits)  # refuses what is no distribution
-        kept = logits[ids].astype(np.float64)
+        log_mass(logits)  # raises on invalid logits
+        allowed = logits[ids].astype(np.float64)
         if can_end:
             ends = self._ends(gap)
             end = log_mass(logits[ends].astype(np.float64)) if ends else -np.inf
-            kept = np.concatenate([[end], kept])
-        mass = log_mass(kept)
+            allowed = np.concatenate([[end], allowed])
+        mass = log_mass(allowed)
         if mass == -np.inf:
             raise GenerationError(
                 "logits",
-                "the model gives probability zero to every token that can be completed here",
-                evidence=f"{len(ids)} tokens are possible, for instance {ids[:8].tolist()}",
+                "the model gives probability 0 to every token that is allowed here",
+                evidence=f"{len(ids)} tokens are allowed, for instance {ids[:8].tolist()}",
                 remedy="check for another logits processor",
             )
-        distribution: NDArray[np.float64] = kept - mass
+        distribution: NDArray[np.float64] = allowed - mass
         return distribution
 
     def _take(self, gap: _Gap, token: int) -> None:
         gap.written.append(token)
-        gap.room -= 1
+        gap.capacity -= 1
         self._context.append([token])
 
     def _split(self, gap: _Gap, interruption: Interruption) -> tuple[_Gap, _Gap] | None:
-        """Divide what is left of a gap into a middle and an end; None where the end cannot stand there."""
+        """Divide the rest of a gap into a middle and an end; None if the end is not possible there."""
         suffix = tuple(self._language.vocabulary.tokenize(interruption.suffix))
-        room = gap.room - len(suffix)
-        if room < 0:
+        capacity = gap.capacity - len(suffix)
+        if capacity < 0:
             return None
-        end = _Gap(gap.hole, (room + 1) // 2, is_end=True)
-        middle = _Gap(gap.hole, room // 2)
+        end = _Gap(gap.hole, (capacity + 1) // 2, is_end=True)
+        middle = _Gap(gap.hole, capacity // 2)
         row = list(self._row)
         at = row.index(gap)
-        held = gap.room
-        gap.room = 0
+        before = gap.capacity
+        gap.capacity = 0
         self._row[at + 1 : at + 1] = [(), middle, suffix, end]
-        # With nothing between, the middle may need what the end was given.
+        # If nothing is written yet, the middle may need the tokens of the end.
         if not self._language.completable(self._canvas()):
-            self._row, gap.room = row, held
+            self._row, gap.capacity = row, before
             return None
         return end, middle
 
     def _canvas(self) -> NDArray[np.int32]:
         slots: list[int] = []
         for part in self._row:
-            slots += [*part.written, *[OPEN] * part.room] if isinstance(part, _Gap) else part
+            slots += [*part.written, *[OPEN] * part.capacity] if isinstance(part, _Gap) else part
         return np.array(slots, dtype=np.int32)
 
     def _slot(self, gap: _Gap) -> int:
         """The first open slot of a gap."""
         before = self._row[: self._row.index(gap)]
-        held = sum(len(part.written) + part.room if isinstance(part, _Gap) else len(part) for part in before)
-        return held + len(gap.written)
+        start = sum(len(part.written) + part.capacity if isinstance(part, _Gap) else len(part) for part in before)
+        return start + len(gap.written)
 
-    def _known(self, parts: Sequence[tuple[int, ...] | _Gap]) -> list[int]:
+    def _written(self, parts: Sequence[tuple[int, ...] | _Gap]) -> list[int]:
         return [token for part in parts for token in (part.written if isinstance(part, _Gap) else part)]
 
     def _prompt(self, gap: _Gap) -> list[int]:
-        """What the model reads before it writes a gap: what is known, open holes left out."""
+        """The model's input for a gap: all known tokens; open slots are left out."""
         at = self._row.index(gap)
-        before, after = self._known(self._row[:at]), self._known(self._row[at + 1 :])
+        before, after = self._written(self._row[:at]), self._written(self._row[at + 1 :])
         markers = self._markers
         if markers is None or not (after or gap.is_end):
             return self._spoken + before
         if gap.is_end and markers.middle is not None:
-            begun = self._row[at - 1]
-            known = len(before) - (
-                0 if isinstance(begun, _Gap) else len(begun)
-            )  # what its end begins with follows the marker
-            return [markers.prefix, *self._marked, *before[:known], markers.suffix, *before[known:]]
+            begun = self._row[at - 1]  # the fixed prefix of the end follows the marker
+            split = len(before) - (0 if isinstance(begun, _Gap) else len(begun))
+            return [markers.prefix, *self._marked, *before[:split], markers.suffix, *before[split:]]
         return markers.prompt(self._marked + before, after)
 
     def _ends(self, gap: _Gap) -> list[int]:
-        """The tokens by which a model says that a gap ends here."""
+        """The tokens by which the model signals the end of a gap."""
         markers = self._markers
-        after = self._known(self._row[self._row.index(gap) + 1 :])
+        after = self._written(self._row[self._row.index(gap) + 1 :])
         if markers is not None and not gap.is_end:
             return self._eos
         if after:

@@ -1,8 +1,7 @@
 """Holes filled by a diffusion model: a canvas whose fixed slots hold the texts between the holes.
 
-A canvas gives a hole a number of slots, and all of them are filled; so the length of each filling is chosen first.
-Only lengths are considered with which the whole canvas can be completed.  The hole at the end of a text, if there is
-one, needs no choice: the slots that its filling leaves hold EOS.
+A canvas fills every slot of a hole, so the length of each filling is chosen first, among the lengths with which the
+whole canvas is completable. A hole at the end of the text needs no choice: its unused slots hold EOS.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ if TYPE_CHECKING:
 __all__ = ["Lengths", "fill_diffusion"]
 
 Lengths: TypeAlias = Literal["rate", "mass", "longest"]
-"""How the length of a filling is chosen among those that can be completed.
+"""How the length of a filling is chosen among the possible lengths.
 
-``"rate"``: the largest ``log Z`` for each free slot, where ``Z`` is the mass of the members under the mean-field
-distribution of the canvas with that length; a filling of no tokens only where there is no other.  ``"mass"``: the
-largest ``Z``, or with a sampler that draws, drawn in proportion to it: the distribution of the length if all are
-equally likely beforehand.  It prefers short fillings, for each slot more can go wrong.  ``"longest"``: as many slots as
-there can be, without a forward pass.
+``"rate"``: the largest ``log Z`` per free slot, where ``Z`` is the mass of valid strings under the mean-field
+distribution of the canvas with that length; an empty filling only if there is no other. ``"mass"``: the largest ``Z``,
+or with a sampler that is not deterministic, a length sampled in proportion to it: the posterior of the length under a
+uniform prior. It prefers short fillings, since each slot adds uncertainty. ``"longest"``: as many slots as possible,
+without a forward pass.
 """
 
 
 class _InfillPass(NamedTuple):
-    """What lengths are judged by."""
+    """The inputs for rating lengths."""
 
     denoiser: Denoiser
     mask_token: int
@@ -71,20 +70,20 @@ def fill_diffusion(  # noqa: PLR0913  of infill
     chat: bool,
     stream: Callable[[Snapshot], object] | None,
 ) -> tuple[list[FilledHole], int]:
-    """Fill the holes of a frame that can be completed.
+    """Fill the holes of a completable frame.
 
     Returns:
-        The fillings, and the forward passes that they took.
+        The fillings, and the number of forward passes.
 
     Raises:
         GenerationError: the model fails.
     """
     denoiser = model.start(model.encode_prompt(prompt, chat=chat))
-    asked = _InfillPass(
+    infill_pass = _InfillPass(
         denoiser, model.mask_token, canvas_language(constraint, ambiguity="counted"), sampler, temperature
     )
     try:
-        chosen = _choose_lengths(asked, frame, language, lengths, np.random.Generator(np.random.PCG64(seed)))
+        chosen = _choose_lengths(infill_pass, frame, language, lengths, np.random.Generator(np.random.PCG64(seed)))
     finally:
         denoiser.close()
     canvas = _canvas(frame, [[FREE] * length for length in chosen])
@@ -104,19 +103,19 @@ def fill_diffusion(  # noqa: PLR0913  of infill
         )
         forwards += result.stats.forwards
         if result.canvas is None:
-            raise RuntimeError("a canvas was filled, and its result has none")
+            raise RuntimeError("the result of a canvas has no canvas")
         canvas = np.array(result.canvas.tokens, dtype=np.int32)
     return _fillings(frame, chosen, canvas, constraint.vocabulary), forwards
 
 
 def _choose_lengths(
-    asked: _InfillPass, frame: Frame, language: OpenLanguage, lengths: Lengths, generator: np.random.Generator
+    infill_pass: _InfillPass, frame: Frame, language: OpenLanguage, lengths: Lengths, generator: np.random.Generator
 ) -> list[int]:
-    """Choose the lengths of the holes from left to right, each with those right of it as long as they can be."""
+    """Choose the lengths of the holes from left to right; holes to the right are as long as possible meanwhile."""
     chosen: list[int] = []
-    for number, most in enumerate(frame.holes):
+    for number, limit in enumerate(frame.holes):
         if number == len(frame.holes) - 1 and not frame.texts[-1]:
-            chosen.append(most)  # EOS fills up what is not used
+            chosen.append(limit)  # EOS fills unused slots
             break
         lengths_of = _possible(frame, language, chosen)
         longest = next(lengths_of)
@@ -124,13 +123,13 @@ def _choose_lengths(
         if len(possible) == 1:
             chosen.append(longest)
             continue
-        rated = [_log_z(asked, frame, language, [*chosen, length]) for length in possible]
-        chosen.append(possible[_best_length(rated, lengths, asked.sampler, generator)])
+        rated = [_log_z(infill_pass, frame, language, [*chosen, length]) for length in possible]
+        chosen.append(possible[_best_length(rated, lengths, infill_pass.sampler, generator)])
     return chosen
 
 
 def _possible(frame: Frame, language: OpenLanguage, chosen: Sequence[int]) -> Iterator[int]:
-    """The lengths of the next hole with which the canvas can be completed, the longest first; there is one at least."""
+    """The possible lengths of the next hole, the longest first; there is at least one."""
     for length in range(frame.holes[len(chosen)], -1, -1):
         if language.completable(_cut_canvas(frame, [*chosen, length])):
             yield length
@@ -139,7 +138,7 @@ def _possible(frame: Frame, language: OpenLanguage, chosen: Sequence[int]) -> It
 def _best_length(
     rated: Sequence[tuple[float, int]], lengths: Lengths, sampler: CanvasSampler, generator: np.random.Generator
 ) -> int:
-    """The index of one of several lengths; ``log Z`` and the number of free slots are given."""
+    """The index of the chosen length, from ``log Z`` and the number of free slots of each."""
     log_z = np.array([log_z for log_z, _ in rated])
     if lengths == "rate":
         slots = np.array([slots for _, slots in rated])
@@ -152,8 +151,8 @@ def _best_length(
     return int(log_z.argmax())
 
 
-def _log_z(asked: _InfillPass, frame: Frame, language: OpenLanguage, chosen: list[int]) -> tuple[float, int]:
-    """``log Z`` of the canvas with these lengths, the other holes as long as they can be, and its free slots."""
+def _log_z(infill_pass: _InfillPass, frame: Frame, language: OpenLanguage, chosen: list[int]) -> tuple[float, int]:
+    """``log Z`` and free slots of the canvas with these lengths, the other holes as long as possible."""
     lengths = list(chosen)
     while len(lengths) < len(frame.holes):
         if len(lengths) == len(frame.holes) - 1 and not frame.texts[-1]:
@@ -163,16 +162,17 @@ def _log_z(asked: _InfillPass, frame: Frame, language: OpenLanguage, chosen: lis
     canvas = _canvas(frame, [[FREE] * length for length in lengths])
     if not (canvas == FREE).any():
         return 0.0, 0
-    size = asked.language.vocabulary.size
-    (logits,) = denoise(asked.denoiser, [canvas], mask_token=asked.mask_token, size=size)
-    distribution = MeanField(canvas, logits, temperature=asked.temperature)
-    return asked.language.posterior(distribution, tail=asked.sampler.tail).log_z, int((canvas == FREE).sum())
+    size = infill_pass.language.vocabulary.size
+    (logits,) = denoise(infill_pass.denoiser, [canvas], mask_token=infill_pass.mask_token, size=size)
+    distribution = MeanField(canvas, logits, temperature=infill_pass.temperature)
+    posterior = infill_pass.language.posterior(distribution, tail=infill_pass.sampler.tail)
+    return posterior.log_z, int((canvas == FREE).sum())
 
 
 def _cut_canvas(frame: Frame, lengths: Sequence[int]) -> NDArray[np.int32]:
-    """The canvas with the first holes of these lengths and the others open."""
+    """The canvas whose first holes have these lengths; the slots of the others are open."""
     free = [[FREE] * length for length in lengths]
-    return _canvas(frame, [*free, *([OPEN] * most for most in frame.holes[len(lengths) :])])
+    return _canvas(frame, [*free, *([OPEN] * limit for limit in frame.holes[len(lengths) :])])
 
 
 def _canvas(frame: Frame, slots: Sequence[Sequence[int]]) -> NDArray[np.int32]:
@@ -186,13 +186,13 @@ def _canvas(frame: Frame, slots: Sequence[Sequence[int]]) -> NDArray[np.int32]:
 def _fillings(
     frame: Frame, lengths: Sequence[int], canvas: NDArray[np.int32], vocabulary: Vocabulary
 ) -> list[FilledHole]:
-    """What a filled canvas holds in its holes."""
-    found: list[FilledHole] = []
+    """The fillings of a filled canvas."""
+    fillings: list[FilledHole] = []
     at = 0
     ends = set(vocabulary.eos)
     for text, length in zip(frame.texts, lengths, strict=False):
         at += len(text)
         tokens = tuple(token for token in canvas[at : at + length].tolist() if token not in ends)
         at += length
-        found.append(FilledHole(vocabulary.decode(tokens), tokens))
-    return found
+        fillings.append(FilledHole(vocabulary.decode(tokens), tokens))
+    return fillings

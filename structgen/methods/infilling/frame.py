@@ -1,4 +1,4 @@
-"""A frame: the given text around holes; and what infilling returns, the filled holes and the whole output."""
+"""A frame: fixed texts around holes; and the result of infilling: the filled holes and the whole text."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["MAX_TOKENS", "FilledHole", "Frame", "Hole", "InfillResult", "Part", 
 @final
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A place that is to be filled with text.
+    """A slot for generated text.
 
     Attributes:
-        most: the most tokens that its filling may have; it may have fewer, and none where the grammar lets it.
+        most: the maximal number of tokens of its filling, which may also be empty if the grammar allows it.
 
     Raises:
         ValueError: ``most`` is negative.
@@ -38,16 +38,16 @@ class Hole:
 
 
 MAX_TOKENS: Final = 16_384
-"""Tokens that the holes of a frame may have together."""
+"""Limit on the tokens of all holes of a frame together."""
 
 Part: TypeAlias = "str | bytes | Hole"
 
 
 def hole(most: int) -> Hole:
-    """Return a place for at most ``most`` tokens, for ``infill``.
+    """Return a hole for at most ``most`` tokens, for ``infill``.
 
     Raises:
-        ValueError: ``most`` is no number of tokens.
+        ValueError: ``most`` is not a number of tokens.
     """
     try:
         return Hole(operator.index(most))
@@ -60,13 +60,13 @@ def hole(most: int) -> Hole:
 class Frame:
     """Fixed texts with holes between them, in the tokens of one vocabulary.
 
-    A fixed text stands in the filled text byte for byte.  Its tokens are the canonical ones of this text alone, and no
-    token reaches across the edge of a hole: what is written has the bytes that were asked for, but its tokens may be
-    others than those of the tokenizer for the whole text.
+    The filled text contains each fixed text byte for byte. Its tokens are the canonical tokens of that text alone, and
+    no token crosses the edge of a hole: the bytes are as requested, but the tokens may differ from the tokenizer's for
+    the whole text.
 
     Attributes:
         texts: the tokens of the fixed texts, one more than there are holes; the first and the last may be empty.
-        holes: the most tokens of each hole.
+        holes: the maximal number of tokens of each hole.
     """
 
     texts: tuple[tuple[int, ...], ...]
@@ -77,20 +77,19 @@ class Frame:
         """Tokenize the fixed parts.
 
         Raises:
-            ValueError: there is no hole, two holes have nothing between them, or a part is neither text nor hole.
-            VocabularyError: a text has bytes that no tokens spell.
+            ValueError: there is no hole, two holes are adjacent, or a part is neither text nor hole.
+            VocabularyError: the vocabulary cannot spell a text.
             LimitExceeded: the holes take more than 16,384 tokens together.
         """
         if isinstance(parts, (str, bytes)):
-            raise ValueError(f"infill: expected a list of texts and holes; found {parts!r:.60}; put it into a list")
+            raise ValueError(f"infill: expected a list of texts and holes; found {parts!r:.60}; wrap it in a list")
         texts: list[bytes] = [b""]
         holes: list[int] = []
         for number, part in enumerate(parts):
             if isinstance(part, Hole):
                 if holes and not texts[-1]:
                     raise ValueError(
-                        f"infill: part {number} is a hole right after another one; make them one hole, or put text "
-                        "between them"
+                        f"infill: part {number} is a hole right after another one; merge them, or put text between them"
                     )
                 holes.append(part.most)
                 texts.append(b"")
@@ -101,7 +100,7 @@ class Frame:
                     f"infill: part {number} is neither text nor hole; found {part!r:.60}; use hole(tokens)"
                 )
         if not holes:
-            raise ValueError("infill: there is no hole; put hole(tokens) where something is to be written")
+            raise ValueError("infill: there is no hole; put hole(tokens) where text is to be generated")
         if sum(holes) > MAX_TOKENS:
             raise LimitExceeded(
                 "infill",
@@ -123,13 +122,13 @@ def _bytes_of(text: str | bytes, number: int) -> bytes:
 @final
 @dataclass(frozen=True, slots=True)
 class FilledHole:
-    """What was written into one hole.
+    """The filling of one hole.
 
     Attributes:
         data: its bytes.
-        tokens: its token ids; as many as the hole takes, or fewer.
-        log_prob: of its tokens and its end in the distribution that they were taken from, as its sampler has it; None
-            where tokens of several holes were chosen together.
+        tokens: its token ids, at most as many as the hole takes.
+        log_prob: of its tokens and its end in the sampler's distribution; None if tokens of several holes were chosen
+            together.
     """
 
     data: bytes
@@ -138,7 +137,7 @@ class FilledHole:
 
     @property
     def text(self) -> str:
-        """The filling as text.  A hole may begin or end within a character: such bytes become U+FFFD."""
+        """The filling as text. A hole may begin or end within a character: such bytes become U+FFFD."""
         return self.data.decode("utf-8", "replace")
 
     def __str__(self) -> str:
@@ -152,11 +151,11 @@ class InfillResult:
 
     Attributes:
         data: the whole text as bytes.
-        tokens: its token ids: those of each fixed text and of each filling by themselves.
+        tokens: its token ids: the tokens of each fixed text and each filling, concatenated.
         fillings: one for each hole, from left to right.
         forwards: forward passes of the model.
-        grammar: what it is a member of.
-        vocabulary: what its tokens belong to.
+        grammar: the grammar of the text.
+        vocabulary: the vocabulary of the tokens.
     """
 
     data: bytes
@@ -168,7 +167,7 @@ class InfillResult:
 
     @cached_property
     def text(self) -> str:
-        """The whole text.  Bytes that are not UTF-8, which only a grammar over bytes allows, become U+FFFD."""
+        """The whole text. Bytes that are not UTF-8, which only a grammar over bytes allows, become U+FFFD."""
         return self.data.decode("utf-8", "replace")
 
     @cached_property

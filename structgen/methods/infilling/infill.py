@@ -1,7 +1,4 @@
-"""``infill``: text with holes, filled so that the whole is in the language of a grammar.
-
-``open_language`` says which canvases with open slots a constraint stands for.
-"""
+"""``infill``: fill the holes of a text so that the whole is a string of a grammar."""
 
 from __future__ import annotations
 
@@ -61,26 +58,26 @@ def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is
 ) -> InfillResult:
     """Fill the holes of a text so that the whole is a string of a grammar.
 
-    Before anything is written, and after each token, it is known that the rest can be completed with the tokens that
-    every hole has left: the result is a member, whatever the model says, and no token is blocked with which it could
-    have become one.
+    Before anything is generated, and after each token, the rest is known to be completable with the tokens that every
+    hole has left. So the result is valid, whatever the model prefers, and a token is blocked only if no valid text
+    contains it.
 
-    A model that writes from left to right fills one hole after another.  If its vocabulary has markers for filling in
-    the middle, it reads the texts before and after the hole; else it reads what stands before, and the chance that it
-    gives to the first token after the hole counts as the chance that the filling ends.  A diffusion model sees the
-    whole text and fills all holes together.
+    An autoregressive model fills one hole after another. If its vocabulary has fill-in-the-middle markers, it reads the
+    texts before and after the hole. Otherwise it reads the text before, and the probability of the first token after
+    the hole counts as the probability that the filling ends. A diffusion model reads the whole text and fills all holes
+    together.
 
     Args:
         model: an autoregressive or a diffusion model.
-        parts: texts and holes in their order, for instance ``["def f(x):", hole(12), "return y"]``.
-        grammar: what the whole text belongs to, or a constraint that was compiled for the model's vocabulary.
-        prompt: what the model reads first.
-        sampler: how tokens are chosen: ``Greedy`` or ``Multinomial``; for a diffusion model how a completion is taken:
-            ``Dingo`` or ``Posterior``.  None is ``Greedy`` or ``Dingo``.
+        parts: texts and holes in order, for instance ``["def f(x):", hole(12), "return y"]``.
+        grammar: the grammar of the whole text, or a constraint that was compiled for the model's vocabulary.
+        prompt: the model's prompt.
+        sampler: for an autoregressive model, chooses tokens: ``Greedy`` (the default) or ``Multinomial``; for a
+            diffusion model, takes completions: ``Dingo`` (the default) or ``Posterior``.
         seed: of the random numbers; the same seed gives the same text.
-        order: of the holes, and within them, for a model that writes from left to right.
-        middle: use the markers for filling in the middle where the vocabulary has them.
-        policy: which slots a diffusion model commits at a time; None is one slot a forward pass, the surest.
+        order: of the holes, and within them, for an autoregressive model.
+        middle: whether to use fill-in-the-middle markers if the vocabulary has them.
+        policy: decides which slots a diffusion model commits; None for the most confident slot in each pass.
         temperature: of the distribution of a diffusion model.
         lengths: how the lengths of fillings on a canvas are chosen; see ``structgen.methods.infilling.diffusion``.
         stream: called with each ``Snapshot`` of a canvas.
@@ -88,17 +85,16 @@ def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is
         limits: for compiling a grammar; a constraint has its own.
 
     Raises:
-        GenerationError: the holes cannot be filled so that the text is a member, before any forward pass; or the model
-            fails.
-        ValueError: the parts, or one of the other arguments, are none.
-        VocabularyError: a text has bytes that no tokens spell, or the constraint is of another vocabulary.
+        GenerationError: no filling makes the text valid, which is found before any forward pass; or the model fails.
+        ValueError: the parts, or another argument, are invalid.
+        VocabularyError: the vocabulary cannot spell a text, or the constraint belongs to another vocabulary.
         GrammarError: the grammar does not compile, or has values that must differ from each other.
         LimitExceeded: a bound of ``limits`` was reached.
         ModelError: the prompt cannot be encoded.
 
-    Complexity: two questions to the language for each token that a left to right model writes; one costs
-        O(slots x edges of the automaton over tokens) for a regular grammar; see ``network_open`` for others.  On a
-        canvas the cost of ``generate``, and for the choice of lengths a forward pass for each length of each hole.
+    Complexity: two queries of the language for each token of an autoregressive model; a query costs O(slots x edges of
+        the token automaton) for a regular grammar; see ``NetworkOpen`` for others. On a canvas, the cost of
+        ``generate``, and for the choice of lengths a forward pass for each possible length of each hole.
     """
     constraint = constraint_of(grammar, model, limits)
     check_vocabulary(constraint.vocabulary, model)
@@ -111,7 +107,7 @@ def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is
     _check_completable(frame, opened)
     if isinstance(model, DiffusionModel):
         if order != "forward":
-            raise ValueError("infill: a diffusion model fills all holes together; leave order as it is")
+            raise ValueError("infill: a diffusion model fills all holes together; leave out order")
         fillings, forwards = fill_diffusion(
             model,
             prompt,
@@ -142,7 +138,11 @@ def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is
 
 
 def _checked(sampler: object, kind: Any, default: Any) -> Any:
-    """The sampler, if it is of the kind that the model needs."""
+    """Return the sampler if it is of the kind that the model needs.
+
+    Raises:
+        ValueError: it is not.
+    """
     if sampler is None:
         return default
     if not isinstance(sampler, kind):
@@ -151,10 +151,10 @@ def _checked(sampler: object, kind: Any, default: Any) -> Any:
 
 
 def _check_completable(frame: Frame, language: OpenLanguage) -> None:
-    """Refuse fixed texts between which nothing can stand that makes a member, or not in so few tokens."""
+    """Refuse a frame that no filling makes valid, or none of so few tokens."""
     slots = list(frame.texts[0])
-    for most, text in zip(frame.holes, frame.texts[1:], strict=True):
-        slots += [*[OPEN] * most, *text]
+    for limit, text in zip(frame.holes, frame.texts[1:], strict=True):
+        slots += [*[OPEN] * limit, *text]
     if language.completable(np.array(slots, dtype=np.int32)):
         return
     texts = [language.vocabulary.decode(text).decode("utf-8", "replace") for text in frame.texts]
@@ -167,7 +167,7 @@ def _check_completable(frame: Frame, language: OpenLanguage) -> None:
 
 
 def _result(constraint: Constraint, frame: Frame, fillings: list[FilledHole], forwards: int) -> InfillResult:
-    """Join what was written, and let the matcher say once more that it is a member."""
+    """Join texts and fillings, and check the result with the matcher."""
     tokens = list(frame.texts[0])
     for filling, text in zip(fillings, frame.texts[1:], strict=True):
         tokens += [*filling.tokens, *text]
@@ -189,21 +189,16 @@ _LANGUAGES: Final[WeakKeyDictionary[Constraint, OpenLanguage]] = WeakKeyDictiona
 
 
 def open_language(constraint: Constraint) -> OpenLanguage:
-    """Return the canvases with open slots that spell a string of the grammar of a constraint.
-
-    Made once for each constraint.
+    """Return the canvases with open slots that spell a string of the constraint's grammar; cached by constraint.
 
     Raises:
         GrammarError: the grammar has values that must differ, or labels that must decode.
-        LimitExceeded: the network of a grammar that recurs has more states than are kept.
+        LimitExceeded: the network of a recursive grammar has too many states.
     """
-    known = _LANGUAGES.get(constraint)
-    if known is None:
+    language = _LANGUAGES.get(constraint)
+    if language is None:
         check_finite_checks(constraint)
-        known = _LANGUAGES[constraint] = _build_language(constraint)
-    return known
-
-
-def _build_language(constraint: Constraint) -> OpenLanguage:
-    regular = regular_language(constraint)
-    return NetworkOpen(constraint) if regular is None else RegularOpen(regular)
+        regular = regular_language(constraint)
+        language = NetworkOpen(constraint) if regular is None else RegularOpen(regular)
+        _LANGUAGES[constraint] = language
+    return language

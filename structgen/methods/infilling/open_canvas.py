@@ -1,6 +1,6 @@
-"""Canvases some of whose slots may stay empty: the test on which infilling rests, and its answer for regular languages.
+"""Canvases with slots that may stay empty: the completability test of infilling, and its answer for regular languages.
 
-The answer for recursive grammars is in ``open_network``; the tables and positions that it reads with are here.
+The answer for recursive grammars is in ``open_network``; its tables and positions are here.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 __all__ = ["MAX_STATES", "OPEN", "OpenLanguage", "RegularOpen"]
 
 MAX_STATES: Final = 100_000
-"""States of a network."""
+"""Limit on the states of a network."""
 
 FEW_TOKENS: Final = 64
-"""Tokens up to which it is not worth while to find out which of them do the same."""
+"""Vocabularies up to this size are not grouped by the effects of their tokens."""
 
 MAX_CACHED: Final = 500_000
-"""Answers that are kept."""
+"""Limit on the number of cached answers."""
 
 Ends: TypeAlias = "frozenset[str]"
-"""Ends of tokens that are left to be read: one character a byte, or one for a special token.  Each has a number."""
+"""Unread ends of tokens: one character for each byte, or one for a special token. Each set has a number."""
 
 SuffixPosition: TypeAlias = int
-"""The number of the suffix of the canvas that comes after a slot, and below ``_SHIFT`` bits that of the ends which are
-left of the slot; ``_NOTHING`` at its boundary."""
+"""The number of the canvas suffix after a slot, and in the low ``SHIFT`` bits that of the ends unread in the slot;
+``NO_ENDS`` at its boundary."""
 
 Stack: TypeAlias = "tuple[int, ...]"
-"""States, the one that reads first."""
+"""States; the first one reads first."""
 
 NetworkTables: TypeAlias = "tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]"
 
@@ -55,11 +55,11 @@ ENDS_MASK: Final = (1 << SHIFT) - 1
 
 
 class WithinSlot(NamedTuple):
-    """What a state can make of a set of ends of tokens, within one slot.
+    """What a state can read of a set of ends of tokens, within one slot.
 
     Attributes:
-        left: the number of the ends that are left where its rule returns, having read something.
-        stacks: the states in which all is read: of its own rule last, of rules that it called before it.
+        left: the number of the ends that are unread where its rule returns after reading something.
+        stacks: the states in which everything is read: of its own rule last, of the rules that it called before it.
     """
 
     left: int
@@ -68,7 +68,7 @@ class WithinSlot(NamedTuple):
 
 @final
 class OpenCall:
-    """Calls of one rule at one place; compared by identity.
+    """The calls of one rule at one position; compared by identity.
 
     Attributes:
         waiting: the state after each call's return, and the call that it is made in.
@@ -81,27 +81,27 @@ class OpenCall:
 
 
 CallPosition: TypeAlias = "tuple[int, OpenCall]"
-"""A state at a boundary of slots, and the call that it reads in."""
+"""A state at a slot boundary, and the call in which it reads."""
 
 
 def nullable_states(final: list[bool], calls: list[list[tuple[int, int]]]) -> list[bool]:
-    """From which states a rule can end with nothing read, calls of rules that can do so counted."""
-    found = list(final)
+    """Return from which states a rule can end without reading, through calls of rules that read nothing, too."""
+    nullable = list(final)
     grown = True
     while grown:
         grown = False
         for state, made in enumerate(calls):
-            if not found[state] and any(found[start] and found[after] for start, after in made):
-                found[state] = grown = True
-    return found
+            if not nullable[state] and any(nullable[start] and nullable[after] for start, after in made):
+                nullable[state] = grown = True
+    return nullable
 
 
 OPEN: Final = -2
-"""What an open slot holds: a token that is not known yet, or nothing."""
+"""What an open slot holds: an unknown token, or nothing."""
 
 
 class OpenLanguage(Protocol):
-    """Which canvases with open slots spell a string of a grammar, EOS never among their tokens."""
+    """The canvases with open slots that spell a string of a grammar; EOS is never among their tokens."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -111,8 +111,8 @@ class OpenLanguage(Protocol):
         """Whether the open slots can be given a token or left empty so that the canvas spells a string of the grammar.
 
         Args:
-            canvas: with token ids, ``OPEN``, and ``FREE`` in slots that must be given a token.
-            at: a slot; the answer is the same, and found sooner if what stands on its left was asked about before.
+            canvas: token ids, ``OPEN``, and ``FREE`` in slots that must hold a token.
+            at: a slot; it does not change the answer, which is faster if the slots on its left were queried before.
         """
 
     def allowed(self, canvas: Canvas, slot: int, /) -> NDArray[np.int32]:
@@ -120,27 +120,27 @@ class OpenLanguage(Protocol):
 
         Args:
             canvas: as for ``completable``.
-            slot: an open one.
+            slot: an open slot.
 
         Returns:
-            int32 ``[ceil(V / 32)]`` in the layout of token masks.
+            int32 ``[ceil(V / 32)]``, a token mask.
         """
 
 
 @final
 class RegularOpen:
-    """Canvases with open slots of a regular language: states are carried from both ends to the slot.
+    """Canvases with open slots of a regular language: states are propagated from both ends to the slot.
 
     Args:
-        language: of the same members.
+        language: the same language without open slots.
 
-    Complexity: O(slots x edges of the automaton over tokens) a question.
+    Complexity: O(slots x edges of the token automaton) for each query.
     """
 
     def __init__(self, language: RegularLanguage) -> None:
         self.vocabulary = language.vocabulary
         self._automaton = language.automaton
-        self._holds = language.holds[: language.eos_label]  # of labels that text has
+        self._holds = language.holds[: language.eos_label]  # without the labels of EOS and tail
 
     def completable(self, canvas: Canvas, /, *, at: int | None = None) -> bool:
         """See ``OpenLanguage.completable``."""
@@ -157,7 +157,7 @@ class RegularOpen:
         return pack(classes[automaton.class_of])
 
     def _reached(self, tokens: Sequence[int], *, forwards: bool) -> NDArray[np.bool_]:
-        """The states that slots lead to from the start, or from which they, read backwards, lead to acceptance."""
+        """The states after some slots from the start; or those from which the slots, reversed, lead to acceptance."""
         automaton = self._automaton
         source, target = automaton.source, automaton.target
         if not forwards:
@@ -183,17 +183,17 @@ class RegularOpen:
 def token_groups(
     constraint: Constraint, made: NetworkTables, nullable: Sequence[bool], spelled: Sequence[str]
 ) -> tuple[NDArray[np.int32], list[str]]:
-    """Group the tokens of equal effect in every state.
+    """Group the tokens with equal effects in every state.
 
     Returns:
-        For each token the number of its group, ``[V]``, and for each group the spelling of one of its tokens; the group
-        of tokens without effect has none.
+        For each token the number of its group, ``[V]``, and for each group the spelling of one of its tokens; "" for
+        the group of tokens without effect.
     """
     if constraint.vocabulary.size > FEW_TOKENS:
         try:
             lifted = lift(_lifting(constraint, made, nullable), constraint.vocabulary)
         except LimitExceeded:
-            pass  # every token is then a group of its own
+            pass  # every token becomes a group of its own
         else:
             _, first = np.unique(lifted.class_of, return_index=True)
             pieces = [""] * lifted.classes
@@ -207,7 +207,7 @@ def token_groups(
 
 
 def _lifting(constraint: Constraint, made: NetworkTables, nullable: Sequence[bool]) -> Network:
-    """A network in which every call reads something: the engine's own, where it is one."""
+    """A network in which every call reads something: the unfolded network itself if possible, else the engine's."""
     next_, final_, calls, specials = made
     if any(nullable[start] for _, start, _ in calls.tolist()):
         return network_of(constraint)

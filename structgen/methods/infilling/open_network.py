@@ -1,4 +1,4 @@
-"""Canvases with open slots of a grammar that recurs, by what calls can leave unread."""
+"""Canvases with open slots of a recursive grammar, solved by what calls can leave unread."""
 
 from __future__ import annotations
 
@@ -44,31 +44,31 @@ __all__ = ["NetworkOpen"]
 
 @final
 class NetworkOpen:
-    """See ``OpenLanguage``; safe to share between threads, which wait for each other.
+    """See ``OpenLanguage``; thread-safe by a lock.
 
     Args:
-        constraint: what the canvases spell.  In the engine's network no rule begins with a call of itself.
-        most_states: states of the network.
+        constraint: defines the canvases. In the engine's network no rule begins with a call of itself.
+        max_states: limit on the states of the network.
 
     Raises:
-        LimitExceeded: the network has more states than that.
+        LimitExceeded: the network has more states.
 
-    Complexity: a question about a canvas takes O(states x places) answers, each the walk of a set of ends of tokens
-        through the network, and each as large as there are runs of open slots and tokens after the place; the answers
-        are kept for all canvases with the same suffix.  Places within slots are as many as sets of ends that calls
-        leave, which is few.  Of a vocabulary with more than a few tokens, those that do the same everywhere are one.
+    Complexity: a query of a canvas takes O(states x positions) answers. Each walks a set of ends of tokens through the
+        network, and is as large as there are runs of open slots and tokens after the position; answers are cached for
+        all canvases with the same suffix. Positions within slots are as many as distinct sets of ends that calls leave
+        unread, which are few. In a large vocabulary, tokens with equal effects everywhere count as one.
     """
 
-    def __init__(self, constraint: Constraint, *, most_states: int = MAX_STATES) -> None:
-        made = _native.unfold_calls(constraint.native, most_states)
-        if made is None:
+    def __init__(self, constraint: Constraint, *, max_states: int = MAX_STATES) -> None:
+        unfolded = _native.unfold_calls(constraint.native, max_states)
+        if unfolded is None:
             raise LimitExceeded(
                 "network of a grammar",
-                limit="most_states",
-                maximum=most_states,
-                remedy="bound what repeats, or raise most_states",
+                limit="max_states",
+                maximum=max_states,
+                remedy="bound repetitions, or raise max_states",
             )
-        next_, final_, calls, specials = made
+        next_, final_, calls, specials = unfolded
         vocabulary = self.vocabulary = constraint.vocabulary
         self._steps: list[dict[str, int]] = [
             {chr(byte): target for byte, target in enumerate(row) if target >= 0} for row in next_.tolist()
@@ -83,7 +83,7 @@ class NetworkOpen:
             self._steps[state][chr(SPECIAL_BASE + token)] = after
         for token in vocabulary.eos:
             self._spelled[token] = ""
-        self._group_of, self._pieces_of = token_groups(constraint, made, self._final, self._spelled)
+        self._group_of, self._pieces_of = token_groups(constraint, unfolded, self._final, self._spelled)
         self._any = frozenset(filter(None, self._pieces_of))
         self._lock = threading.Lock()
         self._forget()
@@ -91,24 +91,22 @@ class NetworkOpen:
     def _forget(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
         self._suffixes: list[tuple[int, int]] = [(EMPTY, EMPTY)]
-        # Of each suffix: what is left of it after the open slots that it begins with, and how many these are.
+        # Of each suffix: the suffix after its leading open slots, and the number of these.
         self._runs: list[tuple[int, int]] = [(EMPTY, 0)]
         self._ends: list[Ends] = [frozenset()]
         self._ends_numbers: dict[Ends, int] = {frozenset(): NO_ENDS}
         self._unions: dict[tuple[int, int], int] = {}
         self._every = self._ends_number(self._any)
         self._moves: dict[tuple[int, int], tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = {}
-        self._known: dict[tuple[int, ...], Any] = {}
+        self._cached: dict[tuple[int, ...], Any] = {}
         self._root = OpenCall()
-        self._read: tuple[list[int], list[frozenset[CallPosition]]] = (
-            [],
-            [frozenset([(0, self._root)])],
-        )  # what was read last
+        # The last canvas prefix, and the readings after each of its slots.
+        self._read: tuple[list[int], list[frozenset[CallPosition]]] = ([], [frozenset([(0, self._root)])])
 
     def completable(self, canvas: Canvas, /, *, at: int | None = None) -> bool:
         """See ``OpenLanguage.completable``."""
         slots = canvas.tolist()
-        split = at if at is not None else next((place for place, slot in enumerate(slots) if slot < 0), len(slots))
+        split = at if at is not None else next((index for index, slot in enumerate(slots) if slot < 0), len(slots))
         with self._lock:
             self._bound()
             suffix = self._suffix(slots[split:])
@@ -125,12 +123,12 @@ class NetworkOpen:
         return pack(held[self._group_of])
 
     def _bound(self) -> None:
-        if len(self._known) + len(self._moves) > MAX_CACHED:
+        if len(self._cached) + len(self._moves) > MAX_CACHED:
             self._forget()
 
     def _pieces(self, readings: frozenset[CallPosition], suffix: int) -> set[str]:
         """The tokens that lead from readings to a suffix."""
-        found: set[str] = set()
+        leading: set[str] = set()
         begins: dict[str, bool] = {}
         dead: set[tuple[OpenCall, SuffixPosition]] = set()
         accepted: dict[tuple[Stack, OpenCall], bool] = {}
@@ -144,46 +142,46 @@ class NetworkOpen:
                 if each not in accepted:
                     accepted[each] = self._accepts(*each, suffix, dead)
                 if accepted[each]:
-                    found.add(piece)
+                    leading.add(piece)
                     break
-        return found
+        return leading
 
     def _suffix(self, slots: Sequence[int]) -> int:
-        """The number of a suffix of canvases."""
+        """The number of a canvas suffix."""
         number = EMPTY
         for slot in reversed(slots):
             key = slot, number
-            found = self._numbers.get(key)
-            if found is None:
-                found = self._numbers[key] = len(self._suffixes)
+            extended = self._numbers.get(key)
+            if extended is None:
+                extended = self._numbers[key] = len(self._suffixes)
                 self._suffixes.append(key)
                 end, length = self._runs[number]
-                self._runs.append((end, length + 1) if slot == OPEN else (found, 0))
-            number = found
+                self._runs.append((end, length + 1) if slot == OPEN else (extended, 0))
+            number = extended
         return number
 
     def _readings(self, slots: list[int]) -> frozenset[CallPosition]:
-        """How the slots on the left can be read."""
-        read, found = self._read
-        known = 0
-        while known < min(len(read), len(slots)) and read[known] == slots[known]:
-            known += 1
-        read, found = read[:known], found[: known + 1]
-        for slot in slots[known:]:
+        """The readings after the slots on the left."""
+        read, readings = self._read
+        shared = 0
+        while shared < min(len(read), len(slots)) and read[shared] == slots[shared]:
+            shared += 1
+        read, readings = read[:shared], readings[: shared + 1]
+        for slot in slots[shared:]:
             read.append(slot)
-            found.append(self._read_slot(found[-1], slot))
-        self._read = read, found
-        return found[-1]
+            readings.append(self._read_slot(readings[-1], slot))
+        self._read = read, readings
+        return readings[-1]
 
     def _given(self, slot: int) -> int:
-        """The number of what a slot may hold."""
+        """The number of the set of tokens that a slot may hold."""
         return (
             self._every if slot in (OPEN, FREE) else self._ends_number(frozenset(filter(None, [self._spelled[slot]])))
         )
 
     def _read_slot(self, readings: frozenset[CallPosition], slot: int) -> frozenset[CallPosition]:
-        """The readings after one slot more."""
-        found: set[CallPosition] = set(readings) if slot == OPEN else set()
+        """The readings after one more slot."""
+        after_slot: set[CallPosition] = set(readings) if slot == OPEN else set()
         given = self._given(slot)
         calls: dict[tuple[int, int], OpenCall] = {}
         returned: dict[OpenCall, set[int]] = {}
@@ -199,7 +197,7 @@ class NetworkOpen:
                 returned.setdefault(call, set()).add(ends)
                 pending += [(after, ends, outer) for after, outer in call.waiting]
             read, reached = self._moves_of(state, ends)
-            found.update([(target, call) for target in read])
+            after_slot.update([(target, call) for target in read])
             pending += [(target, rest, call) for target, rest in reached]
             for callee, after in self._calls[state]:
                 inner = calls.get((callee, ends))
@@ -208,12 +206,12 @@ class NetworkOpen:
                     pending.append((callee, ends, inner))
                 inner.waiting[after, call] = None
                 pending += [(after, rest, call) for rest in returned.get(inner, ())]
-        return frozenset(found)
+        return frozenset(after_slot)
 
     def _moves_of(self, state: int, ends: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-        """The states in which ends of one symbol are read, and those after one symbol with what is left then."""
-        found = self._moves.get((state, ends))
-        if found is None:
+        """The states after ends of one symbol; and the states after the first symbol of longer ends, with the rest."""
+        moves = self._moves.get((state, ends))
+        if moves is None:
             steps = self._steps[state]
             read: set[int] = set()
             reached: dict[int, set[str]] = {}
@@ -225,15 +223,15 @@ class NetworkOpen:
                     read.add(target)
                 else:
                     reached.setdefault(target, set()).add(end[1:])
-            found = self._moves[state, ends] = (
+            moves = self._moves[state, ends] = (
                 tuple(read),
                 tuple((target, self._ends_number(frozenset(rest))) for target, rest in reached.items()),
             )
-        return found
+        return moves
 
     def _after(self, readings: Iterable[CallPosition], piece: str) -> set[tuple[Stack, OpenCall]]:
-        """What is open after one token more: states above a call."""
-        found: set[tuple[Stack, OpenCall]] = set()
+        """The stacks and calls after one more token."""
+        result: set[tuple[Stack, OpenCall]] = set()
         whole = self._ends_number(frozenset([piece]))
         pending = [(state, whole, call) for state, call in readings]
         seen: set[tuple[int, int, OpenCall]] = set()
@@ -244,28 +242,28 @@ class NetworkOpen:
             seen.add(item)
             state, ends, call = item
             within: WithinSlot = self._solve((state, ends))
-            found.update([(stack, call) for stack in within.stacks])
+            result.update([(stack, call) for stack in within.stacks])
             left = self._union(within.left, ends) if self._final[state] else within.left
             if left:
                 pending += [(after, left, outer) for after, outer in call.waiting]
-        return found
+        return result
 
     def _accepts(self, stack: Stack, call: OpenCall, suffix: int, dead: set[tuple[OpenCall, SuffixPosition]]) -> bool:
-        """Whether a suffix of a canvas can be read from a stack, and then from where the call returns, to the end.
+        """Whether a canvas suffix can be read from a stack, and then from the return of its call, to the end.
 
         Args:
             stack: states above the call.
-            call: which is open below them.
-            suffix: of the canvas.
-            dead: calls whose return at a place leads nowhere; more are added.
+            call: the call below them.
+            suffix: the number of the canvas suffix.
+            dead: calls whose return at a position leads nowhere; extended by this function.
         """
-        places = {suffix << SHIFT}
+        positions = {suffix << SHIFT}
         for state in stack:
             reached: set[SuffixPosition] = set()
-            for place in places:
-                reached |= self._solve((state, place, 0))
-            places = self._merged(reached)
-        pending = [(call, place) for place in places]
+            for position in positions:
+                reached |= self._solve((state, position, 0))
+            positions = self._merged(reached)
+        pending = [(call, position) for position in positions]
         seen: set[tuple[OpenCall, SuffixPosition]] = set()
         while pending:
             item = pending.pop()
@@ -274,38 +272,38 @@ class NetworkOpen:
             if item[0] is self._root and not item[1] & ENDS_MASK and self._runs[item[1] >> SHIFT][0] == EMPTY:
                 return True
             seen.add(item)
-            at, place = item
+            at, position = item
             for after, outer in at.waiting:
-                pending += [(outer, each) for each in self._solve((after, place, 0))]
+                pending += [(outer, each) for each in self._solve((after, position, 0))]
         dead |= seen
         return False
 
     def _solve(self, key: tuple[int, ...]) -> Any:
-        """The answer to a question, after those to the questions that it raises; without recursion.
+        """Answer a query after the queries that it depends on, without recursion.
 
         Args:
-            key: a state and a number of ends for ``_within``; a state, a place and 0 for ``_returns``.
+            key: a state and a number of ends for ``_within``; a state, a position and 0 for ``_returns``.
         """
-        known = self._known
-        if key in known:
-            return known[key]
-        agenda, asked = [(key, self._answer(key))], {key}
+        cached = self._cached
+        if key in cached:
+            return cached[key]
+        agenda, pending = [(key, self._answer(key))], {key}
         answer: Any = None
         while agenda:
             current, steps = agenda[-1]
             try:
-                wanted = steps.send(answer)
+                needed = steps.send(answer)
             except StopIteration as done:
-                answer = known[current] = done.value
-                asked.discard(current)
+                answer = cached[current] = done.value
+                pending.discard(current)
                 agenda.pop()
                 continue
-            answer = known.get(wanted)
+            answer = cached.get(needed)
             if answer is None:
-                if wanted in asked:
+                if needed in pending:
                     raise RuntimeError("a rule of the network begins with a call of itself")
-                asked.add(wanted)
-                agenda.append((wanted, self._answer(wanted)))
+                pending.add(needed)
+                agenda.append((needed, self._answer(needed)))
         return answer
 
     def _answer(self, key: tuple[int, ...]) -> Generator[tuple[int, ...], Any, Any]:
@@ -341,38 +339,38 @@ class NetworkOpen:
                         pending.setdefault(after, set()).update(new)
         return WithinSlot(self._ends_number(frozenset(left)), tuple(sorted(stacks)))
 
-    def _returns(self, state: int, place: SuffixPosition) -> Generator[tuple[int, ...], Any, frozenset[SuffixPosition]]:
-        found: set[SuffixPosition] = set()
-        known = self._known
+    def _returns(self, state: int, at: SuffixPosition) -> Generator[tuple[int, ...], Any, frozenset[SuffixPosition]]:
+        result: set[SuffixPosition] = set()
+        cached = self._cached
         if self._final[state]:
-            found.add(place)
-        after, given = place >> SHIFT, place & ENDS_MASK
+            result.add(at)
+        after, given = at >> SHIFT, at & ENDS_MASK
         if given == NO_ENDS:
             if after == EMPTY:
-                return frozenset(found)
+                return frozenset(result)
             slot, after = self._suffixes[after]
-            if slot == OPEN:  # to leave some of a run empty and not all leads to nothing new
-                found |= yield state, self._runs[place >> SHIFT][0] << SHIFT, 0
+            if slot == OPEN:  # skipping a part of a run of open slots reaches nothing new
+                result |= yield state, self._runs[at >> SHIFT][0] << SHIFT, 0
             given = self._given(slot)
-        within: WithinSlot | None = known.get((state, given))
+        within: WithinSlot | None = cached.get((state, given))
         if within is None:
             within = yield state, given
         if within.left:
-            found.add(after << SHIFT | within.left)
-        # Stacks that go on alike below are followed together, the deepest first.
+            result.add(after << SHIFT | within.left)
+        # Stacks with equal lower states are followed together, the deepest first.
         waiting: dict[Stack, set[SuffixPosition]] = {stack: {after << SHIFT} for stack in within.stacks}
         for depth in range(max(map(len, within.stacks), default=0), 0, -1):
             for stack in [one for one in waiting if len(one) == depth]:
-                places = self._merged(waiting.pop(stack))
-                reached = waiting.setdefault(stack[1:], set()) if depth > 1 else found
+                positions = self._merged(waiting.pop(stack))
+                reached = waiting.setdefault(stack[1:], set()) if depth > 1 else result
                 top = stack[0]
-                for each in places:
+                for each in positions:
                     key = top, each, 0
-                    answer = known.get(key)
+                    answer = cached.get(key)
                     if answer is None:
                         answer = yield key
                     reached |= answer
-        return frozenset(self._merged(found))
+        return frozenset(self._merged(result))
 
     def _ends_number(self, ends: Ends) -> int:
         number = self._ends_numbers.get(ends)
@@ -382,7 +380,7 @@ class NetworkOpen:
         return number
 
     def _union(self, one: int, other: int) -> int:
-        """The number of the ends that are in one of two sets."""
+        """The number of the union of two sets of ends."""
         if not one or not other or one == other:
             return one or other
         key = (one, other) if one < other else (other, one)
@@ -391,17 +389,17 @@ class NetworkOpen:
             number = self._unions[key] = self._ends_number(self._ends[one] | self._ends[other])
         return number
 
-    def _merged(self, places: set[SuffixPosition]) -> set[SuffixPosition]:
-        """The places that count: of those in one run of open slots, what leaves more of them open can do the same.
+    def _merged(self, positions: set[SuffixPosition]) -> set[SuffixPosition]:
+        """The positions that matter: within one run of open slots, a position with more open slots subsumes the others.
 
-        Of what may be left in a slot, any end will do.
+        Ends unread in a slot are merged by union.
         """
-        if len(places) <= 1:
-            return places
-        furthest: dict[int, tuple[int, int]] = {}  # by the end of the run: open slots that are left, and the suffix
+        if len(positions) <= 1:
+            return positions
+        furthest: dict[int, tuple[int, int]] = {}  # by the end of the run: open slots left, and the suffix
         within: dict[int, dict[int, tuple[int, int]]] = {}  # likewise, with the ends, by open slots
-        for place in places:
-            number, ends = place >> SHIFT, place & ENDS_MASK
+        for position in positions:
+            number, ends = position >> SHIFT, position & ENDS_MASK
             end, length = self._runs[number]
             if not ends:
                 if end not in furthest or furthest[end][0] < length:

@@ -1,4 +1,4 @@
-"""Monitors: potentials that know what is around the output, or what stood earlier in it."""
+"""Monitors: potentials that use the context of the output, or earlier parts of it."""
 
 from structgen.methods.monitors.json_rules.order import ordered
 from structgen.methods.monitors.json_rules.reference import refers, unique

@@ -1,4 +1,4 @@
-"""What monitors are built on: potentials that read each byte once, and an index from byte strings to tokens."""
+"""The basis of monitors: potentials that read each byte once, and an index from byte strings to tokens."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = ["BytewisePotential", "Options", "TokenIndex", "successor", "token_ind
 
 StateT = TypeVar("StateT")
 
-_KEPT_STATES: Final = 4096
+_MAX_STATES: Final = 4096
 _MAX_LOOKBACK: Final = 64
 
 
 class BytewisePotential(Potential, Generic[StateT]):
-    """A potential whose answer is a state: None forbids, and every other allows.
+    """A potential with a state for each output: None forbids, and every other state allows.
 
-    A subclass says what state the output begins in, and what becomes of a state with more bytes.  States must not
-    change once they are made: sequences that begin alike share them.
+    A subclass defines the first state and the state after more bytes. States must be immutable: sequences with a common
+    prefix share them.
 
-    Complexity: O(new bytes) a token for as long as the states of its prefixes are kept, which are the last 4096.
+    Complexity: O(new bytes) for each token while the states of its prefixes are cached; the last 4096 are.
     """
 
     sees = "bytes"
@@ -48,7 +48,7 @@ class BytewisePotential(Potential, Generic[StateT]):
 
     @abstractmethod
     def _read(self, state: StateT, data: bytes, start: int) -> StateT | None:
-        """The state after ``data``, from that after ``data[:start]``; it must not matter how the bytes are split."""
+        """The state after ``data``, from that after ``data[:start]``; the split of the bytes must not matter."""
 
     @abstractmethod
     def _may_end(self, state: StateT, data: bytes) -> bool:
@@ -69,17 +69,17 @@ class BytewisePotential(Potential, Generic[StateT]):
         if data in states:
             states.move_to_end(data)
             return states[data]
-        start = self._longest_known(hypothesis)
+        start = self._longest_cached(hypothesis)
         state = self._begin() if start is None else states[data[:start]]
         if state is not None and (start or 0) < len(data):
             state = self._read(state, data, start or 0)
         states[data] = state
-        if len(states) > _KEPT_STATES:
+        if len(states) > _MAX_STATES:
             states.popitem(last=False)
         return state
 
-    def _longest_known(self, hypothesis: Hypothesis) -> int | None:
-        """The length of the prefix after which the state is known, of those at which a token ends."""
+    def _longest_cached(self, hypothesis: Hypothesis) -> int | None:
+        """The length of the longest prefix of whole tokens whose state is cached; None if there is none."""
         data, tokens, end = hypothesis.data, hypothesis.vocabulary.tokens, len(hypothesis.data)
         for token in hypothesis.tokens[: -_MAX_LOOKBACK - 1 : -1]:
             end -= len(tokens[token])
@@ -90,10 +90,10 @@ class BytewisePotential(Potential, Generic[StateT]):
 
 @final
 class Options:
-    """Byte strings in order.
+    """A sorted set of byte strings.
 
     Args:
-        members: in any order, repeated or not.
+        members: the strings, in any order, with or without duplicates.
     """
 
     __slots__ = ("_members", "members")
@@ -112,15 +112,15 @@ class Options:
         return isinstance(other, Options) and self._members == other._members
 
     def __hash__(self) -> int:
-        return hash(self._members)  # a frozenset keeps its hash
+        return hash(self._members)  # a frozenset caches its hash
 
     def begins(self, prefix: bytes) -> bool:
-        """Whether some option begins so; O(log n)."""
+        """Whether some option has this prefix; O(log n)."""
         index = bisect_left(self.members, prefix)
         return index < len(self.members) and self.members[index].startswith(prefix)
 
     def after(self, prefix: bytes) -> Iterator[bytes]:
-        """What is left of each option that begins so."""
+        """The remainder of each option with this prefix."""
         for index in range(bisect_left(self.members, prefix), len(self.members)):
             if not self.members[index].startswith(prefix):
                 return
@@ -128,7 +128,7 @@ class Options:
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """The least byte string that is greater than all that begin so; None where there is none."""
+    """The smallest byte string greater than all strings with this prefix; None if there is none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
@@ -138,14 +138,14 @@ _FEW: Final = 64
 
 @final
 class TokenIndex:
-    """Tokens by their bytes.
+    """Tokens indexed by their bytes.
 
-    Rows are int32 words as those of a matcher; special tokens without bytes are always in them, EOS ids are where
-    that is said.
+    Mask rows are int32 words as a matcher writes them. Special tokens without bytes are always allowed; EOS ids are
+    allowed as each method says.
 
     Args:
-        vocabulary: whose tokens.
-        fold: whether ASCII letters are taken for small ones.
+        vocabulary: the tokens.
+        fold: whether ASCII letters are folded to lower case.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, fold: bool = False) -> None:
@@ -166,15 +166,15 @@ class TokenIndex:
         ends: bool,
         escape: bytes = b"",
     ) -> NDArray[np.int32]:
-        """The row of the tokens that go on with one of ``rests``, or finish it and go on with a byte of its boundary.
+        """Return the mask of tokens that continue one of ``rests``, or complete it and continue with a boundary byte.
 
         Args:
-            rests: what may still be written.
-            boundary: the bytes that may follow each of them, ``[256]``.
+            rests: the possible remainders of the text.
+            boundary: the bytes that may follow a rest, bool ``[256]``.
             ends: whether the output may end here.
-            escape: a byte that may stand in place of any other; what follows it is not looked at.
+            escape: a byte that may replace any other; the bytes after it are not checked.
 
-        Complexity: O(bytes of the rests that tokens are long enough for, times log V).
+        Complexity: O(bytes of the rests up to the longest token, times log V).
         """
         bits = np.zeros(self._size, dtype=np.bool_)
         seen: set[bytes] = set()
@@ -186,7 +186,7 @@ class TokenIndex:
                 seen.add(prefix)
                 low, high = self._range(prefix)
                 if low == high:
-                    break  # no token begins so, nor with more of it
+                    break  # no token has this prefix or a longer one
                 if length:
                     bits[self._ids[low : self._end_of(prefix, low)]] = True
                 if escape and length < len(rest):
@@ -196,7 +196,7 @@ class TokenIndex:
         return self._row(bits, ends=ends)
 
     def without(self, prefixes: Iterable[bytes]) -> NDArray[np.int32]:
-        """The row of the tokens that begin with none of these; EOS ids are in it."""
+        """Return the mask of tokens that begin with none of these; EOS is allowed."""
         bits = np.ones(self._size, dtype=np.bool_)
         for prefix in prefixes:
             bits[self._ids[slice(*self._range(prefix))]] = False
@@ -206,14 +206,14 @@ class TokenIndex:
         """The tokens that begin with ``rest`` and a byte of ``boundary``."""
         low, high = self._range(rest)
         if high - low <= _FEW:
-            place = len(rest)
-            found = [at for at in range(low, high) if len(self._keys[at]) > place and boundary[self._keys[at][place]]]
-            return self._ids[found]
+            end = len(rest)
+            followed = [at for at in range(low, high) if len(self._keys[at]) > end and boundary[self._keys[at][end]]]
+            return self._ids[followed]
         parts = [self._range(rest + bytes([byte])) for byte in np.flatnonzero(boundary)]
         return self._ids[np.concatenate([np.arange(*part) for part in parts])] if parts else self._ids[:0]
 
     def _end_of(self, token: bytes, low: int) -> int:
-        """Where the ids of one token end: it comes first of those that begin so, and several ids may have it."""
+        """The end of the ids of one token, which come first among tokens with its prefix; several ids may have it."""
         end = low
         while end < len(self._keys) and self._keys[end] == token:
             end += 1
@@ -234,7 +234,7 @@ _INDEXES: Final[weakref.WeakKeyDictionary[Vocabulary, dict[bool, TokenIndex]]] =
 
 
 def token_index(vocabulary: Vocabulary, *, fold: bool = False) -> TokenIndex:
-    """Return the index of a vocabulary's tokens; made once."""
+    """Return the index of a vocabulary's tokens; built once."""
     indexes = _INDEXES.setdefault(vocabulary, {})
     if fold not in indexes:
         indexes[fold] = TokenIndex(vocabulary, fold=fold)

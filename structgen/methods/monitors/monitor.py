@@ -1,10 +1,10 @@
-"""Monitors: from a trigger to the end of the identifier, what is written is one of the strings that a provider names.
+"""Monitors: from a trigger to the end of an identifier, the output must be one of the strings of a provider.
 
-Identifiers are read by a regular expression whose automaton over bytes is made where it is reached.
+Identifiers are matched by a regular expression, whose byte automaton is built lazily.
 
 Source: L. A. Agrawal, A. Kanade, N. Goyal, S. K. Lahiri, S. K. Rajamani, "Guiding Language Models of Code with Global
-Context using Monitors" (NeurIPS 2023, arXiv 2306.10763).  The paper masks tokens by prefix; here identifiers, triggers
-and tokens need not begin or end together, and a finished identifier must be one of the strings.
+Context using Monitors" (NeurIPS 2023, arXiv 2306.10763). The paper masks tokens by prefix; here identifiers, triggers
+and tokens may overlap in any way, and a finished identifier must be one of the strings.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _MAX_STATES: Final = 1 << 16
 
 @final
 class LazyState:
-    """A state: what has been read so far can still become a member.
+    """A state: the input so far can still become a match.
 
     Attributes:
-        is_accepting: what has been read is a member.
+        is_accepting: whether the input so far is a match.
     """
 
     __slots__ = ("_automaton", "_boundary", "_matcher", "_next", "is_accepting")
@@ -51,7 +51,7 @@ class LazyState:
         self.is_accepting = matcher.is_accepting
 
     def after(self, data: bytes) -> LazyState | None:
-        """Return the state after more bytes; None where nothing that begins so is a member."""
+        """Return the state after more bytes; None if no match has this prefix."""
         node: LazyState | None = self
         for byte in data:
             if node is None:
@@ -60,15 +60,14 @@ class LazyState:
         return node
 
     def may_refuse(self, prefix: bytes) -> bool:
-        """Whether some character that begins with these bytes leads to no state; False if no character does.
+        """Whether some character that begins with these bytes leads to no state; False if no character begins so.
 
         Complexity: O(states that the character's bytes lead to), 64 bytes each.
         """
         rest = rest_of_character(prefix)
         if rest is None:
             return False
-        node = self.after(prefix)
-        level = {node}
+        level = {self.after(prefix)}
         for low, high in rest:
             if None in level:
                 return True
@@ -77,21 +76,21 @@ class LazyState:
 
     @property
     def boundary(self) -> NDArray[np.bool_]:
-        """With which bytes a character may begin that leads to no state, ``[256]``."""
+        """The first bytes of characters that lead to no state, bool ``[256]``."""
         if self._boundary is None:
             self._boundary = np.array([self.may_refuse(bytes([byte])) for byte in range(256)])
         return self._boundary
 
     def _step(self, byte: int) -> LazyState | None:
         matcher = self._matcher.fork()
-        found = self._automaton.node(matcher) if matcher.accept(byte) else None
-        self._next[byte] = found
-        return found
+        state = self._automaton.state_of(matcher) if matcher.accept(byte) else None
+        self._next[byte] = state
+        return state
 
 
 @final
 class LazyAutomaton:
-    """Makes the states of a regular expression.
+    """Builds the states of a regular expression on demand.
 
     Args:
         pattern: in Python's dialect.
@@ -100,29 +99,29 @@ class LazyAutomaton:
         start: the state before any input.
 
     Raises:
-        GrammarError: the pattern is wrong, or not a regular one.
+        GrammarError: the pattern is invalid, or not regular.
     """
 
     def __init__(self, pattern: str) -> None:
-        self._nodes: dict[int | None, LazyState] = {}
-        self.start = self.node(compile(regex(pattern), _bytes()).matcher())
+        self._states: dict[int | None, LazyState] = {}
+        self.start = self.state_of(compile(regex(pattern), _bytes()).matcher())
 
-    def node(self, matcher: Matcher) -> LazyState:
-        """Return the state that ``matcher`` is in; it must not move any more."""
-        # Unlike the number of a state it is not given again when the engine has forgotten its states.
+    def state_of(self, matcher: Matcher) -> LazyState:
+        """Return the state of ``matcher``, which must not move any more."""
+        # The engine may reuse the number of a dropped state, but not a mask_id.
         number = matcher.mask_id
-        known = self._nodes.get(number)
-        if known is None:
-            if len(self._nodes) >= _MAX_STATES:
-                self._nodes.clear()  # those that are in use stay where they are
-            known = self._nodes[number] = LazyState(self, matcher)
-        return known
+        state = self._states.get(number)
+        if state is None:
+            if len(self._states) >= _MAX_STATES:
+                self._states.clear()  # states in use remain reachable
+            state = self._states[number] = LazyState(self, matcher)
+        return state
 
 
 def rest_of_character(prefix: bytes) -> tuple[tuple[int, int], ...] | None:
-    """The ranges of the bytes that are missing to a character of UTF-8; None if no character begins so.
+    """Return the byte ranges that complete a UTF-8 character; None if no character begins so.
 
-    ``prefix`` has at least one byte, and all but its last are the prefix of a character.
+    ``prefix`` has at least one byte, and all but its last byte begin a character.
     """
     first, count = prefix[0], len(prefix)
     if first < 0x80:
@@ -145,8 +144,8 @@ def _bytes() -> Vocabulary:
 Provider: TypeAlias = Callable[[str], "Iterable[str] | None"]
 Trigger: TypeAlias = "str | Callable[[str], bool]"
 
-_KEPT_ANSWERS: Final = 1024
-_KEPT_ROWS: Final = 512
+_MAX_ANSWERS: Final = 1024
+_MAX_ROWS: Final = 512
 _SHOWN: Final = 60
 _NOT_QUERIED: Final = object()
 
@@ -154,14 +153,14 @@ _Answer = TypeVar("_Answer")
 
 
 class _MonitorState(NamedTuple):
-    """Where the output stands.
+    """The state of a monitor after some output.
 
     Attributes:
-        trigger: in the automaton of the trigger; None where that is a function.
-        pending: the bytes of a character that is not complete.
-        options: the identifier must be one of them; None outside of identifiers.
+        trigger: the state in the trigger's automaton; None if the trigger is a function.
+        pending: the bytes of an incomplete character.
+        options: the strings that the identifier may be; None outside of identifiers.
         opened: where the identifier begins.
-        node: the identifier so far, in the automaton of identifiers; None outside.
+        node: the state in the identifiers' automaton; None outside of identifiers.
     """
 
     trigger: LazyState | None
@@ -173,7 +172,7 @@ class _MonitorState(NamedTuple):
 
 @final
 class Monitor(BytewisePotential[_MonitorState]):
-    """The potential that :func:`monitor` makes."""
+    """The potential of :func:`monitor`."""
 
     def __init__(self, trigger: Trigger, provider: Provider, identifier: str, name: str) -> None:
         super().__init__()
@@ -191,7 +190,7 @@ class Monitor(BytewisePotential[_MonitorState]):
         return self._name
 
     def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32] | None:
-        """See ``Potential``: within an identifier, what goes on with an option or ends one."""
+        """See ``Potential``: within an identifier, tokens that continue an option or end one."""
         state = self._at(hypothesis)
         if state is None or state.options is None or state.node is None or state.pending:
             return None
@@ -207,41 +206,41 @@ class Monitor(BytewisePotential[_MonitorState]):
             index = token_index(hypothesis.vocabulary)
             row = index.choices(options.after(written), boundary, ends=written in options)
             self._rows[key] = row
-            if len(self._rows) > _KEPT_ROWS:
+            if len(self._rows) > _MAX_ROWS:
                 self._rows.popitem(last=False)
         else:
             self._rows.move_to_end(key)
         return row
 
     def _begin(self) -> _MonitorState | None:
-        """See ``Reading``: the trigger may match nothing at all."""
+        """See ``BytewisePotential``: the trigger may match the empty string."""
         return self._opened(_MonitorState(self._trigger), b"", 0)
 
     def _read(self, state: _MonitorState, data: bytes, start: int) -> _MonitorState | None:
-        """See ``Reading``: character by character."""
+        """See ``BytewisePotential``: character by character."""
         at = start - len(state.pending)
         text, taken = codecs.utf_8_decode(data[at:], "surrogateescape", False)
         end = at + taken
-        found: _MonitorState | None = state._replace(pending=b"")
+        current: _MonitorState | None = state._replace(pending=b"")
         for character in text:
             raw = character.encode("utf-8", "surrogateescape")
             at += len(raw)
-            if found is not None:
-                found = self._after(found, raw, data, at)
-            if found is None:
+            if current is not None:
+                current = self._after(current, raw, data, at)
+            if current is None:
                 return None
-        if found is None or end == len(data):
-            return found
-        return self._with_pending(found, data, end)
+        if current is None or end == len(data):
+            return current
+        return self._with_pending(current, data, end)
 
     def _may_end(self, state: _MonitorState, data: bytes) -> bool:
-        """See ``Reading``: an identifier must be whole."""
+        """See ``BytewisePotential``: an identifier must be complete."""
         return state.options is None or (not state.pending and data[state.opened :] in state.options)
 
     def _after(self, state: _MonitorState, raw: bytes, data: bytes, at: int) -> _MonitorState | None:
-        """The state after a character, which ends at ``at``; None where it is forbidden."""
+        """The state after a character, which ends at ``at``; None if it is forbidden."""
         if self._trigger is not None and state.trigger is not None:
-            # What is no character belongs to no match, so that a match begins after it at the earliest.
+            # A match contains no broken character, so it begins after one at the earliest.
             state = state._replace(trigger=state.trigger.after(raw) or self._trigger)
         if state.options is not None and state.node is not None:
             if _is_broken(raw):
@@ -255,14 +254,14 @@ class Monitor(BytewisePotential[_MonitorState]):
         return self._opened(state, data, at)
 
     def _opened(self, state: _MonitorState, data: bytes, at: int) -> _MonitorState | None:
-        """The state with an identifier that begins at ``at``, if the trigger matches and the provider has a say."""
+        """The state with an identifier that begins at ``at``, if the trigger matches and the provider gives options."""
         if self._fires is None:
             if state.trigger is None or not state.trigger.is_accepting:
                 return state
             text = data[:at].decode("utf-8", "replace")
         else:
             text = data[:at].decode("utf-8", "replace")
-            if not self._ask(self._fires, "trigger", text):
+            if not self._call(self._fires, "trigger", text):
                 return state
         options = self._options(text)
         if options is None:
@@ -270,7 +269,7 @@ class Monitor(BytewisePotential[_MonitorState]):
         return _MonitorState(state.trigger, b"", options, at, self._identifier) if len(options) else None
 
     def _with_pending(self, state: _MonitorState, data: bytes, end: int) -> _MonitorState | None:
-        """The state with the bytes after ``end``, which begin a character."""
+        """The state with the bytes after ``end``, an incomplete character."""
         pending = data[end:]
         if state.options is not None and state.node is not None and not state.options.begins(data[state.opened :]):
             is_whole = data[state.opened : end] in state.options
@@ -279,35 +278,35 @@ class Monitor(BytewisePotential[_MonitorState]):
         return state._replace(pending=pending)
 
     def _options(self, text: str) -> Options | None:
-        """What the provider answers, asked once."""
-        known = self._answers.get(text, _NOT_QUERIED)
-        if known is not _NOT_QUERIED:
+        """The provider's options, queried once for each text."""
+        cached = self._answers.get(text, _NOT_QUERIED)
+        if cached is not _NOT_QUERIED:
             return self._answers[text]
-        answer = self._ask(lambda so_far: self._checked(self._provider(so_far)), "provider", text)
+        answer = self._call(lambda so_far: self._checked(self._provider(so_far)), "provider", text)
         self._answers[text] = answer
-        if len(self._answers) > _KEPT_ANSWERS:
+        if len(self._answers) > _MAX_ANSWERS:
             self._answers.popitem(last=False)
         return answer
 
     def _checked(self, answer: Iterable[str] | None) -> Options | None:
-        """The strings as bytes.
+        """Return the provider's strings as options.
 
         Raises:
-            ValueError: one of them is no identifier, so that it could never be written.
+            ValueError: a string does not match ``identifier``, so it could never be generated.
         """
         if answer is None:
             return None
         if isinstance(answer, str):
-            raise ValueError(f"it returned a text, {answer!r:.60}, and not several")
+            raise ValueError(f"it returned one string, {answer!r:.60}; return a list of strings")
         options = Options(option.encode() for option in answer)
         for option in options.members:
             if self._identifier.after(option) is None:
                 raise ValueError(
-                    f"option {option.decode()!r} is not what identifiers look like; widen `identifier` or leave it out"
+                    f"option {option.decode()!r} does not match `identifier`; widen `identifier` or omit the option"
                 )
         return options
 
-    def _ask(self, function: Callable[[str], _Answer], what: str, text: str) -> _Answer:
+    def _call(self, function: Callable[[str], _Answer], what: str, text: str) -> _Answer:
         try:
             return function(text)
         except StructgenError:
@@ -317,35 +316,35 @@ class Monitor(BytewisePotential[_MonitorState]):
                 f"monitor {self._name}",
                 f"its {what} raised {type(error).__name__}: {error}",
                 evidence=f"for {_shown(text)}",
-                remedy="let it return None where it does not know",
+                remedy="let it return None for texts that it does not know",
             ) from error
 
 
 def monitor(trigger: Trigger, provider: Provider, *, identifier: str = r"\w+", name: str = "") -> Monitor:
-    r"""Make a potential that allows, from each trigger to the end of an identifier, only what ``provider`` names.
+    r"""Make a potential that allows, from each trigger to the end of an identifier, only the provider's strings.
 
-    An identifier begins where the trigger's match ends and goes on for as long as what is written can still become a
-    member of ``identifier``; the character after that ends it, and may be part of the next trigger.  It must then be
-    one of the strings that the provider returned for the text up to the trigger; ``""`` among them says that none
-    need follow.  Triggers within an identifier are not looked at.  An output may end within an identifier only if
-    that is a whole one.  The identifier and the character after it must be UTF-8.
+    An identifier begins where the trigger's match ends, and continues while the text can still become a match of
+    ``identifier``. The next character ends it, and may be part of the next trigger. The identifier must then be one of
+    the strings that the provider returned for the text up to the trigger; ``""`` among them makes it optional. Triggers
+    within an identifier are ignored. An output may end within an identifier only if that is complete. The identifier
+    and the character after it must be UTF-8.
 
-    ``prefix`` is minus infinity where nothing that begins so can be allowed.  Elsewhere something can be, namely the
-    identifier's rest and then the end, if the grammar allows that; but for a character with some bytes
-    missing, where what its end triggers is not known yet.
+    ``prefix`` is minus infinity if no continuation is allowed. Otherwise some continuation is, namely the rest of the
+    identifier and then the end, if the grammar allows it. The exception is an incomplete character, whose last bytes
+    may fire a trigger.
 
     Args:
-        trigger: a regex that some part of the text must match which ends at the trigger point, and which is found
-            again by reading on, however long the text is; or a function of the text up to a point, which is asked
-            after every character outside of identifiers.
-        provider: given the text up to the trigger point, the strings that may follow.  No strings at all mean that
-            nothing may follow, so that the trigger itself is blocked.  None means that it has no opinion.  It must be
-            pure: it is asked once about a text.
-        identifier: a regex for what identifiers look like.
-        name: what messages call it.
+        trigger: a regex that must match some part of the text that ends at the trigger point; it is matched
+            incrementally, however long the text is. Or a function of the text up to a point, which is called after
+            every character outside of identifiers.
+        provider: returns the strings that may follow the text up to the trigger point. An empty list means that nothing
+            may follow, so the trigger itself is blocked. None sets no restriction. It must be pure: it is called once
+            for each text.
+        identifier: a regex for identifiers.
+        name: the name in messages.
 
     Raises:
-        GrammarError: a regex is wrong, or uses what no automaton can do; give a function as trigger then.
+        GrammarError: a regex is invalid or not regular; pass a function as trigger then.
 
     Example:
         >>> members = {"user": ["name", "email"], "order": ["id", "total"]}

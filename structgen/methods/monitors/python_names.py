@@ -1,10 +1,10 @@
-r"""Attributes and names of Python code that exist, as jedi knows them: monitors for generated Python.
+r"""Existing attributes and names of Python code, resolved by jedi: monitors for generated Python.
 
 >>> attributes = python_attributes("path/to/project", before="from shop import Order\n")          # doctest: +SKIP
 >>> sample(model, prompt, grammar, potentials=[attributes])                                       # doctest: +SKIP
 
-What jedi knows is what it can infer without running the code: it follows imports, classes, annotations, assignments
-and return values.  Install the extra ``monitors`` (``jedi``).
+Jedi infers names without running the code: it follows imports, classes, annotations, assignments and return values.
+Install the extra ``monitors`` (``jedi``).
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ def python_attributes(
     unknown: Literal["forbid", "allow"] = "forbid",
     environment: str | PathLike[str] | None = None,
 ) -> Monitor:
-    """Allow after ``receiver.`` only attributes that the receiver has.
+    """Allow after ``receiver.`` only attributes of the receiver.
 
-    Dots in strings, comments and numbers are no business of it, and neither are relative imports; after
-    ``import package.`` and ``from package.`` it allows the package's modules.
+    Dots in strings, comments, numbers and relative imports are ignored; after ``import package.`` and
+    ``from package.`` the package's modules are allowed.
 
     Args:
-        project: the folder that imports are resolved in.
-        before: the code that stands before the output in its file.
-        path: where that file is or would be, for imports that are relative to it.
-        unknown: the rule for a receiver that jedi does not know, as a parameter without annotation: its dot is
-            blocked, or anything may follow.
-        environment: the Python whose installed packages the code sees; by default the one that runs this.
+        project: the folder in which imports are resolved.
+        before: the code before the output in its file.
+        path: the path of that file, for relative imports.
+        unknown: the rule for a receiver that jedi cannot infer, such as a parameter without annotation: ``"forbid"``
+            blocks its dot, ``"allow"`` allows any continuation.
+        environment: the Python whose installed packages the code sees; by default the running one.
 
     Raises:
         GenerationError: jedi is not installed.
-        ValueError: ``unknown`` is neither of the two, or the project is no folder.
+        ValueError: ``unknown`` is neither of the two, or the project is not a folder.
     """
     if unknown not in ("forbid", "allow"):
         raise ValueError(f"python_attributes: unknown must be 'forbid' or 'allow'; found {unknown!r}")
@@ -66,8 +66,8 @@ def python_attributes(
         leaves = code.last_leaves(text)
         if not _is_attribute_dot(leaves):
             return None
-        found = code.attributes(text)
-        return None if not found and unknown == "allow" else found
+        names = code.attributes(text)
+        return None if not names and unknown == "allow" else names
 
     return monitor(r"\.", attributes_of, identifier=_IDENTIFIER, name="python attributes")
 
@@ -79,11 +79,11 @@ def python_names(
     path: str | PathLike[str] | None = None,
     environment: str | PathLike[str] | None = None,
 ) -> Monitor:
-    """Allow where an expression begins only names that are in scope there, keywords, and what is no name.
+    """Allow at the start of an expression only names in scope, keywords, and literals or signs.
 
-    That is after an assignment, an operator, a word such as ``return``, and within the arguments of a call.  It reads
-    from left to right: the variable of a comprehension in such a place, which stands before its ``for``, a second
-    target (``a = b = 1``) and the prefix of a string (``f"..."``) are blocked.
+    An expression starts after an assignment, an operator, a word such as ``return``, and within the arguments of a
+    call. Code is read from left to right, so three things are blocked there: the variable of a comprehension before its
+    ``for``, a second target (``a = b = 1``) and the prefix of a string (``f"..."``).
 
     Args:
         project: see ``python_attributes``.
@@ -93,7 +93,7 @@ def python_names(
 
     Raises:
         GenerationError: jedi is not installed.
-        ValueError: the project is no folder.
+        ValueError: the project is not a folder.
     """
     code = _Code(project, before, path, environment)
 
@@ -108,7 +108,7 @@ def python_names(
 
 @final
 class _Code:
-    """The code before an output, and jedi."""
+    """The code before an output, and its analysis by jedi."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Code:
         folder = Path(project)
         if not folder.is_dir():
             raise ValueError(
-                f"python names: the project must be a folder; found {str(folder)!r}; make it or name another"
+                f"python names: the project must be a folder; found {str(folder)!r}; create it or pass another one"
             )
         self._jedi = jedi
         self._grammar = parso.load_grammar()
@@ -144,35 +144,35 @@ class _Code:
         )
 
     def last_leaves(self, text: str) -> list[Any]:
-        """The last tokens of the code with ``text``, the last first; none where that ends in a comment or string."""
+        """The last tokens of the code with ``text``, in reverse; none if the code ends in a comment or string."""
         leaf = self._grammar.parse(self._before + text).get_last_leaf()
         if "#" in leaf.prefix.rpartition("\n")[2]:
             return []
-        found: list[Any] = []
-        while leaf is not None and len(found) < _LOOKED_BACK:
-            if leaf.type not in ("endmarker", "newline") or found:
-                found.append(leaf)
+        leaves: list[Any] = []
+        while leaf is not None and len(leaves) < _LOOKBACK:
+            if leaf.type not in ("endmarker", "newline") or leaves:
+                leaves.append(leaf)
             leaf = leaf.get_previous_leaf()
-        line = found[0].end_pos[0] if found else 0
-        # An error with a quote is a string that is not closed; one of a single line ends with that.
-        is_text = any(each.type == "error_leaf" and each.start_pos[0] == line and _has_quote(each) for each in found)
-        return [] if is_text else found
+        line = leaves[0].end_pos[0] if leaves else 0
+        # An error with a quote is an unclosed string; a string of a single line ends with its line.
+        is_text = any(each.type == "error_leaf" and each.start_pos[0] == line and _has_quote(each) for each in leaves)
+        return [] if is_text else leaves
 
     def attributes(self, text: str) -> list[str]:
-        """What may follow the dot at the end of ``text``."""
+        """The attributes that may follow the dot at the end of ``text``."""
         return [each.name for each in self._completions(text, "") if each.type != "keyword"]
 
     def names(self, text: str) -> list[str]:
-        """What an expression may begin with after ``text``."""
-        # Without a word at the cursor jedi takes the scope of the last complete statement; with one it leaves out the
-        # names of parameters.  The stubs of the builtins import names for their own use.
-        found = [
+        """The names with which an expression may begin after ``text``."""
+        # Without a word at the cursor, jedi takes the scope of the last complete statement; with one it omits the names
+        # of parameters. The stubs of the builtins import names for their own use.
+        names = [
             each.name
             for each in self._completions(text, "x")
             if each.type == "keyword" or each.module_name != "builtins" or hasattr(builtins, each.name)
         ]
-        names = (each.name for each in self._completions(text, ""))
-        return found + [name[:-1] for name in names if name.endswith("=")]
+        parameters = (each.name for each in self._completions(text, ""))
+        return names + [name[:-1] for name in parameters if name.endswith("=")]
 
     def _completions(self, text: str, word: str) -> list[Any]:
         code = self._before + text
@@ -181,7 +181,7 @@ class _Code:
         return list(script.complete(line, len(code) - code.rfind("\n") - 1))
 
 
-_LOOKED_BACK: Final = 64
+_LOOKBACK: Final = 64
 _RECEIVERS: Final = frozenset(("name", "string", "number", "fstring_end"))
 
 
@@ -214,9 +214,9 @@ def _is_operand_position(leaves: list[Any]) -> bool:
 
 
 def _is_call(leaves: list[Any]) -> bool:
-    """Whether the innermost bracket that is open is that of a call; not of a definition, a display or a tuple."""
+    """Whether the innermost open bracket is that of a call, not of a definition, a display or a tuple."""
     depth = 0
-    for place, leaf in enumerate(leaves):
+    for index, leaf in enumerate(leaves):
         value = leaf.value
         if value in (")", "]", "}"):
             depth += 1
@@ -224,10 +224,10 @@ def _is_call(leaves: list[Any]) -> bool:
             if depth:
                 depth -= 1
                 continue
-            if value != "(" or place + 1 >= len(leaves):
+            if value != "(" or index + 1 >= len(leaves):
                 return False
-            callee = leaves[place + 1]
-            before = leaves[place + 2].value if place + 2 < len(leaves) else ""
+            callee = leaves[index + 1]
+            before = leaves[index + 2].value if index + 2 < len(leaves) else ""
             is_callee = callee.type == "name" or callee.value in (")", "]")
             return is_callee and before not in ("def", "class")
     return False

@@ -1,4 +1,4 @@
-"""Commit policies that spend one forward pass a step."""
+"""Commit policies with one forward pass in each step."""
 
 from __future__ import annotations
 

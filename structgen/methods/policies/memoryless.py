@@ -1,4 +1,4 @@
-"""Commit policies that look at one forward pass only: bounds on entropy, exploration, and slots beside sure ones."""
+"""Commit policies that use one forward pass only: an entropy bound, exploration, and anchors of high confidence."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["EntropyBound", "Explore", "LocalLeap"]
 class EntropyBound:
     """Commits the largest set of slots, by rising entropy, with ``sum of entropies - largest entropy <= bound``.
 
-    What is bounded is more than the slots of the set can tell about each other, so with a small bound they are almost
-    independent.  Entropies are those of the marginals given the language, which a grammar makes small.
+    The bounded term is an upper bound on the mutual information among the slots, so with a small bound they are almost
+    independent. Entropies are those of the marginals given the language; a grammar reduces them.
 
     Attributes:
-        bound: nats, at least 0; with 0, one slot is committed, and those that are certain.
+        bound: nats, at least 0; with 0, one slot and all certain slots are committed.
 
     Source: H. Ben-Hamu et al., "Accelerated Sampling from Masked Diffusion Models via Entropy Bounded Unmasking" (2025,
-    arXiv 2505.24857), whose sampler draws the slots of the set independently; here they are of one completion.
+    arXiv 2505.24857), whose sampler draws the slots of the set independently; here they come from one completion.
     """
 
     bound: float = 0.1
@@ -56,21 +56,21 @@ class EntropyBound:
 @final
 @dataclass(frozen=True, slots=True)
 class Explore:
-    """Commits sure slots wherever they are, and one uncertain slot where the sure ones carry too little information.
+    """Commits confident slots anywhere on the canvas, and one uncertain slot if they carry too little information.
 
-    What a text says in all, its surprise in bits, has to come in over the passes; sure slots carry next to none, so a
-    rule that waits for them alone takes many.  Where the sure slots of a step carry fewer than ``bits``, the slot of
-    the block whose marginal given the language has the largest entropy is committed with them, if its token is at least
-    ``least`` probable: it is what the rest waits for.
+    The information of a text, its surprisal in bits, must arrive over the passes. Confident slots carry almost none, so
+    a rule that waits for them needs many passes. If the confident slots of a step carry fewer than ``bits``, the slot
+    of the block with the largest entropy given the language is committed too, provided that its token has at least the
+    probability ``least``: other slots depend on it.
 
     Attributes:
-        confidence: of a sure slot, above 0 and at most 1.
-        bits: that a step should carry, at least 0; with 0 nothing uncertain is committed beside what is sure.
+        confidence: of a confident slot, above 0 and at most 1.
+        bits: the information of a step, at least 0; with 0 no uncertain slot is added.
         least: confidence of an uncertain slot, from 0 to 1.
 
-    Source: "From Bits to Rounds: Parallel Decoding with Exploration for Diffusion Language Models" (2025), known to us
-    by its abstract: decoding across blocks, commitment of uncertain slots to set off cascades, and the bound on rounds
-    by bits.  The rule here, when to do so and for which slot, is ours.
+    Source: "From Bits to Rounds: Parallel Decoding with Exploration for Diffusion Language Models" (2025), of which we
+    had only the abstract: decoding across blocks, commitment of uncertain slots to set off cascades, and a bound on
+    rounds by bits. The rule for when and which slot is ours.
     """
 
     confidence: float = 0.9
@@ -94,8 +94,8 @@ class Explore:
     def _choose(self, run: CanvasRun, denoised: Denoised, /) -> NDArray[np.intp]:
         confidence = denoised.confidence
         everywhere = rank_slots(run, denoised, among=run.free)
-        sure = confidence[everywhere.slots] >= self.confidence
-        chosen = everywhere.passing(sure) if sure.any() else everywhere.slots[:0]
+        confident = confidence[everywhere.slots] >= self.confidence
+        chosen = everywhere.passing(confident) if confident.any() else everywhere.slots[:0]
         carried = -float(np.log2(np.maximum(confidence[chosen], np.finfo(np.float64).tiny)).sum())
         here = rank_slots(run, denoised, denoised.posterior.entropies())
         rest = here.slots[: len(here.slots) - here.ends]
@@ -108,19 +108,19 @@ class Explore:
 @final
 @dataclass(frozen=True, slots=True)
 class LocalLeap:
-    """Commits every slot above a threshold that is lower near anchors, and always the surest one.
+    """Commits every slot above a threshold that is lower near anchors, and always the slot of highest confidence.
 
-    Anchors are the slots that the language has forced, and the free ones whose confidence reaches ``anchor``.  At
-    distance 1 of the nearest anchor a slot needs ``relaxed``, at distances up to ``window`` linearly more, beyond it as
-    much as an anchor.
+    Anchors are the slots that the language has forced, and free slots with a confidence of at least ``anchor``. At
+    distance 1 of the nearest anchor a slot needs ``relaxed``; the threshold rises linearly up to ``window``, and beyond
+    it is ``anchor``.
 
     Attributes:
         anchor: confidence of an anchor, above 0 and at most 1.
-        relaxed: confidence beside an anchor, above 0 and at most ``anchor``.
+        relaxed: confidence next to an anchor, above 0 and at most ``anchor``.
         window: slots to either side, at least 0; with 0 this is ``Threshold(anchor)``.
 
     Source: F. Kong et al., "Accelerating Diffusion LLM Inference via Local Determinism Propagation" (2025, arXiv
-    2510.07081), for anchors and bounded neighbourhoods in which reliability falls with distance.  Forced slots as
+    2510.07081), for anchors and bounded neighbourhoods in which reliability falls with distance. Forced slots as
     anchors and the linear form are ours.
     """
 
@@ -146,12 +146,12 @@ class LocalLeap:
 
     def _choose(self, run: CanvasRun, denoised: Denoised, /) -> NDArray[np.intp]:
         ranking = rank_slots(run, denoised)
-        sure = ranking.slots[denoised.confidence[ranking.slots] >= self.anchor]
-        anchors = np.union1d(np.flatnonzero(run.was_forced), sure)
+        confident = ranking.slots[denoised.confidence[ranking.slots] >= self.anchor]
+        anchors = np.union1d(np.flatnonzero(run.was_forced), confident)
         return ranking.passing(denoised.confidence[ranking.slots] >= self._needed(ranking.slots, anchors))
 
     def _needed(self, slots: NDArray[np.intp], anchors: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Confidence that each slot needs."""
+        """The confidence that each slot needs."""
         if not len(anchors) or not self.window:
             return np.full(len(slots), self.anchor)
         distance = np.abs(slots[:, None] - anchors[None, :]).min(axis=1)

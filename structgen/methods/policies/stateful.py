@@ -1,9 +1,9 @@
-"""Commit policies that remember earlier steps: stable tokens, early exit, and a trained filter of settled slots.
+"""Commit policies with state: token credit, early exit, and a trained filter of settled slots.
 
-The filter of Learn2PD comes with the package for the embedded diffusion model.
+The package contains a filter for the embedded diffusion model.
 
-Source: Learning to Parallel (2025, arXiv 2509.25188), whose filter reads the confidences of a block; this
-one reads each slot by itself with what it was before, so it fits canvases of any length.
+Source: Learning to Parallel (2025, arXiv 2509.25188), whose filter reads the confidences of a block; this one reads
+each slot separately with its history, so it fits canvases of any length.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 HISTORY: Final = 3
-"""Of how many steps, the current one among them, a filter reads the confidences."""
+"""The number of steps, including the current one, whose confidences a filter reads."""
 
 FEATURES: Final = (
     *(f"log odds of the confidence {age} steps ago" for age in range(HISTORY)),
@@ -62,7 +62,7 @@ _SHARPEST: Final = 1e-4
 @final
 @dataclass(frozen=True, eq=False)
 class SlotView:
-    """What one step shows of a canvas.
+    """The state of a canvas in one step.
 
     Attributes:
         tokens: the most probable token of each slot, ``[slots]``.
@@ -83,8 +83,8 @@ class SlotFilter:
     """A network of one hidden layer over the features of one slot.
 
     Attributes:
-        centre: what is taken off the features, ``[features]``.
-        scale: what they are then divided by, ``[features]``.
+        centre: subtracted from the features, ``[features]``.
+        scale: divides the result, ``[features]``.
         hidden: ``[width, features + 1]``; the last column is the bias.
         out: ``[width + 1]``; the last is the bias.
     """
@@ -98,10 +98,10 @@ class SlotFilter:
         """Return for each slot the probability that its top token is final, ``[slots]``; 1 for fixed slots.
 
         Args:
-            views: of the steps so far, the current one last.
+            views: one for each step so far, the current one last.
 
         Raises:
-            ValueError: there is no view, or views are of different canvases.
+            ValueError: there is no view, or the views are of different canvases.
         """
         inputs = (slot_features(views) - self.centre) / self.scale
         hidden = np.maximum(inputs @ self.hidden[:, :-1].T + self.hidden[:, -1], 0)
@@ -115,14 +115,14 @@ class SlotFilter:
 
 
 def slot_features(views: Sequence[SlotView]) -> NDArray[np.float64]:
-    """Return what a filter reads of each slot, ``[slots, features]``; steps before the first are like the first.
+    """Return a filter's features of each slot, ``[slots, features]``; missing earlier steps repeat the first.
 
     Raises:
-        ValueError: there is no view, or views are of different canvases.
+        ValueError: there is no view, or the views are of different canvases.
     """
     if not views or any(len(view.tokens) != len(views[-1].tokens) for view in views):
         raise ValueError(
-            f"a filter reads one or more views of one canvas; found {[len(v.tokens) for v in views]} slots"
+            f"slot_features: expected one or more views of one canvas; found {[len(v.tokens) for v in views]} slots"
         )
     recent = [views[max(0, len(views) - 1 - age)] for age in range(HISTORY)]
     now, slots = recent[0], len(views[-1].tokens)
@@ -140,7 +140,7 @@ def slot_features(views: Sequence[SlotView]) -> NDArray[np.float64]:
 
 
 def load_slot_filter(path: Path | None = None) -> SlotFilter:
-    """Read a filter that ``SlotFilter.save`` wrote; None for that of the embedded model.
+    """Read a filter written by ``SlotFilter.save``; None for that of the embedded model.
 
     Raises:
         ModelError: the file is missing or malformed.
@@ -148,14 +148,14 @@ def load_slot_filter(path: Path | None = None) -> SlotFilter:
     path = path or _FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        found = SlotFilter(**{name: np.array(numbers, dtype=np.float64) for name, numbers in content.items()})
-        width = len(found.hidden)
-        right = found.hidden.shape == (width, len(FEATURES) + 1) and found.out.shape == (width + 1,)
-        if not right or found.centre.shape != found.scale.shape or found.centre.shape != (len(FEATURES),):
+        slot_filter = SlotFilter(**{name: np.array(numbers, dtype=np.float64) for name, numbers in content.items()})
+        width, features = len(slot_filter.hidden), (len(FEATURES),)
+        right = slot_filter.hidden.shape == (width, len(FEATURES) + 1) and slot_filter.out.shape == (width + 1,)
+        if not right or slot_filter.centre.shape != features or slot_filter.scale.shape != features:
             raise ValueError(f"its arrays do not fit {len(FEATURES)} features")
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"slot filter {path.name}", "it cannot be read", evidence=str(error)) from error
-    return found
+    return slot_filter
 
 
 def _log_odds(confidences: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -167,24 +167,24 @@ def _log_odds(confidences: NDArray[np.floating]) -> NDArray[np.floating]:
 @final
 @dataclass(frozen=True, slots=True)
 class CreditDecoding:
-    """Adds what tokens were worth in earlier steps to their logits, then commits all slots that are sure enough.
+    """Adds decayed credit of tokens from earlier steps to their logits, then commits all slots of high confidence.
 
-    In each step the token that the most probable completion holds in a free slot earns its marginal probability given
-    the language, to the power of ``power``, and all earlier credit decays.  ``weight * log(1 + credit)`` is added to
-    the logits, and the sum is restricted to the language as any distribution is.  A completion is a member, so no token
-    earns anything in a slot where the language does not allow it, and the tokens that earn together can stand together.
+    In each step, the token of the most probable completion in each free slot earns its marginal probability given the
+    language, to the power of ``power``; earlier credit decays. ``weight * log(1 + credit)`` is added to the logits, and
+    the sum is restricted to the language like any distribution. A completion is a valid string, so only allowed tokens
+    earn credit, and tokens that earn together are compatible.
 
-    It changes the distribution of every slot, so ``Result.logprob`` and ``log_z`` are those of the changed
+    The policy changes the distribution of every slot, so ``Result.logprob`` and ``log_z`` are those of the changed
     distributions.
 
     Attributes:
         confidence: above 0, at most 1; that of the changed distribution, given the language.
-        decay: what is left of a credit after a step, from 0 to 1 without 1.
+        decay: the factor of credit after each step, from 0 to 1 without 1.
         weight: of the credit, at least 0; with 0 this is ``Threshold(confidence)``.
-        power: above 0, at most 1; small ones favour unsure tokens.
+        power: above 0, at most 1; small values favour tokens of low confidence.
 
     Source: K. Wang et al., "CreditDecoding" (2025, arXiv 2510.06133), for decayed credit of the best token of each slot
-    and logarithmic fusion; credit for completions is ours, and so are the defaults.
+    and logarithmic fusion; credit for completions and the defaults are ours.
     """
 
     confidence: float = 0.9
@@ -225,7 +225,7 @@ class _CreditCommitter:
         run.commit(ranking.passing(passes), denoised.completion)
 
     def _fused(self, distribution: MeanField) -> SlotLogits:
-        """The logits, with what was earned."""
+        """The logits with the credit added."""
         earned = [(slot, token, credit) for slot, each in self._credits.items() for token, credit in each.items()]
         slots, tokens, credits = (np.array(column) for column in zip(*earned, strict=True))
         by = self._policy.weight * np.log1p(credits)
@@ -247,7 +247,7 @@ class _CreditCommitter:
 
 
 class CanvasView(NamedTuple):
-    """What one step shows to a filter; the attributes are those of ``SlotView`` of the embedded model.
+    """The input of a filter in one step; the attributes are those of ``SlotView``.
 
     Attributes:
         tokens: the most probable token of each slot given the language, ``[slots]``.
@@ -264,7 +264,7 @@ class CanvasView(NamedTuple):
 
 @runtime_checkable
 class SettledFilter(Protocol):
-    """Says which slots are settled; for instance ``load_slot_filter()`` of the embedded diffusion model."""
+    """Decides which slots are settled; for instance ``load_slot_filter()`` of the embedded diffusion model."""
 
     def settled(self, views: Sequence[Any], /) -> NDArray[np.float64]:
         """Return for each slot the probability that its top token is final, ``[slots]``, given the views so far."""
@@ -273,15 +273,15 @@ class SettledFilter(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Commits the slots whose top token is final by a trained filter, and always the surest one.
+    """Commits the slots whose top token is final by a trained filter, and always the slot of highest confidence.
 
-    A slot is left free where the completion holds another token than the top one of its marginal: of that token the
-    filter has said nothing.  Once the end of the member is committed the rest of the canvas is EOS at no cost.
+    A slot stays free if the completion holds another token than the top token of its marginal, which the filter has not
+    rated. Once EOS is committed, the rest of the canvas is EOS at no cost.
 
     Attributes:
         filter: trained for the model; it reads top tokens and probabilities given the language.
         threshold: probability that a token is final, above 0 and at most 1.
-        history: of how many steps the filter is shown the views, at least 1.
+        history: the number of steps whose views the filter receives, at least 1.
 
     Source: W. Bao et al., "Learning to Parallel" (2025, arXiv 2509.25188): the filter and End-of-Text Prediction.
     """
@@ -321,7 +321,7 @@ class _LearnedCommitter:
         self._views = [*self._views, view][-self._policy.history :]
         settled = np.asarray(self._policy.filter.settled(self._views), dtype=np.float64)
         if settled.shape != run.canvas.shape:
-            raise ValueError(f"Learned: settled(views) must be [{len(run.canvas)}]; found shape {settled.shape}")
+            raise ValueError(f"Learned: settled(views) must have shape [{len(run.canvas)}]; found {settled.shape}")
         ranking = rank_slots(run, denoised)
         slots = ranking.slots
         passes = (settled[slots] >= self._policy.threshold) & (view.tokens[slots] == denoised.completion.tokens[slots])
@@ -335,22 +335,22 @@ def _view(run: CanvasRun, denoised: Denoised) -> CanvasView:
 @final
 @dataclass(frozen=True, slots=True)
 class Prophet:
-    """Commits the surest slots until the gap is large, then the whole completion.
+    """Commits the slots of highest confidence until the gap is large, then the whole completion.
 
     The gap, in nats, is one of two:
 
-    - ``"slots"``: of the best token of a slot over the second, in the marginals given the language, on average over the
-      slots of the completion up to its end.  A token without any rival counts as 80.
-    - ``"completion"``: of the mass of the completion over that of all others together, so at most what it is ahead of
-      the second best.  It asks for more, the more slots there are.
+    - ``"slots"``: of the best token of a slot over the second, in the marginals given the language, averaged over the
+      slots of the completion up to EOS. A token without a rival counts as 80.
+    - ``"completion"``: of the mass of the completion over that of all others together, which bounds its lead over the
+      second best from below. With more slots it is harder to reach.
 
     Attributes:
-        gaps: needed in the first, second and last third of the canvas that was free at first; not negative.
+        gaps: required in the first, second and last third of the initially free slots; not negative.
         over: which gap.
-        per_step: slots that are committed in each step before.
+        per_step: slots that each earlier step commits.
 
     Source: P. Li et al., "Diffusion Language Models Know the Answer Before Decoding" (2025, arXiv 2508.19982), with
-    gaps of logits, on average over the slots of an answer, and thirds of the steps; the numbers are theirs.
+    gaps of logits, averaged over the slots of an answer, and thirds of the steps; the numbers are theirs.
     """
 
     gaps: tuple[float, float, float] = (7.5, 5.0, 2.5)
@@ -373,7 +373,7 @@ class Prophet:
 
 
 _CERTAIN = 80.0
-"""Nats that a token without a rival is ahead."""
+"""The gap, in nats, of a token without a rival."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""Canvases of grammars that recur: networks over tokens, and charts over slots."""
+"""Canvases of recursive grammars: networks over tokens, and charts over slots."""
 
 from structgen.decode.diffusion.context_free.language import ContextFreeLanguage, ContextFreePosterior
 

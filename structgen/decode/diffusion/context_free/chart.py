@@ -1,10 +1,10 @@
-"""The chart of one canvas: exact inference over all ways in which a network reads it.
+"""The chart of one canvas: exact inference over all parses of the canvas by a network.
 
-It also chooses one way through a chart, from left to right.
+``walk_chart`` chooses one parse of a chart, from left to right.
 
 Sources: J. K. Baker, "Trainable grammars for speech recognition" (1979), for inside and outside probabilities;
     J. Goodman, "Semiring parsing" (1999), for one chart with several algebras; J. Eisner, "Inside-outside and
-    forward-backward algorithms are just backprop" (2016), for the way back.
+    forward-backward algorithms are just backprop" (2016), for the outside pass.
 """
 
 from __future__ import annotations
@@ -26,17 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["NO_LABEL", "Chart", "NativeChart", "reduced", "walk_chart"]
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from structgen.decode.diffusion.context_free.plan import Plan
-
     Array: TypeAlias = NDArray[np.float64]
 
 IMPOSSIBLE: Final = -np.inf
 
 
 def reduced(values: Array, *, is_max: bool) -> Array:
-    """The maxima of the columns, or the logarithms of their sums of exponentials."""
+    """The maximum of each column, or the logarithm of its sum of exponentials."""
     if not len(values):
         return np.full(values.shape[1:], IMPOSSIBLE)
     largest: Array = values.max(axis=0)
@@ -44,16 +40,16 @@ def reduced(values: Array, *, is_max: bool) -> Array:
         return largest
     safe = np.where(np.isfinite(largest), largest, 0.0)
     with np.errstate(divide="ignore"):
-        made: Array = np.log(np.exp(values - safe).sum(axis=0)) + safe
-    return made
+        logs: Array = np.log(np.exp(values - safe).sum(axis=0)) + safe
+    return logs
 
 
 class Chart(Protocol):
-    """The masses of one canvas, as logarithms: of all ways from a boundary between slots to another."""
+    """The log masses of one canvas: of all parses of the slots between two boundaries."""
 
     @property
     def plan(self) -> Plan:
-        """The tables that it follows."""
+        """The tables of the chart."""
 
     @property
     def weights(self) -> Array:
@@ -61,30 +57,30 @@ class Chart(Protocol):
 
     @property
     def ends(self) -> Array:
-        """Log mass of the members that the first slots spell, float64 ``[slots + 1]``."""
+        """Log mass of the strings that the first slots spell, float64 ``[slots + 1]``."""
 
     def between(self, begin: int, cells: NDArray[np.int32], end: int, /) -> Array:
-        """From one boundary by each of some cells to another, float64 ``[len(cells)]``."""
+        """Log masses from one boundary, by each of some cells, to another; float64 ``[len(cells)]``."""
 
     def until(self, begin: int, cell: int, end: int, /) -> Array:
-        """From each boundary, ``begin`` or later, by a cell to ``end``, float64 ``[slots + 1 - begin]``."""
+        """Log masses from each boundary, ``begin`` or later, by a cell to ``end``; float64 ``[slots + 1 - begin]``."""
 
     def arrived(self, begin: int, arrival: int, /) -> Array:
-        """From ``begin`` through a call to an arrival at each later boundary, float64 ``[slots + 1 - begin]``."""
+        """Log masses from ``begin`` through a call to an arrival at each later boundary, ``[slots + 1 - begin]``."""
 
     def label_shares(self, ends: Array, /) -> Array:
-        """Return how many times a way takes each label in each slot, on average; float64 ``[slots, labels]``.
+        """Return how many times a parse takes each label in each slot, on average; float64 ``[slots, labels]``.
 
-        Of a chart of maxima whose weights are 0 and minus infinity: 1 for what some way takes.
+        In a chart of maxima with weights 0 and minus infinity: 1 if some parse takes the label.
 
         Args:
-            ends: the share of the ways that end at each boundary, float64 ``[slots + 1]``.
+            ends: the share of the parses that end at each boundary, float64 ``[slots + 1]``.
         """
 
 
 @final
 class NativeChart:
-    """The chart that decoders use; see ``Chart`` and ``ReferenceChart``.
+    """The chart that decoders use; see ``Chart``. The reference implementation is ``ReferenceChart`` of the tests.
 
     Complexity: ``plan.steps(slots)``, cubic in the slots.
     """
@@ -105,38 +101,38 @@ class NativeChart:
     def ends(self) -> Array:
         """See ``Chart``."""
         begin = self.plan.cell(0, ENDING) * int(self._widths[0])
-        found: Array = self._masses[begin : begin + len(self.weights) + 1]
-        return found
+        ends: Array = self._masses[begin : begin + len(self.weights) + 1]
+        return ends
 
     def between(self, begin: int, cells: NDArray[np.int32], end: int, /) -> Array:
         """See ``Chart``."""
         start = int(self._starts[begin]) * self.plan.cells + (end - int(self._firsts[begin]))
-        found: Array = self._masses[start + cells * int(self._widths[begin])]
-        return found
+        masses: Array = self._masses[start + cells * int(self._widths[begin])]
+        return masses
 
     def until(self, begin: int, cell: int, end: int, /) -> Array:
         """See ``Chart``."""
-        found = np.full(len(self.weights) + 1 - begin, IMPOSSIBLE)
+        masses = np.full(len(self.weights) + 1 - begin, IMPOSSIBLE)
         middles = slice(begin, end + 1)
         at = self._starts[middles] * self.plan.cells + cell * self._widths[middles] + (end - self._firsts[middles])
-        found[: len(at)] = self._masses[at]
-        return found
+        masses[: len(at)] = self._masses[at]
+        return masses
 
     def arrived(self, begin: int, arrival: int, /) -> Array:
         """See ``Chart``."""
         width, first = int(self._widths[begin]), int(self._firsts[begin])
         start = int(self._starts[begin]) * self.plan.arrivals + arrival * width
-        found: Array = self._arrivals[start + begin - first : start + len(self.weights) + 1 - first]
-        return found
+        masses: Array = self._arrivals[start + begin - first : start + len(self.weights) + 1 - first]
+        return masses
 
     def label_shares(self, ends: Array, /) -> Array:
         """See ``Chart``."""
-        found: Array = self._native.label_shares(np.ascontiguousarray(ends), self.plan.cell(0, ENDING))
-        return found
+        shares: Array = self._native.label_shares(np.ascontiguousarray(ends), self.plan.cell(0, ENDING))
+        return shares
 
 
 def shortest_output(plan: Plan) -> int:
-    """The fewest tokens of a member: distances along the tables of a chart."""
+    """Return the minimal number of tokens of a string: distances along the tables of a chart."""
     far = np.inf
     cells = np.full(plan.cells, far)
     cells[plan.ending_cells], cells[plan.leaving_cells] = 0.0, 1.0
@@ -163,11 +159,11 @@ def shortest_output(plan: Plan) -> int:
 
 
 NO_LABEL: Final = -1
-"""What slots after the end have."""
+"""The label of slots after the end."""
 
 
 class _Task(NamedTuple):
-    """To read from a boundary, by a cell, to a boundary."""
+    """Parse from a boundary, by a cell, to a boundary."""
 
     begin: int
     cell: int
@@ -178,9 +174,9 @@ def walk_chart(chart: Chart, end: int, choose: Callable[[NDArray[np.float64]], i
     """Return the label of every slot before ``end``, and ``NO_LABEL`` for the others.
 
     Args:
-        chart: some way leads to ``end``.
-        end: the boundary where the member ends.
-        choose: picks one of some log weights.
+        chart: a chart with some parse that ends at ``end``.
+        end: the boundary where the string ends.
+        choose: picks an index by log weights.
 
     Complexity: O(slots x ports x parts) for each slot.
     """
@@ -189,7 +185,7 @@ def walk_chart(chart: Chart, end: int, choose: Callable[[NDArray[np.float64]], i
 
 @final
 class _ChartWalk:
-    """The choices of one walk; tasks wait on a stack, whatever the depth of the text."""
+    """The choices of one parse; tasks are on a stack, so the depth of the text is unbounded."""
 
     def __init__(self, chart: Chart, choose: Callable[[NDArray[np.float64]], int]) -> None:
         self._chart = chart
@@ -226,11 +222,11 @@ class _ChartWalk:
         self._tasks.append(_Task(task.begin + 1, int(targets[chosen]), task.end))
 
     def _compose(self, task: _Task, moves: NDArray[np.float64] | None) -> None:
-        """Enter a rule: with the next token, if there are ``moves`` that compete, else at once."""
+        """Enter a rule: with the next token if ``moves`` compete, else at once."""
         chart, plan = self._chart, self._chart.plan
         begin = task.begin if moves is None else task.begin + 1
         weights = np.zeros(1) if moves is None else chart.weights[task.begin]
-        found = [] if moves is None else [moves]
+        weights_of = [] if moves is None else [moves]
         ways: list[tuple[int, int, int]] = []
         for part, cell in plan.outlets.of(int(plan.outlet_of_cell[task.cell])):
             for arrival, label in plan.parts.of(part):
@@ -238,11 +234,11 @@ class _ChartWalk:
                 if cell < 0:
                     direct = np.full(len(through), -np.inf)
                     direct[task.end - begin] = through[task.end - begin]
-                    found.append(direct)
+                    weights_of.append(direct)
                 else:
-                    found.append(through + chart.until(begin, cell, task.end))
+                    weights_of.append(through + chart.until(begin, cell, task.end))
                 ways.append((arrival, label, cell))
-        chosen = self._choose(np.concatenate(found))
+        chosen = self._choose(np.concatenate(weights_of))
         first = 0 if moves is None else len(moves)
         if chosen < first:
             self._move(task, chosen)
@@ -257,7 +253,7 @@ class _ChartWalk:
         self._arrive(begin, arrival, boundary)
 
     def _arrive(self, begin: int, arrival: int, end: int) -> None:
-        """Read the rule of a call, and the token that leaves it."""
+        """Parse the rule of a call, and the token that leaves it."""
         chart = self._chart
         cells, labels = _pairs(chart.plan.contractions, arrival)
         through = chart.between(begin, cells, end) + np.where(labels == ALWAYS, 0.0, chart.weights[end - 1][labels])

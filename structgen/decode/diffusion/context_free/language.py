@@ -1,6 +1,6 @@
-"""Canvases of a grammar that may recur: the exact posterior by charts.
+"""Canvases of a grammar that may be recursive: the exact posterior by charts.
 
-``ContextFreeLanguage`` is made once for a constraint; ``ContextFreePosterior`` is the mean-field distribution of one
+``ContextFreeLanguage`` is built once for a constraint; ``ContextFreePosterior`` is the mean-field distribution of one
 canvas, restricted to it.
 """
 
@@ -35,43 +35,43 @@ __all__ = ["MAX_BYTES", "MAX_SAMPLES", "MAX_STEPS", "Ambiguity", "ContextFreeLan
 Ambiguity: TypeAlias = Literal["refused", "counted"]
 
 MAX_STEPS: Final = 5_000_000_000
-"""Elementary steps of one chart: products of two masses."""
+"""Limit on the elementary steps of one chart: products of two masses."""
 
 MAX_BYTES: Final = 1 << 30
-"""Memory of one chart."""
+"""Limit on the memory of one chart."""
 
 MAX_SAMPLES: Final = 10_000
-"""Ways that are drawn for one completion of an ambiguous grammar."""
+"""Limit on the parses that are sampled for one completion of an ambiguous grammar."""
 
 
 @final
 class ContextFreeLanguage:
-    """The canvases that spell a string of the grammar of any grammar, EOS tail included; immutable.
+    """The canvases that spell a string of any grammar, EOS tail included; immutable.
 
-    What is completable, which tokens each slot may hold, the most probable completion and draws are exact for every
-    grammar.  Masses and marginals are sums over the *ways* in which the network of the grammar reads a canvas, and so
-    they are exact where a canvas has one way at most.  This is proved for grammars whose next byte always decides
-    (``is_unambiguous``), JSON among them.  For others it is not known: an ambiguous grammar would count a canvas as
-    often as it can be read, and no chart of it can tell.  They are refused, unless ``ambiguity="counted"`` says that
-    counting ways is what is wanted, or that the grammar is known to be unambiguous all the same.
+    Completability, token masks of slots, the most probable completion and samples are exact for every grammar. Masses
+    and marginals are sums over *parses* of a canvas by the network of the grammar, so they are exact if every canvas
+    has at most one parse. This is proved for grammars whose next byte always decides the parse (``is_unambiguous``),
+    JSON among them. For others it is unknown, and a chart cannot decide it: an ambiguous grammar would count a canvas
+    once for each parse. So masses and marginals of such grammars are refused, unless ``ambiguity="counted"`` states
+    that parses shall be counted or that the grammar is known to be unambiguous.
 
     Args:
-        constraint: what the canvases spell.
-        ambiguity: whether masses and marginals of grammars that may be ambiguous are refused, or count ways.
-        most_states: states of the network over bytes.
-        max_effects: entries of the tables of what tokens do.
-        max_steps: elementary steps of one chart.
-        max_bytes: memory of one chart.
-        max_draws: ways that are drawn for one completion of a grammar that may be ambiguous.
+        constraint: its grammar defines the canvases.
+        ambiguity: whether masses and marginals of possibly ambiguous grammars are refused, or count parses.
+        most_states: limit on the states of the network over bytes.
+        max_effects: limit on the entries of the tables of token effects.
+        max_steps: limit on the elementary steps of one chart.
+        max_bytes: limit on the memory of one chart.
+        max_draws: limit on the parses that are sampled for one completion of a possibly ambiguous grammar.
 
     Attributes:
-        vocabulary: of the slots.
+        vocabulary: the tokens of the slots.
         shortest: how many slots the shortest string takes.
-        is_unambiguous: every canvas has one way at most.
+        is_unambiguous: whether every canvas is known to have at most one parse.
 
     Raises:
         GrammarError: values must differ from each other, which no network decides.
-        LimitExceeded: the network has more states or effects than are kept.
+        LimitExceeded: the network has too many states or effects.
         ValueError: an argument is out of range.
     """
 
@@ -87,7 +87,7 @@ class ContextFreeLanguage:
         max_draws: int = MAX_SAMPLES,
     ) -> None:
         if ambiguity not in get_args(Ambiguity):
-            raise ValueError(f"ambiguity is {ambiguity!r}; give one of {', '.join(get_args(Ambiguity))}")
+            raise ValueError(f"ambiguity must be one of {', '.join(get_args(Ambiguity))}; found {ambiguity!r}")
         for name, limit in (
             ("most_states", most_states),
             ("max_effects", max_effects),
@@ -154,31 +154,31 @@ class ContextFreeLanguage:
         single = (allowed @ self.sizes == 1) & (canvas == FREE)
         for slot in np.flatnonzero(single).tolist():
             filled[slot] = np.flatnonzero(self.class_of == allowed[slot].argmax())[0]
-        last = int(np.flatnonzero(ends)[-1])  # where the longest string ends; an EOS, which there is, follows it
+        last = int(np.flatnonzero(ends)[-1])  # where the longest string ends; an EOS must follow it
         filled[last + 1 :] = np.where(canvas[last + 1 :] == FREE, (*self.vocabulary.eos, FREE)[0], canvas[last + 1 :])
         return filled
 
     def fixed_weights(self, token: int, *, is_max: bool) -> NDArray[np.float64]:
-        """Log weights of all labels in a slot that holds ``token``: how many ways it takes part in each."""
+        """Log weights of all labels in a slot that holds ``token``: log of how often each label contains its class."""
         of = self.class_at(token)
-        made: NDArray[np.float64] = self.log_counts[:, of]
-        made = np.where(made >= 0, 0.0, -np.inf) if is_max else made.copy()
-        made[ALWAYS] = 0.0
-        return made
+        weights: NDArray[np.float64] = self.log_counts[:, of]
+        weights = np.where(weights >= 0, 0.0, -np.inf) if is_max else weights.copy()
+        weights[ALWAYS] = 0.0
+        return weights
 
     def class_at(self, token: int) -> int:
-        """The class of what a fixed slot holds; ids that the vocabulary does not have are dead."""
+        """The class of a fixed slot's token; ids outside the vocabulary are dead."""
         return int(self.class_of[token]) if 0 <= token < len(self.class_of) else DEAD_CLASS
 
     def chart(self, weights: NDArray[np.float64], *, is_max: bool) -> NativeChart:
         """The chart of one canvas.
 
         Raises:
-            LimitExceeded: it takes more steps or memory than is allowed.
+            LimitExceeded: the chart takes more steps or memory than the limits allow.
         """
         slots = len(weights)
         subject = f"diffusion decoding: chart of {slots} slots"
-        remedy = "decode in blocks of fewer slots, narrow the grammar, or allow more"
+        remedy = "decode in blocks of fewer slots, narrow the grammar, or raise the limit"
         if self.plan.steps(slots) > self._max_steps:
             raise LimitExceeded(
                 subject,
@@ -199,7 +199,7 @@ class ContextFreeLanguage:
         return NativeChart(self.plan, weights, is_max=is_max)
 
     def _anything(self, canvas: Canvas) -> NativeChart:
-        """The chart of a canvas whose free slots may hold anything."""
+        """The chart of a canvas whose free slots may hold any token."""
         possible: NDArray[np.float64] = np.where(self.counts.any(axis=1), 0.0, -np.inf)
         possible[ALWAYS] = 0.0
         weights = np.tile(possible, (len(canvas), 1))
@@ -208,7 +208,7 @@ class ContextFreeLanguage:
         return self.chart(weights, is_max=True)
 
     def _ends(self, chart: NativeChart, canvas: Canvas) -> NDArray[np.float64]:
-        """Whether a member may end at each boundary, 1 or 0."""
+        """Whether a string may end at each boundary, 1 or 0."""
         is_eos = np.full(len(canvas), bool(self.vocabulary.eos), dtype=bool)
         for slot in np.flatnonzero(canvas != FREE).tolist():
             is_eos[slot] = self.class_at(int(canvas[slot])) == self.eos_class
@@ -225,12 +225,12 @@ class ContextFreeLanguage:
 
 @final
 class ContextFreePosterior(ClassPosterior):
-    """See ``CanvasPosterior``, and ``ContextFreeLanguage`` for what is exact of an ambiguous grammar.
+    """See ``CanvasPosterior``, and ``ContextFreeLanguage`` for what is exact in an ambiguous grammar.
 
-    Masses and marginals of one that may be ambiguous raise ``GenerationError``, unless its ways are to be counted.
+    Masses and marginals of a possibly ambiguous grammar raise ``GenerationError`` unless its parses are counted.
 
     Attributes:
-        counts_ways: masses and marginals count a canvas as often as the grammar reads it, which may be more than once.
+        counts_ways: whether masses and marginals may count a canvas more than once, once for each parse.
     """
 
     def __init__(self, language: ContextFreeLanguage, distribution: MeanField, tail: Tail) -> None:
@@ -245,7 +245,7 @@ class ContextFreePosterior(ClassPosterior):
         """See ``CanvasPosterior.log_z``.
 
         Raises:
-            GenerationError: the grammar may be ambiguous, and nobody asked for ways to be counted.
+            GenerationError: the grammar may be ambiguous, and ``ambiguity`` is ``"refused"``.
         """
         self._check_ambiguity()
         return self._total(self._sums(), self._tail_scores(self.distribution.canvas, self._eos_sums()))
@@ -266,17 +266,17 @@ class ContextFreePosterior(ClassPosterior):
     def draw(self, generator: np.random.Generator, /) -> Completion:
         """See ``CanvasPosterior.draw``.
 
-        Of a grammar that may be ambiguous a way is drawn, and kept with a chance of one over the ways of its canvas.
+        For a possibly ambiguous grammar, samples a parse and accepts it with probability 1 / parses of its canvas.
 
         Raises:
-            LimitExceeded: more than ``max_draws`` ways were not kept.
+            LimitExceeded: ``max_draws`` parses were rejected.
         """
         chart = self._sums()
         ends = chart.ends + self._tail_scores(self.distribution.canvas, self._eos_sums())
         self._check(float(ends.max()))
         log_sums = self.scores.log_sums()
-        most = self.language.max_draws
-        for _ in range(most):
+        max_draws = self.language.max_draws
+        for _ in range(max_draws):
             end = sampled_index(ends, generator.random())
             labels = walk_chart(chart, end, lambda through: sampled_index(through, generator.random()))
             tokens = self._fixed_and_tail(end)
@@ -284,14 +284,14 @@ class ContextFreePosterior(ClassPosterior):
                 tokens, labels, lambda row, of: sampled_index(log_sums[row, of], generator.random())
             )
             tokens[tokens == FREE] = self.scores.draw(rows, classes, generator.random(len(rows)))
-            if self.language.is_unambiguous or generator.random() * self._ways(tokens[:end]) < 1.0:
+            if self.language.is_unambiguous or generator.random() * self._parses(tokens[:end]) < 1.0:
                 return Completion(tokens, self._log_prob(tokens, end))
         raise LimitExceeded(
             "diffusion decoding: draw from an ambiguous grammar",
             limit="max_draws",
-            maximum=most,
-            evidence="canvases are read in so many ways that none was kept",
-            remedy="make the grammar less ambiguous, or take the most probable canvas",
+            maximum=max_draws,
+            evidence="the canvases have so many parses that none was accepted",
+            remedy="make the grammar less ambiguous, or use the most probable canvas",
         )
 
     def clamped(self, canvas: Canvas, /) -> float:
@@ -318,22 +318,22 @@ class ContextFreePosterior(ClassPosterior):
         return float(reduced((chart.ends + tail)[:, None], is_max=False)[0])
 
     def _weights(self, scores: NDArray[np.float64], *, is_max: bool) -> NDArray[np.float64]:
-        """Log weight of every label in every slot, from those of the classes in every free slot."""
+        """Log weight of every label in every slot, from the scores of classes in every free slot."""
         language, distribution = self.language, self.distribution
-        made = np.empty((distribution.slots, len(language.plan.labels)))
+        weights = np.empty((distribution.slots, len(language.plan.labels)))
         if len(distribution.free):
-            if len(language.label_starts):  # a grammar of the empty text alone has no labels
-                made[distribution.free, ALWAYS + 1 :] = _by_label(scores, language, is_max=is_max)
-            made[distribution.free, ALWAYS] = 0.0
+            if len(language.label_starts):  # a grammar of the empty string alone has no labels
+                weights[distribution.free, ALWAYS + 1 :] = _by_label(scores, language, is_max=is_max)
+            weights[distribution.free, ALWAYS] = 0.0
         for slot in np.flatnonzero(distribution.canvas != FREE).tolist():
-            made[slot] = language.fixed_weights(int(distribution.canvas[slot]), is_max=is_max)
-        return made
+            weights[slot] = language.fixed_weights(int(distribution.canvas[slot]), is_max=is_max)
+        return weights
 
     def _tail_scores(self, canvas: Canvas, eos: NDArray[np.float64]) -> NDArray[np.float64]:
         """Log weight of a tail that begins at each boundary, float64 ``[slots + 1]``.
 
         Args:
-            canvas: that of the distribution, or one that fixes more.
+            canvas: that of the distribution, or one that fixes more slots.
             eos: log weight of EOS in each free slot of the distribution.
         """
         distribution = self.distribution
@@ -373,15 +373,14 @@ class ContextFreePosterior(ClassPosterior):
                 else:
                     first = np.log(ended[:-1] + inside)
             of_eos = np.zeros(distribution.slots)
-            of_eos[distribution.free] = np.where(
-                np.isfinite(eos), eos, 0.0
-            )  # without EOS nothing ends before the canvas
+            # Without EOS nothing ends before the canvas does.
+            of_eos[distribution.free] = np.where(np.isfinite(eos), eos, 0.0)
             around[:, language.eos_class] = first - of_eos
             self._around = around, tail
         return self._around
 
-    def _ways(self, tokens: NDArray[np.int32]) -> float:
-        """In how many ways the network reads some tokens."""
+    def _parses(self, tokens: NDArray[np.int32]) -> float:
+        """The number of parses of some tokens."""
         weights = np.empty((len(tokens), len(self.language.plan.labels)))
         for slot, token in enumerate(tokens.tolist()):
             weights[slot] = self.language.fixed_weights(token, is_max=False)
@@ -412,7 +411,7 @@ class ContextFreePosterior(ClassPosterior):
                 "no completion of the canvas spells a string of the grammar",
                 evidence=f"{self.distribution.slots} slots, {len(self.distribution.free)} of them free; "
                 f"the shortest string takes {self.language.shortest}",
-                remedy="give the canvas more slots, or check the tokens that are fixed in it",
+                remedy="give the canvas more slots, or check its fixed slots",
             )
 
     def _check_ambiguity(self) -> None:
@@ -420,17 +419,16 @@ class ContextFreePosterior(ClassPosterior):
             raise GenerationError(
                 "diffusion decoding",
                 "masses and marginals of this grammar may count a canvas more than once",
-                evidence="its next byte does not always decide how to read on, so it may be ambiguous",
+                evidence="its next byte does not always decide the parse, so it may be ambiguous",
                 remedy="use best() or draw(), which are exact; make the grammar deterministic; or pass "
-                'ambiguity="counted" where it is known to be unambiguous, or counting is what you want',
+                'ambiguity="counted" if it is known to be unambiguous, or parses shall be counted',
             )
 
 
 def _by_label(scores: NDArray[np.float64], language: ContextFreeLanguage, *, is_max: bool) -> NDArray[np.float64]:
-    """Log weights of the labels that have classes, for each row of scores of classes.
+    """Log weights of the labels that have classes, for each row of class scores.
 
-    Shares of one distribution are at least exp(-80) over the size of the vocabulary of its largest, so that none is
-    lost.
+    Every probability is at least exp(-80) / vocabulary size of the row's largest, so none underflows.
     """
     spread = scores[:, language.label_classes]
     if is_max:

@@ -1,18 +1,18 @@
-"""What a chart of a network computes, laid out once for canvases of any length.
+"""The layout of a network's charts, computed once for canvases of any length.
 
-A chart holds, for each boundary ``j`` between slots and each node, the mass of all ways to read on from there to where
-the rule of the node ends: after the token before boundary ``k``, through a *port*.  There are three sorts of ports:
+For each boundary ``j`` between slots and each node, a chart holds the mass of all parses from there to the end of the
+node's rule: after the token before boundary ``k``, through a *port*. There are three kinds of ports:
 
 - port 0: the rule ends where a token ends;
-- the rule ends within the token before ``k``, which began in it.  States that tokens leave in the same ways share a
-  port; which token it is, is left open;
-- the rule ends within the token before ``k``, which began in a rule further within: what is left of it is a rest, and
-  each rest has a port.
+- the rule ends within the token before ``k``, which began in it. States that tokens leave in the same ways share a
+  port; the port does not tell the token;
+- the rule ends within the token before ``k``, which began in an inner rule: the remainder of that token is a *rest*,
+  and each rest has a port.
 
-The first two are enough for most cells: a state from which five rests may be left has one port, not five.
+The first two kinds suffice for most cells: a state that five rests may leave has one port, not five.
 
-A node within a rule goes on where the rule ends: it is *composed* of the ways through the rule and, for each boundary
-and each target that the caller reaches by reading the rest, of the ways from there.
+A node within a rule continues where the rule ends: it is *composed* of the parses of the rule and, for each boundary
+and each target that the caller reaches by reading the rest, of the parses from there.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 __all__ = ["ALWAYS", "ENDING", "ROW_BLOCK", "Lists", "Plan", "plan_of", "row_widths"]
 
 ALWAYS: Final = 0
-"""The label of what reads no token: its weight is 1."""
+"""The label of an edge that reads no token: its weight is 1."""
 
 ENDING: Final = 0
 """The port of a rule that ends where a token ends."""
 
 ROW_BLOCK: Final = 8
-"""Rows of native charts begin and end with whole blocks of so many boundaries."""
+"""Rows of native charts begin and end at multiples of this many boundaries."""
 
 
 def row_widths(slots: int) -> NDArray[np.int64]:
-    """Entries of a row of a native chart, by the boundary where its ways begin."""
-    made: NDArray[np.int64] = (slots // ROW_BLOCK + 1 - np.arange(slots + 1) // ROW_BLOCK) * ROW_BLOCK
-    return made
+    """The number of entries of a row of a native chart, by the first boundary of its parses."""
+    widths: NDArray[np.int64] = (slots // ROW_BLOCK + 1 - np.arange(slots + 1) // ROW_BLOCK) * ROW_BLOCK
+    return widths
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Lists:
-    """Lists of pairs, one after the other: those of ``i`` are ``[begin[i], begin[i + 1])`` of both columns.
+    """Concatenated lists of pairs: list ``i`` is ``[begin[i], begin[i + 1])`` of both columns.
 
     Attributes:
         begin: int32 ``[lists + 1]``.
@@ -68,7 +68,7 @@ class Lists:
         return len(self.begin) - 1
 
     def of(self, index: int) -> list[tuple[int, int]]:
-        """One of them."""
+        """List ``index``."""
         one = slice(int(self.begin[index]), int(self.begin[index + 1]))
         return list(zip(self.first[one].tolist(), self.second[one].tolist(), strict=True))
 
@@ -78,29 +78,29 @@ class Lists:
 class Plan:
     """The tables of a chart; immutable.
 
-    A *row* is a state, then a node within a rule whose ways other rows need; each has a *cell* for each port that it
-    may leave by.  A *call* is a node within a rule; its *arrivals* are what the end of that rule comes to for the
-    caller: a row to go on with, or a port of the caller's own.  A *composition* is a sum of calls: those that the
-    tokens from a state lead to (states with the same ones share it), or the one call that is a row.
+    A *row* is a state, then a node within a rule whose parses other rows need; it has a *cell* for each port by which
+    it may be left. A *call* is a node within a rule; its *arrivals* are the outcomes of the rule's end for the caller:
+    a row to continue with, or a port of the caller's own. A *composition* is a sum of calls: those that tokens lead to
+    from a state (states with equal sums share it), or the one call that is a row.
 
     Attributes:
-        states, rows: how many there are.
+        states, rows: numbers of states and rows.
         cell_begin: int32 ``[rows + 1]``, the cells of each row.
         port_of_cell: int32 ``[cells]``; the ports of a row increase.
         ending_cells: the cells that hold 1 where ``k = j``.
         leaving_cells: the cells that hold 1 where ``k = j + 1``.
         moves: of each cell, (cell after a token, label).
-        outlet_of_cell: int32 ``[cells]``: what the row's composition adds to the cell; -1 for nothing.
-        composition_of: int32 ``[rows]``; -1 where there is none.
-        shared: how many compositions are those of states; they come first, then that of each other row.
-        row_of_call: int32 ``[calls]``; -1 where no other row needs the call.  Calls come after those within them.
+        outlet_of_cell: int32 ``[cells]``: the outlet that the row's composition adds to the cell; -1 for none.
+        composition_of: int32 ``[rows]``; -1 for none.
+        shared: number of compositions of states; they come first, then that of each other row.
+        row_of_call: int32 ``[calls]``; -1 if no other row needs the call. Calls come after those within them.
         arrival_begin: int32 ``[calls + 1]``, the arrivals of each call.
         contractions: of each arrival, (cell of the inner row, label of the token that left the rule).
         part_begin: int32 ``[compositions + 1]``, the parts of each composition.
         parts: of each part, (arrival, label of the token that leads to the call).
         outlet_begin: int32 ``[compositions + 1]``, the outlets of each composition.
-        outlets: of each outlet, (part, cell of its target, or -1 where the part leads to the port itself).
-        labels: the classes of each label, repeated where a token takes part in several ways.
+        outlets: of each outlet, (part, cell of its target, or -1 if the part leads to the port itself).
+        labels: the classes of each label, repeated if a token takes part in several ways.
     """
 
     states: int
@@ -129,29 +129,29 @@ class Plan:
 
     @property
     def cells(self) -> int:
-        """Cells of all rows."""
+        """Number of cells of all rows."""
         return len(self.port_of_cell)
 
     @property
     def arrivals(self) -> int:
-        """Arrivals of all calls."""
+        """Number of arrivals of all calls."""
         return len(self.contractions)
 
     def cell(self, row: int, port: int) -> int:
-        """The cell of a row for a port; -1 where there is none."""
+        """The cell of a row for a port; -1 if there is none."""
         begin, end = int(self.cell_begin[row]), int(self.cell_begin[row + 1])
         at = begin + int(np.searchsorted(self.port_of_cell[begin:end], port))
         return at if at < end and self.port_of_cell[at] == port else -1
 
     def bytes(self, slots: int) -> int:
-        """What the tables of a chart take in memory."""
+        """The memory of a chart's tables."""
         rows = self.cells + self.arrivals + int(self.part_begin[self.shared]) + int(self.outlet_begin[self.shared])
         widths = row_widths(slots)
-        targets = len(np.unique(self.outlets.second[self.outlets.second >= 0]))  # which are held twice
+        targets = len(np.unique(self.outlets.second[self.outlets.second >= 0]))  # these are held twice
         return 8 * (rows * int(widths.sum()) + targets * (slots + 1) * int(widths[0]))
 
     def steps(self, slots: int) -> int:
-        """Elementary steps of a chart, at most: products of two masses."""
+        """An upper bound on the elementary steps of a chart: products of two masses."""
         pairs = slots * (slots + 1) // 2
         along = len(self.moves.first) + len(self.contractions.first) + len(self.parts.first)
         return along * pairs + len(self.outlets.first) * (pairs * (slots + 2) // 3)
@@ -194,9 +194,9 @@ class _Layout:
             self._group_of[state] = groups.setdefault(ways, len(groups))
         self._groups = list(groups)
         self._supports = self._all_supports()
-        # Calls whose ways other rows need are rows: those that go on after a return, and those within calls.
+        # Calls whose parses other rows need are rows: those that continue after a return, and those within calls.
         needed = {inner for _, inner in network.within if inner >= states}
-        needed |= {target for found in self._arrivals for target in found if target >= states}
+        needed |= {target for targets in self._arrivals for target in targets if target >= states}
         self._row_of = {node: node for node in range(states)}
         for node in sorted(needed):
             self._row_of[node] = len(self._row_of)
@@ -205,27 +205,28 @@ class _Layout:
         return self._labels.setdefault(tuple(sorted(classes)), len(self._labels))
 
     def _after_return(self, port: int, state: int) -> dict[int, int]:
-        """What a rule that ends through a port comes to for its caller: label by node, or by -1 - port."""
+        """The outcomes for the caller of a rule that ends through a port: label by node, or by -1 - port."""
         network = self._network
         if port == ENDING:
             return {state: ALWAYS}
         ways = self._kinds[port - 1] if port < self._first_rest else ((None, port - self._first_rest),)
-        found: dict[int, list[int | None]] = defaultdict(list)
+        classes_of: dict[int, list[int | None]] = defaultdict(list)
         for of, rest in ways:
             if network.final[state]:
-                found[-1 - self._first_rest - rest].append(of)
+                classes_of[-1 - self._first_rest - rest].append(of)
             reading = network.readings.get((rest, state))
             if reading is not None:
                 for node in reading.nodes:
-                    found[node].append(of)
+                    classes_of[node].append(of)
                 for left in reading.rests:
-                    found[-1 - self._first_rest - left].append(of)
+                    classes_of[-1 - self._first_rest - left].append(of)
         return {
-            target: self._label(of for of in classes if of is not None) for target, classes in sorted(found.items())
+            target: self._label(of for of in classes if of is not None)
+            for target, classes in sorted(classes_of.items())
         }
 
     def _all_supports(self) -> list[set[int]]:
-        """The ports of each node, and, on the way, the arrivals of each call.  A least fixpoint."""
+        """The ports of each node, by a least fixpoint, which also gives the arrivals of each call."""
         network = self._network
         states = network.states
         supports: list[set[int]] = [set() for _ in range(network.nodes)]
@@ -258,19 +259,19 @@ class _Layout:
                         add(states + call, -1 - target)
                     elif len(ways) == 1:
                         passed_on[target].add(states + call)
-                        for known in list(supports[target]):
-                            add(states + call, known)
+                        for passed in list(supports[target]):
+                            add(states + call, passed)
         return supports
 
     def _passed_on(self) -> dict[int, set[int]]:
-        """The states to which a node passes its ports: those from which a token leads there."""
-        found: dict[int, set[int]] = defaultdict(set)
+        """The states to which a node passes its ports: those from which a token leads to the node."""
+        sources: dict[int, set[int]] = defaultdict(set)
         for source, target in self._steps:
-            found[target].add(source)
+            sources[target].add(source)
         for state, group in self._group_of.items():
             for call, _ in self._groups[group]:
-                found[self._network.states + call].add(state)
-        return found
+                sources[self._network.states + call].add(state)
+        return sources
 
     def plan(self) -> Plan:
         """The tables."""
@@ -278,9 +279,9 @@ class _Layout:
         states, row_of = network.states, self._row_of
         nodes = list(row_of)
         ports = [sorted(self._supports[node]) for node in nodes]
-        cell_begin = np.concatenate([[0], np.cumsum([len(found) for found in ports])]).astype(np.int32)
+        cell_begin = np.concatenate([[0], np.cumsum([len(of_row) for of_row in ports])]).astype(np.int32)
         cell_of = {
-            (row, port): int(cell_begin[row]) + at for row, found in enumerate(ports) for at, port in enumerate(found)
+            (row, port): int(cell_begin[row]) + at for row, of_row in enumerate(ports) for at, port in enumerate(of_row)
         }
         moves: list[list[tuple[int, int]]] = [[] for _ in cell_of]
         for (source, target), label in self._steps.items():
@@ -288,9 +289,9 @@ class _Layout:
                 moves[cell_of[source, port]].append((cell_of[target, port], label))
         arrivals = _Growing()
         arrivals_of: list[list[tuple[int, int]]] = []  # of each call: (target, arrival)
-        for (_, inner), found in zip(network.within, self._arrivals, strict=True):
+        for (_, inner), of_call in zip(network.within, self._arrivals, strict=True):
             arrivals_of.append([])
-            for target, ways in sorted(found.items()):
+            for target, ways in sorted(of_call.items()):
                 pairs = [(cell_of[row_of[inner], port], label) for port, label in sorted(ways)]
                 arrivals_of[-1].append((row_of[target] if target >= 0 else target, arrivals.add(pairs)))
             arrivals.close()
@@ -310,7 +311,7 @@ class _Layout:
             states=states,
             rows=len(nodes),
             cell_begin=cell_begin,
-            port_of_cell=_int32(port for found in ports for port in found),
+            port_of_cell=_int32(port for of_row in ports for port in of_row),
             ending_cells=_int32(cell_of[state, ENDING] for state in np.flatnonzero(network.final).tolist()),
             leaving_cells=_int32(cell_of[state, kind] for state, kind in sorted(self._kind_of.items())),
             moves=_lists(moves),
@@ -329,19 +330,19 @@ class _Layout:
 
 
 class _Growing:
-    """Lists of pairs that are being written, in stretches."""
+    """Lists of pairs that are being built, in groups."""
 
     def __init__(self) -> None:
         self.lists: list[list[tuple[int, int]]] = []
         self.begin = [0]
 
     def add(self, pairs: list[tuple[int, int]]) -> int:
-        """Write a list, and return its number."""
+        """Append a list, and return its number."""
         self.lists.append(pairs)
         return len(self.lists) - 1
 
     def close(self) -> None:
-        """End a stretch."""
+        """End a group."""
         self.begin.append(len(self.lists))
 
 

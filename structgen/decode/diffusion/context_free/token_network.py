@@ -1,12 +1,12 @@
-"""A network whose edges are tokens, though tokens know nothing of its calls and returns.
+"""A network whose edges are tokens, although a token may cross calls and returns.
 
-A token may end in the rule where it began, or within rules that it has entered; or it may read past the end of its
-rule, and what is left of it, the *rest*, is read by whoever called that rule.  Two tokens that do the same from every
-state form a class; two rests that do the same for every caller are one rest.  Both are few: recursive JSON has about
+A token may end in the rule where it began, or within rules that it entered. Or it may read past the end of its rule;
+its remaining bytes, the *rest*, are then read by the caller of that rule. Two tokens with the same effect from every
+state form a class; two rests with the same effect for every caller are one rest. Both are few: recursive JSON has about
 250 classes and 26 rests on a vocabulary of 128,000.
 
-A *node* is where a token may end: a state, or a state within rules that were entered on the way, which is written as
-the state that is returned to and the node within.
+A *node* is a position where a token may end: a state, or a state within rules that the token entered, written as the
+state to return to and the node within.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["DEAD_CLASS", "MAX_EFFECTS", "RestOutcome", "TokenNetwork", "lift"]
 DEAD_CLASS: Final = 0
 
 MAX_EFFECTS: Final = 5_000_000
-"""Entries of all effects (what some bytes do from some state) that are made for one network."""
+"""Limit on the entries of all effects (outcomes of some bytes by state) that are built for one network."""
 
 Stack: TypeAlias = "tuple[int, ...]"
-"""States to return to, the outermost first, and the state that reads."""
+"""States to return to, the outermost first, and the current state."""
 
 _StackOrEffect: TypeAlias = "Stack | int"
-"""A stack; or an effect, which those below go on with."""
+"""A stack; or an effect with which the caller continues."""
 
 _FRESH: Final = -1
-"""Before a state that has not read anything yet, in place of states to return to."""
+"""The first item of a stack whose state has not read anything yet."""
 
 _NOTHING: Final = 0
 """The effect that is dead everywhere."""
@@ -50,11 +50,11 @@ _NOTHING: Final = 0
 @final
 @dataclass(frozen=True, slots=True)
 class RestOutcome:
-    """What reading a rest from the state after a return comes to.
+    """The outcome of reading a rest from the state after a return.
 
     Attributes:
         nodes: where it may end.
-        rests: what may be left when it reads past the end of its rule, too.
+        rests: the rests that remain if it reads past the end of its rule, too.
     """
 
     nodes: tuple[int, ...]
@@ -66,17 +66,17 @@ class RestOutcome:
 class TokenNetwork:
     """The network of a grammar over the tokens of a vocabulary; immutable.
 
-    Nodes below ``states`` are states; node ``states + i`` is ``within[i]`` = (state after the return, inner node), of
-    which the inner one has the smaller number.
+    Nodes below ``states`` are states; node ``states + i`` is ``within[i]`` = (state after the return, inner node); the
+    inner node has the smaller number.
 
     Attributes:
-        states: how many there are; state 0 is the start.
+        states: number of states; state 0 is the start.
         final: bool ``[states]``.
         within: see above.
-        class_of: int32 ``[vocabulary.size]``; class 0 is dead everywhere, the last one holds EOS.
-        classes: how many there are.
+        class_of: int32 ``[vocabulary.size]``; class 0 is dead everywhere, the last one contains EOS.
+        classes: number of classes.
         moves: int32 ``[n, 3]``: (state, class, node after the token).
-        leaving: int32 ``[n, 3]``: (state, class, rest that is left of the token beyond the end of the rule).
+        leaving: int32 ``[n, 3]``: (state, class, rest of the token after the end of the rule).
         readings: by (rest, state after a return).
     """
 
@@ -96,17 +96,17 @@ class TokenNetwork:
 
     @property
     def nodes(self) -> int:
-        """States, and states within rules."""
+        """Number of nodes: states, and states within rules."""
         return self.states + len(self.within)
 
 
 def lift(network: Network, vocabulary: Vocabulary, *, max_effects: int = MAX_EFFECTS) -> TokenNetwork:
-    """Return the network over the tokens of ``vocabulary`` that spells the same texts.
+    """Return the network over the tokens of ``vocabulary`` that spells the same strings.
 
     Raises:
         LimitExceeded: effects have more than ``max_effects`` entries.
 
-    Complexity: O(bytes of the vocabulary) look-ups, and the entries of all effects that differ.
+    Complexity: O(bytes of the vocabulary) look-ups, and the entries of all distinct effects.
     """
     effects = _Effects(network, max_effects)
     effect_of = effects.of_tokens(vocabulary)
@@ -114,10 +114,10 @@ def lift(network: Network, vocabulary: Vocabulary, *, max_effects: int = MAX_EFF
 
 
 class _Effects:
-    """What bytes do from each state: made byte by byte, each effect once.
+    """The effects of bytes from each state, built byte by byte, each distinct effect once.
 
-    An effect is a set of pairs, of a source and an outcome.  Whatever leads to the same outcome in two ways leads to it
-    once: fewer runs for the same texts.
+    An effect is a set of pairs (source, outcome). Two paths with the same source and outcome count once: fewer runs for
+    the same strings.
     """
 
     def __init__(self, network: Network, max_effects: int) -> None:
@@ -135,22 +135,22 @@ class _Effects:
             self._calls[state].append((start, after))
         self._final = network.final.tolist()
         self._states = network.states
-        self._most = max_effects
+        self._max_effects = max_effects
         self._made = 0
         self.items: list[frozenset[tuple[int, _StackOrEffect]]] = []
         self._number: dict[frozenset[tuple[int, _StackOrEffect]], int] = {}
         self._after: dict[tuple[int, int], int] = {}
         self._stacks_after: dict[tuple[Stack, int, bool], tuple[frozenset[Stack], bool]] = {}
-        self._known(frozenset())
+        self._numbered(frozenset())
         returns = {after for _, _, after in network.calls}
-        # A rule that ends before anything is read ends at the boundary between two tokens, or passes on the whole rest:
-        # both are no matter of what is read here, and so the first byte must be read.
-        self._unread = self._known(frozenset((state, (_FRESH, state)) for state in returns))
-        self._start = self._known(frozenset((state, (_FRESH, state)) for state in range(network.states)))
+        # A rule that ends before it reads anything ends at the boundary between two tokens, or passes on the whole
+        # rest. Neither is an effect of the bytes read here, so the first byte must be read.
+        self._unread = self._numbered(frozenset((state, (_FRESH, state)) for state in returns))
+        self._start = self._numbered(frozenset((state, (_FRESH, state)) for state in range(network.states)))
 
     def of_tokens(self, vocabulary: Vocabulary) -> NDArray[np.int32]:
         """The effect of each token."""
-        found = np.full(vocabulary.size, _NOTHING, dtype=np.int32)
+        effect_of = np.full(vocabulary.size, _NOTHING, dtype=np.int32)
         path, before = [self._start], b""
         kinds, after = self.kind_of_byte, self._after
         for text, token in sorted((text, token) for token, text in enumerate(vocabulary.tokens) if text):
@@ -159,31 +159,31 @@ class _Effects:
             effect = path[-1]
             for byte in text[shared:]:
                 if effect != _NOTHING:
-                    known = after.get((effect, kinds[byte]))
-                    effect = self._step(effect, kinds[byte]) if known is None else known
+                    cached = after.get((effect, kinds[byte]))
+                    effect = self._step(effect, kinds[byte]) if cached is None else cached
                 path.append(effect)
-            found[token] = effect
+            effect_of[token] = effect
             before = text
         for token, kind in self.kind_of_special.items():
-            found[token] = self._step(self._start, kind)
-        return found
+            effect_of[token] = self._step(self._start, kind)
+        return effect_of
 
-    def _known(self, items: frozenset[tuple[int, _StackOrEffect]]) -> int:
+    def _numbered(self, items: frozenset[tuple[int, _StackOrEffect]]) -> int:
         number = self._number.setdefault(items, len(self.items))
         if number == len(self.items):
             self.items.append(items)
             self._made += len(items)
-            if self._made > self._most:
+            if self._made > self._max_effects:
                 raise LimitExceeded(
                     "tokens of a grammar",
                     limit="max_effects",
-                    maximum=self._most,
+                    maximum=self._max_effects,
                     remedy="simplify the grammar, or raise max_effects",
                 )
         return number
 
     def _step(self, effect: int, kind: int) -> int:
-        """The effect of one more byte."""
+        """The effect after one more byte."""
         agenda = [effect]
         while agenda:
             one = agenda[-1]
@@ -194,12 +194,12 @@ class _Effects:
             if stepped is None:
                 agenda.extend(needed)
             else:
-                self._after[one, kind] = self._known(stepped)
+                self._after[one, kind] = self._numbered(stepped)
                 agenda.pop()
         return self._after[effect, kind]
 
     def _stepped(self, effect: int, kind: int) -> tuple[frozenset[tuple[int, _StackOrEffect]] | None, set[int]]:
-        """The items after a byte; or nothing, and the effects that must take the byte first."""
+        """The items after a byte; or None, and the effects that must take the byte first."""
         items: set[tuple[int, _StackOrEffect]] = set()
         needed: set[int] = set()
         for source, outcome in self.items[effect]:
@@ -218,13 +218,13 @@ class _Effects:
         return (None, needed) if needed else (frozenset(items), needed)
 
     def _read(self, stack: Stack, kind: int) -> tuple[frozenset[Stack], bool]:
-        """The stacks after a byte, and whether it may be left to those below the whole stack."""
+        """The stacks after a byte, and whether the callers of the whole stack may read the byte."""
         fresh = stack[0] == _FRESH
         if fresh:
             stack = stack[1:]
         key = stack, kind, fresh
-        found = self._stacks_after.get(key)
-        if found is None:
+        result = self._stacks_after.get(key)
+        if result is None:
             after: set[Stack] = set()
             is_left = False
             seen = {(stack, False)}
@@ -248,16 +248,16 @@ class _Effects:
                         agenda.append(each)
                         if len(each[0]) > len(stack) + self._states:
                             raise GrammarError("grammar", "a rule calls itself before it reads anything")
-            found = self._stacks_after[key] = frozenset(after), is_left
-        return found
+            result = self._stacks_after[key] = frozenset(after), is_left
+        return result
 
 
 def _shared(one: bytes, two: bytes) -> int:
-    """How many bytes two texts have in common at their prefix."""
-    most = min(len(one), len(two))
-    if one[:most] == two[:most]:
-        return most
-    low, high = 0, most
+    """The length of the common prefix of two strings."""
+    shorter = min(len(one), len(two))
+    if one[:shorter] == two[:shorter]:
+        return shorter
+    low, high = 0, shorter
     while low + 1 < high:
         middle = (low + high) // 2
         if one[:middle] == two[:middle]:
@@ -268,35 +268,35 @@ def _shared(one: bytes, two: bytes) -> int:
 
 
 class _Numbering:
-    """Names for what can be reached from the start, in the order in which it is found."""
+    """Numbers everything reachable from the start, in order of discovery."""
 
     def __init__(self, network: Network, effects: _Effects) -> None:
         self._network = network
         self._effects = effects
 
     def finished(self, effect_of: NDArray[np.int32], vocabulary: Vocabulary) -> TokenNetwork:
-        """The tables, of states that some tokens lead to alone."""
+        """The tables, restricted to states that tokens reach."""
         distinct = [effect for effect in np.unique(effect_of).tolist() if effect != _NOTHING]
         outcomes: dict[int, list[tuple[int, _StackOrEffect]]] = defaultdict(list)  # by source
         for effect in distinct:
             for source, outcome in self._effects.items[effect]:
                 outcomes[source].append((effect, outcome))
-        readings = self._readings(outcome for found in outcomes.values() for _, outcome in found)
-        kept = self._reached(outcomes, readings)
-        state_number = {state: index for index, state in enumerate(kept)}
+        readings = self._readings(outcome for of_source in outcomes.values() for _, outcome in of_source)
+        reached = self._reached(outcomes, readings)
+        state_number = {state: index for index, state in enumerate(reached)}
         rest_number: dict[int, int] = {}
         within: dict[tuple[int, int], int] = {}
 
         def node(stack: Stack) -> int:
             made = state_number[stack[-1]]
             for state in reversed(stack[:-1]):
-                made = within.setdefault((state_number[state], made), len(kept) + len(within))
+                made = within.setdefault((state_number[state], made), len(reached) + len(within))
             return made
 
         class_number: dict[int, int] = {}
         moves: list[tuple[int, int, int]] = []
         leaving: list[tuple[int, int, int]] = []
-        for state in kept:
+        for state in reached:
             for effect, outcome in outcomes[state]:
                 of = class_number.setdefault(effect, len(class_number) + 1)
                 if isinstance(outcome, int):
@@ -311,8 +311,8 @@ class _Numbering:
         classes = len(class_number) + 2
         class_of[list(vocabulary.eos)] = classes - 1
         return TokenNetwork(
-            states=len(kept),
-            final=self._network.final[kept],
+            states=len(reached),
+            final=self._network.final[reached],
             within=tuple(within),
             class_of=class_of,
             classes=classes,
@@ -328,15 +328,15 @@ class _Numbering:
         state_number: dict[int, int],
         node: Callable[[Stack], int],
     ) -> dict[tuple[int, int], RestOutcome]:
-        """The readings of the rests in ``rest_number``, and of those that these leave, which are added to it."""
+        """The readings of the rests in ``rest_number``, and of the rests that these leave, which are added to it."""
         made: dict[tuple[int, int], RestOutcome] = {}
         agenda = list(rest_number)
-        for rest in agenda:  # which grows
-            for state, found in readings[rest].items():
+        for rest in agenda:  # grows in the loop
+            for state, results in readings[rest].items():
                 if state not in state_number:
                     continue
                 nodes, rests = [], []
-                for outcome in found:
+                for outcome in results:
                     if not isinstance(outcome, int):
                         nodes.append(node(outcome))
                         continue
@@ -348,7 +348,7 @@ class _Numbering:
         return made
 
     def _readings(self, outcomes: Iterable[_StackOrEffect]) -> dict[int, dict[int, list[_StackOrEffect]]]:
-        """What each rest that may be left does for each caller."""
+        """The outcomes of each possible rest, by the caller's state."""
         agenda = sorted({outcome for outcome in outcomes if isinstance(outcome, int)})
         readings: dict[int, dict[int, list[_StackOrEffect]]] = {}
         while agenda:
@@ -368,7 +368,7 @@ class _Numbering:
         outcomes: dict[int, list[tuple[int, _StackOrEffect]]],
         readings: dict[int, dict[int, list[_StackOrEffect]]],
     ) -> list[int]:
-        """The states at which tokens may end, and those that are returned to then, the start first."""
+        """The states where tokens may end, and the states they return to; the start first."""
         order = [0]
         seen = {0}
 
@@ -388,11 +388,11 @@ class _Numbering:
                     else:
                         add(outcome)
                 index += 1
-            # Callers are among the states that are returned to, whichever rule it was.
+            # Callers are among the states that are returned to, whatever the rule.
             for rest in sorted(left):
-                for state, found in readings[rest].items():
+                for state, results in readings[rest].items():
                     if state in seen:
-                        for outcome in found:
+                        for outcome in results:
                             if isinstance(outcome, int):
                                 left.add(outcome)
                             else:
@@ -402,10 +402,10 @@ class _Numbering:
 
     def _has_more(self, left: set[int], seen: set[int], readings: dict[int, dict[int, list[_StackOrEffect]]]) -> bool:
         for rest in left:
-            for state, found in readings[rest].items():
+            for state, results in readings[rest].items():
                 if state in seen and any(
                     outcome not in left if isinstance(outcome, int) else not seen.issuperset(outcome)
-                    for outcome in found
+                    for outcome in results
                 ):
                     return True
         return False

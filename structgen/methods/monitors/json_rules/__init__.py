@@ -1,1 +1,1 @@
-"""Rules between the values of a JSON document that is being written."""
+"""Rules between the values of a JSON document while it is generated."""

@@ -1,6 +1,6 @@
 """An order between values of a JSON document: numbers, dates and times at two paths.
 
-The potential blocks a token as soon as what is written cannot become a document in which the rule holds.
+The potential blocks a token as soon as no document in which the rule holds has this prefix.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _OPERATORS: Final[tuple[Operator, ...]] = ("<", "<=", ">", ">=")
 
 
 def ordered(left: str, operator: Operator, right: str, *, within: str | None = None, exponents: bool = True) -> Ordered:
-    """Require that every value at ``left`` compares with every one at ``right`` as ``operator`` says.
+    """Require that every value at ``left`` compares with every value at ``right`` by ``operator``.
 
-    Numbers are compared exactly, and strings as dates, times or date-times (ISO 8601 as in RFC 3339).  Null compares
-    with everything, and so does a value that is not there.  Two values that cannot be compared, as a number with a date
-    or a time in UTC with one without a zone, break the rule.  The values may come in any order.
+    Numbers are compared exactly, and strings as dates, times or date-times (ISO 8601 as in RFC 3339). Null and missing
+    values satisfy the rule. Two values that cannot be compared, such as a number and a date or a time in UTC and one
+    without a zone, violate it. The values may come in any order.
 
     Args:
-        left: a JSON Pointer, in which a step ``*`` stands for every name and index.
+        left: a JSON Pointer, in which a step ``*`` matches every name and index.
         operator: one of ``<``, ``<=``, ``>``, ``>=``.
         right: likewise.
-        within: the part of both paths whose ``*`` stand for the same in both; by default all that they have in common
-            at their prefixes, so that ``/spans/*/from < /spans/*/to`` compares the ends of each span.
-        exponents: whether numbers at these paths may have an exponent.  As ``30`` may go on as ``30e-2``, it is known
-            only at a number's end how large it is; without them it is known as soon as digits tell.
+        within: the common prefix of both paths whose ``*`` must match the same step in both; by default the longest
+            common prefix, so that ``/spans/*/from < /spans/*/to`` compares the ends of each span.
+        exponents: whether numbers at these paths may have an exponent. Since ``30`` may become ``30e-2``, a number's
+            size is then known only at its end; without exponents, its digits bound it early.
 
     Raises:
-        ValueError: a path is no JSON Pointer, the operator is unknown, or both paths are the same.
+        ValueError: a path is not a JSON Pointer, the operator is unknown, or both paths are equal.
 
     Example:
         >>> rule = ordered("/start", "<", "/end")
@@ -64,7 +64,7 @@ def ordered(left: str, operator: Operator, right: str, *, within: str | None = N
 
 
 class _Side(NamedTuple):
-    """The values of one side in one scope: of each kind the one that decides."""
+    """The values of one side in one scope: of each kind the extreme one."""
 
     values: tuple[tuple[str, OrderedKey], ...] = ()
     has_other: bool = False
@@ -75,7 +75,7 @@ _Sides: TypeAlias = Mapping[tuple[ScopePath, int], _Side]
 
 @final
 class Ordered(JsonPotential[_Sides]):
-    """The potential that :func:`ordered` makes."""
+    """The potential of :func:`ordered`."""
 
     def __init__(self, left: str, operator: Operator, right: str, within: str | None, *, exponents: bool) -> None:
         sides = pattern(left), pattern(right)
@@ -95,7 +95,7 @@ class Ordered(JsonPotential[_Sides]):
         return {}
 
     def _scalar(self, memory: _Sides, which: int, state: JsonState[_Sides], raw: bytes) -> _Sides | None:
-        """See ``JsonReading``."""
+        """See ``JsonPotential``."""
         if raw == b"null":
             return memory
         kind, value = self._valued(raw)
@@ -104,11 +104,11 @@ class Ordered(JsonPotential[_Sides]):
         return self._with(memory, which, state, None if value is None else (kind, value))
 
     def _opens(self, memory: _Sides, which: int, state: JsonState[_Sides]) -> _Sides | None:
-        """See ``JsonReading``: an array or object compares with nothing."""
+        """See ``JsonPotential``: an array or object compares with nothing."""
         return self._with(memory, which, state, None)
 
     def _may_become(self, state: JsonState[_Sides], which: int, raw: bytes) -> bool:
-        """See ``JsonReading``."""
+        """See ``JsonPotential``."""
         if state.in_number and not self._exponents and (b"e" in raw or b"E" in raw):
             return False
         other = state.memory.get((state.scope(self._shared), 1 - which))
@@ -131,7 +131,7 @@ class Ordered(JsonPotential[_Sides]):
         return high > bound.seconds or (high == bound.seconds and not self._strict)
 
     def _number_fits(self, raw: bytes, which: int, bound: OrderedKey) -> bool:
-        """Whether a number that begins so may lie on the right side of ``bound``."""
+        """Whether a number with this prefix may satisfy the order with ``bound``."""
         span = numbers_from(raw, exponents=self._exponents)
         edge, reached = (span.low, span.has_low) if which == self._smaller else (span.high, span.has_high)
         if edge is None:
@@ -141,7 +141,7 @@ class Ordered(JsonPotential[_Sides]):
         return (edge < bound) == (which == self._smaller)
 
     def _valued(self, raw: bytes) -> tuple[str, OrderedKey | None]:
-        """The kind and the value of a scalar; no value where it compares with nothing."""
+        """The kind and the value of a scalar; no value if it cannot be compared."""
         if raw.startswith(b'"'):
             moment = moment_of(string_of(raw))
             return ("", None) if moment is None else (moment.kind, moment)
@@ -154,7 +154,7 @@ class Ordered(JsonPotential[_Sides]):
         state: JsonState[_Sides],
         valued: tuple[str, OrderedKey] | None,
     ) -> _Sides | None:
-        """The memory with one value more; None where it breaks the rule."""
+        """The memory with one more value; None if the value violates the rule."""
         scope = state.scope(self._shared)
         other = memory.get((scope, 1 - which))
         if other is not None and (valued is None or not self._holds(which, valued, other)):
@@ -163,10 +163,10 @@ class Ordered(JsonPotential[_Sides]):
         if valued is None:
             return {**memory, (scope, which): side._replace(has_other=True)}
         kind, value = valued
-        known = dict(side.values)
-        decides = max if which == self._smaller else min
-        known[kind] = decides(known[kind], value) if kind in known else value
-        return {**memory, (scope, which): side._replace(values=tuple(known.items()))}
+        values = dict(side.values)
+        extreme = max if which == self._smaller else min
+        values[kind] = extreme(values[kind], value) if kind in values else value
+        return {**memory, (scope, which): side._replace(values=tuple(values.items()))}
 
     def _holds(self, which: int, valued: tuple[str, OrderedKey], other: _Side) -> bool:
         kind, value = valued
@@ -178,7 +178,7 @@ class Ordered(JsonPotential[_Sides]):
 
 
 def _common(left: Pattern, right: Pattern) -> int:
-    """How many steps two paths begin with in common."""
+    """The number of common first steps of two paths."""
     count = 0
     while count < min(len(left), len(right)) and left[count] == right[count]:
         count += 1

@@ -1,6 +1,6 @@
-"""A JSON document that is being written, read byte by byte: where its values begin and end, and on which paths.
+"""Reads a JSON document byte by byte while it is generated: where values begin and end, and on which paths.
 
-Every state is a value that is never changed, so that sequences with a common prefix share their states.
+States are immutable, so sequences with a common prefix share them.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ _LITERALS: Final = {ord("t"): b"true", ord("f"): b"false", ord("n"): b"null"}
 
 # What may come next.
 _VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY, _COLON, _AFTER, _STRING, _NAME, _NUMBER, _LITERAL = range(10)
-# Where a number stands: after "-", after a leading zero, in the integer, after ".", in the fraction, after "e", after
-# its sign, in the exponent.
+# The part of a number: after "-", after a leading zero, in the integer, after ".", in the fraction, after "e", after
+# the exponent's sign, in the exponent.
 _MINUS, _ZERO, _INTEGER, _POINT, _FRACTION, _E, _SIGN, _EXPONENT = range(8)
 _WHOLE: Final = frozenset((_ZERO, _INTEGER, _FRACTION, _EXPONENT))
 
 
 class _Frame(NamedTuple):
-    """An array or object that is open.
+    """An open array or object.
 
     Attributes:
-        parent: what it is in.
+        parent: the container around it.
         is_object: whether it has names.
-        step: the name or index of the value that is being written in it, as text.
-        place: its index, in arrays.
-        live: the patterns that lead further into it, as numbers.
-        watched: the patterns that lead to it, likewise.
+        step: the name or index of its current value, as text.
+        position: the index as a number, in arrays.
+        live: the numbers of the patterns that lead further into it.
+        watched: the numbers of the patterns that lead to it.
         start: where it begins.
-        depth: how many it is in.
+        depth: its depth, 1 for the outermost container.
     """
 
     parent: _Frame | None
     is_object: bool
     step: str
-    place: int
+    position: int
     live: tuple[int, ...]
     watched: tuple[int, ...]
     start: int
@@ -56,15 +56,15 @@ class _Frame(NamedTuple):
 
 
 class JsonState(NamedTuple, Generic[Memory]):
-    """Where a document stands.
+    """The state of a document after some bytes.
 
     Attributes:
-        memory: what the rule knows of the values before.
+        memory: what the rule stores about earlier values.
         mode: what may come next.
-        part: where within a string's escape, a number or a literal.
+        part: the position within a string's escape, a number or a literal.
         start: where the string, number or literal begins.
-        frame: the innermost container that is open.
-        watched: the patterns that lead to the value that is being written.
+        frame: the innermost open container.
+        watched: the numbers of the patterns that lead to the current value.
     """
 
     memory: Memory
@@ -76,27 +76,27 @@ class JsonState(NamedTuple, Generic[Memory]):
 
     @property
     def in_string(self) -> bool:
-        """Whether a string that is a value is being written."""
+        """Whether the current value is a string."""
         return self.mode == _STRING
 
     @property
     def in_number(self) -> bool:
-        """Whether a number is being written."""
+        """Whether the current value is a number."""
         return self.mode == _NUMBER
 
     def scope(self, steps: int) -> tuple[str, ...]:
-        """The first ``steps`` steps of the path to the value that is being written."""
+        """The first ``steps`` steps of the path to the current value."""
         return _path_prefix(self.frame, steps)
 
 
 class JsonPotential(BytewisePotential[JsonState[Memory]], Generic[Memory]):
-    """A rule about values on some paths of a JSON document; what is no such document is forbidden.
+    """A rule about values on some paths of a JSON document; anything but a JSON document is forbidden.
 
-    A subclass is told of the watched values: of scalars when they end (of ``true``, ``false`` and ``null`` with the
-    first letter), of containers when they begin and end, and of what is there of a string or number after each token.
+    A subclass receives the watched values: scalars when they end (``true``, ``false`` and ``null`` at their first
+    letter), containers when they begin and end, and the prefix of a string or number after each token.
 
     Args:
-        patterns: the paths that are watched.
+        patterns: the watched paths.
     """
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
@@ -105,47 +105,47 @@ class JsonPotential(BytewisePotential[JsonState[Memory]], Generic[Memory]):
 
     @abstractmethod
     def _memory(self) -> Memory:
-        """What is known before the first value."""
+        """The memory before the first value."""
 
     @abstractmethod
     def _scalar(self, memory: Memory, which: int, state: JsonState[Memory], raw: bytes) -> Memory | None:
-        """Take in a scalar on pattern ``which``; None where it is forbidden."""
+        """Return the memory after a scalar on pattern ``which``; None if the scalar is forbidden."""
 
     @abstractmethod
     def _opens(self, memory: Memory, which: int, state: JsonState[Memory]) -> Memory | None:
-        """Take in the prefix of a container."""
+        """Return the memory at the start of a container; None if the container is forbidden."""
 
     def _closes(self, memory: Memory, which: int, state: JsonState[Memory], raw: bytes) -> Memory | None:
-        """Take in the whole of a container."""
+        """Return the memory at the end of a container; None if the container is forbidden."""
         return memory
 
     @abstractmethod
     def _may_become(self, state: JsonState[Memory], which: int, raw: bytes) -> bool:
-        """Whether a string or number that begins so may be one that is allowed."""
+        """Whether an allowed string or number may have this prefix."""
 
     def _begin(self) -> JsonState[Memory]:
-        """See ``Reading``."""
+        """See ``BytewisePotential``."""
         return JsonState(self._memory())
 
     def _read(self, state: JsonState[Memory], data: bytes, start: int) -> JsonState[Memory] | None:
-        """See ``Reading``."""
-        found: JsonState[Memory] | None = state
+        """See ``BytewisePotential``."""
+        current: JsonState[Memory] | None = state
         at = start
-        while at < len(data) and found is not None:
-            if found.mode in (_STRING, _NAME) and found.part == 0:
+        while at < len(data) and current is not None:
+            if current.mode in (_STRING, _NAME) and current.part == 0:
                 stop = _plain_end(data, at)
                 if stop > at:
                     at = stop
                     continue
-            found = self._after(found, data, at)
+            current = self._after(current, data, at)
             at += 1
-        if found is None or not found.watched or found.mode not in (_STRING, _NUMBER):
-            return found
-        raw = data[found.start :]
-        return found if all(self._may_become(found, which, raw) for which in found.watched) else None
+        if current is None or not current.watched or current.mode not in (_STRING, _NUMBER):
+            return current
+        raw = data[current.start :]
+        return current if all(self._may_become(current, which, raw) for which in current.watched) else None
 
     def _may_end(self, state: JsonState[Memory], data: bytes) -> bool:
-        """See ``Reading``: the document must be whole."""
+        """See ``BytewisePotential``: the document must be complete."""
         if state.frame is not None:
             return False
         if state.mode == _NUMBER and state.part in _WHOLE:
@@ -189,8 +189,8 @@ class JsonPotential(BytewisePotential[JsonState[Memory]], Generic[Memory]):
         if byte == ord(",") and mode == _AFTER:
             if frame.is_object:
                 return state._replace(mode=_KEY)
-            place = frame.place + 1
-            return state._replace(mode=_VALUE, frame=frame._replace(place=place, step=str(place)))
+            position = frame.position + 1
+            return state._replace(mode=_VALUE, frame=frame._replace(position=position, step=str(position)))
         closes = byte == (ord("}") if frame.is_object else ord("]"))
         if not closes or mode not in (_AFTER, _FIRST_KEY if frame.is_object else _FIRST_VALUE):
             return None
@@ -227,7 +227,7 @@ class JsonPotential(BytewisePotential[JsonState[Memory]], Generic[Memory]):
         return JsonState(memory, _FIRST_KEY if is_object else _FIRST_VALUE, 0, at, inner)
 
     def _in_string(self, state: JsonState[Memory], data: bytes, at: int) -> JsonState[Memory] | None:
-        """The state after a byte of a string; ``part`` is 0, or 5 after a backslash, or the hex digits to come."""
+        """The state after a byte of a string; ``part`` is 0, or 5 after a backslash, or the missing hex digits."""
         byte, part = data[at], state.part
         if part == 5:
             return state._replace(part=4) if byte == ord("u") else state._replace(part=0) if byte in _ESCAPES else None
@@ -245,7 +245,7 @@ class JsonPotential(BytewisePotential[JsonState[Memory]], Generic[Memory]):
         frame = state.frame
         if frame is None:
             return None
-        name = string_of(raw) if frame.live else ""  # names on no watched path are not looked at
+        name = string_of(raw) if frame.live else ""  # names off the watched paths are not read
         return state._replace(mode=_COLON, frame=frame._replace(step=name))
 
     def _ended(self, state: JsonState[Memory], raw: bytes) -> JsonState[Memory] | None:
@@ -258,7 +258,7 @@ class JsonPotential(BytewisePotential[JsonState[Memory]], Generic[Memory]):
         return None if memory is None else state._replace(memory=memory, mode=_AFTER, part=0, watched=())
 
     def _led_to(self, frame: _Frame | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The patterns that lead further into the value that begins, and those that lead to it."""
+        """The patterns that lead further into the value that begins, and the patterns that lead to it."""
         if frame is None:
             numbers, depth = tuple(range(len(self._patterns))), 0
         else:
@@ -269,13 +269,13 @@ class JsonPotential(BytewisePotential[JsonState[Memory]], Generic[Memory]):
 
 
 def pattern(pointer: str) -> Pattern:
-    """The steps of a JSON Pointer (RFC 6901), in which a step ``*`` stands for every name and index.
+    """Return the steps of a JSON Pointer (RFC 6901), in which a step ``*`` matches every name and index.
 
     Raises:
-        ValueError: it is no JSON Pointer.
+        ValueError: it is not a JSON Pointer.
     """
     if pointer and not pointer.startswith("/"):
-        raise ValueError(f"a path must be a JSON Pointer such as '/items/*/id'; found {pointer!r}; begin it with '/'")
+        raise ValueError(f"path {pointer!r}: a JSON Pointer begins with '/', such as '/items/*/id'; add the '/'")
     for part in pointer.split("~")[1:]:
         if part[:1] not in ("0", "1"):
             raise ValueError(f"path {pointer!r}: '~' must be followed by 0 or 1; write '~0' for a tilde, '~1' for '/'")
@@ -283,23 +283,23 @@ def pattern(pointer: str) -> Pattern:
 
 
 def _path_prefix(frame: _Frame | None, steps: int) -> tuple[str, ...]:
-    found = []
+    path = []
     while frame is not None:
         if frame.depth <= steps:
-            found.append(frame.step)
+            path.append(frame.step)
         frame = frame.parent
-    return tuple(reversed(found))
+    return tuple(reversed(path))
 
 
 def _plain_end(data: bytes, at: int) -> int:
-    """Where the bytes of a string that mean themselves end, from ``at`` on."""
+    """The end of a string's plain bytes, without quotes, escapes and control characters, from ``at`` on."""
     while at < len(data) and data[at] >= 0x20 and data[at] not in (0x22, 0x5C):
         at += 1
     return at
 
 
 def _number_part(part: int, byte: int) -> int | None:
-    """Where a number stands after a byte; None where that ends it."""
+    """The part of a number after a byte; None if the byte ends the number."""
     if byte in _DIGITS:
         if part == _MINUS:
             return _ZERO if byte == 48 else _INTEGER
@@ -315,17 +315,17 @@ def _number_part(part: int, byte: int) -> int | None:
 
 ScopePath: TypeAlias = tuple[str, ...]
 OrderedKey: TypeAlias = tuple[Any, ...]
-"""A number's key or a moment: tuples that order as what they stand for."""
+"""The key of a number or a moment: tuples in the order of these values."""
 
 
 def shared_steps(within: str, paths: Sequence[Pattern]) -> int:
-    """The number of steps of ``within``.
+    """Return the number of steps of ``within``.
 
     Raises:
-        ValueError: some path does not begin with it.
+        ValueError: a path does not begin with it.
     """
     shared = pattern(within)
     for path in paths:
         if path[: len(shared)] != shared:
-            raise ValueError(f"within={within!r} must be the prefix of every path; found '/{'/'.join(path)}'")
+            raise ValueError(f"within={within!r} must be a prefix of every path; found '/{'/'.join(path)}'")
     return len(shared)

@@ -1,6 +1,6 @@
 """Rules about earlier values of a JSON document: references that must exist, and values that must all differ.
 
-Each potential blocks a token as soon as what is written cannot become a document in which the rule holds.
+Each potential blocks a token as soon as no document in which the rule holds has this prefix.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 
 __all__ = ["References", "Unique", "refers", "unique"]
 
-_KEPT_ROWS: Final = 512
+_MAX_ROWS: Final = 512
 _QUOTE: Final = np.arange(256) == ord('"')
 
 
 def refers(references: str, targets: str, *, within: str = "") -> References:
-    """Require that every value at ``references`` equals one at ``targets`` that stands earlier.
+    """Require that every value at ``references`` equals an earlier value at ``targets``.
 
-    Strings, numbers and truth values are compared as JSON does; null refers to nothing and is let through.
+    Strings, numbers and truth values are compared as in JSON; null is always allowed.
 
     Args:
-        references: a JSON Pointer, in which a step ``*`` stands for every name and index.
+        references: a JSON Pointer, in which a step ``*`` matches every name and index.
         targets: likewise.
-        within: the part of both paths whose ``*`` stand for the same in both: ``/graphs/*`` keeps references within
-            one graph.  By default none: any earlier target will do.
+        within: the common prefix of both paths whose ``*`` must match the same step in both: ``/graphs/*`` restricts
+            references to one graph. By default none: any earlier target is allowed.
 
     Raises:
-        ValueError: a path is no JSON Pointer, or ``within`` is no prefix of both.
+        ValueError: a path is not a JSON Pointer, or ``within`` is not a prefix of both.
 
     Example:
         >>> rule = refers("/edges/*/from", "/nodes/*/id")
@@ -62,14 +62,14 @@ def refers(references: str, targets: str, *, within: str = "") -> References:
 
 
 def unique(path: str, *, within: str = "") -> Unique:
-    """Require that the values at ``path`` are all different: numbers by value, objects in any order of their names.
+    """Require that all values at ``path`` differ: numbers by value, objects regardless of the order of their members.
 
     Args:
-        path: a JSON Pointer, in which a step ``*`` stands for every name and index.
-        within: the part of the path whose ``*`` keep values apart: ``/orders/*`` lets two orders have the same.
+        path: a JSON Pointer, in which a step ``*`` matches every name and index.
+        within: the prefix of the path whose ``*`` separate values: ``/orders/*`` lets two orders have the same value.
 
     Raises:
-        ValueError: a path is no JSON Pointer, or ``within`` is no prefix of it.
+        ValueError: a path is not a JSON Pointer, or ``within`` is not a prefix of it.
 
     Example:
         >>> rule = unique("/items/*/id")
@@ -78,32 +78,32 @@ def unique(path: str, *, within: str = "") -> Unique:
 
 
 class _ComparedValue(NamedTuple):
-    """A value: the UTF-16 of a string, or something that stands for another value."""
+    """A value: the UTF-16 of a string, or a key of any other value."""
 
     string: bytes | None
     other: bytes | OrderedKey = b""
 
 
 class _EarlierValues(NamedTuple):
-    """Values that stood earlier in one scope.
+    """The earlier values in one scope.
 
     Attributes:
-        strings: in the order of their UTF-16, by which they are sought.
-        others: of numbers their keys, of truth values the bytes, of containers digests.
+        strings: in UTF-16, sorted.
+        others: keys of numbers, bytes of truth values, digests of containers.
     """
 
     strings: tuple[bytes, ...] = ()
     others: frozenset[bytes | OrderedKey] = frozenset()
 
     def has(self, value: _ComparedValue) -> bool:
-        """Whether it is among them."""
+        """Whether it contains a value."""
         if value.string is None:
             return value.other in self.others
         at = bisect_left(self.strings, value.string)
         return at < len(self.strings) and self.strings[at] == value.string
 
     def with_value(self, value: _ComparedValue) -> _EarlierValues:
-        """These and one more."""
+        """The values with one more."""
         if self.has(value):
             return self
         if value.string is None:
@@ -112,7 +112,7 @@ class _EarlierValues(NamedTuple):
         return self._replace(strings=(*self.strings[:at], value.string, *self.strings[at:]))
 
     def prefix(self, text: bytes) -> tuple[bytes, ...]:
-        """The strings that begin so."""
+        """The strings with this prefix."""
         after = successor(text)
         low = bisect_left(self.strings, text)
         return self.strings[low : len(self.strings) if after is None else bisect_left(self.strings, after)]
@@ -124,11 +124,11 @@ _NO_VALUES: Final = _EarlierValues()
 
 @final
 class References(JsonPotential[_Values]):
-    """The potential that :func:`refers` makes."""
+    """The potential of :func:`refers`."""
 
     def __init__(self, references: str, targets: str, within: str) -> None:
         if references == targets:
-            raise ValueError(f"refers: both paths are {targets!r}; name the references and what they refer to")
+            raise ValueError(f"refers: both paths are {targets!r}; pass the paths of references and of targets")
         paths = pattern(references), pattern(targets)
         super().__init__(paths)
         self._shared = shared_steps(within, paths)
@@ -141,7 +141,7 @@ class References(JsonPotential[_Values]):
         return self._name
 
     def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32] | None:
-        """See ``Potential``: within the string of a reference, what goes on with a target, or with an escape."""
+        """See ``Potential``: within the string of a reference, tokens that continue a target, or begin an escape."""
         state = self._at(hypothesis)
         if state is None or not state.in_string or 0 not in state.watched:
             return None
@@ -152,31 +152,31 @@ class References(JsonPotential[_Values]):
         return {}
 
     def _scalar(self, memory: _Values, which: int, state: JsonState[_Values], raw: bytes) -> _Values | None:
-        """See ``JsonReading``."""
+        """See ``JsonPotential``."""
         if raw == b"null":
             return memory
         scope, value = state.scope(self._shared), _compared_value(raw)
         if value is None:
             return None
-        known = memory.get(scope, _NO_VALUES)
+        earlier = memory.get(scope, _NO_VALUES)
         if which == 0:
-            return memory if known.has(value) else None
-        return {**memory, scope: known.with_value(value)}
+            return memory if earlier.has(value) else None
+        return {**memory, scope: earlier.with_value(value)}
 
     def _opens(self, memory: _Values, which: int, state: JsonState[_Values]) -> _Values | None:
-        """See ``JsonReading``: an array or object refers to nothing, and nothing refers to it."""
+        """See ``JsonPotential``: an array or object is neither a reference nor a target."""
         return None if which == 0 else memory
 
     def _may_become(self, state: JsonState[_Values], which: int, raw: bytes) -> bool:
-        """See ``JsonReading``."""
+        """See ``JsonPotential``."""
         if which != 0:
             return True
-        known = state.memory.get(state.scope(self._shared), _NO_VALUES)
+        earlier = state.memory.get(state.scope(self._shared), _NO_VALUES)
         if state.in_number:
-            return any(isinstance(each, tuple) and may_be(raw, each) for each in known.others)
+            return any(isinstance(each, tuple) and may_be(raw, each) for each in earlier.others)
         begun = partial_string(raw)
         written = units(begun.text)
-        strings = known.prefix(written)
+        strings = earlier.prefix(written)
         if begun.escape:
             digits = begun.escape[2:].lower()
             return any(target[len(written) :][:2].hex().startswith(digits) for target in strings if target != written)
@@ -188,7 +188,7 @@ class References(JsonPotential[_Values]):
 
 @final
 class Unique(JsonPotential[_Values]):
-    """The potential that :func:`unique` makes."""
+    """The potential of :func:`unique`."""
 
     def __init__(self, path: str, within: str) -> None:
         paths = (pattern(path),)
@@ -203,7 +203,7 @@ class Unique(JsonPotential[_Values]):
         return self._name
 
     def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32] | None:
-        """See ``Potential``: within a string, all but what would make it one that there is already."""
+        """See ``Potential``: within a string, all tokens but those that complete an earlier string."""
         state = self._at(hypothesis)
         if state is None or not state.in_string or not state.watched:
             return None
@@ -214,38 +214,38 @@ class Unique(JsonPotential[_Values]):
         return {}
 
     def _scalar(self, memory: _Values, which: int, state: JsonState[_Values], raw: bytes) -> _Values | None:
-        """See ``JsonReading``."""
+        """See ``JsonPotential``."""
         value = _compared_value(raw)
         return None if value is None else self._with(memory, state, value)
 
     def _opens(self, memory: _Values, which: int, state: JsonState[_Values]) -> _Values | None:
-        """See ``JsonReading``."""
+        """See ``JsonPotential``."""
         return memory
 
     def _closes(self, memory: _Values, which: int, state: JsonState[_Values], raw: bytes) -> _Values | None:
-        """See ``JsonReading``."""
+        """See ``JsonPotential``."""
         return self._with(memory, state, _ComparedValue(None, digest_of(raw)))
 
     def _may_become(self, state: JsonState[_Values], which: int, raw: bytes) -> bool:
-        """See ``JsonReading``: a string or number that is longer is another one."""
+        """See ``JsonPotential``: a longer string or number is another value."""
         return True
 
     def _with(self, memory: _Values, state: JsonState[_Values], value: _ComparedValue) -> _Values | None:
         scope = state.scope(self._shared)
-        known = memory.get(scope, _NO_VALUES)
-        return None if known.has(value) else {**memory, scope: known.with_value(value)}
+        earlier = memory.get(scope, _NO_VALUES)
+        return None if earlier.has(value) else {**memory, scope: earlier.with_value(value)}
 
 
 class _Rows:
-    """Rows of masks for what is left of strings, the last of them kept."""
+    """Mask rows for remainders of strings; the last ones are cached."""
 
     def __init__(self) -> None:
         self._rows: OrderedDict[tuple[bytes, tuple[bytes, ...]], NDArray[np.int32]] = OrderedDict()
 
     def only(self, hypothesis: Hypothesis, rests: Iterable[bytes]) -> NDArray[np.int32]:
-        """Tokens that go on with one of the rests, or close the string after it."""
+        """Tokens that continue one of the rests, or close the string after it."""
         members, index = Options(rests).members, token_index(hypothesis.vocabulary)
-        return self._kept(
+        return self._cached(
             (hypothesis.vocabulary.digest, members),
             lambda: index.choices(members, lambda rest: _QUOTE, ends=False, escape=b"\\"),
         )
@@ -253,13 +253,13 @@ class _Rows:
     def without(self, hypothesis: Hypothesis, rests: Iterable[bytes]) -> NDArray[np.int32]:
         """Tokens that do not close the string after one of the rests."""
         closed, index = Options(rest + b'"' for rest in rests).members, token_index(hypothesis.vocabulary)
-        return self._kept((hypothesis.vocabulary.digest, closed), lambda: index.without(closed))
+        return self._cached((hypothesis.vocabulary.digest, closed), lambda: index.without(closed))
 
-    def _kept(self, key: tuple[bytes, tuple[bytes, ...]], make: Callable[[], NDArray[np.int32]]) -> NDArray[np.int32]:
+    def _cached(self, key: tuple[bytes, tuple[bytes, ...]], make: Callable[[], NDArray[np.int32]]) -> NDArray[np.int32]:
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = make()
-            if len(self._rows) > _KEPT_ROWS:
+            if len(self._rows) > _MAX_ROWS:
                 self._rows.popitem(last=False)
         else:
             self._rows.move_to_end(key)
@@ -267,7 +267,7 @@ class _Rows:
 
 
 def _compared_value(raw: bytes) -> _ComparedValue | None:
-    """What a scalar is to be compared by; None for a number whose exponent is too long to read."""
+    """The key by which a scalar is compared; None for a number with too long an exponent."""
     if raw.startswith(b'"'):
         return _ComparedValue(units(string_of(raw)))
     if raw[:1] in (b"t", b"f", b"n"):
@@ -276,13 +276,13 @@ def _compared_value(raw: bytes) -> _ComparedValue | None:
     return None if value is None else _ComparedValue(None, value)
 
 
-def _rests(state: JsonState[_Values], known: _EarlierValues, data: bytes) -> list[bytes] | None:
-    """What is left of each known string that begins as the one that is written; None within a character."""
+def _rests(state: JsonState[_Values], earlier: _EarlierValues, data: bytes) -> list[bytes] | None:
+    """The remainder of each earlier string that has the current string as prefix; None within a character."""
     begun = partial_string(data[state.start :])
     if begun.escape or begun.half:
         return None
     written = units(begun.text)
-    return [canonical(_text(target[len(written) :])) for target in known.prefix(written)]
+    return [canonical(_text(target[len(written) :])) for target in earlier.prefix(written)]
 
 
 def _text(encoded: bytes) -> str:

@@ -1,6 +1,6 @@
-"""Scalars of JSON as what they mean, and what the prefix of one may still come to mean.
+"""Values of JSON scalars, and the possible values of a scalar's prefix.
 
-Numbers are compared exactly, however large: a number is a key ``(sign, magnitude, digits)`` that orders as it does.
+Numbers are compared exactly, however large: a number has a key ``(sign, magnitude, digits)`` in the same order.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _INVERTED: Final = str.maketrans("0123456789", "9876543210")
 
 
 class Span(NamedTuple):
-    """Between which values a number lies; None is infinity.
+    """An interval of numbers; None is infinity.
 
     Attributes:
-        low: nothing is below it.
-        has_low: whether it may be just that.
-        high: nothing is above it.
-        has_high: whether it may be just that.
+        low: the lower bound.
+        has_low: whether the lower bound is included.
+        high: the upper bound.
+        has_high: whether the upper bound is included.
     """
 
     low: Key | None
@@ -50,7 +50,7 @@ class Span(NamedTuple):
     has_high: bool
 
     def holds(self, value: Key) -> bool:
-        """Whether ``value`` lies there."""
+        """Whether it contains ``value``."""
         above = self.low is None or value > self.low or (self.has_low and value == self.low)
         below = self.high is None or value < self.high or (self.has_high and value == self.high)
         return above and below
@@ -67,7 +67,7 @@ class _Parts(NamedTuple):
 
 
 def number_of(raw: bytes) -> Key | None:
-    """The value of a number; None where its exponent has more than 18 digits."""
+    """Return the key of a number; None if its exponent has more than 18 digits."""
     parts = _parts(raw)
     exponent = parts.exponent.lstrip("0")
     if len(exponent) > _MAX_EXPONENT:
@@ -77,11 +77,11 @@ def number_of(raw: bytes) -> Key | None:
 
 
 def numbers_from(raw: bytes, *, exponents: bool) -> Span:
-    """Where the numbers lie that begin so; exactly their hull.
+    """Return the smallest interval that contains all numbers with this prefix.
 
     Args:
         raw: at least one byte of a number.
-        exponents: whether they may have one, if they have none yet.
+        exponents: whether an exponent may follow, if there is none yet.
     """
     parts = _parts(raw)
     span = _magnitudes(parts, exponents=exponents)
@@ -92,7 +92,7 @@ def numbers_from(raw: bytes, *, exponents: bool) -> Span:
 
 
 def may_be(raw: bytes, value: Key) -> bool:
-    """Whether a number that begins so may equal ``value``: sign and digits fit, and it lies where they may."""
+    """Whether a number with this prefix may equal ``value``: sign and digits match, and the interval contains it."""
     parts = _parts(raw)
     written = (parts.integer + (parts.fraction or "")).lstrip("0")
     digits = value[2] if value[0] >= 0 else value[2][:-1].translate(_INVERTED)
@@ -104,7 +104,7 @@ def may_be(raw: bytes, value: Key) -> bool:
 
 
 def string_of(raw: bytes) -> str:
-    """The value of a string, quotes included; surrogates that are not paired stay as they are."""
+    """Return the value of a string, quotes included; unpaired surrogates stay unchanged."""
     return str(json.loads(raw.decode("utf-8", "replace"), strict=False))
 
 
@@ -112,9 +112,9 @@ class _Partial(NamedTuple):
     """The prefix of a string.
 
     Attributes:
-        text: its characters.
-        escape: an escape that is not complete.
-        half: the bytes of a character that is not complete.
+        text: its complete characters.
+        escape: an incomplete escape.
+        half: the bytes of an incomplete character.
     """
 
     text: str
@@ -126,7 +126,7 @@ _ESCAPE_END: Final = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 
 
 def partial_string(raw: bytes) -> _Partial:
-    """The characters of a string that is not closed; ``raw`` begins with its quote."""
+    """Return the characters of an unclosed string; ``raw`` begins with its quote."""
     body = raw[1:]
     for match in re.finditer(rb"\\(?:u[0-9a-fA-F]{4}|[^u]|u[0-9a-fA-F]{0,3}\Z|\Z)", body, re.DOTALL):
         if match.end() == len(body) and _ESCAPE_END.fullmatch(match[0]):
@@ -144,15 +144,15 @@ def partial_string(raw: bytes) -> _Partial:
 
 
 def canonical(text: str) -> bytes:
-    """The shortest spelling of a string's characters, without quotes; escapes where JSON asks for them."""
+    """Return the shortest spelling of a string's characters, without quotes; escapes where JSON requires them."""
     try:
         return json.dumps(text, ensure_ascii=False)[1:-1].encode()
-    except UnicodeEncodeError:  # surrogates that are not paired
+    except UnicodeEncodeError:  # unpaired surrogates
         return json.dumps(text)[1:-1].encode()
 
 
 def units(text: str) -> bytes:
-    """The UTF-16 code units of a text, two bytes each: what escapes spell."""
+    """Return the UTF-16 code units of a text, two bytes each, as escapes spell them."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -163,9 +163,9 @@ class Moment(NamedTuple):
     """A date, a time of day, or both.
 
     Attributes:
-        kind: what is given of it; only moments of one kind can be compared.
-        seconds: since a prefix, in UTC where there is an offset.
-        fraction: the digits after the seconds, trailing zeros left out.
+        kind: its fields; only moments of one kind can be compared.
+        seconds: since a fixed origin, in UTC if there is an offset.
+        fraction: the digits after the seconds, without trailing zeros.
     """
 
     kind: str
@@ -184,23 +184,23 @@ _TAIL: Final = re.compile(r"(?:\.(?P<fraction>\d*))?(?P<offset>[Zz]|[+-](?:\d\d?
 
 
 def moment_of(text: str) -> Moment | None:
-    """The date, time or date-time (ISO 8601 as in RFC 3339; seconds and offset may be left out) that a text is."""
+    """Return the date, time or date-time of a text (ISO 8601 as in RFC 3339; seconds and offset are optional)."""
     match = _MOMENT.fullmatch(text)
     if match is None:
         return None
-    found = match.groupdict()
-    has_date, has_time = found["year"] is not None, found["hour"] is not None
-    if (has_date and has_time) != (found["separator"] is not None) or not (has_date or has_time):
+    fields = match.groupdict()
+    has_date, has_time = fields["year"] is not None, fields["hour"] is not None
+    if (has_date and has_time) != (fields["separator"] is not None) or not (has_date or has_time):
         return None
     seconds = 0
     if has_date:
-        year, month, day = int(found["year"]), int(found["month"]), int(found["day"])
+        year, month, day = int(fields["year"]), int(fields["month"]), int(fields["day"])
         if not 1 <= month <= 12 or not 1 <= day <= _days(year, month):
             return None
         seconds = _day_number(year, month, day) * _DAY
-    offset = found["offset"]
+    offset = fields["offset"]
     if has_time:
-        hour, minute, second = int(found["hour"]), int(found["minute"]), int(found["second"] or 0)
+        hour, minute, second = int(fields["hour"]), int(fields["minute"]), int(fields["second"] or 0)
         if hour > 23 or minute > 59 or second > 60:
             return None
         seconds += hour * 3600 + minute * 60 + second
@@ -210,13 +210,13 @@ def moment_of(text: str) -> Moment | None:
                 return None
             seconds -= (hours * 3600 + minutes * 60) * (1 if offset[0] == "+" else -1)
     kind = "date" * has_date + "time" * has_time + " with offset" * (offset is not None)
-    return Moment(kind, seconds, (found["fraction"] or "").rstrip("0"))
+    return Moment(kind, seconds, (fields["fraction"] or "").rstrip("0"))
 
 
 def moments_from(text: str, kind: str) -> tuple[int, int] | None:
-    """Between which seconds the moments of ``kind`` lie that begin with ``text``; None if there are none.
+    """Return the range of seconds of the moments of ``kind`` that begin with ``text``; None if there are none.
 
-    Exact for dates; for times a second, and for offsets a day, may be too wide.
+    Exact for dates; up to a second too wide for times, and up to a day for offsets.
     """
     fields: list[tuple[str, int]] = []
     if kind.startswith("date"):
@@ -234,8 +234,8 @@ def moments_from(text: str, kind: str) -> tuple[int, int] | None:
             if part and part not in field:
                 return None
             continue
-        most = _days(low["year"], low["month"]) if field == "day" and part else high[field]
-        fitting = [value for value in range(low[field], most + 1) if f"{value:0{width}}".startswith(part)]
+        last = _days(low["year"], low["month"]) if field == "day" and part else high[field]
+        fitting = [value for value in range(low[field], last + 1) if f"{value:0{width}}".startswith(part)]
         if not fitting:
             return None
         low[field], high[field] = fitting[0], fitting[-1]
@@ -247,7 +247,7 @@ def moments_from(text: str, kind: str) -> tuple[int, int] | None:
 
 
 def _tail_fits(rest: str, kind: str, low: dict[str, int], high: dict[str, int]) -> bool:
-    """Whether what follows the minutes can go on; the seconds go into ``low`` and ``high``."""
+    """Whether the part after the minutes is a valid prefix; stores the seconds in ``low`` and ``high``."""
     if "time" not in kind:
         return False
     if rest.startswith(":"):
@@ -281,7 +281,7 @@ def _days(year: int, month: int) -> int:
 
 
 def _day_number(year: int, month: int, day: int) -> int:
-    """The number of a day of the Gregorian calendar; years are counted from March, so that leap days come last."""
+    """Return the number of a day in the Gregorian calendar; years begin in March, so that leap days come last."""
     if month < 3:
         year, month = year - 1, month + 12
     return 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day
@@ -294,9 +294,9 @@ _TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+.0-9eE]+|true|false|null|[\[
 
 
 def digest_of(raw: bytes) -> bytes:
-    """A digest (BLAKE2b, 16 bytes) of a JSON value: the same for values that are equal, and for no others.
+    """Return a digest (BLAKE2b, 16 bytes) of a JSON value: equal exactly for equal values.
 
-    Numbers are equal by value, objects in any order of their names.
+    Numbers are equal by value, objects regardless of the order of their members.
     """
     stack: list[tuple[bool, list[bytes]]] = []
     done = b""
@@ -335,7 +335,7 @@ def _digest(content: bytes) -> bytes:
 def _parts(raw: bytes) -> _Parts:
     match = _NUMBER.fullmatch(raw)
     if match is None:
-        raise ValueError(f"{raw!r} is no prefix of a number")
+        raise ValueError(f"{raw!r} is not a prefix of a number")
     minus, integer, point, fraction, mark, sign, exponent = match.groups()
     return _Parts(
         bool(minus),
@@ -356,14 +356,14 @@ def _key(negative: bool, integer: str, fraction: str, power: int) -> Key:
 
 
 def _negative(key: Key) -> Key:
-    """Minus a number that is not negative; ``:`` comes after the digits, so that longer ones come first."""
+    """Return the key of a number's negation; ``:`` sorts after the digits, so that longer numbers come first."""
     if key[0] == 0:
         return key
     return -1, -key[1], key[2].translate(_INVERTED) + ":"
 
 
 def _magnitudes(parts: _Parts, *, exponents: bool) -> Span:
-    """Where they lie without their sign."""
+    """Return the interval of the absolute values."""
     integer, fraction = parts.integer, parts.fraction
     if not integer:
         return Span(_ZERO, True, None, False)
@@ -386,10 +386,10 @@ def _magnitudes(parts: _Parts, *, exponents: bool) -> Span:
 
 
 def _next(integer: str, fraction: str) -> Key:
-    """The number with one more in its last place."""
+    """Return the number with its last digit increased by one."""
     digits = integer + fraction
-    kept = digits.rstrip("9")
-    if not kept:
+    stem = digits.rstrip("9")
+    if not stem:
         return _key(False, "1" + "0" * len(integer), "", 0)
-    more = kept[:-1] + str(int(kept[-1]) + 1) + "0" * (len(digits) - len(kept))
+    more = stem[:-1] + str(int(stem[-1]) + 1) + "0" * (len(digits) - len(stem))
     return _key(False, more[: len(integer)], more[len(integer) :], 0)

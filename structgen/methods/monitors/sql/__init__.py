@@ -1,1 +1,1 @@
-"""SQL of a live database: names of its catalogue as a potential, and its SELECT statements as a grammar."""
+"""SQL for a live database: its catalogue's names as a potential, and its SELECT statements as a grammar."""

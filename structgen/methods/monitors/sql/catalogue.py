@@ -1,9 +1,9 @@
-"""Tables and columns of SQL that a database has: a potential for generated queries, from the live catalogue.
+"""The tables and columns of a live database: a potential for the names of generated SQL.
 
 >>> engine = sqlalchemy.create_engine("sqlite:///shop.db")                                  # doctest: +SKIP
 >>> sample(model, prompt, grammar, potentials=[sql_names(engine)])                          # doctest: +SKIP
 
-For SQLite and PostgreSQL.  Install the extra ``monitors`` (``sqlalchemy``, and the driver of the database).
+For SQLite and PostgreSQL. Install the extra ``monitors`` (``sqlalchemy``, and the driver of the database).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["FUNCTIONS", "WORDS", "Catalogue", "SqlNames", "read_catalogue", "sql
 FUNCTIONS: Final = frozenset(
     ("abs", "avg", "coalesce", "count", "length", "lower", "max", "min", "nullif", "replace", "round", "sum", "trim")
 )
-"""What SQLite and PostgreSQL both have."""
+"""Functions of both SQLite and PostgreSQL."""
 
 WORDS: Final = frozenset(("not", "null", "true", "false", "case", "exists", "cast"))
-"""What may begin an expression and is no name."""
+"""Words that are not names and may begin an expression."""
 
 _DIALECTS: Final = ("sqlite", "postgresql")
 _COMPARISONS: Final = {"sqlite": frozenset(("glob",)), "postgresql": frozenset(("ilike",))}
-_KEPT_ROWS: Final = 512
+_MAX_ROWS: Final = 512
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
 _SPACE: Final = b" \t\n\r\f\v"
 
@@ -59,9 +59,9 @@ class Catalogue:
 
     Attributes:
         dialect: ``"sqlite"`` or ``"postgresql"``.
-        tables: the columns of each table, by its name, and of each view.
-        views: those that are views; no statement that changes a table may name them.
-        reserved: the words that need quotes, in small letters.
+        tables: the columns of each table and view, by its name.
+        views: the tables that are views; no statement that changes a table may name them.
+        reserved: the words that need quotes, in lower case.
     """
 
     dialect: str
@@ -70,11 +70,11 @@ class Catalogue:
     reserved: frozenset[str] = field(default=frozenset(), repr=False)
 
     def key(self, name: str, quoted: bool) -> str:
-        """What the database makes of a name: equal for equal ones; SQLite looks at no case, quoted or not."""
+        """The key of a name: equal keys are the same name to the database; SQLite ignores case, quoted or not."""
         return name if quoted and self.dialect == "postgresql" else _small(name)
 
     def is_plain(self, key: str) -> bool:
-        """Whether a name with this key may stand without quotes."""
+        """Whether a name with this key may be written without quotes."""
         data = key.encode()
         if not data or (data[0] not in _LETTERS and data[0] < 0x80) or key in self.reserved:
             return False
@@ -85,8 +85,8 @@ def read_catalogue(bind: Any, *, schema: str | None = None) -> Catalogue:
     """Read the tables of a database.
 
     Args:
-        bind: an engine or connection of SQLAlchemy, or a URL as ``create_engine`` takes it.
-        schema: the schema in which names without one are sought; by default that of the database.
+        bind: an engine or connection of SQLAlchemy, or a URL for ``create_engine``.
+        schema: the schema of names without one; by default the database's default schema.
 
     Raises:
         GenerationError: SQLAlchemy is not installed.
@@ -110,7 +110,7 @@ def read_catalogue(bind: Any, *, schema: str | None = None) -> Catalogue:
     inspector = sqlalchemy.inspect(bind)
     dialect = bind.dialect
     if dialect.name not in _DIALECTS:
-        raise ValueError(f"sql catalogue: it reads {' and '.join(_DIALECTS)}; found {dialect.name}")
+        raise ValueError(f"sql catalogue: expected {' or '.join(_DIALECTS)}; found {dialect.name}")
     views = frozenset(map(str, inspector.get_view_names(schema=schema)))
     names = [*inspector.get_table_names(schema=schema), *views]
     tables = {
@@ -122,28 +122,27 @@ def read_catalogue(bind: Any, *, schema: str | None = None) -> Catalogue:
 def sql_names(
     source: Any, *, joins: bool = False, functions: Iterable[str] = FUNCTIONS, words: Iterable[str] = WORDS
 ) -> SqlNames:
-    """Make a potential that allows only names that the catalogue has, where it has them.
+    """Make a potential that allows only names of the catalogue, where they are in scope.
 
-    After FROM, JOIN, INTO and UPDATE stand tables; after ``name.`` columns of that table or alias; in WHERE, ON, GROUP
-    BY, HAVING, ORDER BY and SET columns of the tables in scope, without their table only where one of them alone has
-    such a column; in subqueries also what is in scope around them.  In a SELECT list, before FROM is there, stand
-    columns of one table, and then FROM must name a table that has them all.
+    FROM, JOIN, INTO and UPDATE take tables; ``name.`` takes columns of that table or alias; WHERE, ON, GROUP BY,
+    HAVING, ORDER BY and SET take columns of the tables in scope, unqualified only if exactly one table has the column;
+    subqueries also see the scope of outer queries. A SELECT list, before its FROM, takes columns of one table, and FROM
+    must then name a table that has them all.
 
-    What it does not follow it blocks, so that no name goes unseen: other statements than SELECT, INSERT, UPDATE
-    and DELETE, WITH, window functions, USING, names with a schema, a blank between a function and its bracket or a
-    table and its dot.  It looks at names alone, not at syntax, types, or what may be aggregated.
+    Blocked, so that no name is unchecked: statements other than SELECT, INSERT, UPDATE and DELETE, WITH, window
+    functions, USING, names with a schema, a blank between a function and its bracket or a table and its dot. Only names
+    are checked, not syntax, types, or what may be aggregated.
 
     Args:
-        source: a ``Catalogue``, or what ``read_catalogue`` takes.
-        joins: whether a SELECT list may have columns of several tables, and name tables by aliases that come later.
-            Fewer tokens are blocked early then, and a list whose columns no join brings together can come to a dead
-            end.
-        functions: the names of functions that may be called.  Leave out what the grammar cannot call, and what has the
-            form of its names: a name ``sum`` that no bracket can follow is a dead end.
+        source: a ``Catalogue``, or an argument of ``read_catalogue``.
+        joins: whether a SELECT list may have columns of several tables, and qualify them by aliases that come later.
+            Then fewer tokens are blocked early, and a list whose columns no join contains can reach a dead end.
+        functions: the names of functions that may be called. Leave out functions that the grammar cannot call but
+            whose names it can write: a name ``sum`` that no bracket can follow is a dead end.
         words: the words that may begin an expression; the same holds for them.
 
     Raises:
-        ValueError: ``words`` has one that is not in ``WORDS``.
+        ValueError: a word is not in ``WORDS``.
     """
     words = frozenset(word.lower() for word in words)
     other = sorted(words - WORDS)
@@ -154,14 +153,14 @@ def sql_names(
 
 
 class _LexerState(NamedTuple):
-    """Where a statement stands.
+    """The state of the lexer.
 
     Attributes:
-        scope: the statement up to the last whole token.
-        mode: what kind of token is being written: "" between tokens, "word", "number", "-" or "/" (a sign, or the
-            first half of a comment's prefix), "--", "/*", or the sign that opened a text.
-        start: where it begins.
-        closed: whether the sign that closes a text stands last; another one makes it a part of the text.
+        scope: the statement up to the last complete token.
+        mode: the kind of the current token: "" between tokens, "word", "number", "-" or "/" (a sign, or the first half
+            of a comment's prefix), "--", "/*", or the sign that opened a string or quoted name.
+        start: where the token begins.
+        closed: whether the last byte closes a string or quoted name; the same sign again continues it.
     """
 
     scope: StatementScope
@@ -172,7 +171,7 @@ class _LexerState(NamedTuple):
 
 @final
 class SqlNames(BytewisePotential[_LexerState]):
-    """The potential that :func:`sql_names` makes."""
+    """The potential of :func:`sql_names`."""
 
     def __init__(self, catalogue: Catalogue, *, joins: bool, functions: Iterable[str], words: Iterable[str]) -> None:
         super().__init__()
@@ -204,7 +203,7 @@ class SqlNames(BytewisePotential[_LexerState]):
         return "sql names"
 
     def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32] | None:
-        """See ``Potential``: at and within names, what the place allows."""
+        """See ``Potential``: at and within names, the tokens that the position allows."""
         state = self._at(hypothesis)
         if state is None or state.mode not in ("", "word", *self._quotes) or state.closed:
             return None
@@ -219,26 +218,26 @@ class SqlNames(BytewisePotential[_LexerState]):
         if row is None:
             row = self._quoted_row(hypothesis, state, written) if is_quoted else self._row(hypothesis, state, written)
             self._rows[key] = row
-            if len(self._rows) > _KEPT_ROWS:
+            if len(self._rows) > _MAX_ROWS:
                 self._rows.popitem(last=False)
         return row
 
     def _begin(self) -> _LexerState:
-        """See ``Reading``."""
+        """See ``BytewisePotential``."""
         return _LexerState(self._root)
 
     def _read(self, state: _LexerState, data: bytes, start: int) -> _LexerState | None:
-        """See ``Reading``."""
+        """See ``BytewisePotential``."""
         for at in range(start, len(data)):
-            found = self._after(state, data, at)
-            if found is None:
+            after = self._after(state, data, at)
+            if after is None:
                 return None
-            state = found
+            state = after
         is_name = state.mode == "word" or state.mode in self._quotes
         return state if not is_name or self._fits(state, data) else None
 
     def _may_end(self, state: _LexerState, data: bytes) -> bool:
-        """See ``Reading``: the statement must be whole, as far as names go."""
+        """See ``BytewisePotential``: the statement must be complete, as far as names go."""
         ended = self._finished(state, data, len(data), "")
         return ended is not None and (ended.scope == self._root or ended.scope.finished() is not None)
 
@@ -276,11 +275,11 @@ class SqlNames(BytewisePotential[_LexerState]):
             return _LexerState(scope, "'" if sign == "'" else "number", at) if scope.expects == "operand" else None
         if sign in ("-", "/") or sign in self._quotes:
             return _LexerState(scope, sign, at)
-        found = scope.with_sign(sign)
-        return None if found is None else _LexerState(found)
+        after = scope.with_sign(sign)
+        return None if after is None else _LexerState(after)
 
     def _finished(self, state: _LexerState, data: bytes, end: int, following: str) -> _LexerState | None:
-        """The state once the token is whole; None where it is not, or not allowed."""
+        """The state after a complete token; None if the token is incomplete or not allowed."""
         scope: StatementScope | None = state.scope
         raw = data[state.start : end]
         if state.mode == "word":
@@ -299,7 +298,7 @@ class SqlNames(BytewisePotential[_LexerState]):
         return None if scope is None else _LexerState(scope)
 
     def _fits(self, state: _LexerState, data: bytes) -> bool:
-        """Whether the name that is being written may be one that the place allows."""
+        """Whether the current name is a prefix of one that the position allows."""
         is_quoted = state.mode in self._quotes
         names = state.scope.names(quoted=is_quoted)
         if names.free:
@@ -315,19 +314,19 @@ class SqlNames(BytewisePotential[_LexerState]):
         return begun in options or (state.mode != "[" and options.begins(begun + close.encode()))
 
     def _spelled(self, names: AllowedNames, *, quoted: bool) -> Options:
-        """The names as they may be written: without quotes in small letters, or what stands between quotes."""
+        """The names as they may be written: in lower case without quotes, or the text between quotes."""
         key = names, quoted
-        found = self._options.get(key)
-        if found is None:
+        options = self._options.get(key)
+        if options is None:
             plain = self.catalogue.is_plain
             words = [*names.words, *names.calls, *(name for name in names.keys if plain(name))]
-            found = self._options[key] = Options(word.encode() for word in (names.keys if quoted else words))
-            if len(self._options) > _KEPT_ROWS:
+            options = self._options[key] = Options(word.encode() for word in (names.keys if quoted else words))
+            if len(self._options) > _MAX_ROWS:
                 self._options.popitem(last=False)
-        return found
+        return options
 
     def _row(self, hypothesis: Hypothesis, state: _LexerState, written: bytes) -> NDArray[np.int32]:
-        """The row at the start of a name without quotes, or within one."""
+        """The mask row at the start of an unquoted name, or within one."""
         scope = state.scope
         options = self._spelled(scope.names(quoted=False), quoted=False)
         index = token_index(hypothesis.vocabulary, fold=True)
@@ -340,7 +339,7 @@ class SqlNames(BytewisePotential[_LexerState]):
         return index.choices(rests, lambda rest: boundaries.get(rest, ~_WORD), ends=True)
 
     def _quoted_row(self, hypothesis: Hypothesis, state: _LexerState, written: bytes) -> NDArray[np.int32]:
-        """The row within a name in quotes."""
+        """The mask row within a quoted name."""
         close = self._quotes[state.mode]
         options = self._spelled(state.scope.names(quoted=True), quoted=True)
         begun = self.catalogue.key(_unquoted(written, close, is_open=True), True).encode()
@@ -352,11 +351,11 @@ class SqlNames(BytewisePotential[_LexerState]):
 
 
 def _unquoted(raw: bytes, close: str, *, is_open: bool = False) -> str:
-    """The name in quotes; ``is_open`` where the closing one is missing."""
+    """The text of a quoted name; ``is_open`` if the closing quote is missing."""
     text = raw[1:] if is_open else raw[1:-1]
     return text.decode("utf-8", "replace").replace(close * 2, close)
 
 
 def _small(name: str) -> str:
-    """With small letters for the capital ones of ASCII: both databases leave others as they are."""
+    """The name with ASCII letters in lower case: both databases leave other letters unchanged."""
     return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")

@@ -1,12 +1,12 @@
-"""The SELECT statements that a given database can answer, as a grammar: names are those of its catalogue.
+"""The SELECT statements that a given database can answer, as a grammar with the names of its catalogue.
 
-The grammar is that of ``grammars/sql_select``, once for each table, with the columns of that table, and once for each
-join that is asked for, with the columns of its tables after the tables' names.  So no member names a table or column
-that is not there, or that the statement has no table for; SQLite prepares every one of them.
+The grammar is that of ``grammars/sql_select``, once for each table with that table's columns, and once for each
+requested join, with the columns of its tables after the tables' names. So no statement names a table or column that
+does not exist or is not in scope; SQLite prepares every one of them.
 
-For names in free text, with aliases and subqueries, there is
-:func:`structgen.methods.monitors.sql.catalogue.sql_names`, which looks at each hypothesis while it is written; a
-grammar costs nothing beside the mask that is there anyway.
+For names in free text, with aliases and subqueries, use
+:func:`structgen.methods.monitors.sql.catalogue.sql_names`, which checks each hypothesis while it is generated; a
+grammar costs nothing beyond its token mask.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["select_grammar"]
 
 _DEFAULT_LIMITS: Final = Limits()
 
-# A reference is a column of the tables that are in scope.
+# A reference is a column of the tables in scope.
 _STATEMENT: Final = r"""
 _select{reference, source}: _columns{reference} " FROM " source _filters{reference} [_order{reference}] [_limit]
 _filters{reference}: [_where{reference}] [_group{reference}]
@@ -73,21 +73,21 @@ STRING: /'([^'\x00-\x1f]|''){0,200}'/
 def select_grammar(source: Any, *, joins: Iterable[Sequence[str]] = (), limits: Limits = _DEFAULT_LIMITS) -> Grammar:
     """Make the grammar of SELECT statements over the tables of a database.
 
-    Keywords are upper case, words stand one blank apart, and a name is spelled as the catalogue has it, in double
-    quotes where it needs them.  A statement reads one table, whose columns stand by themselves or after its name; or
-    the tables of one of ``joins``, in that order, where columns stand after their table's name.  An ``ON`` has columns
-    of the tables up to it.
+    Keywords are upper case, words are separated by one blank, and a name is spelled as in the catalogue, in double
+    quotes if it needs them. A statement reads one table, whose columns are plain or qualified by its name; or the
+    tables of one of ``joins``, in that order, whose columns are qualified. An ``ON`` has columns of the tables up to
+    it.
 
-    Left out: aliases of tables, subqueries, set operations.  Types are not looked at: PostgreSQL refuses
-    ``"a" || 1 + name`` where SQLite does not, and columns beside an aggregate that no GROUP BY has.
+    Left out: aliases of tables, subqueries, set operations. Types are not checked: PostgreSQL refuses
+    ``"a" || 1 + name``, which SQLite accepts, and columns next to an aggregate that no GROUP BY has.
 
     Args:
-        source: a ``Catalogue``, or what ``read_catalogue`` takes: an engine, a connection or a URL.
-        joins: which tables may be joined, each of them two names or more.
+        source: a ``Catalogue``, or an argument of ``read_catalogue``: an engine, a connection or a URL.
+        joins: which tables may be joined, each a sequence of two or more names.
         limits: bounds on the size of the grammar.
 
     Raises:
-        ValueError: there is no table with a column, or a join names an unknown table, one table twice or only one.
+        ValueError: no table has a column, or a join names an unknown table, one table twice, or only one table.
         LimitExceeded: there are too many tables or columns.
 
     Complexity: linear in the columns of the tables and of the joins.
@@ -134,12 +134,12 @@ def select_grammar(source: Any, *, joins: Iterable[Sequence[str]] = (), limits: 
 def _check_join(join: Sequence[str], numbers: dict[str, int]) -> None:
     unknown = [name for name in join if name not in numbers]
     if isinstance(join, str) or len(join) < 2 or len(set(join)) < len(join) or unknown:
-        known = ", ".join(list(numbers)[:8])
-        raise ValueError(f"select_grammar: a join has two or more different tables of {known}; found {join!r}")
+        names = ", ".join(list(numbers)[:8])
+        raise ValueError(f"select_grammar: a join needs two or more different tables of {names}; found {join!r}")
 
 
 def _spelled(catalogue: Catalogue, name: str) -> str:
-    """A name as a statement has it, in quotes where it needs them."""
+    """A name as spelled in a statement, in quotes if it needs them."""
     return name if catalogue.is_plain(catalogue.key(name, True)) else '"' + name.replace('"', '""') + '"'
 
 

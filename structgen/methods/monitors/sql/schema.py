@@ -1,4 +1,4 @@
-"""The names of a database as statements may spell them, and what may stand at a position of a statement."""
+"""The names of a database as statements may spell them, and the names that a position of a statement allows."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["AllowedNames", "Expects", "Schema", "TableSource"]
 
 Expects: TypeAlias = Literal[
     "statement",  # its first word
-    "operand",  # a name or value, or what begins an expression
-    "after",  # what follows one
-    "sorted",  # what follows the name of a result; no expression is made
+    "operand",  # a name or value, or the start of an expression
+    "after",  # what follows an operand
+    "sorted",  # what follows the name of a result, which begins no expression
     "comparison",  # what follows ``x NOT``
     "predicate",  # what follows ``x IS``
     "table",
     "source",  # what follows a table
-    "join",  # what follows LEFT and its like
+    "join",  # what follows LEFT and similar words
     "by",  # what follows GROUP and ORDER
     "nulls",  # FIRST or LAST
     "alias",  # what follows AS
     "member",  # the column after a dot
-    "column",  # that of a list or assignment
-    "word",  # a type or a parameter, which nobody looks at
+    "column",  # a column of a list or assignment
+    "word",  # a type or a parameter, which is not checked
 ]
 
 
@@ -35,13 +35,13 @@ class Schema:
     Attributes:
         tables: for each table, by the key of its name, the keys of its columns.
         written: the keys of the tables that statements may change.
-        key: of a name, and whether it is in quotes: equal for what the database takes for the same name.
+        key: the key of a name, given whether it is quoted: equal keys are the same name to the database.
         plain: whether a name with this key may be written without quotes.
-        functions: the names of functions that expressions may call, in small letters.
+        functions: the names of functions that expressions may call, in lower case.
         prefixes: the words that may begin an expression.
-        joins: whether the columns of a SELECT list may come from several tables, and be named by aliases.
-        needs_alias: whether a derived table must have one.
-        comparisons: words that compare besides those of every database.
+        joins: whether the columns of a SELECT list may come from several tables, and be qualified by aliases.
+        needs_alias: whether a derived table must have an alias.
+        comparisons: comparison words of this database beyond the common ones.
     """
 
     tables: Mapping[str, frozenset[str]]
@@ -62,7 +62,7 @@ class Schema:
 @final
 @dataclass(frozen=True)
 class TableSource:
-    """A table in scope: the key that it goes by, and its columns."""
+    """A table in scope: the key of its name or alias, and its columns."""
 
     name: str
     columns: frozenset[str]
@@ -71,13 +71,13 @@ class TableSource:
 @final
 @dataclass(frozen=True)
 class AllowedNames:
-    """What may stand at a place.
+    """The names and words that a position allows.
 
     Attributes:
         keys: names of the catalogue and aliases.
-        words: words that are no names, in small letters.
+        words: words that are not names, in lower case.
         calls: names of functions, which a bracket must follow.
-        free: whether any other word may stand there.
+        free: whether any other word is allowed, too.
     """
 
     keys: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""The names that are in scope in a SQL statement: tables, aliases, columns, and those of the queries around it."""
+"""The names in scope of a SQL statement: tables, aliases, columns, and those of the outer queries."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ __all__ = ["NameScope"]
 
 @dataclass(frozen=True)
 class NameScope:
-    """One statement or subquery, up to a place.
+    """One statement or subquery, up to a position.
 
     Attributes:
         schema: the names of the database.
-        parent: what it is a subquery of.
+        parent: the outer query.
         verb: select, insert, update or delete.
-        clause: the last word that began one.
+        clause: the last word that began a clause.
         expects: what comes next.
         sources: the tables in scope.
         reach: the first of them that an ON may name.
-        table: the key of the table that was named last, for as long as it may be given an alias.
-        table_columns: its columns; None where there is no such table.
-        used: bare columns of the SELECT list, for as long as no table is known.
-        qualified: columns of it that were named with a table.
+        table: the key of the last table, while it may be given an alias.
+        table_columns: its columns; None if there is no such table.
+        used: plain columns of the SELECT list, while no table is known.
+        qualified: its columns that were qualified by a table.
         star: whether it has a star.
-        outputs: the names that the columns of the result go by.
-        item: the name of the one that is being written; "" while nothing is, None where it has none.
+        outputs: the names of the result's columns.
+        item: the name of the current result column; "" before it, None if it has no name.
         written: the columns of a list that were named already.
-        brackets: what is open in this scope: "(", a call, CAST, CASE, a list of columns, or the place of a table.
-        calling: what kind of bracket comes next.
-        fresh: whether a bracket, SELECT or CASE stands just before.
-        qualifier: what stands before the dot.
-        is_compound: whether it follows UNION or its like.
+        brackets: open brackets of this scope: "(", a call, CAST, CASE, a list of columns, or that of a table.
+        calling: the kind of the next bracket.
+        fresh: whether a bracket, SELECT or CASE is directly before.
+        qualifier: the name before the dot.
+        is_compound: whether it follows UNION or a similar word.
     """
 
     schema: Schema
@@ -59,7 +59,7 @@ class NameScope:
     is_compound: bool = False
 
     def _result_columns(self) -> frozenset[str]:
-        """The columns of the result that have a name of their own."""
+        """The columns of the result that have a unique name."""
         outputs = list(self.outputs)
         if not self.is_compound:
             by_name = {source.name: source.columns for source in self.sources}
@@ -71,7 +71,7 @@ class NameScope:
 
     @property
     def _in_expression(self) -> bool:
-        """Whether what was written last is a part of an expression, which may go on."""
+        """Whether the position is within an expression, which may continue."""
         if self.brackets:
             return self.brackets[-1] != "columns"
         if self.clause == "set":
@@ -83,12 +83,12 @@ class NameScope:
         """Whether an alias may follow."""
         if self.expects != "source" or self.table_columns is None:
             return False
-        # Columns that were named with their table need it to go by its name.
+        # Columns that were qualified by their table need its name, so no alias.
         return self.schema.joins or bool(self.sources) or not self.qualified or self.table is None
 
     @property
     def _takes_any_qualifier(self) -> bool:
-        """Whether a table may go by a name that is not known yet."""
+        """Whether any name may qualify a column, since the tables are not known yet."""
         return self.schema.joins and self.verb == "select" and self.clause == "select"
 
     def _tables(self) -> frozenset[str]:
@@ -96,15 +96,15 @@ class NameScope:
         tables = self.schema.tables
         if self.verb != "select":
             return self.schema.written
-        if self.sources:  # a column that is named alone must not become one of several
-            held = {column for source in self.sources for column in source.columns & self.used}
-            return frozenset(table for table, columns in tables.items() if not columns & held)
+        if self.sources:  # a plain column must not become ambiguous
+            taken = {column for source in self.sources for column in source.columns & self.used}
+            return frozenset(table for table, columns in tables.items() if not columns & taken)
         if self.schema.joins:
             return frozenset(tables)
         return frozenset(self._candidates())
 
     def _candidates(self) -> Iterable[str]:
-        """The tables that hold every column of the SELECT list."""
+        """The tables that have every column of the SELECT list."""
         for table, columns in self.schema.tables.items():
             bare = all(column in columns or self._outer_has(column) for column in self.used)
             if bare and all(name == table for name, _ in self.qualified):
@@ -114,7 +114,7 @@ class NameScope:
         return self.sources[0].columns if self.sources else frozenset()
 
     def _operands(self) -> frozenset[str]:
-        """The columns that may stand without a table."""
+        """The columns that may be named without a table."""
         if self.verb == "select" and self.clause == "select":
             tables = (
                 self.schema.tables.values() if self.schema.joins else map(self.schema.tables.get, self._candidates())
@@ -131,7 +131,7 @@ class NameScope:
         return own | self._result_names() | (self._outer_columns() - hidden)
 
     def _result_names(self) -> frozenset[str]:
-        """The names of results, where one may stand for itself: they are no part of expressions."""
+        """The names of results, which are allowed alone, not within expressions."""
         if self.clause not in ("order", "group") or self.brackets or self.item != "":
             return frozenset()
         # The parts of a compound have tables of their own.
@@ -140,20 +140,20 @@ class NameScope:
         return frozenset(name for name in self.outputs if name and self.outputs.count(name) == 1) - hidden
 
     def _outer_columns(self) -> frozenset[str]:
-        """The columns of what this is a subquery of."""
-        scope, found, hidden = self.parent, frozenset[str](), frozenset[str]()
+        """The columns of the outer queries."""
+        scope, columns, hidden = self.parent, frozenset[str](), frozenset[str]()
         while scope is not None:
             if scope.expects != "table":
-                found |= _once(source.columns for source in scope.sources) - hidden
+                columns |= _once(source.columns for source in scope.sources) - hidden
             hidden |= frozenset[str]().union(*(source.columns for source in scope.sources))
             scope = scope.parent
-        return found
+        return columns
 
     def _outer_has(self, column: str) -> bool:
         return column in self._outer_columns()
 
     def _is_outer(self, name: str) -> bool:
-        """Whether it is a table of what this is a subquery of, and none of its own."""
+        """Whether it is a table of an outer query, and not of this one."""
         scope = self.parent
         if any(source.name == name for source in self.sources):
             return False
@@ -164,19 +164,19 @@ class NameScope:
         return False
 
     def _qualifiers(self) -> frozenset[str]:
-        """The names of tables that may stand before a dot."""
-        found = set[str]()
+        """The names of tables that may qualify a column."""
+        names = set[str]()
         scope: NameScope | None = self.parent
         while scope is not None:
-            found |= {source.name for source in scope.sources} if scope.expects != "table" else set()
+            names |= {source.name for source in scope.sources} if scope.expects != "table" else set()
             scope = scope.parent
         if self.verb == "select" and self.clause == "select":
-            return frozenset(found | set(self._candidates()))
+            return frozenset(names | set(self._candidates()))
         sources = self.sources[self.reach :] if self.clause == "on" else self.sources
-        return frozenset(found | {source.name for source in sources if source.name})
+        return frozenset(names | {source.name for source in sources if source.name})
 
     def _members(self, qualifier: str) -> frozenset[str]:
-        """The columns that may stand after a table's name and a dot."""
+        """The columns that may follow a table's name and a dot."""
         if self._is_outer(qualifier):
             scope = self.parent
             while scope is not None:
@@ -195,7 +195,7 @@ class NameScope:
 
 
 def _once(groups: Iterable[frozenset[str]]) -> frozenset[str]:
-    """The names that are in one group only."""
+    """The names that are in exactly one group."""
     seen, twice = frozenset[str](), frozenset[str]()
     for group in groups:
         twice |= seen & group

@@ -1,7 +1,7 @@
-"""How far a SQL statement has come: which clause, which tables are in scope, and what names may stand next.
+"""The state of a SQL statement: its clause, the tables in scope, and the names that may come next.
 
-It reads SELECT (with joins, derived tables, subqueries and compounds), INSERT, UPDATE and DELETE.  It is no grammar: it
-follows a statement that a grammar lets through, and looks at its names.  States are never changed.
+Reads SELECT (with joins, derived tables, subqueries and compounds), INSERT, UPDATE and DELETE. This is not a parser: it
+follows a statement that a grammar allows, and checks its names. States are immutable.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _FEW: Final[dict[str, frozenset[str]]] = {
 @final
 @dataclass(frozen=True)
 class StatementScope(NameScope):
-    """One statement or subquery, up to a position: the words and signs that move it; ``NameScope`` has the names."""
+    """One statement or subquery, up to a position: its transitions by words and signs; ``NameScope`` has the names."""
 
     parent: StatementScope | None = None
 
-    # what may come next
+    # queries
 
     def names(self, *, quoted: bool) -> AllowedNames:
-        """What an identifier that begins here may be."""
+        """The names and words with which an identifier may begin here."""
         expects, words = self.expects, frozenset[str]() if quoted else self._words()
         if expects == "table":
             return AllowedNames(self._tables(), words)
@@ -53,10 +53,10 @@ class StatementScope(NameScope):
             return AllowedNames(self._operands() | self._qualifiers(), words, calls, free=self._takes_any_qualifier)
         return AllowedNames(words=words, free=self._may_name_table or expects in ("alias", "word"))
 
-    # what has come
+    # transitions
 
     def with_name(self, name: str, *, quoted: bool, following: str) -> StatementScope | None:
-        """The scope after an identifier or word, and before the character that follows it; None where it is wrong."""
+        """The scope after an identifier or word, before the character that follows it; None if it is not allowed."""
         word, expects = "" if quoted else name.lower(), self.expects
         if expects == "word":
             return replace(self, expects="after", item=None)
@@ -112,7 +112,7 @@ class StatementScope(NameScope):
         return replace(self, expects="operand", item=None, fresh=False)
 
     def finished(self) -> StatementScope | None:
-        """The scope at the end of the statement; None where that may not end here."""
+        """The scope at the end of the statement; None if it may not end here."""
         if self.expects not in ("after", "sorted", "source") or self.brackets:
             return None
         if self.clause in ("insert", "into", "update", "delete") or (self.clause == "set" and not self.written):
@@ -123,7 +123,7 @@ class StatementScope(NameScope):
     # words
 
     def _words(self) -> frozenset[str]:
-        """The words that are no names and may stand here, in small letters."""
+        """The words that are not names and are allowed here, in lower case."""
         expects = self.expects
         if expects in _FEW:
             return _FEW[expects]
@@ -210,7 +210,7 @@ class StatementScope(NameScope):
         return settled._with_other_keyword(word)
 
     def _with_other_keyword(self, word: str) -> StatementScope | None:
-        """After a word that neither ends what came before nor begins a statement."""
+        """The scope after a word that neither ends the part before it nor begins a statement."""
         if word == "case":
             return replace(self, brackets=(*self.brackets, "case"), fresh=True, item=None)
         if word == "end":
@@ -230,11 +230,11 @@ class StatementScope(NameScope):
         expects: dict[str, Expects] = {"is": "predicate", "nulls": "nulls", "outer": "join"}
         if word == "not" and self.expects == "predicate":
             return self
-        found = expects.get(word, "after" if word in _VALUES else "operand")
+        after = expects.get(word, "after" if word in _VALUES else "operand")
         is_sorted = word in ("asc", "desc", "first", "last")
         return replace(
             self,
-            expects="sorted" if is_sorted else found,
+            expects="sorted" if is_sorted else after,
             item=self.item if word in ("distinct", "by") else None,
             fresh=False,
         )
@@ -262,32 +262,30 @@ class StatementScope(NameScope):
 
     def _with_operand(self, key: str, following: str) -> StatementScope | None:
         if following == ".":
-            known = key in self._qualifiers() or self._takes_any_qualifier
-            return replace(self, expects="member", qualifier=key) if known else None
+            is_allowed = key in self._qualifiers() or self._takes_any_qualifier
+            return replace(self, expects="member", qualifier=key) if is_allowed else None
         if key not in self._operands():
             return None
         if key in self._result_names():
             return replace(self, expects="sorted", fresh=False)
-        found = replace(self, expects="after", item=key if self.item == "" and not self.brackets else None, fresh=False)
-        return replace(found, used=self.used | {key}) if self.clause == "select" else found
+        scope = replace(self, expects="after", item=key if self.item == "" and not self.brackets else None, fresh=False)
+        return replace(scope, used=self.used | {key}) if self.clause == "select" else scope
 
     def _with_member(self, key: str) -> StatementScope | None:
         if key not in self._members(self.qualifier):
             return None
-        found = replace(self, expects="after", item=key if self.item == "" and not self.brackets else None, fresh=False)
+        scope = replace(self, expects="after", item=key if self.item == "" and not self.brackets else None, fresh=False)
         if self.clause == "select" and not self._is_outer(self.qualifier):
-            return replace(found, qualified=self.qualified | {(self.qualifier, key)})
-        return found
+            return replace(scope, qualified=self.qualified | {(self.qualifier, key)})
+        return scope
 
     def _with_table(self, key: str) -> StatementScope | None:
         columns = self.schema.tables[key]
-        found = replace(self, table=key, table_columns=columns, expects="source")
-        if self.verb in ("insert", "update"):
-            return found._with_settled_source()
-        return found
+        scope = replace(self, table=key, table_columns=columns, expects="source")
+        return scope._with_settled_source() if self.verb in ("insert", "update") else scope
 
     def _with_settled_source(self) -> StatementScope | None:
-        """The scope with the table that was named last as a source; None where it cannot be one."""
+        """The scope with the last table as a source; None if it cannot be one."""
         if self.table_columns is None:
             return self
         name, columns = self.table, self.table_columns
@@ -299,9 +297,9 @@ class StatementScope(NameScope):
             return None
         sources = (*self.sources, TableSource(name, columns))
         expects: Expects = "source" if self.verb in ("select", "delete") else "after"
-        found = replace(self, sources=sources, table=None, table_columns=None, expects=expects)
-        held = all(sum(column in source.columns for source in sources) <= 1 for column in self.used)
-        return found if held and (self.schema.joins or found._resolved() is not None) else None
+        scope = replace(self, sources=sources, table=None, table_columns=None, expects=expects)
+        unambiguous = all(sum(column in source.columns for source in sources) <= 1 for column in self.used)
+        return scope if unambiguous and (self.schema.joins or scope._resolved() is not None) else None
 
     def _resolved(self) -> StatementScope | None:
         """The scope if every column of the SELECT list has its table."""
@@ -339,11 +337,11 @@ class StatementScope(NameScope):
         return replace(self, brackets=self.brackets[:-1], expects="after", item=None, fresh=False)
 
     def _with_subquery(self, query: StatementScope) -> StatementScope:
-        """The scope after the bracket that ends a subquery of its own."""
-        found = replace(self, brackets=self.brackets[:-1], item=None, fresh=False)
+        """The scope after the bracket that ends a subquery."""
+        scope = replace(self, brackets=self.brackets[:-1], item=None, fresh=False)
         if self.brackets[-1] != "table":
-            return replace(found, expects="after")
-        return replace(found, expects="source", table=None, table_columns=query._result_columns())
+            return replace(scope, expects="after")
+        return replace(scope, expects="source", table=None, table_columns=query._result_columns())
 
     def _after_comma(self) -> StatementScope | None:
         if self.expects == "source" or (self.expects == "after" and self.clause == "on" and not self.brackets):
@@ -374,7 +372,7 @@ class StatementScope(NameScope):
         return replace(self, expects="after", qualified=starred, item=None, fresh=False)
 
     def _with_item(self) -> StatementScope:
-        """The scope after one column of the result."""
+        """The scope after one result column."""
         if self.verb != "select" or self.clause != "select" or self.is_compound:
             return self
         return replace(self, outputs=(*self.outputs, self.item or ""), item="")

@@ -184,7 +184,7 @@ def test_rows_that_make_no_distribution_are_refused_by_their_slot(size: int, wro
 
 @pytest.mark.parametrize("shape", [(2, 5), (4, 5), (3,), (0, 5)])
 def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(GenerationError, match="one row of logits for each of 3 free slots"):
+    with pytest.raises(GenerationError, match="one logits row for each of 3 free slots"):
         MeanField(free(3), np.zeros(shape))
 
 

@@ -484,8 +484,8 @@ def test_canvas_lengths_fit() -> None:
     long = fill_canvas(HashDiffusion(VOCABULARY), "", sg.regex("(ab){300}")).canvas
     assert long is not None
     assert long.slots == 300
-    with pytest.raises(ValueError, match="most must be at least 1"):
-        canvas_length.canvas_length(canvas_language(compile(GRAMMAR, VOCABULARY)), most=0)
+    with pytest.raises(ValueError, match="max_slots must be at least 1"):
+        canvas_length.canvas_length(canvas_language(compile(GRAMMAR, VOCABULARY)), max_slots=0)
 
 
 def new_run(model: Any, pattern: str, slots: int, **options: Any) -> CanvasRun:
@@ -509,10 +509,10 @@ def test_commits_are_checked() -> None:
     other = first.tokens.copy()
     other[0] = 3 - other[0]
     before = run.canvas.copy()
-    with pytest.raises(ValueError, match="what is fixed"):
+    with pytest.raises(ValueError, match="fixed slot"):
         run.commit(np.array([1]), Completion(other, 0.0))
     for slots in ([0], []):
-        with pytest.raises(ValueError, match="free ones"):
+        with pytest.raises(ValueError, match="all free"):
             run.commit(np.array(slots, dtype=np.intp), first)
     assert np.array_equal(before, run.canvas)
 
@@ -572,9 +572,9 @@ def refused(kind: type[Exception], match: str, **options: Any) -> None:
         (ValueError, "row of token ids", {"canvas": [[1, 2]]}),
         (ValueError, "row of token ids", {"canvas": [1.5]}),
         (ValueError, "row of token ids", {"canvas": True}),
-        (ValueError, "slot 1 holds 99, which is no token", {"canvas": [1, 99]}),
+        (ValueError, "slot 1 holds 99, which is no token id", {"canvas": [1, 99]}),
         (ValueError, "slot 0 holds -2", {"canvas": [-2, 1]}),
-        (GrammarError, "differ from each other",
+        (GrammarError, "must differ",
          {"grammar": sg.json_schema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}),
           "model": HashDiffusion(Vocabulary([b"", *(bytes([b]) for b in range(256)), b""], eos=[0],
                                             special={257: "<mask>"}))}),

@@ -161,15 +161,15 @@ def test_samplers_of_tokens_are_refused_for_canvases(sampler: Any) -> None:
 )
 def test_smc_takes_nothing_of_steps(name: str, value: Any) -> None:
     """A policy would change the distribution that its weights are about."""
-    with pytest.raises(ValueError, match=f"{name}=.* is not for SMC"):
+    with pytest.raises(ValueError, match=f"{name}=.* does not apply to SMC"):
         sg.generate(CANVAS, "ab", LANGUAGE, sampler=sg.samplers.SMC(4), canvas=4, **{name: value})
 
 
 def test_canvas_and_max_tokens_exclude_each_other() -> None:
     """Both say how many slots there are."""
-    with pytest.raises(ValueError, match="both say how many slots"):
+    with pytest.raises(ValueError, match="both set the number of slots"):
         sg.generate(CANVAS, "ab", LANGUAGE, canvas=5, max_tokens=5)
-    with pytest.raises(ValueError, match="both say how many slots"):
+    with pytest.raises(ValueError, match="both set the number of slots"):
         sg.sample(CANVAS, "ab", LANGUAGE, canvas=5, max_tokens=5)
 
 

@@ -204,7 +204,7 @@ def test_a_recorder_tells_canvases_apart() -> None:
 def test_what_is_no_replay_is_refused() -> None:
     """No snapshots, snapshots of two canvases, or confidences of another one."""
     one = np.full(1, 0.5)
-    with pytest.raises(ValueError, match="a snapshot at least"):
+    with pytest.raises(ValueError, match="at least one snapshot"):
         Replay([], VOCABULARY, one)
     with pytest.raises(ValueError, match="snapshot 2 is of another canvas"):
         Replay([_snapshot([1], 0), _snapshot([2], 1)], VOCABULARY, one)

@@ -626,7 +626,7 @@ def test_what_is_given_stays_and_has_no_probability() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"sampler": SMC(4, proposal=sg.Multinomial())}, ValueError, "are for samplers of tokens"),
+        ({"sampler": SMC(4, proposal=sg.Multinomial())}, ValueError, "apply to tokens"),
         ({"sampler": sg.diffusion.Dingo() if hasattr(sg, "Dingo") else None}, TypeError, r"expected SMC"),
         ({"order": "random"}, TypeError, "expected a RevealOrder"),
         ({"order": FixedOrder((0, 1))}, ValueError, "must name every free slot of the canvas; slot 2 is missing"),
@@ -661,5 +661,5 @@ def test_an_order_that_reveals_what_is_not_free() -> None:
         def reveal(self, free: Any, generator: Any, /) -> Any:
             return np.array([0])
 
-    with pytest.raises(ValueError, match=r"must reveal free slots, one at least; found \[0\]"):
+    with pytest.raises(ValueError, match=r"must reveal at least one slot, all free; found \[0\]"):
         fill_smc(HashDiffusion(LETTERS), "", sg.regex("[abc]{2}"), canvas=2, order=Stubborn())

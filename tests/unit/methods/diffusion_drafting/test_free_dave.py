@@ -84,7 +84,7 @@ def test_random_samplers_are_refused_before_any_pass() -> None:
     language = canvas_language(compile(sg.regex("[ab]{3}"), LETTERS))
     for policy in (FreeDave(), SelfSpeculative()):
         run, _ = a_run(HashDiffusion(LETTERS), language, 3, sampler=Posterior())
-        with pytest.raises(ValueError, match=r"must be a function of the canvas; found the sampler Posterior"):
+        with pytest.raises(ValueError, match=r"must be deterministic; found the sampler Posterior"):
             policy.start().advance(run)
         assert run.denoiser.forwards == 0
 

@@ -317,7 +317,7 @@ def test_errors_name_the_monitor_and_the_text() -> None:
         monitor(r"\.", broken).prefix(Hypothesis(GRAMMAR, vocabulary, (1, 2)))
     with pytest.raises(GenerationError, match=r"monitor of mine: its provider raised ValueError.*option 'a b'.*widen"):
         monitor(r"\.", lambda text: ["a b"], name="of mine").prefix(Hypothesis(GRAMMAR, vocabulary, (1, 2)))
-    with pytest.raises(GenerationError, match="returned a text, 'ab', and not several"):
+    with pytest.raises(GenerationError, match="returned one string, 'ab'"):
         monitor(r"\.", lambda text: "ab").prefix(Hypothesis(GRAMMAR, vocabulary, (1, 2)))
     with pytest.raises(GenerationError, match="its trigger raised ZeroDivisionError"):
         monitor(lambda text: 1 / 0 > 1, lambda text: []).prefix(Hypothesis(GRAMMAR, vocabulary, (1,)))

@@ -220,7 +220,7 @@ def test_other_databases_and_missing_libraries_are_named(monkeypatch: pytest.Mon
     monkeypatch.setattr(sqlalchemy, "inspect", lambda bind: Nothing())
     with pytest.raises(ValueError, match=r"words must be among .*found select"):
         sql_names(Catalogue("sqlite", {}), words=["SELECT"])
-    with pytest.raises(ValueError, match="reads sqlite and postgresql; found oracle"):
+    with pytest.raises(ValueError, match="expected sqlite or postgresql; found oracle"):
         read_catalogue(Bind())
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     with pytest.raises(GenerationError, match=r"sqlalchemy cannot be imported.*extra 'monitors'"):

@@ -413,7 +413,7 @@ def test_a_filter_of_another_shape_is_refused() -> None:
         def settled(self, views: Any, /) -> NDArray[np.float64]:
             return np.zeros(2)
 
-    with pytest.raises(ValueError, match=r"must be \[5\]; found shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"must have shape \[5\]; found \(2,\)"):
         fill_canvas(HashDiffusion(VOCABULARY), "", sg.regex(PATTERN), canvas=5, policy=Learned(Short()))
 
 

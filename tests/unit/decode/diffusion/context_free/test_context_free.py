@@ -208,7 +208,7 @@ def test_draws_by_ways_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     case = Canvases(text, (FREE,) * 9, (share,) * 9, "free")  # 1, 2, 5 or 14 ways
     language = ContextFreeLanguage(text.constraint)
     assert is_posterior(case, language, 5)
-    monkeypatch.setattr(type(language.posterior(case.mean_field)), "_ways", lambda self, tokens: 1.0)
+    monkeypatch.setattr(type(language.posterior(case.mean_field)), "_parses", lambda self, tokens: 1.0)
     assert not is_posterior(case, language, 5)
 
 
@@ -390,7 +390,7 @@ def test_networks_that_are_too_large_name_the_limit() -> None:
 
 def test_arguments_out_of_range_are_refused() -> None:
     constraint = language_of_constraint("json")
-    with pytest.raises(ValueError, match="ambiguity is 'maybe'; give one of refused, counted"):
+    with pytest.raises(ValueError, match="ambiguity must be one of refused, counted; found 'maybe'"):
         ContextFreeLanguage(constraint, ambiguity="maybe")  # type: ignore[arg-type]
     for name in ("most_states", "max_effects", "max_steps", "max_bytes", "max_draws"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1; found 0"):

@@ -212,5 +212,5 @@ def test_open_objects_of_a_schema_validate(deepseek_vocabulary: Vocabulary) -> N
 def test_values_that_must_differ_are_refused() -> None:
     schema = {"type": "array", "items": {"$ref": "#"}, "uniqueItems": True}
     constraint = compile(json_schema(schema, policy=COMPACT), vocabulary_of((b"[", b"]", b",")))
-    with pytest.raises(GrammarError, match="values or names that differ"):
+    with pytest.raises(GrammarError, match="values or names that must differ"):
         ContextFreeLanguage(constraint)
