@@ -1,9 +1,6 @@
-"""Strategies that need no training.
+"""Training-free strategies: they change the next-token distribution, look ahead, search, select or decide.
 
-They change the distribution of the next token, look ahead, search, select or decide.
-
-None of them draws from the target distribution (``lossless`` is False), and every output is complete and within the
-grammar.
+None of them samples from the target distribution (``lossless`` is False); every output is complete and valid.
 """
 
 from structgen.methods.strategies.adaptive_sampler import BregmanTopK, Scheduled, Situation

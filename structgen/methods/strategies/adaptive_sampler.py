@@ -1,7 +1,7 @@
-"""Token samplers that adapt: parameters by step and certainty, and top-k with a k for each distribution.
+"""Adaptive token samplers: parameters by step and uncertainty, and top-k with a k for each distribution.
 
 Source: G. Noarov et al., "Foundations of Top-k Decoding for Language Models" (NeurIPS 2025, arXiv 2505.19371): the
-    minimiser keeps the most probable tokens, and the cost is discretely convex in their number, so that a binary search
+    minimiser keeps the most probable tokens, and the cost is discretely convex in their number, so a binary search
     finds it.
 """
 
@@ -24,11 +24,11 @@ __all__ = ["BregmanTopK", "Scheduled", "Situation"]
 @final
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is known of a step before a token is drawn.
+    """The features of a step before a token is sampled.
 
     Attributes:
-        allowed: how many tokens the mask allows, two or more: what the state of the automaton leaves open.
-        entropy: of the distribution after masking, in nats; ``log(allowed)`` at most.
+        allowed: the number of tokens that the mask allows, two or more.
+        entropy: of the distribution after masking, in nats; at most ``log(allowed)``.
         likeliest: the probability of the most probable token after masking.
     """
 
@@ -38,7 +38,7 @@ class Situation:
 
     @classmethod
     def of(cls, log_p: NDArray[np.float64]) -> Situation:
-        """The situation of a distribution, normalised log-probabilities ``[n]``."""
+        """Return the situation of a distribution, normalised log-probabilities ``[n]``."""
         possible = log_p[log_p > -np.inf]
         p = np.exp(possible)
         return cls(len(log_p), max(0.0, float(-(p @ possible))), float(p.max()))
@@ -47,18 +47,18 @@ class Situation:
 @final
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A sampler that is chosen anew at each step.
+    """A sampler that is chosen at each step.
 
         Scheduled(lambda step: Multinomial(temperature=1.0) if step.allowed > 1000 else Greedy())
 
-    draws text freely and takes the best token of everything that is structure.  The mask comes before: whatever is
-    chosen, only allowed tokens are drawn.
+    samples text freely and takes the most probable token in structure. The mask comes before: only allowed tokens are
+    sampled, whatever the sampler.
 
     Attributes:
-        schedule: which sampler a step has; it must say the same for the same situation if seeds are to mean anything.
+        schedule: returns the sampler of a step; it must be deterministic for seeds to be reproducible.
 
-    Source: without training, what Z. Wang et al., "The End of Manual Decoding" (2025, arXiv 2510.26697), train heads
-        for: temperature and top-p for each step.
+    Source: a training-free form of what Z. Wang et al., "The End of Manual Decoding" (2025, arXiv 2510.26697), train
+        heads for: temperature and top-p for each step.
     """
 
     schedule: Callable[[Situation], Sampler]
@@ -68,15 +68,15 @@ class Scheduled:
     def __post_init__(self) -> None:
         if not callable(self.schedule):
             raise ValueError(
-                f"Scheduled: expected a function of a Situation, found {self.schedule!r}; give a sampler itself to "
-                "generate where it is always the same"
+                f"Scheduled: expected a function of a Situation, found {self.schedule!r}; pass a constant sampler to "
+                "generate directly"
             )
 
     def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
         """See ``Sampler.draw``.
 
         Raises:
-            GenerationError: the schedule raised an error, or gave no sampler of tokens.
+            GenerationError: the schedule raised an error, or returned no token sampler.
         """
         situation = Situation.of(log_p)
         try:
@@ -88,12 +88,12 @@ class Scheduled:
                 "schedule",
                 f"it raised {type(error).__name__}: {error}",
                 evidence=f"for {situation!r}",
-                remedy="make it give a sampler for every situation",
+                remedy="let it return a sampler for every situation",
             ) from error
         if isinstance(sampler, type) or not isinstance(sampler, Sampler):
             raise GenerationError(
                 "schedule",
-                f"it gave {sampler!r}, which is no sampler of tokens",
+                f"it returned {sampler!r}, which is no sampler of tokens",
                 evidence=f"for {situation!r}",
                 remedy="let it return Greedy(), Multinomial(...) or the like",
             )
@@ -110,18 +110,18 @@ _DistributionAndSlope: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64
 @final
 @dataclass(frozen=True, slots=True)
 class BregmanTopK:
-    """A token drawn from the sparse distribution next to the model's, as the module says.
+    """A token sampled from the sparse distribution nearest to the model's in a Bregman divergence.
 
-    It acts after the mask, so that at least one allowed token is kept.  Of equally probable tokens at the edge those
-    with the lowest ids are kept.
+    It acts after the mask, so at least one allowed token remains. Of equally probable tokens at the cut, those with the
+    lowest ids are retained.
 
     Attributes:
-        penalty: the price of a token.  For ``alpha = 1`` a token is kept where it adds more than the factor
-            ``exp(penalty)`` to the probability of those before it.
-        alpha: which divergence; positive.  Above 1 the probability of what is dropped goes to all kept tokens more
-            evenly than in proportion, below 1 rather to the probable ones.
-        dual: whether the model's distribution is the first argument of the divergence; ``alpha`` must be above 1 then,
-            since else whatever is not kept costs infinitely much.
+        penalty: the price of a token. For ``alpha = 1`` a token is retained if it multiplies the probability of the
+            tokens before it by more than ``exp(penalty)``.
+        alpha: which divergence; positive. Above 1 the probability of dropped tokens is shared more evenly than in
+            proportion, below 1 it favours the probable tokens.
+        dual: whether the model's distribution is the first argument of the divergence; ``alpha`` must then be above 1,
+            since otherwise dropping a token costs infinitely much.
 
     Raises:
         ValueError: a number is out of range.
@@ -140,23 +140,23 @@ class BregmanTopK:
             raise ValueError(f"BregmanTopK: alpha must be positive and finite; found {self.alpha!r}")
         if self.dual and self.alpha <= 1:
             raise ValueError(
-                f"BregmanTopK: the dual decoder needs an alpha above 1, since else dropping any token costs infinitely "
-                f"much; found {self.alpha!r}"
+                f"BregmanTopK: the dual decoder needs an alpha above 1, since otherwise dropping a token costs "
+                f"infinitely much; found {self.alpha!r}"
             )
 
     def sparse(self, log_p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The distribution that is drawn from, ``[n]``.
+        """Return the sampled distribution, ``[n]``.
 
-        Complexity: O(n log n), and O(log k) renormalisations of at most about twice as many tokens as are kept.
+        Complexity: O(n log n), and O(log k) renormalisations of at most about 2k tokens.
         """
         p = np.exp(log_p)
         order = np.argsort(-p, kind="stable")
         ranked = p[order]
         ranked = ranked[: np.count_nonzero(ranked)]
         ranked /= ranked.sum()
-        kept = self.renormalised(ranked[: self.best_k(ranked)])
+        retained = self.renormalised(ranked[: self.best_k(ranked)])
         distribution = np.zeros_like(p)
-        distribution[order[: len(kept)]] = kept
+        distribution[order[: len(retained)]] = retained
         return distribution
 
     def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
@@ -164,17 +164,17 @@ class BregmanTopK:
         return inverse_cdf(self.sparse(log_p), generator.random())
 
     def best_k(self, ranked: NDArray[np.float64]) -> int:
-        """How many of these probabilities, all positive and the largest first, are kept; the fewest if in doubt."""
+        """Return how many of these probabilities, positive and descending, are retained; the fewest of equal costs."""
         lost = _sums_from_the_end(ranked**self._alpha / (self._alpha * (self._alpha - 1 if self.dual else 1)))
 
         def cost(k: int) -> float:
             return self._divergence(ranked[:k], self.renormalised(ranked[:k])) + float(lost[k]) + self.penalty * k
 
-        # The divergence is not negative: more tokens than ``most`` cost more than a single one.
-        most = min(len(ranked), max(1, math.floor(cost(1) / self.penalty)))
+        # The divergence is not negative: more tokens than ``max_k`` cost more than a single one.
+        max_k = min(len(ranked), max(1, math.floor(cost(1) / self.penalty)))
         low, high = 1, 1
-        while high < most and cost(high) > cost(high + 1):  # few are kept as a rule, and few are cheaper to look at
-            low, high = high + 1, min(2 * high + 1, most)
+        while high < max_k and cost(high) > cost(high + 1):  # usually few are retained, and few are cheaper to test
+            low, high = high + 1, min(2 * high + 1, max_k)
         while low < high:
             middle = (low + high) // 2
             if cost(middle) <= cost(middle + 1):
@@ -184,10 +184,10 @@ class BregmanTopK:
         return low
 
     def renormalised(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The nearest distribution with exactly these tokens, whose probabilities are positive and sum to 1 at most.
+        """Return the nearest distribution on exactly these tokens, whose probabilities are positive and sum to <= 1.
 
-        Nothing is taken from a token: the derivative of the divergence must be the same for all of them, and all
-        together have to gain.
+        No token loses probability: the derivative of the divergence must be the same for all of them, and all together
+        have to gain.
         """
         alpha = self._alpha
         total = float(p.sum())
@@ -200,11 +200,11 @@ class BregmanTopK:
 
     @property
     def _alpha(self) -> float:
-        """Next to 1 the formulas for other numbers cancel."""
+        """``alpha``; near 1 the general formulas suffer from cancellation."""
         return 1.0 if abs(self.alpha - 1) < _NEAR_ONE else self.alpha
 
     def _divergence(self, p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
-        """What the kept tokens add to the divergence."""
+        """The retained tokens' part of the divergence."""
         alpha = self._alpha
         if alpha == 1:
             return float((q * np.log(q / p) - q + p).sum())
@@ -214,19 +214,19 @@ class BregmanTopK:
 
 
 def _primal(p: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """``q`` with ``q**(alpha - 1) = p**(alpha - 1) + shift``, where ``shift`` makes them sum to 1."""
+    """``q`` with ``q**(alpha - 1) = p**(alpha - 1) + shift``, with the ``shift`` for which it sums to 1."""
     base, power = p ** (alpha - 1), 1 / (alpha - 1)
 
     def distribution_at(shift: float) -> _DistributionAndSlope:
         return (base + shift) ** power, power * (base + shift) ** (power - 1)
 
-    # Above 2 the sum is concave in the shift, and at most 1 without any; else it is convex, and at least 1 where the
-    # most probable one alone has everything.
+    # Above 2 the sum is concave in the shift, and at most 1 without any; otherwise it is convex, and at least 1 where
+    # the most probable token alone has probability 1.
     return _summing_to_one(distribution_at, 0.0 if alpha > 2 else 1 - float(base[0]))
 
 
 def _dual(p: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """``q`` with ``q**(alpha - 2) * (q - p) = gain``, where ``gain`` makes them sum to 1."""
+    """``q`` with ``q**(alpha - 2) * (q - p) = gain``, with the ``gain`` for which it sums to 1."""
 
     def distribution_at(gain: float) -> _DistributionAndSlope:
         # From p on, up to 1, the left side grows with q, and is concave below 2 and convex above it.
@@ -247,10 +247,10 @@ def _slope(q: NDArray[np.float64], p: NDArray[np.float64], alpha: float) -> NDAr
 
 
 def _summing_to_one(distribution_at: Callable[[float], _DistributionAndSlope], start: float) -> NDArray[np.float64]:
-    """The member of a growing family that sums to 1, by Newton's method.
+    """The vector that sums to 1 in an increasing family, by Newton's method.
 
     Args:
-        distribution_at: the member at a parameter, and its derivative.
+        distribution_at: the vector at a parameter, and its derivative.
         start: on the side on which tangents of the sum do not overshoot.
     """
     parameter = start

@@ -1,6 +1,6 @@
-"""What strategies do at a branch: look ahead, choose, take a token, end a piece, roll out, and return the outcome.
+"""Operations of strategies on branches: look ahead, choose, take a token, end a segment, roll out, return samples.
 
-Continuations that are sampled side by side and have the same tokens are one branch.
+Sampled continuations with equal tokens are one branch.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Boundary",
-    "Judge",
+    "Critic",
     "Rollout",
     "at_least",
     "best",
     "chosen",
-    "judged",
     "look",
     "next_token",
     "outcome",
     "roll",
     "sample_choice",
+    "scored",
     "take",
     "total",
 ]
 
 
 def look(branches: Branches, live: Sequence[Branch]) -> list[Distribution]:
-    """Return the distributions of branches that are not finished, whose forward passes are run together.
+    """Return the distributions of unfinished branches; their forward passes run together.
 
     Raises:
-        GenerationError: the logits are not usable, or a potential is not.
+        GenerationError: the logits or a potential's scores are invalid.
     """
     rows = branches.logits(live)
     return [branches.distribution(branch, row) for branch, row in zip(live, rows, strict=True)]
 
 
 def take(branches: Branches, branch: Branch, distribution: Distribution, indices: Sequence[int]) -> list[Branch]:
-    """Go on with each of several choices; ``branch`` is used up.  What potentials forbid is left out."""
+    """Extend a branch by each of several choices, and drop those that potentials forbid; ``branch`` is used up."""
     children = branches.take(branch, distribution, indices)
     for child in children:
         if child.score == -np.inf:
@@ -62,27 +62,24 @@ def take(branches: Branches, branch: Branch, distribution: Distribution, indices
 
 
 def best(branches: Branches, branch: Branch, distribution: Distribution, count: int) -> list[int]:
-    """The indices of the most probable choices that potentials admit, the most probable first.
-
-    Of equally probable ones those with the lowest ids come first.
-    """
-    found: list[int] = []
+    """Return the indices of the most probable choices that potentials allow, in descending order, then by token id."""
+    indices: list[int] = []
     log_q = distribution.log_q
     for index in descending(log_q, count):
-        if len(found) == count or log_q[index] == -np.inf:
+        if len(indices) == count or log_q[index] == -np.inf:
             break
         if branches.admits(branch, int(distribution.ids[index])):
-            found.append(index)
-    return found
+            indices.append(index)
+    return indices
 
 
 def sample_choice(
     branches: Branches, branch: Branch, distribution: Distribution, sampler: Sampler, generator: np.random.Generator
 ) -> int | None:
-    """Draw a choice that potentials admit; None where there is none.
+    """Sample a choice that potentials allow; None if there is none.
 
-    What is drawn and not admitted is left out and the rest renormalised, so that the distribution is the sampler's on
-    the admitted choices where the sampler leaves them as they are.
+    A choice that a potential refuses is removed and the rest renormalised. If the sampler does not truncate, the result
+    has the sampler's distribution restricted to the allowed choices.
     """
     log_q = distribution.log_q
     while len(log_q) and log_q.max() > -np.inf:
@@ -101,12 +98,12 @@ def sample_choice(
 @final
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Where a piece of an output ends: a trial, or a step of a search.  It ends with the output at the latest.
+    """Where a segment of an output ends: a trial, or a step of a search. It ends with the output at the latest.
 
     Attributes:
-        marks: characters after which a piece ends; ``""`` for none.
-        forced: whether it ends where the grammar leaves no choice of what follows, as after the value of a field.
-        most: the most tokens of a piece.
+        marks: characters after which a segment ends; ``""`` for none.
+        forced: whether it ends where the grammar forces the continuation, as after the value of a field.
+        most: the maximal number of tokens of a segment.
 
     Raises:
         ValueError: ``most`` is less than 1.
@@ -121,7 +118,7 @@ class Boundary:
             raise ValueError(f"Boundary: most must be an integer of at least 1; found {self.most!r}")
 
     def ends(self, branch: Branch, written: int) -> bool:
-        """Whether a piece ends after ``branch``; its last ``written`` tokens, at least one, belong to the piece."""
+        """Whether a segment ends after ``branch``; its last ``written`` tokens, at least one, are the segment's."""
         if branch.finish_reason is not None or written >= self.most:
             return True
         return self._is_marked(branch) or (self.forced and bool(branch.matcher.forced_bytes()))
@@ -133,57 +130,57 @@ class Boundary:
         return any(mark in data[max(0, before - len(mark) + 1) :] for mark in map(str.encode, self.marks))
 
 
-Judge: TypeAlias = Callable[[Hypothesis], float]
-"""Says what a prefix, or a complete output, is worth."""
+Critic: TypeAlias = Callable[[Hypothesis], float]
+"""Scores a prefix or a complete output."""
 
 
-def outcome(branches: Branches, ranked: Iterable[tuple[Branch, float]], *, drawn: int = 1) -> Samples:
+def outcome(branches: Branches, ranked: Iterable[tuple[Branch, float]], *, particles: int = 1) -> Samples:
     """Return finished branches as samples.
 
     Args:
-        branches: of the run.
-        ranked: each with the logarithm of its weight, the heaviest first.
-        drawn: how many outputs were begun.
+        branches: the branches of the run.
+        ranked: each with the log of its weight, the heaviest first.
+        particles: how many outputs were started.
     """
     return branches.samples(
-        (Sample(branches.result(branch), weight, 1, branch.score) for branch, weight in ranked), particles=drawn
+        (Sample(branches.result(branch), weight, 1, branch.score) for branch, weight in ranked), particles=particles
     )
 
 
-def judged(judge: Judge, hypothesis: Hypothesis, *, what: str) -> float:
-    """Ask a user's function.
+def scored(critic: Critic, hypothesis: Hypothesis, *, what: str) -> float:
+    """Call a user's critic.
 
     Raises:
-        GenerationError: it raised an error, or its answer is no score.
+        GenerationError: it raised an error, or returned NaN or infinity.
     """
     shown = f"for {hypothesis!r}"
     try:
-        score = float(judge(hypothesis))
+        score = float(critic(hypothesis))
     except StructgenError:
         raise
     except Exception as error:
         raise GenerationError(
-            what, f"it raised {type(error).__name__}: {error}", evidence=shown, remedy="make it answer for every output"
+            what, f"it raised {type(error).__name__}: {error}", evidence=shown, remedy="let it score every output"
         ) from error
     if math.isnan(score) or score == math.inf:
         raise GenerationError(
-            what, f"it gives {score}", evidence=shown, remedy="return a finite number, or -inf for what is unwanted"
+            what, f"it returned {score}", evidence=shown, remedy="return a finite number, or -inf to forbid the output"
         )
     return score
 
 
-def at_least(owner: str, least: float, **values: float) -> None:
-    """Check numbers that are given to a strategy.
+def at_least(owner: str, minimum: float, **values: float) -> None:
+    """Check numeric arguments of a strategy.
 
     Raises:
-        ValueError: one is below ``least``, or no number; or no integer where ``least`` is one.
+        ValueError: a value is below ``minimum``, or NaN; or not an integer if ``minimum`` is one.
     """
     for name, value in values.items():
-        if isinstance(least, int):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{owner}: {name} must be an integer of at least {least}; found {value!r}")
-        elif not value >= least:
-            raise ValueError(f"{owner}: {name} must be a number of at least {least:g}; found {value!r}")
+        if isinstance(minimum, int):
+            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+                raise ValueError(f"{owner}: {name} must be an integer of at least {minimum}; found {value!r}")
+        elif not value >= minimum:
+            raise ValueError(f"{owner}: {name} must be a number of at least {minimum:g}; found {value!r}")
 
 
 @final
@@ -192,11 +189,11 @@ class Rollout:
     """Several equal continuations of one prefix.
 
     Attributes:
-        branch: where they stand.
+        branch: their branch.
         count: how many.
         start: ``total`` at the start.
-        offset: bytes of the output then.
-        steps: tokens since then, the stop included.
+        offset: bytes of the output at the start.
+        steps: tokens since the start, EOS included.
         origin: index of the prefix, for the caller.
     """
 
@@ -209,7 +206,7 @@ class Rollout:
 
     @classmethod
     def of(cls, branch: Branch, count: int = 1, origin: int = 0) -> Self:
-        """Continuations without tokens."""
+        """Return continuations without tokens."""
         return cls(branch, count, total(branch), len(branch.hypothesis.data), 0, origin)
 
     @property
@@ -219,7 +216,7 @@ class Rollout:
 
     @property
     def mean(self) -> float:
-        """The mean log-probability of a step, scores of potentials included; 0 where there is none.
+        """The mean log-probability of a step, scores of potentials included; 0 without steps.
 
         ``exp(-mean)`` is the perplexity.
         """
@@ -228,9 +225,9 @@ class Rollout:
     def grown(
         self, branches: Branches, distribution: Distribution, sampler: Sampler, generator: np.random.Generator
     ) -> list[Rollout]:
-        """Draw the next token of each; their branch is used up.  Those that cannot go on are left out."""
-        drawn = [sample_choice(branches, self.branch, distribution, sampler, generator) for _ in range(self.count)]
-        counts = Counter(index for index in drawn if index is not None)
+        """Sample the next token of each; the branch is used up. Continuations that cannot be extended are dropped."""
+        indices = [sample_choice(branches, self.branch, distribution, sampler, generator) for _ in range(self.count)]
+        counts = Counter(index for index in indices if index is not None)
         steps = {distribution.step(index).token: count for index, count in counts.items()}
         grown = []
         for child in take(branches, self.branch, distribution, list(counts)):
@@ -239,13 +236,13 @@ class Rollout:
         return grown
 
     def after(self, branch: Branch, count: int) -> Rollout:
-        """Return those that went on to ``branch``; an end without EOS is no step."""
+        """Return ``count`` of them after their extension to ``branch``; an end without EOS is not a step."""
         steps = self.steps + int(branch.path is not self.branch.path)
         return Rollout(branch, count, self.start, self.offset, steps, self.origin)
 
 
 def total(branch: Branch) -> float:
-    """The log-probability of a branch with what potentials say of it."""
+    """The log-probability of a branch plus its score by potentials."""
     return branch.log_p + branch.score
 
 
@@ -257,17 +254,18 @@ def roll(
     generator: np.random.Generator,
     ended: Callable[[Rollout], bool],
 ) -> list[Rollout]:
-    """Draw continuations until each of them has ended, or is finished.
+    """Sample continuations until each of them has ended or is finished.
 
     Args:
-        branches: of the run.
-        rollouts: at least one token is added to each that is not finished.
-        sampler: draws tokens, independently of each other.
-        generator: of the random numbers.
-        ended: whether one is long enough.
+        branches: the branches of the run.
+        rollouts: each that is not finished gets at least one token.
+        sampler: samples tokens independently.
+        generator: of random numbers.
+        ended: whether a continuation is long enough.
 
     Returns:
-        Those that could go on; equal ones together, those that ended first first.
+        The continuations, equal ones together, in the order in which they ended; those that potentials stopped are
+        dropped.
     """
     done = [rollout for rollout in rollouts if rollout.is_finished]
     live = [rollout for rollout in rollouts if not rollout.is_finished]
@@ -282,7 +280,7 @@ def roll(
 
 
 def chosen(branches: Branches, rollouts: Sequence[Rollout]) -> Rollout | None:
-    """Return the one with the highest mean, of equal ones that whose tokens come first in order; drop the others."""
+    """Return the continuation with the highest mean, of equal ones the first by tokens; drop the others."""
     ordered = sorted(rollouts, key=lambda each: (-each.mean, each.branch.hypothesis.tokens))
     for rollout in ordered[1:]:
         branches.drop(rollout.branch)
@@ -292,7 +290,7 @@ def chosen(branches: Branches, rollouts: Sequence[Rollout]) -> Rollout | None:
 def next_token(
     branches: Branches, branch: Branch, distribution: Distribution, sampler: Sampler, generator: np.random.Generator
 ) -> Branch | None:
-    """Add one token to a branch, which is used up; None where potentials forbid everything."""
+    """Extend a branch, which is used up, by one token; None if potentials forbid every token."""
     index = sample_choice(branches, branch, distribution, sampler, generator)
     children = take(branches, branch, distribution, [] if index is None else [index])
     return children[0] if children else None

@@ -1,8 +1,8 @@
-"""A model whose distribution is what it says with one prompt, against what it says with another.
+"""A model whose distribution contrasts its logits under one prompt with those under another.
 
 One mechanism, three uses: context-aware decoding (the other prompt lacks the context), uncertainty-aware selective
-contrast (it is a poor version of the prompt, and only uncertain steps are contrasted), and instructive decoding (it
-asks for the opposite).  The outcome is a ``LanguageModel``: grammars, samplers and potentials know nothing of it.
+contrast (it is a degraded prompt, and only uncertain steps are contrasted), and instructive decoding (it requests the
+opposite). The result is a ``LanguageModel``: grammars, samplers and potentials need not know of it.
 """
 
 from __future__ import annotations
@@ -24,37 +24,33 @@ if TYPE_CHECKING:
 __all__ = ["Contrastive", "ContrastiveSession"]
 
 _GAP: Final = 100.0
-"""Nats between the least plausible token that is contrasted and the first that is not."""
+"""Nats between the lowest contrasted token and the highest implausible one."""
 
 
 @final
 class Contrastive:
-    """A language model with two prompts side by side, whose logits are mixed.
+    """A language model that runs on two prompts and mixes their logits.
 
         logits = gain * (logits with the prompt) - alpha * (logits with the other prompt)
 
-    Both prompts are followed by the same output.  The distribution of the outcome is another than the model's:
-    ``lossless`` is false, and samplers that are exact are exact for this distribution.  The grammar's mask comes after
-    the mixture.
+    Both prompts are followed by the same output. The resulting distribution differs from the model's: ``lossless`` is
+    false, and samplers that are exact are exact for this distribution. The grammar's mask comes after the mixture.
 
-    Its prompts begin with ids that are no tokens of the vocabulary: they say where the prompt ends and the output
-    begins, so that what a session answers depends on its ids alone.  There are as many of them as it takes for the
-    longer prompt to be counted where prompt and output are compared with the context; ``Stats.prompt_tokens`` counts
-    them.  So a prompt has to come from ``encode_prompt`` of this model.  Later pieces that come from there, as in a
-    conversation, follow both prompts.
+    An encoded prompt begins with ids that are no tokens of the vocabulary: they encode where the prompt ends and the
+    output begins, so that a session's answers depend on its ids alone. There are enough of them for the longer prompt
+    to count when prompt and output are compared with the context; ``Stats.prompt_tokens`` counts them. So a prompt has
+    to come from ``encode_prompt`` of this model. Later prompt parts, as in a conversation, follow both prompts.
 
     Args:
-        model: what both streams run on; one pass for both where it is a ``PackedModel``.
+        model: runs both streams, in one pass if it is a ``PackedModel``.
         without: the other prompt.
         alpha: see above.
-        gain: see above; None is ``1 + alpha``.
-        plausibility: contrast only tokens that have at least this share of the probability that the likeliest token has
-            with the prompt (X. Li et al. 2023, arXiv 2210.15097).  The others come after all of these, in the order
-            and proportion that the model gives them, so that something is left where the grammar forbids the plausible
-            ones.  None contrasts all.
-        uncertain_below: contrast only where the model's distribution with the prompt is uncertain: where the standard
-            deviation of its probabilities, as a share of the largest that there can be, is below this number.  None is
-            always.
+        gain: see above; None for ``1 + alpha``.
+        plausibility: contrast only tokens with at least this share of the most probable token's probability under the
+            prompt (X. Li et al. 2023, arXiv 2210.15097). The others rank below all of these, in the model's order and
+            proportion, so that tokens remain if the grammar forbids the plausible ones. None contrasts all tokens.
+        uncertain_below: contrast only where the model is uncertain under the prompt: where the standard deviation of
+            its probabilities, as a share of the largest possible one, is below this number. None for always.
 
     Raises:
         ValueError: a number is out of range.
@@ -99,7 +95,7 @@ class Contrastive:
         self.vocabulary = model.vocabulary
         self._others = tuple(model.encode_prompt(without, chat=chat) for chat in (False, True))
         self._packed = model if isinstance(model, PackedModel) else None
-        if self._packed is not None:  # otherwise this is no PackedModel either
+        if self._packed is not None:  # otherwise the contrastive model must not be a PackedModel either
             self.extend_many = self._extend_many
 
     @classmethod
@@ -112,13 +108,13 @@ class Contrastive:
         uncertain_below: float = 0.7,
         plausibility: float | None = 0.1,
     ) -> Self:
-        """Contrast with a lame prompt, one without what makes the prompt good, and only where the model is uncertain.
+        """Contrast with a lame prompt, which lacks the useful part, and only where the model is uncertain.
 
             logits = (logits with the prompt) - alpha * (logits with the lame prompt)
 
-        Source: S. Wang et al., USCD (2024, arXiv 2409.05923).  Deviations: the standard deviation is a share of its
-        largest value, so that the threshold does not depend on the size of the vocabulary; what is plausible is
-        compared with the likeliest token, as X. Li et al. do; the numbers are no tuned ones.
+        Source: S. Wang et al., USCD (2024, arXiv 2409.05923). Deviations: the standard deviation is a share of its
+        largest value, so that the threshold does not depend on the vocabulary size; plausibility is relative to the
+        most probable token, as in X. Li et al.; the defaults are not tuned.
         """
         return cls(
             model, without=lame, alpha=alpha, gain=1.0, plausibility=plausibility, uncertain_below=uncertain_below
@@ -126,7 +122,7 @@ class Contrastive:
 
     @classmethod
     def instructive(cls, model: LanguageModel, *, noisy: Prompt, epsilon: float = 0.3) -> Self:
-        """Contrast with a prompt whose instruction is distorted, or asks for the opposite.
+        """Contrast with a prompt whose instruction is distorted, or requests the opposite.
 
             logits = (logits with the prompt) - epsilon * (logits with the noisy prompt)
 
@@ -136,13 +132,13 @@ class Contrastive:
 
     @property
     def target(self) -> str:
-        """What its distribution is, in a few words."""
+        """Its distribution, in a few words."""
         rest = "" if self.uncertain_below is None else ", where the first is uncertain"
         return f"{self.gain:g} times the logits with the prompt less {self.alpha:g} times those with the other{rest}"
 
     @property
     def max_context(self) -> int | None:
-        """The longest sequence, with the ids that are no tokens."""
+        """The longest sequence, including the ids that are no tokens."""
         return None if self.model.max_context is None else self.model.max_context + 1
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
@@ -156,12 +152,12 @@ class Contrastive:
         return ContrastiveSession(self, self.model.start(), self.model.start())
 
     def mixed(self, main: Logits, other: Logits) -> Logits:
-        """Mix the logits with the prompt and those with the other one, ``[V]``."""
+        """Mix the logits with the prompt and those with the other prompt, ``[V]``."""
         if self.uncertain_below is not None and _certainty(main) >= self.uncertain_below:
             return main
         logits, against = main.astype(np.float64), other.astype(np.float64)
         floor = np.isneginf(against)
-        if floor.any() and not floor.all():  # the model's own zeros are no evidence for a token
+        if floor.any() and not floor.all():  # probability 0 under the other prompt is no evidence for a token
             against[floor] = against[~floor].min()
         mixed = self.gain * logits
         possible = ~np.isneginf(logits)
@@ -169,12 +165,12 @@ class Contrastive:
         if self.plausibility is not None:
             rest = possible & (logits < logits.max() + math.log(self.plausibility))
             if rest.any():
-                kept = mixed[possible & ~rest].min()
-                mixed[rest] = logits[rest] - logits[rest].max() + kept - _GAP
+                lowest = mixed[possible & ~rest].min()
+                mixed[rest] = logits[rest] - logits[rest].max() + lowest - _GAP
         return mixed.astype(np.float32)
 
     def prompt_shape(self, first: int) -> tuple[int, list[int]]:
-        """How many tokens the prompt has whose first id this is, and the tokens of the other prompt.
+        """Return the length of the prompt whose first id this is, and the tokens of the other prompt.
 
         Raises:
             GenerationError: the id is a token.
@@ -190,7 +186,7 @@ class Contrastive:
         return length, self._others[chat]
 
     def run(self, extensions: Sequence[Extension]) -> list[Logits]:
-        """Append ids to sessions of this model, all of them or none."""
+        """Append ids to sessions of this model, to all of them or none."""
         plans: list[_PassPlan] = []
         for session, token_ids, all_positions, tree in extensions:
             if not isinstance(session, ContrastiveSession) or session.model is not self:
@@ -225,17 +221,17 @@ class Contrastive:
 @final
 @dataclass(frozen=True, slots=True)
 class _PassPlan:
-    """What one session has to run.
+    """The work of one session in a pass.
 
     Attributes:
-        session: which.
-        ids: what is appended to it.
-        tokens: those of them that are tokens.
+        session: the session.
+        ids: the appended ids.
+        tokens: those of ``ids`` that are tokens.
         length: tokens of the prompt.
         other: tokens of the other prompt.
-        all_positions: whether logits are wanted after each id.
-        steps: what the streams run: nothing, or the prompt's alone, or both.
-        held: tokens that each stream holds before.
+        all_positions: whether to return logits after each id.
+        steps: the extensions of the streams: none, of the prompt's stream alone, or of both.
+        held: tokens in each stream before the pass.
     """
 
     session: ContrastiveSession
@@ -250,10 +246,10 @@ class _PassPlan:
 
 @final
 class ContrastiveSession:
-    """One sequence of a ``Contrastive`` model: two sessions that are kept in step.
+    """One sequence of a ``Contrastive`` model: two sessions in lockstep.
 
-    Invariant: both prompts end at the same time: where the sequence holds ``n`` tokens, the second stream holds at most
-        ``n`` less the length of the prompt plus that of the other prompt.
+    Invariant: both prompts end at the same time: if the sequence holds ``n`` tokens, the second stream holds at most
+        ``n`` minus the length of the prompt plus that of the other prompt.
     """
 
     def __init__(self, model: Contrastive, main: Session, other: Session) -> None:
@@ -266,15 +262,15 @@ class ContrastiveSession:
 
     @property
     def length(self) -> int:
-        """Ids in the sequence, those included that are no tokens."""
+        """Ids in the sequence, including those that are no tokens."""
         return len(self._ids)
 
     def extend(self, token_ids: Sequence[int], /) -> Logits:
-        """See ``Session.extend``; after ids that are no tokens it is what was said before them."""
+        """See ``Session.extend``; after ids that are no tokens, the logits before them are returned."""
         return self.model.run([Extension(self, token_ids, all_positions=False)])[0]
 
     def extend_all(self, token_ids: Sequence[int], /) -> Logits:
-        """See ``Session.extend_all``; within the prompt it is what the model says with the prompt alone."""
+        """See ``Session.extend_all``; within the prompt, the logits are those with the prompt alone."""
         return self.model.run([Extension(self, token_ids, all_positions=True)])[0]
 
     def truncate(self, length: int, /) -> None:
@@ -286,10 +282,10 @@ class ContrastiveSession:
 
     def fork(self) -> ContrastiveSession:
         """See ``Session.fork``."""
-        reference = ContrastiveSession(self.model, self._main.fork(), self._other.fork())
-        reference._ids = list(self._ids)
-        reference._tokens = list(self._tokens)
-        return reference
+        fork = ContrastiveSession(self.model, self._main.fork(), self._other.fork())
+        fork._ids = list(self._ids)
+        fork._tokens = list(self._tokens)
+        return fork
 
     def close(self) -> None:
         """See ``Session.close``."""
@@ -299,10 +295,10 @@ class ContrastiveSession:
         self._other.close()
 
     def plan(self, token_ids: Sequence[int], *, all_positions: bool) -> _PassPlan:
-        """See what has to run to append ids.
+        """Return the work that appending ids requires.
 
         Raises:
-            GenerationError: no ids, or the sequence does not begin as it has to.
+            GenerationError: there are no ids, or the sequence does not begin with an encoded prompt.
         """
         ids = [int(token) for token in token_ids]
         if not ids:
@@ -311,7 +307,7 @@ class ContrastiveSession:
             )
         length, other = self.model.prompt_shape((self._ids or ids)[0])
         if self._tokens and not self._is_token(ids[0]):
-            # What is said after this id is what was said before it, and nobody has kept that.
+            # The logits after this id are those before it, which are not stored: run the last token again.
             self._cut_streams(len(self._tokens) - 1, length, other)
         tokens = [token for token in ids if self._is_token(token)]
         everything = self._tokens + tokens
@@ -326,7 +322,7 @@ class ContrastiveSession:
         return _PassPlan(self, ids, tokens, length, other, all_positions, steps, held)
 
     def take(self, plan: _PassPlan, rows: list[Logits], *, packed: bool) -> Logits:
-        """Take what was run, and mix it."""
+        """Add the results of a pass, and return the mixed logits."""
         self.forwards += min(len(rows), 1) if packed else len(rows)
         before = len(self._tokens)
         self._ids += plan.ids
@@ -340,11 +336,11 @@ class ContrastiveSession:
         return np.stack(answers)
 
     def take_back(self) -> None:
-        """Drop what a pass that failed may have added; what is missing then is run the next time."""
+        """Truncate the streams after a failed pass; missing tokens run the next time."""
         self._cut(len(self._tokens))
 
     def _mixed(self, plan: _PassPlan, rows: list[Logits], count: int, *, from_end: bool) -> Logits:
-        """The logits where the sequence has ``count`` tokens."""
+        """The logits of the sequence at ``count`` tokens."""
         if not count:
             return np.zeros(self.model.vocabulary.size, dtype=np.float32)
         main: Logits = rows[0][-1 if from_end else count - plan.held[0] - 1]
@@ -370,13 +366,13 @@ class ContrastiveSession:
 
 
 def _second_length(count: int, length: int, other: list[int]) -> int:
-    """How far the second stream is where the first has ``count`` tokens."""
+    """The length of the second stream if the first has ``count`` tokens."""
     return max(count + len(other) - length, 0)
 
 
 def _certainty(logits: Logits) -> float:
-    """The standard deviation of the probabilities, as a share of what it is where one token has them all."""
+    """The standard deviation of the probabilities, as a share of its value if one token has probability 1."""
     weights = np.exp(logits.astype(np.float64) - float(logits.max()))
     p = weights / weights.sum()
-    most = math.sqrt(len(p) - 1) / len(p)
-    return float(p.std()) / most if most else 1.0
+    largest = math.sqrt(len(p) - 1) / len(p)
+    return float(p.std()) / largest if largest else 1.0

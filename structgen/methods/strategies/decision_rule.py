@@ -1,8 +1,8 @@
-"""Which label to answer, given how probable each is and what an error costs.
+"""Decision rules: the label to answer, given the probabilities of labels and the cost of errors.
 
-The most probable label is the best answer only where all errors cost the same.  Each rule here takes the probabilities
-of labels (of ``label_distribution``, of a field's marginals, of any classifier) and returns the decision of the highest
-expected utility among all decisions that it could return.
+The most probable label is optimal only if all errors cost the same. Each rule takes probabilities of labels (from
+``label_distribution``, a field's marginals, or any classifier) and returns the decision of the highest expected utility
+among all possible decisions.
 
 Source: R. Plaud et al., "To Each Metric Its Decoding: Post-Hoc Optimal Decision Rules of Probabilistic Hierarchical
 Classifiers" (ICML 2025, arXiv 2506.01552); the flat rules are classical, see J. Berger, "Statistical Decision Theory
@@ -30,29 +30,29 @@ __all__ = [
 ]
 
 Probabilities: TypeAlias = Mapping[Any, float]
-"""Labels with their probabilities; these need not sum to 1."""
+"""Labels with their probabilities, which need not sum to 1."""
 
 _TIE: Final = 1e-12
-"""Relative difference of utilities up to which they are equal; then the first decision is taken."""
+"""Relative difference up to which utilities count as equal; the first of equal decisions is taken."""
 
 
 @runtime_checkable
 class Rule(Protocol):
-    """Decides by probabilities."""
+    """Decides on the basis of probabilities."""
 
     def decide(self, probabilities: Probabilities, /) -> Any:
         """Return the decision of the highest expected utility.
 
         Raises:
-            ValueError: there are no probabilities, one is negative or no number, all are zero, or the labels are not of
-                the kind that the rule is about.
+            ValueError: there are no probabilities, one is negative or NaN, all are zero, or the labels are of a wrong
+                kind for the rule.
         """
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class MostProbable:
-    """The label of the highest probability: best where all errors cost the same.  Of equal ones the first."""
+    """The label of the highest probability, optimal if all errors cost the same; of equal ones the first."""
 
     def decide(self, probabilities: Probabilities, /) -> Any:
         """See ``Rule``."""
@@ -63,11 +63,11 @@ class MostProbable:
 @final
 @dataclass(frozen=True, slots=True)
 class LeastCost:
-    """The decision of the least expected cost.
+    """The decision of the lowest expected cost.
 
     Attributes:
-        cost: of a decision where a label is right.
-        decisions: what may be decided; None is the labels themselves.  Others are possible, as to leave a case open.
+        cost: of a decision, given the right label.
+        decisions: the possible decisions, which need not be labels, such as to leave a case open; None for the labels.
 
     Raises:
         ValueError: ``decisions`` is empty.
@@ -80,7 +80,7 @@ class LeastCost:
 
     def __post_init__(self) -> None:
         if self.decisions is not None and not len(self.decisions):
-            raise ValueError("LeastCost: there must be a decision; found none")
+            raise ValueError("LeastCost: decisions is empty; pass at least one")
 
     @classmethod
     def of(cls, costs: Mapping[Any, Mapping[Any, float]]) -> LeastCost:
@@ -88,14 +88,14 @@ class LeastCost:
         return cls(lambda decision, label: costs[decision][label], tuple(costs))
 
     def decide(self, probabilities: Probabilities, /) -> Any:
-        """See ``Rule``; of equally cheap decisions the first."""
+        """See ``Rule``; of decisions of equal cost the first."""
         distribution = _checked_distribution("LeastCost", probabilities)
 
         def utility(decision: Any) -> float:
             costs = [float(self.cost(decision, label)) for label in distribution]
             if any(map(math.isnan, costs)):
-                raise ValueError(f"LeastCost: the cost of {decision!r} is no number")
-            # What is impossible costs nothing, even if its cost is infinite.
+                raise ValueError(f"LeastCost: the cost of {decision!r} is NaN")
+            # An impossible label costs nothing, even if its cost is infinite.
             return -math.fsum(p * cost for p, cost in zip(distribution.values(), costs, strict=True) if p)
 
         return _first_best(distribution if self.decisions is None else self.decisions, utility)
@@ -104,10 +104,10 @@ class LeastCost:
 @final
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """The least label such that it and all below have at least ``level`` of the probability; labels are numbers.
+    """The smallest label whose cumulative probability is at least ``level``; labels are numbers.
 
-    At 0.5, the median, the expected absolute error is least; at another level the error that counts ``level`` for each
-    unit below the truth and ``1 - level`` for each above.
+    At 0.5, the median, it minimises the expected absolute error; at another level the error that weighs each unit below
+    the truth by ``level`` and each above by ``1 - level``.
 
     Attributes:
         level: in (0, 1).
@@ -137,7 +137,7 @@ class Quantile:
 @final
 @dataclass(frozen=True, slots=True)
 class NearestMean:
-    """The label nearest to the mean: the least expected squared error; labels are numbers.  Of equal ones the lower."""
+    """The label nearest to the mean, of the lowest expected squared error; labels are numbers. Ties go to the lower."""
 
     def decide(self, probabilities: Probabilities, /) -> Any:
         """See ``Rule``."""
@@ -149,13 +149,13 @@ class NearestMean:
 @final
 @dataclass(frozen=True, slots=True)
 class FBeta:
-    """The set of labels with the highest expected F-beta, where one label is right.
+    """The set of labels with the highest expected F-beta, if exactly one label is right.
 
-    ``F = (1 + beta^2) [the label is in the set] / (beta^2 + size of the set)``.  For each size the most probable labels
-    are best, so as many sets as there are labels are compared.
+    ``F = (1 + beta^2) [the label is in the set] / (beta^2 + size of the set)``. For each size the most probable labels
+    are optimal, so only one set for each size is compared.
 
     Attributes:
-        beta: how much more it counts to have the label than to have no others.
+        beta: the weight of containing the right label relative to containing no others.
 
     Raises:
         ValueError: ``beta`` is not positive and finite.
@@ -182,17 +182,16 @@ class FBeta:
 @final
 @dataclass(frozen=True, slots=True)
 class HierarchicalFBeta:
-    """A node of a tree of labels, or a set of them, with the highest expected hierarchical F-beta.
+    """A node of a tree of labels, or a set of nodes, with the highest expected hierarchical F-beta.
 
-    A node stands for itself and all above it.  With ``h`` what the decision stands for and ``y`` what the right label
-    stands for, ``hF = (1 + beta^2) |h and y| / (beta^2 |y| + |h|)``.  So where the model is in doubt between two
-    labels, what they have in common may be the best answer.
+    A node represents itself and its ancestors. With ``h`` the nodes that the decision represents and ``y`` those of the
+    right label, ``hF = (1 + beta^2) |h and y| / (beta^2 |y| + |h|)``. So if the model is uncertain between two labels,
+    their common ancestor may be the best answer.
 
     Attributes:
-        parents: of nodes; what has no parent is at the top.  (A root that all labels share is best left out.)
-        beta: how much more it counts to name what is right than to name nothing else.
-        single: whether to decide for one node, any of the tree; else for the best of all sets of nodes that have with a
-            node all above it.
+        parents: the parent of each node; a node without one is at the top. (Leave out a root that all labels share.)
+        beta: the weight of containing the right nodes relative to containing no others.
+        single: whether to decide for one node; otherwise for the best of all sets that are closed under ancestors.
 
     Raises:
         ValueError: ``beta`` is not positive and finite, or ``parents`` has a cycle.
@@ -221,63 +220,63 @@ class HierarchicalFBeta:
         return self._best_set(nodes, distribution, above)
 
     def _nodes(self, labels: Iterable[Any]) -> list[Any]:
-        """All nodes, in the order in which they are named: labels first."""
+        """All nodes in the order of their first mention, labels first."""
         return list(dict.fromkeys([*labels, *self.parents, *self.parents.values()]))
 
     def _expected(
-        self, stands_for: frozenset[Any], distribution: Probabilities, above: Mapping[Any, tuple[Any, ...]]
+        self, decided: frozenset[Any], distribution: Probabilities, above: Mapping[Any, tuple[Any, ...]]
     ) -> float:
         return math.fsum(
-            p * len(stands_for.intersection(above[label])) / (self.beta**2 * len(above[label]) + len(stands_for))
+            p * len(decided.intersection(above[label])) / (self.beta**2 * len(above[label]) + len(decided))
             for label, p in distribution.items()
         )
 
     def _best_set(
         self, nodes: Sequence[Any], distribution: Probabilities, above: Mapping[Any, tuple[Any, ...]]
     ) -> frozenset[Any]:
-        """For a given size the utility is a sum over nodes, and no node is worth more than one above it."""
+        """For each size, the utility is a sum over nodes, in which no node exceeds its ancestors."""
         depth = {node: len(ancestors(self.parents, node)) for node in nodes}
         sets: list[frozenset[Any]] = []
         for size in range(1, len(nodes) + 1):
-            worth = dict.fromkeys(nodes, 0.0)
+            value = dict.fromkeys(nodes, 0.0)
             for label, p in distribution.items():
                 for node in above[label]:
-                    worth[node] += p / (self.beta**2 * len(above[label]) + size)
-            sets.append(self._closed(sorted(nodes, key=lambda node: (-worth[node], depth[node]))[:size]))
+                    value[node] += p / (self.beta**2 * len(above[label]) + size)
+            sets.append(self._closed(sorted(nodes, key=lambda node: (-value[node], depth[node]))[:size]))
         return _first_best(sets, lambda each: self._expected(each, distribution, above))  # type: ignore[no-any-return]
 
     def _closed(self, nodes: Iterable[Any]) -> frozenset[Any]:
-        """The nodes with all above them, which are among them but for rounding."""
+        """The nodes with their ancestors, which they include except for rounding."""
         return frozenset(each for node in nodes for each in ancestors(self.parents, node))
 
 
 def ancestors(parents: Mapping[Any, Any], node: Hashable) -> tuple[Any, ...]:
-    """Return a node and all above it, from below.
+    """Return a node and its ancestors, bottom up.
 
     Raises:
-        ValueError: they go round in a circle.
+        ValueError: the parents have a cycle.
     """
     chain = [node]
     seen = {node}
     while chain[-1] in parents:
         parent = parents[chain[-1]]
         if parent in seen:
-            raise ValueError(f"parents: {parent!r} is above itself")
+            raise ValueError(f"parents: {parent!r} is its own ancestor")
         chain.append(parent)
         seen.add(parent)
     return tuple(chain)
 
 
 def _first_best(decisions: Iterable[Any], utility: Callable[[Any], float]) -> Any:
-    """The first decision whose utility none exceeds by more than rounding."""
-    scored = [(utility(decision), decision) for decision in decisions]
-    best = max(score for score, _ in scored)
-    least = best - _TIE * abs(best) if math.isfinite(best) else best
-    return next(decision for score, decision in scored if score >= least)
+    """The first decision with the highest utility, up to rounding."""
+    utilities = [(utility(decision), decision) for decision in decisions]
+    best = max(value for value, _ in utilities)
+    threshold = best - _TIE * abs(best) if math.isfinite(best) else best
+    return next(decision for value, decision in utilities if value >= threshold)
 
 
 def _checked_distribution(owner: str, probabilities: Probabilities) -> dict[Any, float]:
-    """The probabilities, made to sum to 1."""
+    """The probabilities, normalised."""
     distribution = {label: float(p) for label, p in probabilities.items()}
     total = math.fsum(distribution.values())
     if any(not 0 <= p < math.inf for p in distribution.values()) or not 0 < total < math.inf:
@@ -289,7 +288,7 @@ def _numbers(owner: str, probabilities: Probabilities) -> dict[Any, float]:
     distribution = _checked_distribution(owner, probabilities)
     wrong = next((label for label in distribution if not _is_number(label)), None)
     if wrong is not None:
-        raise ValueError(f"{owner}: labels must be finite numbers; found {wrong!r}; turn labels into numbers first")
+        raise ValueError(f"{owner}: labels must be finite numbers; found {wrong!r}; convert the labels to numbers")
     return distribution
 
 

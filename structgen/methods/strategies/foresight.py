@@ -1,8 +1,8 @@
-"""Search by steps; rollouts judge each step.
+"""Search by steps, each scored by rollouts.
 
 Source: F. Xu et al., "phi-Decoding: Adaptive Foresight Sampling for Balanced Inference-Time Exploration and
-Exploitation" (ACL 2025, arXiv 2503.13288).  Different from there: steps end at boundaries of the grammar, equal steps
-are one, and texts are alike by the groups of characters that they share, not by TF-IDF and k-means.
+Exploitation" (ACL 2025, arXiv 2503.13288). Deviations: steps end at boundaries of the grammar, equal steps are one, and
+texts are clustered by common character trigrams, not by TF-IDF and k-means.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 __all__ = ["Clusters", "Foresight", "Valued", "alike", "step_weights"]
 
 Clusters: TypeAlias = Callable[[Sequence[str]], Sequence[Hashable]]
-"""Gives each of several texts a mark; texts of one cluster have the same."""
+"""Returns a cluster label for each of several texts."""
 
 _GROUP: Final = 3
 _WORST: Final = -1e6
 
 
 class Valued(NamedTuple):
-    """What the choice of a step depends on.
+    """The inputs for choosing a step.
 
     Attributes:
-        drawn: how many equal steps were drawn.
-        advantage: how much the mean log-probability of what seems to follow is above that of the step before.
-        cluster: of the text of the step and what seems to follow.
+        samples: how many equal steps were sampled.
+        advantage: the mean log-probability of the foreseen continuation minus that of the step before.
+        cluster: of the text of the step and its foreseen continuation.
     """
 
-    drawn: int
+    samples: int
     advantage: float
     cluster: Hashable
 
@@ -50,7 +50,7 @@ class Valued(NamedTuple):
 @final
 @dataclass(eq=False, slots=True)
 class _Beam:
-    """A prefix, and the mean log-probability of what seemed to follow when it was chosen."""
+    """A prefix, and the mean log-probability of its foreseen continuation when it was chosen."""
 
     branch: Branch
     value: float
@@ -59,28 +59,28 @@ class _Beam:
 @final
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """Beam search by steps, with a look ahead from each: phi-decoding.
+    """Beam search by steps, with a look-ahead from each: phi-decoding.
 
-    From each prefix several steps are drawn, up to a boundary.  Steps whose mean log-probability is far below that
-    of the others are given up.  From the rest the output goes on greedily for a while.  A step is then chosen
-    with a probability in proportion to
+    From each prefix several steps are sampled, up to a boundary. Steps whose mean log-probability is far below that of
+    the others are dropped. The rest are continued greedily for a while. A step is then chosen with a probability
+    proportional to
 
         softmax(advantage / temperature) + softmax(share of its cluster / temperature)
 
-    where the advantage is the mean log-probability of what followed, less that of the step before, and a cluster is
-    made of the steps that lead to texts that are alike.  Where most steps lead to the same, the search ends and the
-    chosen prefixes are completed greedily.  ``log_weight`` of a sample is the mean log-probability of its tokens.
+    where the advantage is the mean log-probability of the continuation minus that of the step before, and a cluster
+    contains the steps that lead to similar texts. If most steps are in one cluster, the search ends and the chosen
+    prefixes are completed greedily. ``log_weight`` of a sample is the mean log-probability of its tokens.
 
     Attributes:
-        beams: how many prefixes are followed.
-        rollouts: steps that are drawn from each.
-        ahead: tokens that are looked ahead.
+        beams: the number of prefixes.
+        rollouts: the number of steps sampled from each.
+        ahead: tokens of a look-ahead.
         boundary: where a step ends.
         temperature: see above.
-        width: steps are given up that are more than so many standard deviations below the mean; infinity keeps all.
-        agreement: the search ends where a cluster has at least this share of the steps; above 1 never.
-        clusters: which texts are alike; ``alike`` by default.
-        sampler: how the tokens of steps are drawn.
+        width: steps more than this many standard deviations below the mean are dropped; infinity keeps all.
+        agreement: the search ends if a cluster has at least this share of the steps; above 1 never.
+        clusters: clusters the texts; ``alike`` by default.
+        sampler: samples the tokens of steps.
 
     Raises:
         ValueError: a number is out of range.
@@ -98,7 +98,7 @@ class Foresight:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "no distribution that could be stated: steps chosen by what seems to follow from them"
+    target: ClassVar[str] = "no closed-form distribution: steps chosen by their foreseen continuations"
 
     def __post_init__(self) -> None:
         at_least("Foresight", 1, beams=self.beams, rollouts=self.rollouts, ahead=self.ahead)
@@ -119,20 +119,20 @@ class Foresight:
                 ends = roll(branches, starts, sampler=Greedy(), generator=generator, ended=lambda _: False)
                 finished, live = [*finished, *(rollout.branch for rollout in ends)], []
         ranked = sorted(((branch, _mean(branch)) for branch in finished), key=lambda each: (-each[1], _tokens(each[0])))
-        return outcome(branches, ranked, drawn=self.beams)
+        return outcome(branches, ranked, particles=self.beams)
 
     def _step(
         self, branches: Branches, live: Sequence[_Beam], width: int, generator: np.random.Generator
     ) -> tuple[list[_Beam], bool]:
-        """Choose the next steps; also whether most of them lead to the same."""
-        drawn = roll(
+        """Choose the next steps; also return whether most of them lead to similar texts."""
+        sampled = roll(
             branches,
             [Rollout.of(beam.branch, self.rollouts, origin) for origin, beam in enumerate(live)],
             sampler=self.sampler,
             generator=generator,
             ended=lambda step: self.boundary.ends(step.branch, step.steps),
         )
-        steps = self._likely(branches, sorted(drawn, key=lambda step: (step.origin, _tokens(step.branch))))
+        steps = self._likely(branches, sorted(sampled, key=lambda step: (step.origin, _tokens(step.branch))))
         if not steps:
             return [], False
         values, texts = self._futures(branches, live, steps, generator)
@@ -141,7 +141,7 @@ class Foresight:
             for step, value, cluster in zip(steps, values, self.clusters(texts), strict=True)
         ]
         weights = step_weights(valued, self.temperature)
-        # A weight may be rounded to 0, and such steps cannot be drawn.
+        # A weight may be rounded to 0, and such steps cannot be sampled.
         size = min(width, int(np.count_nonzero(weights)))
         chosen = generator.choice(len(steps), size=size, replace=False, p=weights).tolist()
         for index, step in enumerate(steps):
@@ -151,27 +151,27 @@ class Foresight:
         return beams, max(_shares(valued)) >= self.agreement
 
     def _likely(self, branches: Branches, steps: Sequence[Rollout]) -> list[Rollout]:
-        """Give up the steps that are far less probable than the others."""
+        """Drop the steps that are far less probable than the others."""
         if not steps:
             return []
         means = np.array([step.mean for step in steps])
         counts = np.array([step.count for step in steps])
         middle = float(np.average(means, weights=counts))
         spread = math.sqrt(float(np.average((means - middle) ** 2, weights=counts)))
-        least = -math.inf if self.width == math.inf else min(middle - self.width * spread, float(means.max()))
-        kept = [step for step, mean in zip(steps, means, strict=True) if mean >= least]
+        limit = -math.inf if self.width == math.inf else min(middle - self.width * spread, float(means.max()))
+        likely = [step for step, mean in zip(steps, means, strict=True) if mean >= limit]
         for step in steps:
-            if step not in kept:
+            if step not in likely:
                 branches.drop(step.branch)
-        return kept
+        return likely
 
     def _futures(
         self, branches: Branches, live: Sequence[_Beam], steps: Sequence[Rollout], generator: np.random.Generator
     ) -> tuple[list[float], list[str]]:
-        """For each step the mean log-probability of what seems to follow, and the text of both.
+        """The mean log-probability of each step's foreseen continuation, and the text of both.
 
-        A step with which the output is complete has no future, and is taken for its own; one from which potentials
-        let nothing follow is taken for as bad as can be.
+        A step that completes the output is its own continuation; a step without an allowed continuation gets minus
+        infinity.
         """
         unfinished = [index for index, step in enumerate(steps) if not step.is_finished]
         branches.logits([steps[index].branch for index in unfinished])
@@ -185,7 +185,7 @@ class Foresight:
         values = [step.mean if step.is_finished else -math.inf for step in steps]
         ends = [step.branch.hypothesis for step in steps]
         for future in futures:
-            # Where the output ends without EOS nothing is added, and the step stands for its own future.
+            # If the output ends without EOS, nothing is added, and the step is its own continuation.
             values[future.origin] = future.mean if future.steps else steps[future.origin].mean
             ends[future.origin] = future.branch.hypothesis
             branches.drop(future.branch)
@@ -194,8 +194,8 @@ class Foresight:
 
 
 def step_weights(steps: Sequence[Valued], temperature: float) -> NDArray[np.float64]:
-    """With which probability each step is chosen first: see ``Foresight``; a step counts as often as it was drawn."""
-    counts = np.array([step.drawn for step in steps], dtype=np.float64)
+    """The probability of each step to be chosen first, see ``Foresight``; a step counts as often as it was sampled."""
+    counts = np.array([step.samples for step in steps], dtype=np.float64)
     advantages = np.array([step.advantage for step in steps])
     total_weight = _softmax(advantages, counts, temperature) + _softmax(np.array(_shares(steps)), counts, temperature)
     weights: NDArray[np.float64] = np.where(advantages > -np.inf, total_weight, 0.0)
@@ -206,7 +206,7 @@ def step_weights(steps: Sequence[Valued], temperature: float) -> NDArray[np.floa
 
 
 def alike(texts: Sequence[str], *, similarity: float = 0.5) -> list[int]:
-    """Put texts into clusters: those that share at least half of their groups of three characters, and all between.
+    """Cluster texts by single linkage: similar texts share at least half of their character trigrams.
 
     Complexity: O(texts squared times their length).
     """
@@ -214,18 +214,18 @@ def alike(texts: Sequence[str], *, similarity: float = 0.5) -> list[int]:
     cluster = list(range(len(texts)))
     for one in range(len(texts)):
         for other in range(one):
-            together = len(groups[one] | groups[other])
-            if cluster[one] != cluster[other] and len(groups[one] & groups[other]) >= similarity * together:
+            union = len(groups[one] | groups[other])
+            if cluster[one] != cluster[other] and len(groups[one] & groups[other]) >= similarity * union:
                 old, new = max(cluster[one], cluster[other]), min(cluster[one], cluster[other])
                 cluster = [new if each == old else each for each in cluster]
     return cluster
 
 
 def _shares(steps: Sequence[Valued]) -> list[float]:
-    """For each step the share of its cluster."""
+    """The share of each step's cluster."""
     sizes: Counter[Hashable] = Counter()
     for step in steps:
-        sizes[step.cluster] += step.drawn
+        sizes[step.cluster] += step.samples
     return [sizes[step.cluster] / sizes.total() for step in steps]
 
 

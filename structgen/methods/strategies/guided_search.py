@@ -1,10 +1,9 @@
-"""Search guided by a function of the user: A* by a heuristic, and beams and tokens by the quality of prefixes.
+"""Search guided by a user's function: A* by a heuristic, and beams and tokens by the quality of prefixes.
 
-Source: G. Chatziveroglou, "A*-Decoding: Token-Efficient Inference Scaling" (2025, arXiv 2505.13672), whose heuristic is
-a reward model; here it may also be a bound, under which the result is exact.
-
-Sources: S. Koneru et al., "Quality-Aware Decoding: Unifying Quality Estimation and Decoding" (2025, arXiv 2502.08561);
-S. Chakraborty et al., "Transfer Q*: Principled Decoding for LLM Alignment" (2024, arXiv 2405.20495).
+Sources: G. Chatziveroglou, "A*-Decoding: Token-Efficient Inference Scaling" (2025, arXiv 2505.13672), whose heuristic
+is a reward model; here it may also be a bound, with which the result is exact. S. Koneru et al., "Quality-Aware
+Decoding: Unifying Quality Estimation and Decoding" (2025, arXiv 2502.08561); S. Chakraborty et al., "Transfer Q*:
+Principled Decoding for LLM Alignment" (2024, arXiv 2405.20495).
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from structgen.decode.step.sampler import Greedy, Sampler
 from structgen.errors import GenerationError
 from structgen.methods.samplers.best_first import BestFirst
 from structgen.methods.strategies.branch_ops import (
-    Judge,
+    Critic,
     Rollout,
     at_least,
     best,
-    judged,
     look,
     next_token,
     outcome,
     roll,
+    scored,
     take,
 )
 
@@ -50,32 +49,32 @@ _ROUNDING: Final = 1e-9
 @final
 @dataclass(frozen=True, slots=True)
 class AStar:
-    """Finds the outputs of the highest score by a search with a priority queue.
+    """Finds the outputs of the highest score by best-first search with a priority queue.
 
-    The score is the log-probability of the output and its stop under the model, not renormalised by the mask, and what
-    potentials say of the complete output.  A prefix promises its own log-probability and what the heuristic expects
-    of the rest; the most promising is followed.  Where the heuristic never expects too little, the outputs found are
-    exactly the best of all within the budget, and of equal ones those whose tokens come first in order.  With a
-    heuristic of 0 that is so where no potential gives more than 0.  ``log_weight`` of a sample is its score.
+    The score is the log-probability of the output and its EOS under the model, not renormalised by the mask, plus the
+    potentials' score of the complete output. The priority of a prefix is its log-probability plus the heuristic of the
+    rest. If the heuristic never underestimates, the results are exactly the best outputs within the budget, ties in the
+    order of their tokens. A heuristic of 0 is such a bound if no potential scores above 0. ``log_weight`` of a sample
+    is its score.
 
-    For languages with few probable members: names, labels, spans, small objects.  In free text there are too many
+    For languages with few probable strings: names, labels, spans, small objects. In free text there are too many
     prefixes, and ``limit`` ends the search.
 
     Attributes:
-        heuristic: what the rest of a prefix comes to, log-probability and potentials together; minus infinity gives
-            it up.  None is ``most``.
-        admissible: whether the heuristic never gives too little.  If it may, as a reward model, what comes first is an
-            output that comes to no less than any prefix promises that is left then.
-        most: the most that the heuristic gives, and that potentials give to any output.  What may follow a prefix is
-            looked at only while that, at most, is promising; infinity looks at all that the mask allows.
-        outputs: how many to find.
-        limit: the most prefixes that are run through the model.
+        heuristic: an estimate of the rest of a prefix, log-probability and potentials together; minus infinity drops
+            the prefix. None for ``most``.
+        admissible: whether the heuristic never underestimates. If it may, as a reward model, the first result is an
+            output whose score is at least the priority of every prefix left.
+        most: an upper bound on the heuristic and on the potentials' score of any output. Continuations of a prefix are
+            visited only while this bound is promising; infinity visits all that the mask allows.
+        outputs: how many to return.
+        limit: the maximal number of prefixes that the model is run on.
 
     Raises:
         ValueError: a number is out of range.
     """
 
-    heuristic: Judge | None = None
+    heuristic: Critic | None = None
     admissible: bool = True
     most: float = 0.0
     outputs: int = 1
@@ -89,7 +88,7 @@ class AStar:
         if math.isnan(self.most) or self.most == -math.inf:
             raise ValueError(f"AStar: most must be a number; found {self.most!r}")
         if self.heuristic is None and self.most == math.inf:
-            raise ValueError("AStar: without a heuristic, most=inf would promise the same of all prefixes")
+            raise ValueError("AStar: without a heuristic, most=inf gives all prefixes the same priority; lower most")
 
     @property
     def target(self) -> str:
@@ -97,53 +96,52 @@ class AStar:
         return "the most probable outputs" if self.admissible else "outputs that the heuristic leads to"
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
-        """See ``SequenceSampler``; draws no random number.
+        """See ``SequenceSampler``; uses no random numbers.
 
         Raises:
-            LimitExceeded: more than ``limit`` prefixes are more promising than what was found.
-            GenerationError: an output shows that the heuristic gives too little, or it gives more than ``most``; or as
-                always.
+            LimitExceeded: more than ``limit`` prefixes have a higher priority than the results.
+            GenerationError: an output shows that the heuristic underestimates, or it exceeds ``most``; or as always.
         """
         search = BestFirst(
             branches,
             limit=self.limit,
-            heuristic=None if self.heuristic is None else lambda branch: self._promise(branch.hypothesis),
+            heuristic=None if self.heuristic is None else lambda branch: self._estimate(branch.hypothesis),
             score_bound=self.most,
         )
-        found = list(islice(search, self.outputs))
+        results = list(islice(search, self.outputs))
         if self.admissible and self.heuristic is not None:
-            for each in found:
+            for each in results:
                 self._check(branches, each.branch, each.total)
-        return outcome(branches, [(each.branch, each.total) for each in found], drawn=len(found))
+        return outcome(branches, [(each.branch, each.total) for each in results], particles=len(results))
 
-    def _promise(self, hypothesis: Hypothesis) -> float:
+    def _estimate(self, hypothesis: Hypothesis) -> float:
         if self.heuristic is None:
             return self.most
-        promise = judged(self.heuristic, hypothesis, what="AStar: the heuristic")
-        if promise > self.most:
+        estimate = scored(self.heuristic, hypothesis, what="AStar: the heuristic")
+        if estimate > self.most:
             raise GenerationError(
                 "AStar: the heuristic",
-                f"it gives more than most={self.most:g}",
-                evidence=f"{promise:g} for {hypothesis!r}",
-                remedy="set most to the most that it gives, or to infinity",
+                f"it exceeds most={self.most:g}",
+                evidence=f"{estimate:g} for {hypothesis!r}",
+                remedy="set most to an upper bound of the heuristic, or to infinity",
             )
-        return promise
+        return estimate
 
     def _check(self, branches: Branches, branch: Branch, total: float) -> None:
-        """See whether the prefixes of an output promised what it came to."""
+        """Check that no prefix of an output had a priority below the output's score."""
         hypothesis, log_p = branches.problem.prefix(), 0.0
         for step in branch.steps():
             if step.token is None:
                 break
             hypothesis = hypothesis.extended(step.token)
             log_p += step.logprob + (step.log_z or 0.0)
-            promise = log_p + self._promise(hypothesis)
-            if total > promise + _ROUNDING * (1 + abs(total)):
+            bound = log_p + self._estimate(hypothesis)
+            if total > bound + _ROUNDING * (1 + abs(total)):
                 raise GenerationError(
                     "AStar: the heuristic",
-                    "it gives too little, so that a better output may have been passed over",
-                    evidence=f"{hypothesis!r} promises {promise:.6g} and leads to {total:.6g}",
-                    remedy="let it give at least what the rest comes to, or set admissible=False",
+                    "it underestimates, so a better output may have been missed",
+                    evidence=f"{hypothesis!r} has priority {bound:.6g} and leads to {total:.6g}",
+                    remedy="let it return at least the score of the rest, or set admissible=False",
                 )
 
 
@@ -152,24 +150,24 @@ class AStar:
 class QualityBeam:
     """Beam search by the model's probability and by a critic of prefixes.
 
-    A prefix is worth
+    The value of a prefix is
 
         (1 - weight) mean log-probability of its tokens + weight critic(prefix)
 
-    with scores of potentials among the log-probabilities.  After each token the best prefixes stay, complete outputs
-    among them; it ends when all of them are complete.  ``log_weight`` of a sample is what it is worth.
+    with scores of potentials among the log-probabilities. After each token the best prefixes are retained, complete
+    outputs among them, until all of them are complete. ``log_weight`` of a sample is its value.
 
     Attributes:
-        critic: what a prefix, or a complete output, is worth; minus infinity gives it up.
+        critic: scores a prefix or a complete output; minus infinity drops it.
         weight: of the critic, in [0, 1].
-        beams: how many prefixes stay.
-        candidates: tokens that each is continued with, the most probable that the mask allows; None is twice ``beams``.
+        beams: the number of retained prefixes.
+        candidates: tokens that extend each prefix, the most probable allowed ones; None for twice ``beams``.
 
     Raises:
         ValueError: a number is out of range.
     """
 
-    critic: Judge
+    critic: Critic
     weight: float = 0.5
     beams: int = 4
     candidates: int | None = None
@@ -184,49 +182,49 @@ class QualityBeam:
         at_least("QualityBeam", 1, beams=self.beams, candidates=1 if self.candidates is None else self.candidates)
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
-        """See ``SequenceSampler``; draws no random number."""
+        """See ``SequenceSampler``; uses no random numbers."""
         width = 2 * self.beams if self.candidates is None else self.candidates
-        held = [(Rollout.of(branches.root()), 0.0)]
-        while any(not rollout.is_finished for rollout, _ in held):
-            grown = [each for each in held if each[0].is_finished]
-            live = [rollout for rollout, _ in held if not rollout.is_finished]
+        beam = [(Rollout.of(branches.root()), 0.0)]
+        while any(not rollout.is_finished for rollout, _ in beam):
+            grown = [each for each in beam if each[0].is_finished]
+            live = [rollout for rollout, _ in beam if not rollout.is_finished]
             for rollout, distribution in zip(live, look(branches, [each.branch for each in live]), strict=True):
                 before = rollout.branch
                 for child in take(branches, before, distribution, best(branches, before, distribution, width)):
                     after = rollout.after(child, 1)
-                    grown.append((after, self._worth(after)))
-            held = self._kept(branches, grown)
-        return outcome(branches, [(rollout.branch, worth) for rollout, worth in held], drawn=self.beams)
+                    grown.append((after, self._value(after)))
+            beam = self._pruned(branches, grown)
+        return outcome(branches, [(rollout.branch, value) for rollout, value in beam], particles=self.beams)
 
-    def _worth(self, rollout: Rollout) -> float:
-        worth = judged(self.critic, rollout.branch.hypothesis, what="QualityBeam: the critic") if self.weight else 0.0
-        return (1 - self.weight) * rollout.mean + self.weight * worth
+    def _value(self, rollout: Rollout) -> float:
+        score = scored(self.critic, rollout.branch.hypothesis, what="QualityBeam: the critic") if self.weight else 0.0
+        return (1 - self.weight) * rollout.mean + self.weight * score
 
-    def _kept(self, branches: Branches, grown: Sequence[tuple[Rollout, float]]) -> list[tuple[Rollout, float]]:
-        """The best; of equal ones complete ones first, then those whose tokens come first in order."""
+    def _pruned(self, branches: Branches, grown: Sequence[tuple[Rollout, float]]) -> list[tuple[Rollout, float]]:
+        """The best prefixes; of equal ones complete outputs first, then by tokens."""
         ordered = sorted(grown, key=lambda each: (-each[1], not each[0].is_finished, each[0].branch.hypothesis.tokens))
-        kept = [each for each in ordered[: self.beams] if each[1] > -math.inf]
-        for rollout, _ in ordered[len(kept) :]:
+        retained = [each for each in ordered[: self.beams] if each[1] > -math.inf]
+        for rollout, _ in ordered[len(retained) :]:
             branches.drop(rollout.branch)
-        return kept
+        return retained
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TransferQ:
-    """Tokens by what they lead to: the reward of outputs that are completed from each of the most probable ones.
+    """Tokens by the rewards of their completions: outputs completed from each of the most probable tokens.
 
-    At each step at which the mask leaves a choice, every candidate is completed under the grammar and the budget, and
+    At each step at which the mask allows a choice, every candidate is completed under the grammar and the budget, and
 
         probability of a candidate ~ its own exp(strength mean reward of its completions)
 
     Attributes:
         reward: of complete outputs.
-        candidates: how many tokens are tried, the most probable that the mask allows.
-        completions: of each candidate; more than one only with a ``policy`` that draws.
-        strength: of rewards against log-probabilities.
-        policy: how completions are written: the model whose values are taken.
-        sampler: how a token is taken from the tilted distribution.
+        candidates: the number of tokens to try, the most probable allowed ones.
+        completions: of each candidate; more than one only with a ``policy`` that is not deterministic.
+        strength: of rewards relative to log-probabilities.
+        policy: samples the completions; rewards are estimated under it.
+        sampler: takes a token from the tilted distribution.
 
     Raises:
         ValueError: a number is out of range.
@@ -234,7 +232,7 @@ class TransferQ:
     Complexity: ``candidates`` times ``completions`` outputs for each token.
     """
 
-    reward: Judge
+    reward: Critic
     candidates: int = 8
     completions: int = 1
     strength: float = 1.0
@@ -264,7 +262,7 @@ class TransferQ:
     def _best(
         self, branches: Branches, branch: Branch, distribution: Distribution, generator: np.random.Generator
     ) -> Branch | None:
-        # In the order of ids, which is what samplers expect.
+        # Samplers expect ascending ids.
         indices = sorted(best(branches, branch, distribution, self.candidates))
         children = take(branches, branch, distribution, indices)
         log_q = distribution.log_q[indices] + self._values(branches, children, generator)
@@ -281,7 +279,7 @@ class TransferQ:
     def _values(
         self, branches: Branches, children: Sequence[Branch], generator: np.random.Generator
     ) -> NDArray[np.float64]:
-        """``strength`` times the mean reward of completions; minus infinity where none of them can be completed."""
+        """``strength`` times the mean reward of completions; minus infinity if a child has no completion."""
         branches.logits([child for child in children if child.finish_reason is None])
         starts = [
             Rollout.of(child if child.finish_reason is not None else branches.copy(child), self.completions, origin)
@@ -289,7 +287,7 @@ class TransferQ:
         ]
         sums, counts = np.zeros(len(children)), np.zeros(len(children))
         for rollout in roll(branches, starts, sampler=self.policy, generator=generator, ended=lambda _: False):
-            reward = judged(self.reward, rollout.branch.hypothesis, what="TransferQ: the reward")
+            reward = scored(self.reward, rollout.branch.hypothesis, what="TransferQ: the reward")
             sums[rollout.origin] += rollout.count * reward
             counts[rollout.origin] += rollout.count
         means: NDArray[np.float64] = np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf)

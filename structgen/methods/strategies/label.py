@@ -1,4 +1,4 @@
-"""Labels by their exact probabilities, and answers decided from these."""
+"""Exact probabilities of labels, and answers decided from them."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 __all__ = ["Decide", "LabelDistribution", "LabelOf", "label_distribution"]
 
 LabelOf: TypeAlias = Callable[[str], Hashable]
-"""What a text stands for; several texts may stand for the same."""
+"""The label of a text; several texts may have the same."""
 
-_TOGETHER: Final = 16
-"""Prefixes that are followed in one forward pass."""
+_BATCH: Final = 16
+"""Prefixes that are extended in one forward pass."""
 
 
 @final
 @dataclass(frozen=True)
 class LabelDistribution:
-    """How probable each label is.
+    """The probability of each label.
 
     Under the model's distribution given the grammar and the budget, times the potentials.
 
     Attributes:
         probabilities: of the labels, the most probable first; they sum to 1.
-        log_mass: log of the sum of the target over all outputs found: of the probability that the model alone writes
-            one of them.
-        missing: the share of all that was not looked at, at most: each probability is right within it.
-        followed: prefixes that were run through the model.
+        log_mass: log of the target's sum over the visited outputs: the probability that the model alone writes one of
+            them.
+        missing: an upper bound on the share of unvisited outputs, and so on the error of each probability.
+        followed: prefixes that the model was run on.
     """
 
     probabilities: Mapping[Any, float]
@@ -62,18 +62,17 @@ class LabelDistribution:
 @final
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Answers the label that a rule decides for, by the exact probabilities of all labels.
+    """Answers the label that a rule decides for, given the exact probabilities of all labels.
 
-    All outputs are gone through, the probable ones first, with every division of their text into tokens, and the
-    probabilities of those that stand for the same label are summed.  The answer is the most probable output with the
-    label; where the decision is a set there is one for each label in it.  ``log_weight`` is the log of the
-    label's probability.
+    All outputs are enumerated, the probable ones first, in every tokenization, and the probabilities of those with the
+    same label are summed. The answer is the most probable output with the label; if the decision is a set, there is one
+    for each label in it. ``log_weight`` is the log of the label's probability.
 
     Attributes:
-        rule: decides; see ``structgen.methods.strategies.decisions``.
-        label: what a text stands for, the text itself by default; a number for rules about numbers.
-        tolerance: the share of the probability that need not be looked at; 0 goes through everything.
-        limit: the most prefixes that are run through the model.
+        rule: decides; see ``structgen.methods.strategies.decision_rule``.
+        label: the label of a text, by default the text itself; a number for rules about numbers.
+        tolerance: the share of the probability that may remain unvisited; 0 visits everything.
+        limit: the maximal number of prefixes that the model is run on.
 
     Raises:
         ValueError: a number is out of range.
@@ -93,30 +92,30 @@ class Decide:
         at_least("Decide", 1, limit=self.limit)
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
-        """See ``SequenceSampler``; draws no random number.
+        """See ``SequenceSampler``; uses no random numbers.
 
         Raises:
             LimitExceeded: there are too many prefixes.
-            GenerationError: the decision is no label that an output has, and no set of such; or as always.
-            ValueError: the labels are not of the kind that the rule is about.
+            GenerationError: the decision is no label of an output, and no set of such labels; or as always.
+            ValueError: the labels are of a wrong kind for the rule.
         """
-        found = _LabelSearch(branches, self.label, "Decide")
-        found.search(self.tolerance, self.limit)
-        if not found.best:
+        search = _LabelSearch(branches, self.label, "Decide")
+        search.run(self.tolerance, self.limit)
+        if not search.best:
             return outcome(branches, [])
-        distribution = found.distribution()
+        distribution = search.distribution()
         decision = self.rule.decide(distribution.probabilities)
         labels = decision if isinstance(decision, frozenset) else [decision]
         answered = [label for label in distribution.probabilities if label in labels]
         if len(answered) < len(labels):
             raise GenerationError(
                 "Decide",
-                "the rule decides for what no output stands for",
+                "the rule decides for a label that no output has",
                 evidence=f"{decision!r}; labels are {list(distribution.probabilities)[:8]!r}",
-                remedy="let label give what the rule decides among, or take label_law and apply the rule to it",
+                remedy="let label return what the rule decides among, or apply the rule to label_distribution(...)",
             )
-        ranked = [(found.best[label], math.log(distribution.probabilities[label])) for label in answered]
-        return outcome(branches, ranked, drawn=len(ranked))
+        ranked = [(search.best[label], math.log(distribution.probabilities[label])) for label in answered]
+        return outcome(branches, ranked, particles=len(ranked))
 
 
 def label_distribution(  # noqa: PLR0913  as sample; each of them is a keyword with a default
@@ -132,15 +131,15 @@ def label_distribution(  # noqa: PLR0913  as sample; each of them is a keyword w
     chat: bool = True,
     limits: Limits | None = None,
 ) -> LabelDistribution:
-    """Return how probable each label is as the answer to ``prompt``: see ``LabelDistribution``.
+    """Return the probability of each label as the answer to ``prompt``: see ``LabelDistribution``.
 
     Args:
         model: the language model.
         prompt: as for ``generate``.
-        grammar: of the texts that stand for labels; there must be few of them.
-        label: what a text stands for.
-        potentials: as for ``sample``; none may give more than 0.
-        max_tokens: the most tokens of an output.
+        grammar: of the texts with labels; it should have few strings.
+        label: the label of a text.
+        potentials: as for ``sample``; scores must be at most 0.
+        max_tokens: the maximal number of tokens of an output.
         tolerance: see ``Decide``.
         limit: see ``Decide``.
         chat: as for ``generate``.
@@ -149,7 +148,7 @@ def label_distribution(  # noqa: PLR0913  as sample; each of them is a keyword w
     Raises:
         ValueError: a number is out of range.
         LimitExceeded: there are too many prefixes.
-        GenerationError: no output has any probability; or as ``generate``.
+        GenerationError: no output has a positive probability; or as ``generate``.
         BudgetError, VocabularyError, GrammarError, ModelError: as ``generate``.
     """
     _check_tolerance("label_distribution", tolerance)
@@ -159,19 +158,21 @@ def label_distribution(  # noqa: PLR0913  as sample; each of them is a keyword w
     check_start(model, len(ids), constraint, max_tokens)
     problem = Problem(model, ids, constraint, tuple(as_potential(each) for each in potentials), max_tokens)
     with Branches(problem) as branches:
-        found = _LabelSearch(branches, label, "label_distribution")
-        found.search(tolerance, limit)
-        if not found.best:
-            raise GenerationError("label_distribution", "no output has any probability", evidence=branches.verification)
-        return found.distribution()
+        search = _LabelSearch(branches, label, "label_distribution")
+        search.run(tolerance, limit)
+        if not search.best:
+            raise GenerationError(
+                "label_distribution", "no output has a positive probability", evidence=branches.verification
+            )
+        return search.distribution()
 
 
 @final
 class _LabelSearch:
-    """The outputs that were found, by labels, and the prefixes that are left.
+    """The visited outputs by label, and the prefixes left.
 
     Attributes:
-        best: for each label the most probable output; of equally probable ones that whose tokens come first in order.
+        best: the most probable output of each label; of equal ones the first by tokens.
     """
 
     def __init__(self, branches: Branches, label: LabelOf, owner: str) -> None:
@@ -185,17 +186,17 @@ class _LabelSearch:
         self._left: list[tuple[float, tuple[int, ...], Branch]] = []  # the most probable first
         self._left_sum = 0.0  # up to rounding
 
-    def search(self, tolerance: float, limit: int) -> None:
-        """Follow the most probable prefixes until the others have no more than ``tolerance`` of all.
+    def run(self, tolerance: float, limit: int) -> None:
+        """Extend the most probable prefixes until the others have at most ``tolerance`` of the probability.
 
         Raises:
-            LimitExceeded: more than ``limit`` prefixes have to be followed.
+            LimitExceeded: more than ``limit`` prefixes have to be extended.
         """
         root = self._branches.root()
         self._branches.drop(root)
         self._leave(root)
         while self._left and not self._is_enough(tolerance):
-            taken = [self._take() for _ in range(min(_TOGETHER, len(self._left)))]
+            taken = [self._take() for _ in range(min(_BATCH, len(self._left)))]
             self._followed += len(taken)
             if self._followed > limit:
                 raise self._too_many(limit, len(taken))
@@ -210,10 +211,10 @@ class _LabelSearch:
 
     def distribution(self) -> LabelDistribution:
         """The distribution of the labels."""
-        sums = {mark: math.fsum(masses) for mark, masses in self._masses.items()}
+        sums = {label: math.fsum(masses) for label, masses in self._masses.items()}
         whole, missing = math.fsum(sums.values()), self._missing()
-        ordered = sorted(sums, key=lambda mark: -sums[mark])
-        probabilities = {mark: sums[mark] / whole for mark in ordered}
+        ordered = sorted(sums, key=lambda label: -sums[label])
+        probabilities = {label: sums[label] / whole for label in ordered}
         return LabelDistribution(
             MappingProxyType(probabilities), math.log(whole), missing / (whole + missing), self._followed
         )
@@ -228,11 +229,11 @@ class _LabelSearch:
         mass = math.exp(branch.log_p + branch.score)
         if not mass:
             return
-        mark = self._label(branch.hypothesis.text)
-        known = self.best.get(mark)
-        if known is None or _rank(branch) < _rank(known):
-            self.best[mark] = branch
-        self._masses.setdefault(mark, []).append(mass)
+        label = self._label(branch.hypothesis.text)
+        best = self.best.get(label)
+        if best is None or _rank(branch) < _rank(best):
+            self.best[label] = branch
+        self._masses.setdefault(label, []).append(mass)
         self._sum += mass
 
     def _leave(self, branch: Branch) -> None:
@@ -245,7 +246,7 @@ class _LabelSearch:
         return branch
 
     def _is_enough(self, tolerance: float) -> bool:
-        """Whether what is left has at most ``tolerance`` of all; its sum is taken anew before that is believed."""
+        """Whether the prefixes left have at most ``tolerance`` of all; their sum is then computed anew to confirm."""
         if not tolerance or self._left_sum > tolerance * self._sum:
             return False
         self._left_sum = self._missing()
@@ -260,7 +261,7 @@ class _LabelSearch:
             self._owner,
             limit="limit",
             maximum=limit,
-            evidence=f"{len(self._left) + taken} prefixes are left; found so far: {self._sum:.3g}, left: {left:.3g}",
+            evidence=f"{len(self._left) + taken} prefixes are left; mass visited: {self._sum:.3g}, left: {left:.3g}",
             remedy="raise limit or tolerance, or make the grammar or max_tokens smaller",
         )
 

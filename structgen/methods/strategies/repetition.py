@@ -1,7 +1,7 @@
 """Against repetition in free text: momentum decoding and look-back decoding.
 
-Both look at what was written before, and both act in free text alone.  In a JSON array of records the same keys have to
-come again and again; a penalty that saw them would take the structure for a loop.
+Both use the earlier output, and both act only in free text. In a JSON array of records the same keys must recur; a
+penalty that saw them would treat the structure as a loop.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ __all__ = ["LookBack", "Momentum"]
 @final
 @dataclass(frozen=True, slots=True)
 class Momentum:
-    """The most probable token, less a resistance against going in circles.
+    """The most probable token, minus a resistance against repetition.
 
         argmax over the ``top_k`` most probable v of  p(v) - alpha * resistance[length(v)]
 
-    ``p`` is the distribution after masking.  ``length(v)`` is the length of the longest run of tokens that ends with
-    ``v``, would now come, and has come before; 0 where ``v`` is new.  A token that is new and the most probable is thus
-    taken as it is.  Only runs within one piece of free text count, without the token that ends the piece, which is
-    structure; elsewhere the most probable token is taken.
+    ``p`` is the distribution after masking. ``length(v)`` is the length of the longest run of tokens that would end
+    with ``v`` and has occurred before; 0 if ``v`` is new. So a new token that is the most probable is always taken.
+    Only runs within one segment of free text count, without the token that ends it, which is structure; elsewhere the
+    most probable token is taken.
 
-    Deviation from the paper: the prompt is no part of the text unless ``prompt`` says so; under a grammar it is rather
-    an instruction, or a document to take quotations from.
+    Deviation from the paper: the prompt is not part of the text unless ``prompt`` is set; under a grammar it is rather
+    an instruction, or a document to quote from.
 
     Attributes:
-        alpha: how strong the resistance is.
-        top_k: how many tokens are compared.
+        alpha: the strength of the resistance.
+        top_k: the number of compared tokens.
         resistance: for each length from 0 on; longer runs count as the longest.
-        free: what free text is.
-        prompt: whether what repeats the prompt is resisted too.
+        free: the criterion for free text.
+        prompt: whether repetition of the prompt is resisted, too.
 
     Raises:
         ValueError: a number is out of range.
 
     Source: T. Lan et al., "Momentum Decoding: Open-ended Text Generation As Graph Exploration" (2022, arXiv
-        2212.02175); ``resistance`` as the published code has it for GPT2-XL.
+        2212.02175); ``resistance`` as in the published code for GPT2-XL.
     """
 
     alpha: float = 0.2
@@ -83,13 +83,13 @@ class Momentum:
             )
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
-        """See ``SequenceSampler``; draws no random number."""
+        """See ``SequenceSampler``; uses no random numbers."""
         return write_output(branches, generator, _MomentumChooser(self, branches))
 
 
 @final
 class _MomentumChooser:
-    """One output."""
+    """The state of ``Momentum`` for one output."""
 
     forwards = 0
 
@@ -97,7 +97,7 @@ class _MomentumChooser:
         self._momentum = momentum
         self._branches = branches
         self._text = _FreeTokens(momentum.free, branches)
-        self._runs: set[tuple[int, ...]] = set()  # that have come
+        self._runs: set[tuple[int, ...]] = set()  # earlier runs
         self._recent: deque[int] = deque(maxlen=max(len(momentum.resistance) - 1, 1))
         if momentum.prompt:
             problem = branches.problem
@@ -106,26 +106,26 @@ class _MomentumChooser:
             self._recent.clear()
 
     def logits(self, branch: Branch) -> Logits:
-        """See ``Walker``."""
+        """See ``TokenChooser``."""
         (logits,) = self._branches.logits([branch])
         return logits
 
-    def choose(self, place: ChoicePoint, log_p: NDArray[np.float64], generator: np.random.Generator) -> int:
-        """See ``Walker``."""
-        if not self._text.reach(place):
+    def choose(self, point: ChoicePoint, log_p: NDArray[np.float64], generator: np.random.Generator) -> int:
+        """See ``TokenChooser``."""
+        if not self._text.reach(point):
             return int(log_p.argmax())
-        for token in self._text.written():
+        for token in self._text.new_tokens():
             if token is None:
                 self._recent.clear()
             else:
                 self._write(token)
         candidates = _most_probable(log_p, self._momentum.top_k)
-        resistance = [self._resistance(int(place.distribution.ids[index])) for index in candidates]
+        resistance = [self._resistance(int(point.distribution.ids[index])) for index in candidates]
         scores = np.exp(log_p[candidates]) - self._momentum.alpha * np.array(resistance)
         return int(candidates[scores.argmax()])
 
     def _resistance(self, token: int) -> float:
-        """What is in the way of a token."""
+        """The resistance to a token."""
         recent, table = list(self._recent), self._momentum.resistance
         for length in range(min(len(recent) + 1, len(table) - 1), 0, -1):
             if (*recent[len(recent) - length + 1 :], token) in self._runs:
@@ -143,33 +143,28 @@ class _MomentumChooser:
 @final
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """The most probable token.
+    """The most probable token; if the distribution repeats an earlier one, a probable token that leads back.
 
-    Where the distribution is one that was there before, one of the most probable that leads back.
+    A step is about to repeat if the Kullback-Leibler divergence of its distribution from one of the last ``window``
+    distributions is at most ``threshold``. Then one of the ``top_k`` most probable tokens v is sampled in proportion to
 
-    A step is about to repeat another where the Kullback-Leibler divergence of its distribution from one of the last
-    ``window`` distributions is at most ``threshold``.  Then one of the ``top_k`` most probable tokens v is drawn in
-    proportion to
+        exp(-KL(v)),  KL(v) the smallest divergence of the distribution after v from a distribution within the prompt
 
-        exp(-KL(v)),  KL(v) the least divergence of the distribution after v from a distribution within the prompt
-
-    so that what is coherent with the prompt is more probable.  Distributions are the model's over the whole vocabulary,
-    in nats: after masking two of them may have no token in common.  Candidates are the most probable of those that the
-      mask
-    allows.  Only free text is compared with free text, and elsewhere the most probable token is taken.
+    so that tokens coherent with the prompt are more probable. Distributions are the model's over the whole vocabulary,
+    in nats: after masking two of them may have no token in common. Candidates are the most probable allowed tokens.
+    Only free text is compared with free text, and elsewhere the most probable token is taken.
 
     Each alarm costs a forward pass for each candidate, or one for all on a ``PackedModel``; the first also one over the
-    prompt's last ``window`` tokens.  ``Stats.forwards`` counts them.
+    prompt's last ``window`` tokens. ``Stats.forwards`` counts them.
 
-    Deviation from the paper: distributions within the prompt are no past distributions, for the reason that
-      ``Momentum`` gives.  Where
-    the prompt is one token, the draw is uniform, as in the paper's first form.
+    Deviation from the paper: distributions within the prompt are no earlier distributions, for the reason given at
+    ``Momentum``. With a prompt of one token, the sample is uniform, as in the paper's first form.
 
     Attributes:
         threshold: of the divergence, in nats.
-        top_k: how many candidates.
-        window: how many distributions are remembered, of the output and of the prompt each.
-        free: what free text is.
+        top_k: the number of candidates.
+        window: how many distributions are stored, of the output and of the prompt each.
+        free: the criterion for free text.
 
     Raises:
         ValueError: a number is out of range.
@@ -201,7 +196,7 @@ class LookBack:
 
 @final
 class _LookBackChooser:
-    """One output."""
+    """The state of ``LookBack`` for one output."""
 
     def __init__(self, look_back: LookBack, branches: Branches) -> None:
         self.forwards = 0
@@ -215,26 +210,23 @@ class _LookBackChooser:
         self._packed = model if isinstance(model, PackedModel) else None
 
     def logits(self, branch: Branch) -> Logits:
-        """See ``Walker``."""
+        """See ``TokenChooser``."""
         (logits,) = self._branches.logits([branch])
         return logits
 
-    def choose(self, place: ChoicePoint, log_p: NDArray[np.float64], generator: np.random.Generator) -> int:
-        """See ``Walker``."""
-        is_new = not self._text.is_at(place)  # not asked once more since a potential refused
-        if not self._text.reach(place):
+    def choose(self, point: ChoicePoint, log_p: NDArray[np.float64], generator: np.random.Generator) -> int:
+        """See ``TokenChooser``."""
+        is_new = not self._text.is_at(point)  # otherwise a potential has refused the last choice
+        if not self._text.reach(point):
             return int(log_p.argmax())
         if is_new:
-            self._nearest = self._distributions.nearest(place.logits)
-            self._distributions.add(place.logits)
+            self._nearest = self._distributions.nearest(point.logits)
+            self._distributions.add(point.logits)
         if self._nearest > self._look_back.threshold:
             return int(log_p.argmax())
         candidates = _most_probable(log_p, self._look_back.top_k)
-        return int(
-            candidates[
-                inverse_cdf(self._coherence(place.branch, place.distribution.ids[candidates]), generator.random())
-            ]
-        )
+        weights = self._coherence(point.branch, point.distribution.ids[candidates])
+        return int(candidates[inverse_cdf(weights, generator.random())])
 
     def _coherence(self, branch: Branch, tokens: NDArray[np.int32]) -> NDArray[np.float64]:
         """The weights of candidates."""
@@ -249,7 +241,7 @@ class _LookBackChooser:
         return weights
 
     def _read_prompt(self, context: Context) -> _PastDistributions:
-        """The distributions within the prompt: of all its tokens but the first, as far back as the window goes."""
+        """The distributions within the prompt: of all its tokens but the first, within the window."""
         problem, distributions = self._branches.problem, _PastDistributions(self._look_back.window)
         end = len(problem.prompt) - len(problem.begun) - 1
         start = max(0, end - self._look_back.window)
@@ -263,7 +255,7 @@ class _LookBackChooser:
         return distributions
 
     def _distributions_after(self, context: Context, tokens: NDArray[np.int32]) -> list[Logits]:
-        """What the model says after each of some tokens; the context stays as it is."""
+        """The logits after each of some tokens; the context is unchanged."""
         session, length = context.session, context.session.length
         if self._packed is not None:
             forks = [session.fork() for _ in tokens]
@@ -293,11 +285,11 @@ class _PastDistributions:
         return len(self._rows)
 
     def add(self, logits: Logits) -> None:
-        """Remember a distribution."""
+        """Store a distribution."""
         self._rows.append(_log_distribution(logits))
 
     def nearest(self, logits: Logits) -> float:
-        """The least divergence of a distribution from those remembered; infinity where there are none."""
+        """The smallest divergence of a distribution from the stored ones; infinity if there are none."""
         log_p = _log_distribution(logits)
         possible = log_p > -np.inf
         log_p = log_p[possible]
@@ -308,44 +300,44 @@ class _PastDistributions:
 
 @final
 class _FreeTokens:
-    """Which tokens of an output are free text."""
+    """The tokens of an output that are free text."""
 
     def __init__(self, free: FreeText, branches: Branches) -> None:
         self._free = free
         self._size = branches.problem.constraint.vocabulary.size
-        self._places: list[int] = []
-        self._told = 0
+        self._positions: list[int] = []
+        self._returned = 0
         self._tokens: tuple[int, ...] = ()
         self._is_free = False
         self._at = -1
 
-    def is_at(self, place: ChoicePoint) -> bool:
-        """Whether ``reach`` was told of this place last."""
-        return self._at == len(place.branch.hypothesis.tokens)
+    def is_at(self, point: ChoicePoint) -> bool:
+        """Whether this is the point of the last ``reach``."""
+        return self._at == len(point.branch.hypothesis.tokens)
 
-    def reach(self, place: ChoicePoint) -> bool:
-        """Go on to a place, and say whether it is free text."""
-        if not self.is_at(place):
-            self._tokens = place.branch.hypothesis.tokens
+    def reach(self, point: ChoicePoint) -> bool:
+        """Advance to a point, and return whether it is free text."""
+        if not self.is_at(point):
+            self._tokens = point.branch.hypothesis.tokens
             self._at = len(self._tokens)
-            self._is_free = self._free.holds(place.distribution, self._size)
+            self._is_free = self._free.holds(point.distribution, self._size)
             if self._is_free:
-                self._places.append(self._at)
+                self._positions.append(self._at)
         return self._is_free
 
-    def written(self) -> Iterator[int | None]:
-        """The tokens of free text that were not told yet; None in the place of one that ends a piece of it.
+    def new_tokens(self) -> Iterator[int | None]:
+        """The tokens of free text since the last call; None in place of a token that ends a segment.
 
-        Such a token, a closing quote for instance, is structure.
+        Such a token, for instance a closing quote, is structure.
         """
-        while self._told < len(self._places) - 1:
-            position, following = self._places[self._told], self._places[self._told + 1]
-            self._told += 1
+        while self._returned < len(self._positions) - 1:
+            position, following = self._positions[self._returned], self._positions[self._returned + 1]
+            self._returned += 1
             yield self._tokens[position] if following == position + 1 else None
 
 
 def _most_probable(log_p: NDArray[np.float64], count: int) -> NDArray[np.intp]:
-    """The indices of the most probable that are possible, of equal ones the first."""
+    """The indices of the most probable possible tokens, of equal ones the first."""
     best = np.fromiter(islice(descending(log_p, count), count), dtype=np.intp)
     return best[log_p[best] > -np.inf]
 

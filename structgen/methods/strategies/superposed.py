@@ -1,4 +1,4 @@
-"""Several drafts at the price of one: what the model reads is a mixture of their last tokens.
+"""Several drafts at the price of one: the model reads a mixture of their last tokens.
 
 Source: E. Shen et al., "Superposed Decoding: Multiple Generations from a Single Autoregressive Inference Pass" (NeurIPS
 2024, arXiv 2405.18400), there without a grammar.
@@ -39,35 +39,34 @@ _PASS_TOKENS: Final = 512
 @final
 @dataclass(frozen=True, slots=True)
 class Superposed:
-    """Several drafts side by side, for one forward pass of one position at each step, not one for each draft.
+    """Several drafts in parallel, with one forward pass of one position in each step, not one for each draft.
 
-    What the model reads as the next position is a mixture of the drafts' last tokens, weighted by what the drafts are
-    worth, and what it answers is taken for the distribution after every one of them.  It is the distribution of none:
-    the more the drafts differ, the less it fits any.  Each draft has its own place in the grammar, and so its own mask:
-    it is continued with the most probable tokens that this allows, and the best ``drafts`` of all continuations stay,
-    complete ones among them, by
+    At the next position the model reads a mixture of the drafts' last tokens, weighted by the drafts' values, and its
+    answer is used as the distribution after every draft. It is the exact distribution of none, and fits worse the more
+    the drafts differ. Each draft has its own grammar state and mask: it is continued with the most probable allowed
+    tokens, and the best ``drafts`` of all continuations are retained, complete ones among them, by
 
-        worth = sum over its tokens of (1 - alpha) log p(token) + alpha g(token), and what potentials say of it
+        value = sum over its tokens of (1 - alpha) log p(token) + alpha g(token), plus the score of potentials
 
     ``g(token)`` is the mean, over the bytes of the token, of the log-probability that ``ngram`` gives to each after the
-    bytes of the output before it; of the stop, that of ``END``.  Without ``ngram``, and of tokens without bytes, it is
-    ``log p(token)``.  It ends when all that stay are complete.
+    bytes of the output before it; for EOS, that of ``END``. Without ``ngram``, and for tokens without bytes, it is
+    ``log p(token)``. The search ends when all retained drafts are complete.
 
-    Then the model reads the drafts themselves, all of them at once where it packs sequences.  So what the steps of a
-    result say is the model's true distribution, and a sample's ``log_weight`` is the true log-probability of the draft
-    and its stop, with the scores of potentials: they are ranked by that.
+    Then the model reads the drafts themselves, all of them at once if it packs sequences. So the steps of a result hold
+    the model's true distribution, and a sample's ``log_weight`` is the true log-probability of the draft and its EOS,
+    plus the scores of potentials; samples are ranked by it.
 
-    Deviations from the paper: probabilities are not renormalised over the most probable tokens, since each draft has
-    others of these; n-grams are of the bytes of the output alone, as they go with any vocabulary, and averaged over a
-    token, since a sum would punish long tokens for text that others have yet to write; complete drafts are among those
-    that stay; and drafts are read again at the end.
+    Deviations from the paper: probabilities are not renormalised over the most probable tokens, since these differ
+    between drafts; n-grams are of the output's bytes alone, so that they fit any vocabulary, and averaged over a token,
+    since a sum would penalise long tokens; complete drafts are among the retained; and drafts are read again at the
+    end.
 
     Attributes:
-        drafts: how many stay.
-        candidates: tokens that each is continued with; None is ``drafts``.
-        temperature: of the weights in the mixture, ``exp(worth / temperature)``.  With a low one it is nearly the last
-            token of the best draft, and the others follow that one more than themselves.
-        ngram: what usually follows what; None for nothing.
+        drafts: the number of retained drafts.
+        candidates: tokens that continue each draft; None for ``drafts``.
+        temperature: of the weights in the mixture, ``exp(value / temperature)``. If low, the mixture is nearly the last
+            token of the best draft, which the others then follow.
+        ngram: an n-gram model of bytes; None for none.
         alpha: the share of ``ngram``; 0.54 is the paper's.
 
     Raises:
@@ -94,7 +93,7 @@ class Superposed:
             raise ValueError(f"Superposed: alpha must be in [0, 1]; found {self.alpha!r}")
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
-        """See ``SequenceSampler``; draws no random number.
+        """See ``SequenceSampler``; uses no random numbers.
 
         Raises:
             GenerationError: the model does not read mixtures.
@@ -102,52 +101,52 @@ class Superposed:
         root = branches.root()
         (row,) = branches.logits([root])
         session = _own_session(branches, root)
-        held = [_DraftBranch(root, root.score)]
+        drafts = [_DraftBranch(root, root.score)]
         cost = _Cost()
         while True:
-            held = self._kept(branches, held, row)
-            live = [draft for draft in held if not draft.is_finished]
+            drafts = self._extended(branches, drafts, row)
+            live = [draft for draft in drafts if not draft.is_finished]
             if not live:
                 break
             with cost.one_pass():
                 row = session.extend_mixed([self._mixture(live)])
         session.close()
-        return _draft_samples(branches, held, cost, drawn=self.drafts)
+        return _draft_samples(branches, drafts, cost, particles=self.drafts)
 
-    def _kept(self, branches: Branches, held: Sequence[_DraftBranch], row: Logits) -> list[_DraftBranch]:
-        """Continue all drafts after which the model is taken to say ``row``, and keep the best.
+    def _extended(self, branches: Branches, drafts: Sequence[_DraftBranch], row: Logits) -> list[_DraftBranch]:
+        """Continue all drafts by the logits ``row``, and retain the best.
 
-        Of equally good ones complete ones come first, then those whose tokens come first in order.
+        Of equal values complete drafts come first, then by tokens.
         """
         width = self.drafts if self.candidates is None else self.candidates
-        grown = [draft for draft in held if draft.is_finished]
-        for draft in held:
+        grown = [draft for draft in drafts if draft.is_finished]
+        for draft in drafts:
             if not draft.is_finished:
                 distribution = branches.distribution(draft.branch, row)
                 grown += [
                     self._after(branches, draft, distribution, index)
                     for index in best(branches, draft.branch, distribution, width)
                 ]
-        ordered = sorted(grown, key=lambda each: (-each.worth, not each.is_finished, each.branch.hypothesis.tokens))
-        return [draft for draft in ordered[: self.drafts] if draft.worth > -math.inf]
+        ordered = sorted(grown, key=lambda each: (-each.value, not each.is_finished, each.branch.hypothesis.tokens))
+        return [draft for draft in ordered[: self.drafts] if draft.value > -math.inf]
 
     def _after(self, branches: Branches, draft: _DraftBranch, distribution: Distribution, index: int) -> _DraftBranch:
-        """Go on with what is at an index of a distribution; ``draft`` stays as it is."""
+        """Return a draft extended by the token at an index of a distribution; ``draft`` is unchanged."""
         token, log_p = int(distribution.ids[index]), float(distribution.log_p[index])
         gain = log_p
         if self.ngram is not None and not distribution.ends:
             usual = _ngram_score(self.ngram, draft.branch, None if token == distribution.stop else token)
             gain = gain if usual is None else (1 - self.alpha) * gain + self.alpha * usual
         child = branches.grown(draft.branch, distribution, token, log_p)
-        return _DraftBranch(child, draft.worth + gain + child.score - draft.branch.score, draft, token)
+        return _DraftBranch(child, draft.value + gain + child.score - draft.branch.score, draft, token)
 
     def _mixture(self, live: Sequence[_DraftBranch]) -> Mixture:
-        """The last tokens of drafts, with the weights of these; drafts with the same last token count together."""
-        top = max(draft.worth for draft in live)
+        """The last tokens of drafts with the drafts' weights; equal last tokens add up."""
+        top = max(draft.value for draft in live)
         weights: dict[int, float] = {}
         for draft in live:
             token = draft.branch.hypothesis.tokens[-1]
-            weights[token] = weights.get(token, 0.0) + math.exp((draft.worth - top) / self.temperature)
+            weights[token] = weights.get(token, 0.0) + math.exp((draft.value - top) / self.temperature)
         total = math.fsum(weights.values())
         return {token: weight / total for token, weight in weights.items() if weight / total > 0}
 
@@ -158,14 +157,14 @@ class _DraftBranch:
     """One draft.
 
     Attributes:
-        branch: where it stands; without a cache.
-        worth: what it is kept by.
-        before: the draft without its last token; None where nothing is written.
-        taken: that token, as its distribution has it.
+        branch: its branch, without a cache.
+        value: the value by which drafts are retained.
+        before: the draft without its last token; None for an empty draft.
+        taken: the last token, as in the distribution.
     """
 
     branch: Branch
-    worth: float
+    value: float
     before: _DraftBranch | None = None
     taken: int = BARE_END
 
@@ -173,18 +172,18 @@ class _DraftBranch:
     def is_finished(self) -> bool:
         return self.branch.finish_reason is not None
 
-    def places(self) -> list[tuple[Branch, int]]:
-        """Where it has been, the first place first, and what was taken there."""
-        found, draft = [], self
+    def choices(self) -> list[tuple[Branch, int]]:
+        """The branches before each token, the first one first, and the tokens."""
+        choices, draft = [], self
         while draft.before is not None:
-            found.append((draft.before.branch, draft.taken))
+            choices.append((draft.before.branch, draft.taken))
             draft = draft.before
-        return found[::-1]
+        return choices[::-1]
 
 
 @final
 class _Cost:
-    """Forward passes that the branches know nothing of, and what they took."""
+    """Forward passes that the branches do not count, and their time."""
 
     def __init__(self) -> None:
         self.forwards = 0
@@ -192,14 +191,14 @@ class _Cost:
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:
-        """Count what is done within as a pass."""
+        """Count the body as one pass."""
         began = perf_counter()
         yield
         self.time_s += perf_counter() - began
         self.forwards += 1
 
     def added(self, stats: Stats) -> Stats:
-        """The costs of a result with these."""
+        """Return the stats with these costs added."""
         return replace(
             stats,
             forwards=stats.forwards + self.forwards,
@@ -210,11 +209,11 @@ class _Cost:
 
 @final
 class _DraftScoring:
-    """The true distribution along a finished draft, which is told place by place.
+    """The true distributions along a finished draft, received position by position.
 
     Attributes:
-        tokens: what the model has to read.
-        steps: with what the model says of them.
+        tokens: the tokens that the model has to read.
+        steps: the steps with the model's distributions.
         log_p: of the steps so far.
     """
 
@@ -223,11 +222,11 @@ class _DraftScoring:
         self.steps: list[Step] = []
         self.log_p = 0.0
         self._branches = branches
-        self._places = iter(draft.places())
+        self._choices = iter(draft.choices())
 
     def take(self, row: Logits) -> None:
-        """Take what the model says at the next place, if there is one."""
-        prefix, token = next(self._places, (None, BARE_END))
+        """Take the logits at the next position, if there is one."""
+        prefix, token = next(self._choices, (None, BARE_END))
         if prefix is not None and token != BARE_END:  # an end without EOS is no step
             distribution = self._branches.distribution(prefix, row, tilted=False)
             index = distribution.index(token)
@@ -236,18 +235,18 @@ class _DraftScoring:
 
 
 def _own_session(branches: Branches, root: Branch) -> SuperposableSession:
-    """Take the session of a branch, over the prompt, which may be filled with anything then.
+    """Return the session of a branch over the prompt, for exclusive use.
 
     Raises:
-        GenerationError: it does not read mixtures.
+        GenerationError: the session does not read mixtures.
     """
     session = _session(root)
     if not isinstance(session, SuperposableSession):
         raise GenerationError(
             f"model {branches.problem.model.name!r}",
-            "it cannot read several tokens in one position, as Superposed has it do",
+            "it cannot read a mixture of tokens in one position, which Superposed requires",
             evidence=f"its {type(session).__name__} has no method extend_mixed",
-            remedy="use the embedded model, outside of a Batch; or Beam or BestOf, which read every draft by itself",
+            remedy="use the embedded model, outside of a Batch; or Beam or BestOf, which read every draft separately",
         )
     root.context = None
     return session
@@ -260,7 +259,7 @@ def _session(branch: Branch) -> Session:
 
 
 def _ngram_score(ngram: NGram, branch: Branch, token: int | None) -> float | None:
-    """The mean log-probability of a token's bytes, or of the end (None), after a branch; None for no bytes."""
+    """The mean log-probability of a token's bytes, or of the end (None), after a branch; None without bytes."""
     hypothesis = branch.hypothesis
     if token is None:
         return math.log(ngram.distribution(ngram.context(hypothesis.data))[END])
@@ -268,12 +267,12 @@ def _ngram_score(ngram: NGram, branch: Branch, token: int | None) -> float | Non
     if not added:
         return None
     data = ngram.context(hypothesis.data) + added
-    places = range(len(data) - len(added), len(data))
-    return math.fsum(math.log(ngram.distribution(ngram.context(data[:at]))[data[at]]) for at in places) / len(added)
+    ends = range(len(data) - len(added), len(data))
+    return math.fsum(math.log(ngram.distribution(ngram.context(data[:at]))[data[at]]) for at in ends) / len(added)
 
 
-def _draft_samples(branches: Branches, drafts: Sequence[_DraftBranch], cost: _Cost, *, drawn: int) -> Samples:
-    """Return finished drafts as samples, by what the model itself says of each."""
+def _draft_samples(branches: Branches, drafts: Sequence[_DraftBranch], cost: _Cost, *, particles: int) -> Samples:
+    """Return finished drafts as samples, with the model's own probability of each."""
     readings = [_DraftScoring(branches, draft) for draft in drafts]
     _score_drafts(branches, readings, cost)
     weighed = [
@@ -287,12 +286,12 @@ def _draft_samples(branches: Branches, drafts: Sequence[_DraftBranch], cost: _Co
         result = branches.result(branch)
         result = replace(result, steps=tuple(reading.steps), stats=cost.added(result.stats))
         samples.append(Sample(result, weight, 1, branch.score))
-    found = branches.samples(samples, particles=drawn)
-    return replace(found, forwards=found.forwards + cost.forwards)
+    result_samples = branches.samples(samples, particles=particles)
+    return replace(result_samples, forwards=result_samples.forwards + cost.forwards)
 
 
 def _score_drafts(branches: Branches, readings: Sequence[_DraftScoring], cost: _Cost) -> None:
-    """Let the model read finished drafts, in one pass where they are short and it packs sequences."""
+    """Let the model read finished drafts, in one pass if they are short and it packs sequences."""
     if not readings:
         return
     model = branches.problem.model

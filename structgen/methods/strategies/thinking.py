@@ -1,10 +1,8 @@
 """Reasoning before an answer: a thought with a budget (``Thinking``), or the shortest of several (``FirstFinish``).
 
-Source: W. Lin et al., "TrimR: Verifier-based Training-Free Thinking Compression for Efficient Test-Time Scaling" (2025,
-arXiv 2505.17155), where a small model judges the thoughts; here any function does.
-
-Source: A. Agarwal et al., "First Finish Search: Efficient Test-Time Scaling in Large Language Models" (2025, arXiv
-2505.18149).
+Sources: W. Lin et al., "TrimR: Verifier-based Training-Free Thinking Compression for Efficient Test-Time Scaling"
+(2025, arXiv 2505.17155), where a small model evaluates the thoughts; here any function may. A. Agarwal et al., "First
+Finish Search: Efficient Test-Time Scaling in Large Language Models" (2025, arXiv 2505.18149).
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ from structgen.methods.strategies.branch_ops import (
     Boundary,
     Rollout,
     at_least,
-    judged,
     look,
     next_token,
     outcome,
     roll,
+    scored,
     take,
     total,
 )
@@ -42,21 +40,21 @@ __all__ = ["FirstFinish", "Thinking"]
 @final
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Draws a thought and then an answer, and ends the thought in time.
+    """Samples a thought and then an answer, and ends the thought in time.
 
-    For grammars of the form: a thought, a text that ends it, an answer.  The thought is ended when it has ``most``
-    tokens, when no more than ``reserved`` tokens would be left for what follows it, or when ``redundant`` says so:
-    the text that ends it is written at once if the grammar allows it there, and else after the shortest way on which
-    the grammar does.  The output is complete within the budget in any case, and a thought that ends by itself is left
-    as it is.
+    For grammars of the form: a thought, a text that ends it, an answer. The thought is ended when it has ``most``
+    tokens, when at most ``reserved`` tokens would be left after it, or when ``redundant`` returns true. The text that
+    ends it is then written at once if the grammar allows it, and otherwise after the shortest continuation that the
+    grammar allows. The output is complete within the budget in any case, and a thought that ends by itself is
+    unchanged.
 
     Attributes:
-        most: tokens of the thought; None leaves only the budget of the output.
-        end: what ends the thought: its text, or the text of a special token.
-        reserved: tokens that are kept for the answer.
-        redundant: whether the thought so far, a text, need not go on; asked at each ``boundary``.
-        boundary: where ``redundant`` is asked.
-        sampler: how tokens are drawn.
+        most: the maximal number of tokens of the thought; None for the budget of the output.
+        end: the end of the thought: its text, or the text of a special token.
+        reserved: tokens reserved for the answer.
+        redundant: whether the thought so far, a text, needs no continuation; called at each ``boundary``.
+        boundary: where ``redundant`` is called.
+        sampler: samples the tokens.
 
     Raises:
         ValueError: a number is out of range, or ``end`` is empty.
@@ -94,7 +92,7 @@ class Thinking:
 
 @final
 class _Thought:
-    """Where the thought of one output stands."""
+    """The state of the thought of one output."""
 
     def __init__(self, sampler: Thinking, branches: Branches) -> None:
         vocabulary = branches.problem.constraint.vocabulary
@@ -104,13 +102,13 @@ class _Thought:
         self._special = next((token for token, text in vocabulary.special.items() if text == sampler.end), None)
         self._end = sampler.end.encode()
         self._ending = [self._special] if self._special is not None else list(vocabulary.tokenize(sampler.end))
-        self._planned: list[int] = []  # the rest of the text that ends the thought, while it is being written
-        self._since = 0  # tokens since the thought began or ``redundant`` was asked
+        self._planned: list[int] = []  # the rest of the text that ends the thought
+        self._since = 0  # tokens since the start of the thought or the last call of ``redundant``
         self._is_cut = False
         self._is_over = False
 
     def forced(self, branch: Branch, distribution: Distribution) -> int | None:
-        """The index of what ends the thought; None where the model goes on by itself."""
+        """The index of the next token of the end of the thought; None if the model continues freely."""
         if self._is_over or self._has_ended(branch.hypothesis):
             self._is_over = True
             return None
@@ -138,10 +136,10 @@ class _Thought:
             return False
         self._since = 0
         redundant = settings.redundant
-        return bool(judged(lambda hypothesis: redundant(hypothesis.text), branch.hypothesis, what="redundant"))
+        return bool(scored(lambda hypothesis: redundant(hypothesis.text), branch.hypothesis, what="redundant"))
 
     def _plan(self, branch: Branch, distribution: Distribution) -> list[int]:
-        """What to write: the end of the thought if it may stand here, else one token of the shortest way on."""
+        """The tokens to write: the end of the thought if allowed here, else one token of the shortest way to it."""
         for begun in range(len(self._end) - 1, -1, -1):  # a part of it may be written already
             if begun and (self._special is not None or not branch.hypothesis.data.endswith(self._end[:begun])):
                 continue
@@ -151,7 +149,7 @@ class _Thought:
         return self._shortest(branch, distribution)
 
     def _shortest(self, branch: Branch, distribution: Distribution) -> list[int]:
-        """The longest token of the shortest text that completes the output; none where the budget allows no such."""
+        """The longest token that begins the shortest completion of the output; none if the budget allows none."""
         symbols = branch.matcher.shortest_completion()  # bytes, and special tokens as -1 - id
         plain = next((at for at, symbol in enumerate(symbols) if symbol < 0), len(symbols))
         if not plain:
@@ -165,7 +163,7 @@ class _Thought:
         return self._ending if not begun else list(self._vocabulary.tokenize(self._end[begun:]))
 
     def _fits(self, branch: Branch, ending: list[int]) -> bool:
-        """Whether the tokens may be written here such that the output can still be completed."""
+        """Whether the tokens are allowed here and leave the output completable within the budget."""
         matcher = branch.matcher.fork()
         if not all(matcher.accept(token) for token in ending):
             return False
@@ -183,19 +181,18 @@ class _Thought:
 @final
 @dataclass(frozen=True, slots=True)
 class FirstFinish:
-    """Draws several outputs side by side and returns the first that is complete; the others are given up.
+    """Samples several outputs in parallel and returns the first that is complete; the others are dropped.
 
-    For text that reasons, where the short of several outputs are the better.  Where the grammar fixes the structure,
-    being short says nothing of how good an output is: let ``until`` tell then where the free part ends.
+    For text that reasons, where the shorter of several outputs are better. If the grammar fixes the structure, a short
+    output is not a better one: use ``until`` to mark the end of the free part.
 
     Attributes:
-        samples: how many.
-        until: whether a prefix is as far as it takes to win; what remains is drawn for the winner alone.  None waits
-            for a complete output.
-        sampler: how tokens are drawn.
+        samples: the number of outputs.
+        until: whether a prefix is long enough to win; only the winner is then completed. None waits for a complete
+            output.
+        sampler: samples the tokens.
 
-    Of several that arrive with the same token the most probable wins, and of equally probable ones that whose tokens
-    come first in order.
+    Of several that finish with the same token the most probable wins, then the first by tokens.
 
     Raises:
         ValueError: ``samples`` is less than 1.
@@ -217,7 +214,7 @@ class FirstFinish:
         winner = self._winner(branches, generator)
         start = [] if winner is None else [Rollout.of(winner)]
         finished = roll(branches, start, sampler=self.sampler, generator=generator, ended=lambda _: False)
-        return outcome(branches, [(each.branch, 0.0) for each in finished], drawn=self.samples)
+        return outcome(branches, [(each.branch, 0.0) for each in finished], particles=self.samples)
 
     def _winner(self, branches: Branches, generator: np.random.Generator) -> Branch | None:
         live = [Rollout.of(branches.root(), self.samples)]
@@ -238,4 +235,4 @@ class FirstFinish:
     def _has_arrived(self, rollout: Rollout) -> bool:
         if rollout.is_finished:
             return True
-        return self.until is not None and bool(judged(self.until, rollout.branch.hypothesis, what="until"))
+        return self.until is not None and bool(scored(self.until, rollout.branch.hypothesis, what="until"))

@@ -1,4 +1,4 @@
-"""One output, token by token, for strategies that choose by more than the distribution in front of them.
+"""One output, token by token, for strategies whose choice depends on more than the current distribution.
 
 ``Switching`` is one: a small model hands over to a large one where it is uncertain.
 
@@ -35,12 +35,12 @@ __all__ = ["ChoicePoint", "FreeText", "Switching", "SwitchingReport", "TokenChoo
 @final
 @dataclass(frozen=True, slots=True)
 class FreeText:
-    """Where the grammar leaves the model so much freedom that repetition is the model's doing, and no structure.
+    """A criterion for free text, where repetition comes from the model and not from the structure.
 
     Attributes:
-        share: of the vocabulary: so much of it is allowed at least.  In the text of a JSON string nearly all tokens
-            are, in a number or at a joint few.
-        mass: so much of the model's probability is allowed at least.
+        share: the minimal share of the vocabulary that is allowed. In the text of a JSON string nearly all tokens are
+            allowed, in a number or between fields only a few.
+        mass: the minimal probability that the model gives to allowed tokens.
 
     Raises:
         ValueError: a number is not in [0, 1].
@@ -55,21 +55,21 @@ class FreeText:
                 raise ValueError(f"FreeText: {name} must be in [0, 1]; found {value!r}")
 
     def holds(self, distribution: Distribution, size: int) -> bool:
-        """Whether this distribution, over ``size`` tokens, is one of free text."""
-        least = math.log(self.mass) if self.mass else -math.inf
+        """Whether this distribution, over a vocabulary of ``size`` tokens, is one of free text."""
+        log_mass = math.log(self.mass) if self.mass else -math.inf
         # The sum over a whole vocabulary is 1 up to rounding.
-        return len(distribution) >= self.share * size and distribution.log_z >= least - 1e-9
+        return len(distribution) >= self.share * size and distribution.log_z >= log_mass - 1e-9
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ChoicePoint:
-    """Where a token has to be chosen.
+    """A position where a token has to be chosen.
 
     Attributes:
         branch: the output so far, and the session of the model.
-        logits: what the chosen model says of every token, ``[V]``.
-        distribution: of what the mask allows, two tokens or more.
+        logits: the logits of the chosen model, ``[V]``.
+        distribution: over the allowed tokens, two or more.
     """
 
     branch: Branch
@@ -82,57 +82,57 @@ class TokenChooser(Protocol):
 
     @property
     def forwards(self) -> int:
-        """Forward passes beside those of the branches."""
+        """Forward passes other than those of the branches."""
 
     def logits(self, branch: Branch, /) -> Logits:
-        """What is said after a branch where the mask allows a choice; asked once for each choice."""
+        """Return the logits after a branch at which the mask allows a choice; called once for each choice."""
 
-    def choose(self, place: ChoicePoint, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
-        """Return an index into the distribution, in which two tokens or more have a positive probability.
+    def choose(self, point: ChoicePoint, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
+        """Return an index into the distribution, in which two or more tokens have a positive probability.
 
         Args:
-            place: where.
-            log_p: what tokens are drawn from, normalised, ``[n]``; minus infinity where a potential has refused one.
-            generator: the randomness.
+            point: the position.
+            log_p: normalised log-probabilities, ``[n]``; minus infinity for tokens that a potential has refused.
+            generator: of random numbers.
         """
 
 
-def write_output(branches: Branches, generator: np.random.Generator, walker: TokenChooser) -> Samples:
-    """Write one output; it does not go back, so there is no sample where potentials leave nothing to go on with."""
+def write_output(branches: Branches, generator: np.random.Generator, chooser: TokenChooser) -> Samples:
+    """Generate one output without backtracking; no sample if potentials forbid every continuation."""
     branch: Branch | None = branches.root()
     while branch is not None and branch.finish_reason is None:
         branch = _forced(branches, branch)
         if branch is not None and branch.finish_reason is None:
-            logits = walker.logits(branch)
+            logits = chooser.logits(branch)
             distribution = branches.distribution(branch, logits)
-            sampler = _ChooserSampler(walker, ChoicePoint(branch, logits, distribution))
+            sampler = _ChooserSampler(chooser, ChoicePoint(branch, logits, distribution))
             index = sample_choice(branches, branch, distribution, sampler, generator)
             children = take(branches, branch, distribution, [] if index is None else [index])
             branch = children[0] if children else None
     samples = outcome(branches, [] if branch is None else [(branch, 0.0)])
-    return _with_forwards(samples, walker.forwards)
+    return _with_forwards(samples, chooser.forwards)
 
 
 @final
 class _ChooserSampler:
-    """A walker as a sampler at one place."""
+    """A chooser as a sampler at one position."""
 
     lossless = False
 
-    def __init__(self, walker: TokenChooser, place: ChoicePoint) -> None:
-        self._walker = walker
-        self._place = place
+    def __init__(self, chooser: TokenChooser, point: ChoicePoint) -> None:
+        self._chooser = chooser
+        self._point = point
 
     def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator) -> int:
-        return self._walker.choose(self._place, log_p, generator)
+        return self._chooser.choose(self._point, log_p, generator)
 
 
 def _forced(branches: Branches, branch: Branch) -> Branch | None:
-    """Take what the grammar forces, up to where there is a choice, or the end; None where that is forbidden."""
+    """Take forced tokens up to a choice or the end; None if potentials forbid them."""
     current: Branch | None = branch
     while current is not None and current.finish_reason is None:
         before = current
-        for token in current.matcher.forced_tokens():  # canonical ones, if the budget has room for them
+        for token in current.matcher.forced_tokens():  # canonical tokens, as far as the budget allows them
             if branches.remaining(current) <= 0 or not branches.accepts(current, token):
                 break
             current = _added(branches, current, token)
@@ -151,7 +151,7 @@ def _forced(branches: Branches, branch: Branch) -> Branch | None:
 
 
 def _added(branches: Branches, branch: Branch, token: int | None) -> Branch | None:
-    """A branch with a forced token, or the stop, which no model has scored."""
+    """A branch with a forced token, or EOS, which no model has scored."""
     return _admitted(branches, branches.split(branch, [Step(token, True, 0.0, None)], [0.0])[0])
 
 
@@ -163,7 +163,7 @@ def _admitted(branches: Branches, branch: Branch) -> Branch | None:
 
 
 def _with_forwards(samples: Samples, more: int) -> Samples:
-    """Count passes that the branches know nothing of."""
+    """Add passes that the branches do not count."""
     counted = tuple(
         replace(
             sample,
@@ -179,16 +179,16 @@ def _with_forwards(samples: Samples, more: int) -> Samples:
 @final
 @dataclass(frozen=True, slots=True)
 class SwitchingReport:
-    """Which model did what in one output.
+    """The use of the two models for one output.
 
     Attributes:
-        chosen: tokens that were chosen, a stop included; those that the grammar forced were not.
-        by_large: those of them that were chosen by the distribution of the large model.
-        forced: tokens that the grammar forced, a stop included; no model was asked.
-        switches: how often the next token was another model's than the one before.
+        chosen: chosen tokens, including EOS, without forced tokens.
+        by_large: the tokens of ``chosen`` that come from the large model's distribution.
+        forced: tokens that the grammar forced, including EOS; they need no model.
+        switches: how often the model changed from one chosen token to the next.
         forwards_small: forward passes of the small model.
         forwards_large: forward passes of the large model.
-        entropies: of the small model's distribution after masking, in nats, for each token that was chosen.
+        entropies: of the small model's distribution after masking, in nats, for each chosen token.
     """
 
     chosen: int
@@ -201,36 +201,35 @@ class SwitchingReport:
 
     @property
     def share(self) -> float:
-        """The share of the tokens that were chosen which the large model gave the distribution of; 0 of none."""
+        """The share of the chosen tokens that come from the large model; 0 if none was chosen."""
         return self.by_large / self.chosen if self.chosen else 0.0
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Switching:
-    """Tokens from the model that is asked, or from a large one where the first has been uncertain of late.
+    """Tokens from the given model, or from a large model where the given one has recently been uncertain.
 
         sg.generate(small, prompt, grammar, sampler=Switching(large))
 
-    At each choice the next distribution is the large model's where the mean entropy of the small model's last
-    ``window`` distributions, the one at hand included, is above ``threshold``, and the small model's where it is not;
-    but a model that has chosen fewer than ``min_run`` tokens since it took over goes on.  The small model begins.  It
-    runs at each choice, since its entropy is what decides; the large one runs only where it is needed, over all that it
-    has not seen yet at once.
+    At each choice, the large model's distribution is used if the mean entropy of the small model's last ``window``
+    distributions, including the current one, is above ``threshold``, and otherwise the small model's. But a model that
+    has chosen fewer than ``min_run`` tokens since it took over continues. The small model begins. It runs at each
+    choice, since its entropy decides; the large model runs only when needed, over all unread tokens at once.
 
-    Both read the same token ids, prompt included: they need the same vocabulary, and a prompt that is in the small
-    model's chat template.  ``Stats.forwards`` counts the passes of both.
+    Both read the same token ids, prompt included: they need the same vocabulary, and a prompt in the small model's chat
+    template. ``Stats.forwards`` counts the passes of both.
 
-    Deviations from the paper: entropy after masking and at choices only, always of the small model, in nats (the paper
-    has bits: 1 bit is 0.69 nats).  The numbers are no tuned ones.
+    Deviations from the paper: the entropy is after masking and at choices only, always of the small model, in nats (the
+    paper uses bits: 1 bit is 0.69 nats). The defaults are not tuned.
 
     Attributes:
-        large: the other model.
+        large: the large model.
         threshold: mean entropy, in nats.
-        window: how many choices the mean is over, at most.
+        window: the maximal number of choices in the mean.
         min_run: see above.
-        sampler: how a token is drawn from the distribution.
-        report: called with what each output took.
+        sampler: samples a token of the distribution.
+        report: called with a report of each output.
 
     Raises:
         ValueError: a number is out of range.
@@ -259,22 +258,22 @@ class Switching:
 
         Raises:
             VocabularyError: the models have different vocabularies.
-            GenerationError: prompt and budget do not fit the large model's context; before it is run.
+            GenerationError: prompt and budget do not fit the large model's context; raised before it runs.
         """
         problem = branches.problem
         check_start(self.large, len(problem.prompt) - len(problem.begun), problem.constraint, problem.max_tokens)
         with Context(self.large, problem.prompt) as context:
-            walker = _SwitchingChooser(self, branches, context)
-            samples = write_output(branches, generator, walker)
+            chooser = _SwitchingChooser(self, branches, context)
+            samples = write_output(branches, generator, chooser)
         if self.report is not None:
             for sample in samples.samples:
-                self.report(walker.result(sum(step.forced for step in sample.result.steps)))
+                self.report(chooser.result(sum(step.forced for step in sample.result.steps)))
         return samples
 
 
 @final
 class _SwitchingChooser:
-    """One output."""
+    """The state of ``Switching`` for one output."""
 
     def __init__(self, switching: Switching, branches: Branches, large: Context) -> None:
         self._switching = switching
@@ -290,11 +289,11 @@ class _SwitchingChooser:
 
     @property
     def forwards(self) -> int:
-        """Passes of the large model."""
+        """See ``TokenChooser``: passes of the large model."""
         return self._large.forwards
 
     def logits(self, branch: Branch) -> Logits:
-        """Ask the small model, and the large one if its turn has come."""
+        """Run the small model, and the large one if it is in charge."""
         (small,) = self._branches.logits([branch])
         entropy = self._branches.distribution(branch, small).entropy
         self._recent.append(entropy)
@@ -307,12 +306,12 @@ class _SwitchingChooser:
         self._large.append(unread)
         return self._large.session.extend(self._large.unseen)
 
-    def choose(self, place: ChoicePoint, log_p: NDArray[np.float64], generator: np.random.Generator) -> int:
-        """See ``Walker``."""
+    def choose(self, point: ChoicePoint, log_p: NDArray[np.float64], generator: np.random.Generator) -> int:
+        """See ``TokenChooser``."""
         return self._switching.sampler.draw(log_p, generator)
 
     def result(self, forced: int) -> SwitchingReport:
-        """What the output took."""
+        """The report of the output."""
         return SwitchingReport(
             chosen=len(self._entropies),
             by_large=self._by_large,

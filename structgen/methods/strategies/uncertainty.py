@@ -1,10 +1,8 @@
-"""More work where the model is uncertain: several trials (``Cautious``), or a few tokens of look-ahead (``AdaDec``).
+"""More work where the model is uncertain: several trials (``Cautious``), or a look-ahead of some tokens (``AdaDec``).
 
-Source: Y. Wang et al., "Cautious Next Token Prediction" (Findings of ACL 2025, arXiv 2507.03038), there up to
-punctuation and without a grammar.
-
-Source: K. He et al., "Towards Better Code Generation: Adaptive Decoding with Uncertainty Guidance" (2025, arXiv
-2506.08980), there without a grammar.
+Sources: Y. Wang et al., "Cautious Next Token Prediction" (Findings of ACL 2025, arXiv 2507.03038), there up to
+punctuation and without a grammar. K. He et al., "Towards Better Code Generation: Adaptive Decoding with Uncertainty
+Guidance" (2025, arXiv 2506.08980), there without a grammar.
 """
 
 from __future__ import annotations
@@ -52,18 +50,18 @@ __all__ = ["AdaDec", "Cautious", "Trace", "learn_threshold", "trace"]
 @final
 @dataclass(frozen=True, slots=True)
 class Cautious:
-    """Draws tokens one by one; where the entropy is high, several trials up to a boundary, and keeps the best.
+    """Samples token by token; where the entropy is high, runs several trials up to a boundary and keeps the best.
 
-    Entropy is that of the tokens that the mask allows, so that structure, where there is no choice, is never doubtful.
-    Trials share the cache of what is before them, and equal trials are one.  The best has the lowest perplexity
-    under the model itself, without the mask: that a mask leaves few tokens makes none of them more probable.
+    The entropy is that of the allowed tokens, so structure without a choice is never uncertain. Trials share the cache
+    of their prefix, and equal trials are one. The best trial has the lowest perplexity under the model itself, without
+    the mask: a mask that leaves few tokens makes none of them more probable.
 
     Attributes:
-        threshold: entropy, in nats, up to which one token is drawn.
-        full: entropy from which on there are ``trials``; in between their number grows linearly.
-        trials: the most trials.
+        threshold: entropy, in nats, up to which one token is sampled.
+        full: entropy from which on there are ``trials``; in between the number grows linearly.
+        trials: the maximal number of trials.
         boundary: where a trial ends.
-        sampler: how tokens are drawn.
+        sampler: samples the tokens.
 
     Raises:
         ValueError: a number is out of range.
@@ -77,7 +75,7 @@ class Cautious:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "no distribution that could be stated: where in doubt the most probable of a few trials"
+    target: ClassVar[str] = "no closed-form distribution: where uncertain, the most probable of a few trials"
 
     def __post_init__(self) -> None:
         at_least("Cautious", 0.0, threshold=self.threshold)
@@ -85,7 +83,7 @@ class Cautious:
         at_least("Cautious", 1, trials=self.trials)
 
     def trials_at(self, entropy: float) -> int:
-        """How many trials an entropy asks for: the more, the higher it is."""
+        """Return the number of trials at an entropy; it grows with the entropy."""
         if entropy <= self.threshold:
             return 1
         if entropy >= self.full:
@@ -125,16 +123,16 @@ _ROUNDS: Final = 100
 @final
 @dataclass(frozen=True, slots=True)
 class AdaDec:
-    """The most probable token; where the entropy is high, the one from which the best continuation starts.
+    """The most probable token; where the entropy is high, the token with the best continuation.
 
-    There the output goes on greedily from each of the most probable tokens that the mask allows, for a few tokens, and
-    the token is taken whose continuation, itself included, has the highest mean log-probability under the model.
-    The continuation itself is given up: what follows is decided anew.
+    There the output is continued greedily from each of the most probable allowed tokens, for a few tokens. The token
+    whose continuation, itself included, has the highest mean log-probability under the model is taken. The continuation
+    itself is dropped.
 
     Attributes:
-        threshold: entropy of what the mask allows, in nats, above which to look ahead; see ``learn_threshold``.
-        candidates: how many tokens are compared.
-        lookahead: how many tokens follow each.
+        threshold: entropy after masking, in nats, above which to look ahead; see ``learn_threshold``.
+        candidates: the number of compared tokens.
+        lookahead: the number of tokens after each.
 
     Raises:
         ValueError: a number is out of range.
@@ -146,7 +144,7 @@ class AdaDec:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "no distribution: the most probable token at each step, by a look ahead where in doubt"
+    target: ClassVar[str] = "no distribution: the most probable token at each step, by a look-ahead where uncertain"
 
     def __post_init__(self) -> None:
         at_least("AdaDec", 0.0, threshold=self.threshold)
@@ -154,7 +152,7 @@ class AdaDec:
         at_least("AdaDec", 0, lookahead=self.lookahead)
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
-        """See ``SequenceSampler``; draws no random number."""
+        """See ``SequenceSampler``; uses no random numbers."""
         branch: Branch | None = branches.root()
         while branch is not None and branch.finish_reason is None:
             (distribution,) = look(branches, [branch])
@@ -166,7 +164,7 @@ class AdaDec:
     def _best(
         self, branches: Branches, before: Branch, children: Sequence[Branch], generator: np.random.Generator
     ) -> Branch | None:
-        """The child from which the best continuation starts; the others are dropped."""
+        """The child with the best continuation; the others are dropped."""
         if len(children) <= 1:
             return children[0] if children else None
         branches.logits([child for child in children if child.finish_reason is None])
@@ -178,24 +176,26 @@ class AdaDec:
             for origin, child in enumerate(children)
         ]
         if self.lookahead:
-            most = 1 + self.lookahead
-            ahead = roll(branches, ahead, sampler=Greedy(), generator=generator, ended=lambda each: each.steps >= most)
+            length = 1 + self.lookahead
+            ahead = roll(
+                branches, ahead, sampler=Greedy(), generator=generator, ended=lambda each: each.steps >= length
+            )
         means = {rollout.origin: rollout.mean for rollout in ahead}
         for rollout in ahead:
             branches.drop(rollout.branch)
-        kept = max(range(len(children)), key=lambda origin: (means.get(origin, -math.inf), -origin))
+        winner = max(range(len(children)), key=lambda origin: (means.get(origin, -math.inf), -origin))
         for origin, child in enumerate(children):
-            if origin != kept:
+            if origin != winner:
                 branches.drop(child)
-        return children[kept]
+        return children[winner]
 
 
 class Trace(NamedTuple):
     """A step of a reference output.
 
     Attributes:
-        entropy: of what the mask allows, in nats.
-        mistaken: whether the most probable token is another than that of the reference.
+        entropy: of the distribution after masking, in nats.
+        mistaken: whether the most probable token differs from that of the reference.
     """
 
     entropy: float
@@ -212,13 +212,13 @@ def trace(
     chat: bool = True,
     limits: Limits | None = None,
 ) -> list[Trace]:
-    """Say for each step of a good answer how much in doubt the model is and whether it would go wrong.
+    """Return for each step of a good answer the model's uncertainty and whether it would be wrong.
 
     Args:
         model: the language model.
         prompt: as for ``generate``.
         grammar: likewise.
-        reference: a member of ``grammar``; as the tokenizer divides it.
+        reference: a string of ``grammar``; it is tokenized canonically.
         max_tokens: as for ``generate``; at least as many as the reference has.
         chat: as for ``generate``.
         limits: likewise.
@@ -227,7 +227,7 @@ def trace(
         The steps at which there is a choice.
 
     Raises:
-        ValueError: the reference is no member of at most ``max_tokens`` tokens.
+        ValueError: the reference is not a string of the grammar with at most ``max_tokens`` tokens.
         GenerationError, VocabularyError, GrammarError, LimitExceeded, ModelError: as ``generate``.
     """
     constraint = constraint_of(grammar, model, limits)
@@ -239,31 +239,31 @@ def trace(
     if len(tokens) > max_tokens:
         raise ValueError(f"trace: the reference has {len(tokens)} tokens, max_tokens is {max_tokens}")
     check_start(model, len(ids), constraint, max_tokens)
-    found: list[Trace] = []
+    traces: list[Trace] = []
     with Branches(Problem(model, ids, constraint, (), max_tokens)) as branches:
         branch = branches.root()
         for token in [*tokens, None]:
             (distribution,) = look(branches, [branch])
-            wanted = distribution.stop if token is None else token
-            if wanted is None:
+            choice = distribution.stop if token is None else token
+            if choice is None:
                 if not branch.matcher.is_accepting:
-                    raise ValueError(f"trace: the reference is only the prefix of a member: {reference!r}")
+                    raise ValueError(f"trace: the reference is an incomplete string of the grammar: {reference!r}")
                 break
-            index = distribution.index(wanted)
+            index = distribution.index(choice)
             if len(distribution) > 1:
-                found.append(Trace(distribution.entropy, _top(distribution) != index))
+                traces.append(Trace(distribution.entropy, _top(distribution) != index))
             (branch,) = take(branches, branch, distribution, [index])
-    return found
+    return traces
 
 
 def learn_threshold(traces: Iterable[Trace]) -> float:
     """Return the entropy from which on a mistake is more probable than not.
 
-    By logistic regression of mistakes on entropy, with so weak a penalty on its slope that it matters only where the
-    two kinds of steps can be told apart without error.
+    By logistic regression of mistakes on entropy, with a penalty on the slope so weak that it matters only if the two
+    kinds of steps are separable.
 
     Returns:
-        0 where that entropy would be negative, infinity where no step is mistaken.
+        0 if that entropy would be negative, infinity if no step is mistaken.
 
     Raises:
         ValueError: there are no steps, or mistakes do not become more frequent with entropy.
@@ -272,7 +272,7 @@ def learn_threshold(traces: Iterable[Trace]) -> float:
     """
     steps = list(traces)
     if not steps:
-        raise ValueError("learn_threshold: there are no steps; trace answers whose grammar leaves a choice")
+        raise ValueError("learn_threshold: there are no steps; trace answers whose grammar allows a choice")
     entropy = np.array([step.entropy for step in steps])
     mistaken = np.array([step.mistaken for step in steps], dtype=np.float64)
     if not mistaken.any():
@@ -285,7 +285,7 @@ def learn_threshold(traces: Iterable[Trace]) -> float:
     offset, slope = _logistic((entropy - entropy.mean()) / scale, mistaken)
     if slope <= 0:
         raise ValueError(
-            f"learn_threshold: mistakes become no more frequent with entropy (slope {slope / scale:.3g} a nat, "
+            f"learn_threshold: mistakes do not become more frequent with entropy (slope {slope / scale:.3g} a nat, "
             f"{len(steps)} steps); trace more answers"
         )
     return max(0.0, float(entropy.mean() - offset / slope * scale))

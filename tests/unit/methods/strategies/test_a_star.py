@@ -85,11 +85,11 @@ def test_potentials_are_part_of_the_score() -> None:
 
 def test_what_is_no_bound_is_found_out() -> None:
     model = HashModel(VOCABULARY, seed=1)
-    with pytest.raises(GenerationError, match=r"gives too little.*admissible=False"):
+    with pytest.raises(GenerationError, match=r"underestimates.*admissible=False"):
         sample(model, "ab", regex(PATTERN), sampler=AStar(lambda hypothesis: -50.0, outputs=3), max_tokens=3)
-    with pytest.raises(GenerationError, match="gives more than most=0"):
+    with pytest.raises(GenerationError, match="exceeds most=0"):
         sample(model, "ab", regex(PATTERN), sampler=AStar(lambda hypothesis: 1.0), max_tokens=3)
-    with pytest.raises(GenerationError, match="the heuristic: it gives nan"):
+    with pytest.raises(GenerationError, match="the heuristic: it returned nan"):
         sample(model, "ab", regex(PATTERN), sampler=AStar(lambda hypothesis: math.nan), max_tokens=3)
 
 

@@ -105,7 +105,7 @@ def test_references_that_are_no_members_are_refused() -> None:
     model = HashModel(VOCABULARY)
     with pytest.raises(ValueError, match="refuses the reference at token 4"):
         trace(model, "ab", regex(PATTERN), "cccca")
-    with pytest.raises(ValueError, match="only the prefix"):
+    with pytest.raises(ValueError, match="an incomplete string"):
         trace(model, "ab", regex(PATTERN), "c")
     with pytest.raises(ValueError, match="has 4 tokens, max_tokens is 3"):
         trace(model, "ab", regex(PATTERN), "cccc", max_tokens=3)

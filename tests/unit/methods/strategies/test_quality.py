@@ -138,7 +138,7 @@ def test_what_is_given_up_or_forbidden_is_not_written() -> None:
     drawn = sample(model, "ab", regex("b[ab]"), sampler=rewarded)
     assert {result.text for result in drawn.results} <= {"ba"}
     for judge, message in (
-        (lambda hypothesis: math.nan, "it gives nan"),
+        (lambda hypothesis: math.nan, "it returned nan"),
         (lambda hypothesis: {}["x"], "it raised KeyError"),
     ):
         with pytest.raises(GenerationError, match=f"the critic: {message}"):

@@ -335,7 +335,7 @@ def test_potentials_weigh_and_forbid() -> None:
 def test_models_that_read_no_mixtures_are_named() -> None:
     model: Any = FunctionModel(VOCABULARY, lambda text: {b"a": 0.9})
     assert not isinstance(model.start(), SuperposableSession)
-    with pytest.raises(GenerationError, match=r"'function'.*several tokens in one position.*Beam or BestOf"):
+    with pytest.raises(GenerationError, match=r"'function'.*a mixture of tokens in one position.*Beam or BestOf"):
         drawn_by(model, Superposed(2))
 
 
