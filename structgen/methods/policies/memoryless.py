@@ -68,9 +68,9 @@ class Explore:
         bits: the information of a step, at least 0; with 0 no uncertain slot is added.
         least: confidence of an uncertain slot, from 0 to 1.
 
-    Source: "From Bits to Rounds: Parallel Decoding with Exploration for Diffusion Language Models" (2025), of which we
-    had only the abstract: decoding across blocks, commitment of uncertain slots to set off cascades, and a bound on
-    rounds by bits. The rule for when and which slot is ours.
+    Source: "From Bits to Rounds: Parallel Decoding with Exploration for Diffusion Language Models" (2025), from its
+    abstract only: decoding across blocks, commitment of uncertain slots to set off cascades, and a bound on rounds by
+    bits. The rule for when and which slot is ours.
     """
 
     confidence: float = 0.9
