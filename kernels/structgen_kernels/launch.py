@@ -27,7 +27,7 @@ def launch(kernel: Any, grid: Sequence[int], *arguments: Any, **options: Any) ->
     Args:
         kernel: what ``triton.jit`` returns.
         grid: programs along one to three axes; the first may have ``2**31 - 1``.
-        arguments: of the kernel, by position, a tensor among them.
+        arguments: of the kernel, by position; at least one is a tensor.
         options: its constants, and what it is compiled with.
 
     Raises:

@@ -29,7 +29,6 @@ from structgen_kernels.choices.token_order import ORDER_CHUNK, Order, OrderWorks
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
 from structgen_kernels.launch import launch
-from structgen_kernels.masks.mask_rows import SPARSE_WORDS
 from structgen_kernels.philox import STREAMS, Noise, exponential, random_words
 
 if TYPE_CHECKING:
@@ -133,9 +132,8 @@ def _launch(
 
     rows, size = len(logits), workspace.columns
     chunks = -(-size // ORDER_CHUNK)
-    masking: tuple[Any, ...] = (None, 0, 0, None, None, size) if masks is None else masks.arguments()
-    constants = {"CODES": 0, "SPARSE_WORDS": SPARSE_WORDS} if masks is None else masks.constants()
-    shared = (logits, logits.stride(0), noise.seeds, noise.offsets, temperature, *masking)
+    masking = None if masks is None else masks.arguments()
+    shared = (logits, logits.stride(0), noise.seeds, noise.offsets, temperature, masking, size)
     buffers = (workspace.firsts, workspace.masses, workspace.maxima, chunks)
     following: tuple[Any, ...] = (None, None, 0)
     inherited: tuple[Any, ...] = (None, None, None)
@@ -149,7 +147,6 @@ def _launch(
         *shared,
         *buffers,
         *following,
-        **constants,
         CHUNK=ORDER_CHUNK,
         CHUNKS=_CHUNKS,
         enable_fp_fusion=False,
@@ -168,7 +165,6 @@ def _launch(
         out.log_top,
         out.status,
         out.tokens.shape[1],
-        **constants,
         CHUNK=ORDER_CHUNK,
         MAX_CHUNKS=max(2, 1 << (chunks - 1).bit_length()),
         enable_fp_fusion=False,

@@ -54,10 +54,10 @@ def masked_argmax(logits: Tensor, masks: MaskRows, *, workspace: Workspace | Non
             (len(logits),),
             logits,
             logits.stride(0),
-            *masks.arguments(),
+            masks.arguments(),
+            masks.size,
             *workspace.arguments(),
             *choice.arguments(),
-            **masks.constants(),
             **workspace.constants(masks.size),
         )
     return choice

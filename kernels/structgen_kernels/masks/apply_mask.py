@@ -58,7 +58,7 @@ def apply_mask(logits: Tensor, masks: MaskRows) -> None:
             logits,
             logits.stride(0),
             columns,
-            *masks.arguments(),
-            **masks.constants(),
+            masks.arguments(),
+            masks.size,
             WORDS=_WORDS,
         )

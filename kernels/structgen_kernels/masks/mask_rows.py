@@ -12,7 +12,7 @@ where no row is named, less what is forbidden.  Whatever the bits of a row say, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Final, Self, final
 
 import torch
 
@@ -21,6 +21,8 @@ from structgen_kernels.errors import KernelArgumentError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from structgen_kernels.masks.jit.mask_words import MaskArgs
 
 __all__ = ["MAX_CODES", "NOTHING", "SPARSE_WORDS", "MaskRows", "MaskTable", "without"]
 
@@ -159,14 +161,15 @@ class MaskRows:
         shifts = torch.arange(32, dtype=torch.int32, device=words.device)
         return ((words[:, :, None] >> shifts) & 1).to(torch.bool).flatten(1)[:, : table.size]
 
-    def arguments(self) -> tuple[Any, ...]:
-        """What kernels are handed: dense rows, their stride and number, sparse rows, codes, ``size``."""
-        table = self.table
-        return table.dense, table.dense.stride(0), len(table.dense), table.sparse, self.codes, table.size
+    def arguments(self) -> MaskArgs:
+        """Return the bundle of mask arguments that kernels take."""
+        from triton.language import constexpr
 
-    def constants(self) -> dict[str, int]:
-        """What kernels are compiled for."""
-        return {"CODES": self.codes.shape[1], "SPARSE_WORDS": SPARSE_WORDS}
+        from structgen_kernels.masks.jit.mask_words import MaskArgs
+
+        table = self.table
+        counts = constexpr(self.codes.shape[1]), constexpr(SPARSE_WORDS)
+        return MaskArgs(table.dense, table.dense.stride(0), len(table.dense), table.sparse, self.codes, *counts)
 
 
 def _no_sparse(device: torch.device) -> Tensor:

@@ -34,15 +34,12 @@ from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
 from structgen_kernels.launch import launch
-from structgen_kernels.masks.mask_rows import SPARSE_WORDS
 from structgen_kernels.philox import STREAMS, Noise, exponential, random_words
 from structgen_kernels.trees.draft_paths import DraftPaths
 from structgen_kernels.trees.tree_walk import TreeWalk
 from structgen_kernels.trees.verification_workspace import VerificationWorkspace
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from torch import Tensor
 
     from structgen_kernels.masks.mask_rows import MaskRows
@@ -163,8 +160,6 @@ def _launch(
     from structgen_kernels.trees.jit.tree_verification import sum_positions_kernel, verify_tree_kernel
 
     size, blocks = workspace.columns, workspace.blocks
-    masking: tuple[Any, ...] = (None, 0, 0, None, None, size) if masks is None else masks.arguments()
-    constants = {"CODES": 0, "SPARSE_WORDS": SPARSE_WORDS} if masks is None else masks.constants()
     distributions_stride = distributions.values.stride(0)
     shared = (
         logits,
@@ -173,10 +168,11 @@ def _launch(
         distributions.values,
         distributions_stride,
         distributions.rows,
-        *masking,
+        None if masks is None else masks.arguments(),
+        size,
     )
     sums = (workspace.p_maxima, workspace.p_sums, workspace.p_best, workspace.q_maxima, workspace.q_sums, blocks)
-    launch(sum_positions_kernel, (forest.positions, blocks), *shared, *sums, **constants, BLOCK=workspace.block)
+    launch(sum_positions_kernel, (forest.positions, blocks), *shared, *sums, BLOCK=workspace.block)
     launch(
         verify_tree_kernel,
         (forest.requests,),
@@ -195,7 +191,6 @@ def _launch(
         out.counts,
         out.tokens,
         out.status,
-        **constants,
         REPLACED=distributions.replaced,
         BLOCK=workspace.block,
         MAX_BLOCKS=1 << (blocks - 1).bit_length(),

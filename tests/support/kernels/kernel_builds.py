@@ -80,21 +80,37 @@ class _Builder:
         for name, parameter in parameters.items():
             if name not in bound:
                 bound[name] = parameter.default
-        constants = {
-            name: value
-            for name, value in bound.items()
-            if parameters[name].is_constexpr or value is None or _is_one(parameters[name], value)
-        }
-        signature = {name: "constexpr" if name in constants else _type_of(value) for name, value in bound.items()}
-        even = {
-            (index,): [["tt.divisibility", 16]]
-            for index, name in enumerate(bound)
-            if name not in constants and _is_even(parameters[name], bound[name])
-        }
+        signature: dict[str, Any] = {}
+        constants: dict[tuple[int, ...], Any] = {}
+        even: dict[tuple[int, ...], list[list[Any]]] = {}
+        for index, (name, value) in enumerate(bound.items()):
+            signature[name] = _specialized((index,), parameters[name], value, constants, even)
         for target in self.targets:
-            key = (kernel.fn.__name__, json.dumps([signature, constants, [*even]], default=str), target)
+            key = (kernel.fn.__name__, str([signature, constants, [*even]]), target)
             if key not in self.found:
                 self.found[key] = _compiled(kernel, signature, constants, even, target, options)
+
+
+def _specialized(
+    path: tuple[int, ...],
+    parameter: Any,
+    value: Any,
+    constants: dict[tuple[int, ...], Any],
+    even: dict[tuple[int, ...], list[list[Any]]],
+) -> Any:
+    """Return the type of an argument, and note which parts of it are constants or multiples of 16, as a launch does."""
+    from triton.language import constexpr
+
+    if isinstance(value, tuple):
+        parts = [_specialized((*path, index), parameter, part, constants, even) for index, part in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    is_constant = parameter.is_constexpr or isinstance(value, constexpr) or value is None
+    if is_constant or _is_one(parameter, value):
+        constants[path] = value.value if isinstance(value, constexpr) else value
+        return "constexpr"
+    if _is_even(parameter, value):
+        even[path] = [["tt.divisibility", 16]]
+    return _type_of(value)
 
 
 def _is_one(parameter: Any, value: Any) -> bool:
@@ -112,9 +128,9 @@ def _is_even(parameter: Any, value: Any) -> bool:
 
 def _compiled(
     kernel: Any,
-    signature: dict[str, str],
-    constants: dict[str, Any],
-    even: dict[tuple[int], list[list[Any]]],
+    signature: dict[str, Any],
+    constants: dict[tuple[int, ...], Any],
+    even: dict[tuple[int, ...], list[list[Any]]],
     target: int,
     options: Any,
 ) -> dict[str, Any]:
@@ -124,7 +140,8 @@ def _compiled(
 
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=even)
     done = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
-    entry = {"kernel": kernel.fn.__name__, "target": target, "types": signature, "constants": constants}
+    named = {str(path): value for path, value in constants.items()}
+    entry = {"kernel": kernel.fn.__name__, "target": target, "types": signature, "constants": named}
     code, graph = done.asm["ptx"], str(done.asm["ttgir"])
     figures = {
         "shared_bytes": done.metadata.shared,

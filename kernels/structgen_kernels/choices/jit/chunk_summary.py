@@ -23,11 +23,7 @@ def inverse_temperature(temperature):
 def chunk_summary_kernel(
     logits_ptr,  # [rows, columns]
     logits_stride,
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # int32 [rows, CODES]
+    masks,  # MaskArgs
     size,
     temperature_ptr,  # [rows], or None
     maxima_ptr,  # float32 [rows, chunks]
@@ -36,8 +32,6 @@ def chunk_summary_kernel(
     splits_ptr,  # float32 [rows, 5, splits]
     splits_stride,
     fields_stride,
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
     SPLIT: tl.constexpr,  # columns of a program
 ):
@@ -50,15 +44,10 @@ def chunk_summary_kernel(
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     words = allowed_words(
-        dense_ptr,
-        dense_stride,
-        dense_rows,
-        sparse_ptr,
-        codes_ptr + row * CODES,
+        masks,
+        row,
         size,
         split * split_words + tl.arange(0, split_words),
-        CODES,
-        SPARSE_WORDS,
     )
     allowed = tl.reshape(allowed_columns(words, split_words), [chunks, CHUNK])
     column = tl.arange(0, chunks)[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]  # within the split

@@ -28,11 +28,8 @@ def first_above(weights, place, target, before, END: tl.constexpr):
 @triton.jit
 def whole_draw(
     logits_ptr,  # of this row
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # of this row
+    masks,
+    row,  # int64
     size,
     chance_ptr,  # of this row
     offset_ptr,
@@ -41,8 +38,6 @@ def whole_draw(
     maxima,  # float32 [CHUNKS]
     masses,  # float32 [CHUNKS]
     top,
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
     CHUNK_STREAM: tl.constexpr,
@@ -66,16 +61,11 @@ def whole_draw(
         best = tl.min(tl.where((scores == tl.max(scores, 0)) & (masses > 0), chunk, end), 0)
     column, logits = chunk_logits(
         logits_ptr,
-        dense_ptr,
-        dense_stride,
-        dense_rows,
-        sparse_ptr,
-        codes_ptr,
+        masks,
+        row,
         size,
         best + tl.arange(0, 1),
         1,
-        CODES,
-        SPARSE_WORDS,
         CHUNK,
     )
     largest = tl.max(logits, 0)

@@ -24,26 +24,18 @@ def _scaled(
     logits_ptr,
     logits_stride,
     temperature_ptr,
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,
+    masks,
     size,
     row,  # int64
     base,  # the first column, a multiple of 32
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     N: tl.constexpr,
 ):
     """Return columns [N] of a row over its temperature, minus infinity where not allowed, and what is allowed [N]."""
     column = base + tl.arange(0, N)
     allowed = column < size
-    if codes_ptr is not None:
+    if masks is not None:
         word = base // 32 + tl.arange(0, N // 32)
-        words = allowed_words(
-            dense_ptr, dense_stride, dense_rows, sparse_ptr, codes_ptr + row * CODES, size, word, CODES, SPARSE_WORDS
-        )
+        words = allowed_words(masks, row, size, word)
         allowed &= allowed_columns(words, N // 32)
     logit = tl.load(logits_ptr + row * logits_stride + column, mask=allowed, other=float("-inf")).to(tl.float32)
     if temperature_ptr is not None:
@@ -73,11 +65,7 @@ def first_of_chunks_kernel(
     seeds_ptr,  # int64 [rows]
     offsets_ptr,  # int64 [rows]
     temperature_ptr,  # float32 [rows] or None
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # int32 [rows, CODES] or None
+    masks,  # MaskArgs or None
     size,
     firsts_ptr,  # int64 [rows, chunks]
     masses_ptr,  # float32 [rows, chunks]
@@ -86,8 +74,6 @@ def first_of_chunks_kernel(
     last_tokens_ptr,  # int32 [rows, last_count] or None
     last_keys_ptr,  # float32 [rows, last_count] or None
     last_count,
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):
@@ -98,16 +84,10 @@ def first_of_chunks_kernel(
         logits_ptr,
         logits_stride,
         temperature_ptr,
-        dense_ptr,
-        dense_stride,
-        dense_rows,
-        sparse_ptr,
-        codes_ptr,
+        masks,
         size,
         row,
         base,
-        CODES,
-        SPARSE_WORDS,
         CHUNKS * CHUNK,
     )
     rank = _ranks(scaled, tl.load(seeds_ptr + row), tl.load(offsets_ptr + row), base, CHUNKS * CHUNK)
@@ -148,11 +128,7 @@ def take_in_order_kernel(
     seeds_ptr,
     offsets_ptr,
     temperature_ptr,
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,
+    masks,
     size,
     firsts_ptr,  # int64 [rows, chunks]
     masses_ptr,  # float32 [rows, chunks]
@@ -169,8 +145,6 @@ def take_in_order_kernel(
     log_top_ptr,
     status_ptr,  # int32 [rows]
     count,
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
 ):
@@ -214,16 +188,10 @@ def take_in_order_kernel(
                 logits_ptr,
                 logits_stride,
                 temperature_ptr,
-                dense_ptr,
-                dense_stride,
-                dense_rows,
-                sparse_ptr,
-                codes_ptr,
+                masks,
                 size,
                 row,
                 base,
-                CODES,
-                SPARSE_WORDS,
                 CHUNK,
             )
             rank = _ranks(scaled, seed, offset, base, CHUNK)

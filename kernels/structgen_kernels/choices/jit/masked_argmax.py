@@ -10,22 +10,17 @@ from structgen_kernels.masks.jit.mask_words import allowed_columns, allowed_word
 @triton.jit
 def chunk_logits(
     logits_ptr,  # of this row
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # of this row
+    masks,
+    row,  # int64
     size,
     chunk,  # int32 [N]; chunks beyond the vocabulary hold nothing
     N: tl.constexpr,
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     """Return the columns of chunks, int32 [N * CHUNK], and their logits, minus infinity where not allowed."""
     chunk_words: tl.constexpr = CHUNK // 32
     word = tl.reshape(chunk[:, None] * chunk_words + tl.arange(0, chunk_words)[None, :], [N * chunk_words])
-    words = allowed_words(dense_ptr, dense_stride, dense_rows, sparse_ptr, codes_ptr, size, word, CODES, SPARSE_WORDS)
+    words = allowed_words(masks, row, size, word)
     column = tl.reshape(chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :], [N * CHUNK])
     allowed = allowed_columns(words, N * chunk_words)
     return column, tl.load(logits_ptr + column, mask=allowed, other=float("-inf")).to(tl.float32)
@@ -35,11 +30,7 @@ def chunk_logits(
 def masked_argmax_kernel(
     logits_ptr,  # [rows, columns]
     logits_stride,
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # int32 [rows, CODES]
+    masks,  # MaskArgs
     size,
     maxima_ptr,  # float32 [rows, chunks]
     sums_ptr,
@@ -52,8 +43,6 @@ def masked_argmax_kernel(
     log_z_ptr,
     log_mass_ptr,
     status_ptr,  # int32 [rows]
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
     SPLIT: tl.constexpr,
     CHUNKS: tl.constexpr,  # of a row, rounded up to a power of two
@@ -70,16 +59,11 @@ def masked_argmax_kernel(
     best = tl.min(tl.where(maxima == kept_top, chunk, CHUNKS - 1), 0)
     column, logits = chunk_logits(
         logits_ptr + row * logits_stride,
-        dense_ptr,
-        dense_stride,
-        dense_rows,
-        sparse_ptr,
-        codes_ptr + row * CODES,
+        masks,
+        row,
         size,
         best + tl.arange(0, 1),
         1,
-        CODES,
-        SPARSE_WORDS,
         CHUNK,
     )
     token = tl.min(tl.where(logits == kept_top, column, size), 0)

@@ -12,11 +12,7 @@ from structgen_kernels.choices.jit.truncated_draw import truncated_draw
 def masked_sample_kernel(
     logits_ptr,  # [rows, columns]
     logits_stride,
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # int32 [rows, CODES]
+    masks,  # MaskArgs
     size,
     temperature_ptr,  # [rows]
     top_k_ptr,  # int32 [rows]
@@ -38,8 +34,6 @@ def masked_sample_kernel(
     log_z_ptr,
     log_mass_ptr,
     status_ptr,  # int32 [rows]
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
     SPLIT: tl.constexpr,
     CHUNKS: tl.constexpr,  # of a row, rounded up to a power of two
@@ -55,7 +49,6 @@ def masked_sample_kernel(
     """One program a row, over the numbers of its chunks; then the chunks that matter are read again."""
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += row * logits_stride
-    codes_ptr += row * CODES
     status, log_z, log_mass, top, kept_sum = row_outcome(
         splits_ptr + row * splits_stride, fields_stride, (size + SPLIT - 1) // SPLIT, SPLITS
     )
@@ -80,11 +73,8 @@ def masked_sample_kernel(
         if is_truncated & ~is_greedy:
             token = truncated_draw(
                 logits_ptr,
-                dense_ptr,
-                dense_stride,
-                dense_rows,
-                sparse_ptr,
-                codes_ptr,
+                masks,
+                row,
                 size,
                 chance_ptr + row,
                 offset_ptr,
@@ -100,8 +90,6 @@ def masked_sample_kernel(
                 survivors_ptr + row * chunks_stride,
                 columns_ptr + row * CANDIDATES,
                 values_ptr + row * CANDIDATES,
-                CODES,
-                SPARSE_WORDS,
                 CHUNK,
                 CHUNKS,
                 TOKEN_STREAM,
@@ -114,11 +102,8 @@ def masked_sample_kernel(
         else:
             token = whole_draw(
                 logits_ptr,
-                dense_ptr,
-                dense_stride,
-                dense_rows,
-                sparse_ptr,
-                codes_ptr,
+                masks,
+                row,
                 size,
                 chance_ptr + row,
                 offset_ptr,
@@ -127,8 +112,6 @@ def masked_sample_kernel(
                 maxima,
                 masses,
                 top,
-                CODES,
-                SPARSE_WORDS,
                 CHUNK,
                 CHUNKS,
                 CHUNK_STREAM,

@@ -47,18 +47,13 @@ def mass_bound(maxima, leaders, masses, top, inverse, goal, CHUNK: tl.constexpr)
 @triton.jit
 def _survivors(
     logits_ptr,  # of this row
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # of this row
+    masks,
+    row,  # int64
     size,
     survivors_ptr,  # int32 [chunks], of this row
     start,
     count,
     N: tl.constexpr,
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     """Return columns and logits [N * CHUNK] of the surviving chunks from ``start`` on, as ``chunk_logits`` does."""
@@ -66,16 +61,11 @@ def _survivors(
     chunk = tl.load(survivors_ptr + held, mask=held < count, other=(size + CHUNK - 1) // CHUNK)
     return chunk_logits(
         logits_ptr,
-        dense_ptr,
-        dense_stride,
-        dense_rows,
-        sparse_ptr,
-        codes_ptr,
+        masks,
+        row,
         size,
         chunk,
         N,
-        CODES,
-        SPARSE_WORDS,
         CHUNK,
     )
 
@@ -83,19 +73,14 @@ def _survivors(
 @triton.jit
 def gathered(
     logits_ptr,  # of this row
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # of this row
+    masks,
+    row,  # int64
     size,
     survivors_ptr,  # int32 [chunks], of this row
     count,
     bound,
     columns_ptr,  # int32 [CANDIDATES], of this row
     values_ptr,  # float32 [CANDIDATES], of this row
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
     SHIFT: tl.constexpr,
     REACH: tl.constexpr,
@@ -111,18 +96,13 @@ def gathered(
     while (start < count) & (found <= CANDIDATES):
         column, logits = _survivors(
             logits_ptr,
-            dense_ptr,
-            dense_stride,
-            dense_rows,
-            sparse_ptr,
-            codes_ptr,
+            masks,
+            row,
             size,
             survivors_ptr,
             start,
             count,
             REACH,
-            CODES,
-            SPARSE_WORDS,
             CHUNK,
         )
         is_candidate = (order_key(logits, SHIFT) >= bound) & (logits > float("-inf"))
@@ -140,11 +120,8 @@ def gathered(
 @triton.jit
 def tile(
     logits_ptr,  # of this row
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # of this row
+    masks,
+    row,  # int64
     size,
     survivors_ptr,  # int32 [chunks], of this row
     start,
@@ -152,8 +129,6 @@ def tile(
     columns_ptr,  # int32 [CANDIDATES], of this row
     values_ptr,  # float32 [CANDIDATES], of this row
     found,  # how many candidates there are
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
     CANDIDATES: tl.constexpr,
 ):
@@ -165,18 +140,13 @@ def tile(
     else:
         column, logits = _survivors(
             logits_ptr,
-            dense_ptr,
-            dense_stride,
-            dense_rows,
-            sparse_ptr,
-            codes_ptr,
+            masks,
+            row,
             size,
             survivors_ptr,
             start,
             count,
             CANDIDATES // CHUNK,
-            CODES,
-            SPARSE_WORDS,
             CHUNK,
         )
     return column, logits

@@ -11,11 +11,8 @@ from structgen_kernels.choices.jit.survivors import count_bound, gathered, mass_
 @triton.jit
 def truncated_draw(
     logits_ptr,  # of this row
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # of this row
+    masks,
+    row,  # int64
     size,
     chance_ptr,  # of this row
     offset_ptr,
@@ -31,8 +28,6 @@ def truncated_draw(
     survivors_ptr,  # int32 [chunks], of this row
     columns_ptr,  # int32 [CANDIDATES], of this row
     values_ptr,  # float32 [CANDIDATES], of this row
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
     TOKEN_STREAM: tl.constexpr,
@@ -90,19 +85,14 @@ def truncated_draw(
                 if (found > CANDIDATES) & (fewest <= CANDIDATES):
                     found = gathered(
                         logits_ptr,
-                        dense_ptr,
-                        dense_stride,
-                        dense_rows,
-                        sparse_ptr,
-                        codes_ptr,
+                        masks,
+                        row,
                         size,
                         survivors_ptr,
                         count,
                         low,
                         columns_ptr,
                         values_ptr,
-                        CODES,
-                        SPARSE_WORDS,
                         CHUNK,
                         SHIFT,
                         REACH,
@@ -115,11 +105,8 @@ def truncated_draw(
                 for start in range(0, tl.where(found > CANDIDATES, count, 1), CANDIDATES // CHUNK):
                     column, logits = tile(
                         logits_ptr,
-                        dense_ptr,
-                        dense_stride,
-                        dense_rows,
-                        sparse_ptr,
-                        codes_ptr,
+                        masks,
+                        row,
                         size,
                         survivors_ptr,
                         start,
@@ -127,8 +114,6 @@ def truncated_draw(
                         columns_ptr,
                         values_ptr,
                         found,
-                        CODES,
-                        SPARSE_WORDS,
                         CHUNK,
                         CANDIDATES,
                     )
@@ -149,11 +134,8 @@ def truncated_draw(
                 for start in range(0, tl.where(found > CANDIDATES, count, 1), CANDIDATES // CHUNK):
                     column, logits = tile(
                         logits_ptr,
-                        dense_ptr,
-                        dense_stride,
-                        dense_rows,
-                        sparse_ptr,
-                        codes_ptr,
+                        masks,
+                        row,
                         size,
                         survivors_ptr,
                         start,
@@ -161,8 +143,6 @@ def truncated_draw(
                         columns_ptr,
                         values_ptr,
                         found,
-                        CODES,
-                        SPARSE_WORDS,
                         CHUNK,
                         CANDIDATES,
                     )
@@ -192,11 +172,8 @@ def truncated_draw(
         for start in range(0, tl.where(found > CANDIDATES, count, 1), CANDIDATES // CHUNK):
             column, logits = tile(
                 logits_ptr,
-                dense_ptr,
-                dense_stride,
-                dense_rows,
-                sparse_ptr,
-                codes_ptr,
+                masks,
+                row,
                 size,
                 survivors_ptr,
                 start,
@@ -204,8 +181,6 @@ def truncated_draw(
                 columns_ptr,
                 values_ptr,
                 found,
-                CODES,
-                SPARSE_WORDS,
                 CHUNK,
                 CANDIDATES,
             )

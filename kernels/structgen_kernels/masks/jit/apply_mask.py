@@ -11,22 +11,14 @@ def apply_mask_kernel(
     logits_ptr,  # [rows, columns]
     logits_stride,
     columns,
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # int32 [rows, CODES]
+    masks,  # MaskArgs
     size,
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     WORDS: tl.constexpr,  # words of a program: 32 columns each
 ):
     """One program a row and stretch of columns.  Logits are not read; what is allowed is not written."""
     row = tl.program_id(0).to(tl.int64)
     word = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
-    words = allowed_words(
-        dense_ptr, dense_stride, dense_rows, sparse_ptr, codes_ptr + row * CODES, size, word, CODES, SPARSE_WORDS
-    )
+    words = allowed_words(masks, row, size, word)
     column = tl.program_id(1) * WORDS * 32 + tl.arange(0, WORDS * 32)
     excluded = ~allowed_columns(words, WORDS)
     tl.store(logits_ptr + row * logits_stride + column, float("-inf"), mask=excluded & (column < columns))

@@ -15,25 +15,17 @@ _LOWEST = tl.constexpr(-3.4028234663852886e38)
 
 @triton.jit
 def _allowed(
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,
+    masks,
     size,
     row,  # int64
     base,  # the first column, a multiple of 32
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     N: tl.constexpr,
 ):
     """Return which columns [N] of a position are allowed."""
     allowed = base + tl.arange(0, N) < size
-    if codes_ptr is not None:
+    if masks is not None:
         word = base // 32 + tl.arange(0, N // 32)
-        words = allowed_words(
-            dense_ptr, dense_stride, dense_rows, sparse_ptr, codes_ptr + row * CODES, size, word, CODES, SPARSE_WORDS
-        )
+        words = allowed_words(masks, row, size, word)
         allowed &= allowed_columns(words, N // 32)
     return allowed
 
@@ -68,11 +60,7 @@ def sum_positions_kernel(
     distributions_ptr,  # [distributions, columns]
     distributions_stride,
     distribution_rows_ptr,  # int32 [positions]
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,  # int32 [positions, CODES] or None
+    masks,  # MaskArgs or None
     size,
     p_maxima_ptr,  # float32 [positions, blocks]
     p_sums_ptr,
@@ -80,17 +68,13 @@ def sum_positions_kernel(
     q_maxima_ptr,  # float32 [positions, blocks]
     q_sums_ptr,
     blocks,
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One program a position and block of columns."""
     row = tl.program_id(0).to(tl.int64)
     base = tl.program_id(1) * BLOCK
     column = base + tl.arange(0, BLOCK)
-    allowed = _allowed(
-        dense_ptr, dense_stride, dense_rows, sparse_ptr, codes_ptr, size, row, base, CODES, SPARSE_WORDS, BLOCK
-    )
+    allowed = _allowed(masks, size, row, base, BLOCK)
     place = row * blocks + tl.program_id(1)
     logit = tl.load(logits_ptr + row * logits_stride + column, mask=allowed, other=float("-inf")).to(tl.float32)
     scaled = tl.where(allowed, logit / _divisor(temperature_ptr, row), float("-inf"))
@@ -124,11 +108,7 @@ def _left(
     divisor,
     p_mass,
     q_mass,
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,
+    masks,
     size,
     row,
     base,  # the first column, a multiple of 32
@@ -136,8 +116,6 @@ def _left(
     drafts_ptr,
     refused_ptr,
     scales_ptr,
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     N: tl.constexpr,
 ):
     """Return of columns [N] what ``kept`` refused children left of ``p``; ``q``; and which of these children they are.
@@ -145,9 +123,7 @@ def _left(
     All of it is 0 where not allowed.  ``q`` is not read where nothing was refused and its mass is minus infinity.
     """
     column = base + tl.arange(0, N)
-    allowed = _allowed(
-        dense_ptr, dense_stride, dense_rows, sparse_ptr, codes_ptr, size, row, base, CODES, SPARSE_WORDS, N
-    )
+    allowed = _allowed(masks, size, row, base, N)
     p = tl.load(logit_ptr + column, mask=allowed, other=float("-inf")).to(tl.float32)
     drafted = tl.where(q_mass > float("-inf"), size, 0)
     q = tl.load(distribution_ptr + column, mask=allowed & (column < drafted), other=float("-inf")).to(tl.float32)
@@ -179,11 +155,7 @@ def verify_tree_kernel(
     distributions_ptr,
     distributions_stride,
     distribution_rows_ptr,
-    dense_ptr,
-    dense_stride,
-    dense_rows,
-    sparse_ptr,
-    codes_ptr,
+    masks,
     size,
     p_maxima_ptr,
     p_sums_ptr,
@@ -204,8 +176,6 @@ def verify_tree_kernel(
     counts_ptr,  # int32 [requests]
     tokens_ptr,  # int32 [requests]
     status_ptr,  # int32 [requests]
-    CODES: tl.constexpr,
-    SPARSE_WORDS: tl.constexpr,
     REPLACED: tl.constexpr,
     BLOCK: tl.constexpr,
     MAX_BLOCKS: tl.constexpr,
@@ -279,11 +249,7 @@ def verify_tree_kernel(
                     divisor,
                     p_mass,
                     q_mass,
-                    dense_ptr,
-                    dense_stride,
-                    dense_rows,
-                    sparse_ptr,
-                    codes_ptr,
+                    masks,
                     size,
                     row,
                     near,
@@ -291,8 +257,6 @@ def verify_tree_kernel(
                     drafts_ptr,
                     refused_ptr,
                     scales_ptr,
-                    CODES,
-                    SPARSE_WORDS,
                     32,
                 )
                 is_draft = near + tl.arange(0, 32) == draft
@@ -322,11 +286,7 @@ def verify_tree_kernel(
                                 divisor,
                                 p_mass,
                                 q_mass,
-                                dense_ptr,
-                                dense_stride,
-                                dense_rows,
-                                sparse_ptr,
-                                codes_ptr,
+                                masks,
                                 size,
                                 row,
                                 base,
@@ -334,8 +294,6 @@ def verify_tree_kernel(
                                 drafts_ptr,
                                 refused_ptr,
                                 scales_ptr,
-                                CODES,
-                                SPARSE_WORDS,
                                 BLOCK,
                             )
                             gone |= base + tl.arange(0, BLOCK) == draft
@@ -368,11 +326,7 @@ def verify_tree_kernel(
                     divisor,
                     p_mass,
                     tl.where(kept > 0, q_mass, float("-inf")),
-                    dense_ptr,
-                    dense_stride,
-                    dense_rows,
-                    sparse_ptr,
-                    codes_ptr,
+                    masks,
                     size,
                     row,
                     stretch,
@@ -380,8 +334,6 @@ def verify_tree_kernel(
                     drafts_ptr,
                     refused_ptr,
                     scales_ptr,
-                    CODES,
-                    SPARSE_WORDS,
                     BLOCK,
                 )
                 token = stretch + _winner(chances, seed, offset, node, _RESIDUAL_TOKEN, BLOCK, BLOCK)
