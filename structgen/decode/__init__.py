@@ -1,7 +1,4 @@
-"""The loops that decode: how a model's distributions become an output within a grammar.
-
-Needs numpy and nothing heavier.
-"""
+"""The decoding loops: from a model's logits to an output within a grammar.  Needs numpy and nothing heavier."""
 
 from structgen.decode.autoregressive.loop import AnyPotential, Autoregressive, Chunk, Generation
 from structgen.decode.generate import (

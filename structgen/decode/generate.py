@@ -1,4 +1,8 @@
-"""``generate``: one complete output of a model within a grammar; ``start_generation`` for callers who iterate."""
+"""``generate``: one complete output of a model within a grammar.  A token's walk through the loop begins here.
+
+The settings are checked, the grammar is compiled, and the prompt becomes a ``Context``.  ``start_generation`` makes the
+``Generation`` (``autoregressive/loop.py``), for callers who iterate over its chunks themselves.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ AnyModel: TypeAlias = "LanguageModel | DiffusionModel"
 """A model that writes token by token, or one that fills canvases."""
 
 Decoding: TypeAlias = Autoregressive | Unmasking
-"""The settings of decoding that belong to one kind of model."""
+"""The settings that only one kind of model has."""
 
 _GREEDY: Final = Greedy()
 _MAX_TOKENS: Final = 256
@@ -74,12 +78,12 @@ _REMEDIES: Final = {
     "temperature": "write sampler=Multinomial(temperature=...)",
     "block": "tokens are written from left to right anyway",
     "reuse": "its key-value cache is exact",
-    "drafter": "drafts of canvases are policies: policy=FreeDave() and its like",
-    "jump_forward": "slots that the grammar forces cost no forward pass",
+    "drafter": "diffusion models draft by a commit policy, such as policy=FreeDave()",
+    "jump_forward": "forced slots cost no forward pass",
     "score_ending": "every slot is scored in the pass that fills it",
     "potentials": "say it in the grammar (regular ones can be intersected with &), or take an autoregressive model",
 }
-"""What to do instead, by keyword, where the model is of the other kind."""
+"""Why a keyword does not fit the other kind of model, or what to do instead."""
 
 
 def _write_tokens(
@@ -92,7 +96,7 @@ def _write_tokens(
     stream: Callable[[Chunk], object] | None,
     decoding: Autoregressive,
 ) -> Result:
-    """Write one output after the tokens of ``context``: ``generate``, once the prompt is read.
+    """Write one output after the tokens of ``context``: the autoregressive part of ``generate``.
 
     Raises:
         BudgetError, GenerationError, VocabularyError: as ``generate``.
@@ -134,10 +138,10 @@ def start_generation(  # noqa: PLR0913  as generate
     score_ending: bool = False,
     alternatives: int = 0,
 ) -> Generation:
-    """Check that an output can be completed and start it: ``generate`` for callers who iterate themselves.
+    """Check that an output can be completed, and return its ``Generation``: ``generate`` for callers who iterate.
 
     Args:
-        context: the prompt, at least one token, and the model; it is the caller's to close.
+        context: the prompt, at least one token, and the model; the caller closes it.
         constraint: compiled for the model's vocabulary.
         max_tokens: see ``generate``.
         sampler: see ``generate``.
@@ -146,13 +150,13 @@ def start_generation(  # noqa: PLR0913  as generate
         drafter: see ``generate``.
         jump_forward: see ``generate``.
         score_ending: see ``generate``.
-        alternatives: how many other tokens ``Step.alternatives`` notes.
+        alternatives: how many other tokens each step records in ``Step.alternatives``.
 
     Raises:
         BudgetError: the shortest string of the grammar takes more than ``max_tokens``.
         GenerationError: prompt and ``max_tokens`` do not fit the model's context.
         VocabularyError: the constraint belongs to another vocabulary.
-        TypeError: ``drafter`` is none.
+        TypeError: ``drafter`` is no drafter.
     """
     chooser: Sampler
     writer: Writer | None = None
@@ -199,8 +203,8 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
     *Autoregressive models* (``LanguageModel``).  With a sampler of tokens (``Greedy``, ``Multinomial``) the target is
     locally constrained decoding: at each step the model's distribution is restricted to the tokens after which the
     output can still be completed, renormalised, and handed to the sampler.  This is not the model's distribution given
-    that the output belongs to the grammar; ``Result.log_z`` says how much probability was removed.  Samplers of whole
-    outputs (``SMC`` and others) state their own target; ``sample`` returns all their samples, with weights.
+    that the output belongs to the grammar; ``Result.log_z`` is the log of the probability that the masks kept.
+    Samplers of whole outputs (``SMC`` and others) state their own target; ``sample`` returns their weighted samples.
 
     *Diffusion models* (``DiffusionModel``).  Each forward pass gives every free slot a distribution.  The sampler takes
     one completion that spells a string of the grammar: the most probable one (``Dingo``), or an exact sample
@@ -275,10 +279,10 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
 
 
 def _settings(default: _D, decoding: Decoding | None, keywords: Mapping[str, Any], model: AnyModel) -> _D:
-    """Unite ``decoding`` and the keywords that stand for its fields.
+    """Return the settings for this kind of model, from ``decoding`` or from the keywords that stand for its fields.
 
     Raises:
-        ValueError: one of them belongs to the other kind of model, or both are given.
+        ValueError: a setting belongs to the other kind of model, or ``decoding`` and a keyword are both given.
         TypeError: there is no such keyword.
     """
     kind = type(default).__name__
@@ -306,7 +310,7 @@ def _settings(default: _D, decoding: Decoding | None, keywords: Mapping[str, Any
 
 
 def _is_default(name: str, value: object) -> bool:
-    """Whether a keyword says what holds without it."""
+    """Whether a keyword has its default value."""
     if name == "drafter":
         return value is None or value == "auto"
     if name == "jump_forward":

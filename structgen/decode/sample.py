@@ -1,4 +1,4 @@
-"""``sample``: outputs with weights, drawn by a sampler of whole outputs."""
+"""``sample``: weighted outputs from a sampler of whole outputs."""
 
 from __future__ import annotations
 
@@ -48,43 +48,43 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
 ) -> Samples:
     """Sample strings of ``grammar`` as answers to ``prompt``, each with a weight.
 
-    The target is the model's distribution given that the output is a member of at most ``max_tokens`` tokens, times
-    what the potentials say of it.  ``sampler.lossless`` tells whether the weights are those of the target.
+    The target is the model's distribution given that the output is a string of the grammar of at most ``max_tokens``
+    tokens, times the potentials.  ``sampler.lossless`` says whether the weights are those of the target.
 
-    For a diffusion model it is the distribution of the canvases that the model fills by itself, given that they spell a
-    member: see ``structgen.decode.diffusion.entry``.
+    For a diffusion model the target is the distribution of the canvases that the model fills without a grammar, given
+    that they spell a string of the grammar: see ``structgen.decode.diffusion.entry``.
 
     Args:
         model: the language model, or a diffusion model.
         prompt: a text, or the messages of a chat.
-        grammar: a grammar, compiled here, or a constraint that was compiled for the model's vocabulary.
-        sampler: how outputs are drawn.
-        potentials: what else outputs are worth: potentials, constraints, or functions of the text.
-        max_tokens: the most tokens that an output may have, EOS not counted; 256 by default.
-        canvas: of a diffusion model: how many slots there are, or the canvas itself, in place of ``max_tokens``.
-        order: of a diffusion model: which slots are revealed when, by default one by one in any order.
-        temperature: of a diffusion model, whose distribution at this temperature is the target; 1 by default.
-        seed: of the random numbers; the same seed gives the same samples.
-        drafter: what draft tokens tokens, so that one forward pass tells several, as in ``generate``.  What the
-            grammar dictates is drafted with any of them; ``"auto"`` asks for more only while one particle is written,
-            where it pays.  Samples, weights and estimates are the same with all of them, and with None.
+        grammar: a grammar, compiled here, or a constraint compiled for the model's vocabulary.
+        sampler: samples the outputs.
+        potentials: factors of the target: potentials, constraints, or functions of the text.
+        max_tokens: maximum number of tokens of an output, EOS not counted; 256 by default.
+        canvas: for a diffusion model: the number of slots, or the canvas itself, in place of ``max_tokens``.
+        order: for a diffusion model: the order in which slots are revealed, by default one by one in any order.
+        temperature: for a diffusion model: the target is its distribution at this temperature; 1 by default.
+        seed: seed of the random numbers; the same seed gives the same samples.
+        drafter: proposes draft tokens, as in ``generate``.  Text that the grammar dictates is drafted with every
+            drafter; ``"auto"`` drafts more only while a single particle is written.  Samples, weights and estimates are
+            the same with every drafter, and with None.
         chat: whether a text becomes a message of the model's chat template.
-        limits: for compiling a grammar; a constraint has its own.
+        limits: limits for compiling a grammar; a constraint has its own.
 
     Returns:
-        The samples; none where all weights are zero.
+        The samples; none if all weights are zero.
 
     Raises:
         BudgetError, GenerationError, VocabularyError, GrammarError, LimitExceeded, ModelError: as ``generate``.
-        GenerationError: also where a potential raises an error, returns no score, or breaks its contract.
+        GenerationError: also if a potential raises an error, returns no score, or breaks its contract.
         ValueError: an argument belongs to the other kind of model.
-        TypeError: ``drafter`` is none.
+        TypeError: ``drafter`` is no drafter.
     """
     if isinstance(model, DiffusionModel):
         if potentials:
             raise ValueError(
-                f"potentials are asked about prefixes of a text, and model {model.name!r} fills a canvas everywhere "
-                "at once; say it in the grammar, or take an autoregressive model"
+                f"potentials score prefixes of a text, and model {model.name!r} fills a canvas everywhere at once; "
+                "express the rule in the grammar, or take an autoregressive model"
             )
         if drafter not in ("auto", None):
             raise ValueError(
@@ -95,7 +95,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
                 f"sampler={sampler!r:.60} is not for model {model.name!r}, which fills a canvas; take SMC(), whose "
                 "outputs have weights"
             )
-        # Canvases are sampled by means of this package, so it cannot import them when it is imported itself.
+        # Imported here, so that autoregressive sampling does not load canvases.
         from structgen.decode.diffusion.entry import sample_canvases
 
         return sample_canvases(

@@ -1,4 +1,1 @@
-"""The autoregressive loop, one file a stage.
-
-What is allowed, what is forced, the forward pass, the choice, the output.
-"""
+"""The autoregressive loop, one file a stage: allowed tokens, forward passes, choice, output."""

@@ -1,4 +1,8 @@
-"""What may come next in an output: the mask of grammar and budget, what is forbidden within it, and what is forced."""
+"""The allowed tokens of one output: the first stage of a token's walk through the loop.
+
+``ForcedSteps`` takes tokens that leave no choice.  ``Allowed`` fills the mask of the next token: the tokens that the
+grammar allows within the budget, without those that were rejected or that potentials forbid.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +26,16 @@ _NOTHING: Final[Set[int]] = frozenset()
 
 @final
 class Allowed:
-    """What may come next in one output, and what may not although the grammar allows it.
+    """The mask of the next token, and the tokens that are blocked although the grammar allows them.
 
     Attributes:
-        mask: the token mask of the next token, as it was filled last, int32 ``[ceil(V / 32)]``.
-        blocked: what must not come, by the tokens before it; an EOS is the stop.
-        floor: how many tokens at the start are not taken back, even if nothing is left to follow them.
+        mask: the token mask, as it was filled last, int32 ``[ceil(V / 32)]``.
+        blocked: blocked tokens, by the tokens before them.
+        floor: how many tokens at the start are never removed, even if nothing is left to follow them.
 
     Args:
-        output: see above.
-        potentials: what they forbid is blocked where it would come.
+        output: the output.
+        potentials: tokens that they forbid are blocked.
     """
 
     def __init__(self, output: Output, potentials: Sequence[Potential]) -> None:
@@ -47,12 +51,12 @@ class Allowed:
 
     @property
     def is_plain(self) -> bool:
-        """Whether only grammar and budget have a say."""
+        """Whether the mask depends on grammar and budget alone."""
         return not self.blocked and not self._has_potentials
 
     @property
     def ordinary(self) -> NDArray[np.int32]:
-        """The mask without the stop."""
+        """The mask without EOS."""
         words: NDArray[np.int32] = self.mask & self._not_eos
         return words
 
@@ -62,48 +66,48 @@ class Allowed:
         return [token for token in self._eos if contains(self.mask, token)]
 
     def fill(self) -> None:
-        """Fill the mask of the next token: the tokens after which the output can be completed within the budget."""
+        """Fill the mask with the tokens after which the output can be completed within the budget."""
         self._output.matcher.fill_mask(self._rows, budget=self._output.remaining)
         self.exclude()
 
     def exclude(self) -> None:
-        """Take out of the mask what is blocked, and what potentials are known to forbid."""
+        """Remove blocked tokens from the mask, and tokens that potentials forbid by a mask of their own."""
         blocked = self.blocked_here()
         if blocked:
             self.mask[:] = without(self.mask, blocked)
         forbidding = self._gate.mask(self._output.tokens)
         if forbidding is not None:
-            self.mask &= forbidding | ~self._not_eos  # the stop is asked about when it comes
+            self.mask &= forbidding | ~self._not_eos  # potentials are queried about EOS when it is chosen
 
     def grammar_goes_on(self) -> bool:
-        """Fill the mask with what the grammar alone allows; return whether that is more than the stop."""
+        """Fill the mask without the budget; return whether it allows more than EOS."""
         self._output.matcher.fill_mask(self._rows)
         return bool(self.ordinary.any())
 
     def admits(self, token: int | None) -> bool:
-        """Ask the potentials about a token or the stop; what they forbid is blocked here from now on."""
+        """Return whether the potentials allow a token, None for EOS; block it here if they do not."""
         if self._gate.admits(self._output.tokens, token):
             return True
         self.block(self._eos if token is None else (token,))
         return False
 
     def blocked_here(self) -> Set[int]:
-        """What is blocked after the tokens that stand."""
+        """The tokens that are blocked after the output."""
         return self.blocked.get(tuple(self._output.tokens), _NOTHING) if self.blocked else _NOTHING
 
     def blocked_after(self, tokens: tuple[int, ...]) -> Set[int]:
-        """What is blocked where the output went on with ``tokens``."""
+        """The tokens that are blocked after the output and ``tokens``."""
         return self.blocked.get((*self._output.tokens, *tokens), _NOTHING) if self.blocked else _NOTHING
 
     def block(self, tokens: Iterable[int], length: int | None = None) -> None:
-        """Let none of ``tokens`` come after the first ``length`` tokens of the output; None is after all of them."""
+        """Block ``tokens`` after the first ``length`` tokens of the output; None is all of them."""
         self.blocked.setdefault(tuple(self._output.tokens[:length]), set()).update(tokens)
 
     def turn_back(self) -> None:
-        """Give up the last token where all that may follow it is blocked.
+        """Remove and block the last token, since everything that may follow it is blocked.
 
         Raises:
-            GenerationError: it is not to be taken back, or there is none.
+            GenerationError: it is within ``floor``, or there is no token.
         """
         tokens = self._output.tokens
         length = len(tokens)
@@ -113,36 +117,36 @@ class Allowed:
         self._output.truncate(length - 1)
 
     def nothing_left(self) -> GenerationError:
-        """The refusal to go on where all that the grammar allows is blocked."""
+        """The error if every token that the grammar allows is blocked."""
         return GenerationError(
             "generation",
-            "all that may follow was rejected",
-            evidence=self._standing(),
-            remedy="loosen the checks, or let the grammar say what they want",
+            "every token allowed here was rejected by a validator or potential",
+            evidence=self._state(),
+            remedy="relax it, or express the rule in the grammar",
         )
 
     def dead_end(self) -> GenerationError:
-        """The refusal to go on where the grammar allows nothing."""
+        """The error if the grammar allows no token and the output is not complete."""
         return GenerationError(
             "generation",
             "no token continues the output and it is not complete",
-            evidence=self._standing(),
+            evidence=self._state(),
             remedy="check that the vocabulary can spell what the grammar needs",
         )
 
-    def _standing(self) -> str:
+    def _state(self) -> str:
         verification = self._gate.verification()
-        standing = f"it stands at {len(self._output.tokens)} tokens and ends with {self._output.data[-40:]!r}"
-        return f"{standing}; {verification}" if verification else standing
+        state = f"it has {len(self._output.tokens)} tokens so far and ends with {self._output.data[-40:]!r}"
+        return f"{state}; {verification}" if verification else state
 
 
 @final
 class ForcedSteps:
-    """Takes what leaves no choice.
+    """Takes the tokens that leave no choice.
 
     Args:
-        output: what is written.
-        allowed: what may come next in it.
+        output: the output.
+        allowed: its mask.
     """
 
     def __init__(self, output: Output, allowed: Allowed) -> None:
@@ -150,43 +154,36 @@ class ForcedSteps:
         self._allowed = allowed
 
     def take(self) -> list[int]:
-        """Take the tokens that are forced here and return them, or finish where nothing more may come.
+        """Take the forced tokens and return them, or complete the output if nothing more may come.
 
-        Where neither is so, the mask of the next token is filled, and allows several or one with the stop.
+        If it returns none and the output goes on, the mask of the next token is filled and leaves a choice.
 
         Raises:
-            GenerationError: nothing may come, and the output is not complete.
+            GenerationError: no token may come, and the output is not complete.
         """
-        return self._force() or self._look()
+        return self._force() or self._take_only()
 
     def end(self) -> None:
-        """Finish where the model is not asked: the grammar, or only the budget, allows nothing more."""
+        """Complete the output without the model: the grammar allows nothing more, or only the budget is spent."""
         self._output.end("length" if self._allowed.grammar_goes_on() else "stop")
 
     def _force(self) -> list[int]:
-        """Take the tokens of the text that every continuation shares, as far as the budget allows."""
+        """Take the forced tokens within the budget, up to one that is blocked or that the potentials forbid."""
         output, allowed, matcher = self._output, self._allowed, self._output.matcher
-        run: list[int] = []
-        for token in matcher.forced_tokens():
-            remaining = output.remaining
-            if remaining <= 0:
-                break
-            tight = matcher.needs_budget_mask(remaining)
-            if token in allowed.blocked_here() or not allowed.admits(token) or not matcher.accept(token):
-                break
-            if tight and not self._is_completable(remaining - 1):
-                matcher.rollback(1)  # the canonical tokens are too many here: let the budgeted mask choose
-                break
-            output.add_forced(token)
-            run.append(token)
-        return run
+        run = matcher.advance_forced(max(output.remaining, 0))
+        taken = 0
+        try:
+            for token in run:
+                if token in allowed.blocked_here() or not allowed.admits(token):
+                    break
+                output.add_forced(token)
+                taken += 1
+        finally:  # a potential may raise an error
+            matcher.rollback(len(run) - taken)
+        return run[:taken]
 
-    def _is_completable(self, budget: int) -> bool:
-        needed = self._output.matcher.min_tokens()
-        return needed is not None and needed <= budget
-
-    def _look(self) -> list[int]:
-        """Fill the mask of the next token; take the token if it is the only choice, finish if there is none."""
+    def _take_only(self) -> list[int]:
+        """Fill the mask of the next token; take the token if it is the only one, complete the output if none is."""
         output, allowed, matcher = self._output, self._allowed, self._output.matcher
         eos = output.vocabulary.eos
         while True:
@@ -212,10 +209,10 @@ class ForcedSteps:
 
 @final
 class ForbiddenTokens(Potential):
-    """Forbids what was rejected.
+    """Forbids blocked tokens.
 
     Args:
-        blocked: which tokens must not come, by the tokens before them; an EOS is the stop.
+        blocked: blocked tokens, by the tokens before them.
     """
 
     def __init__(self, blocked: Mapping[tuple[int, ...], Set[int]]) -> None:

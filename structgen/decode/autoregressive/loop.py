@@ -1,4 +1,8 @@
-"""The autoregressive loop: the settings that only it has, and one generation in progress."""
+"""The autoregressive loop: ``Generation`` writes one output; ``Autoregressive`` holds the settings that only it has.
+
+Each turn of ``Generation._run`` takes the forced tokens (``allowed``).  If there are none, one forward pass returns the
+logits (``passes``), and the sampler chooses an allowed token (``choice``).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.autoregressive.allowed import Allowed, ForbiddenTokens, ForcedSteps
-from structgen.decode.autoregressive.choice import ScoredPasses, TokenChoice
+from structgen.decode.autoregressive.choice import TokenChoice
 from structgen.decode.autoregressive.output import Chunk, Costs, Output, Writer
+from structgen.decode.autoregressive.passes import ScoredPasses
 from structgen.decode.potentials import Potential
 from structgen.decode.potentials.potential import Score
 from structgen.decode.speculative.speculation import AnyDrafter
@@ -41,15 +46,15 @@ class Autoregressive:
     """How an autoregressive model writes an output; ``Unmasking`` is its counterpart for diffusion models.
 
     Attributes:
-        drafter: what proposes draft tokens, which the model verifies in one forward pass: a drafter, or a
-            ``Speculation`` with all its settings; None drafts nothing.  ``"auto"`` combines drafters that cost next to
-            nothing, and drafts only where that pays.  With the same seed the output is the same with all of them, but
-            for drafters that sample draft tokens from a distribution of their own: with those the distribution of the
-            output is the same.
-        jump_forward: take forced tokens without forward passes of their own; the output is the same without.
+        drafter: proposes draft tokens, which the model verifies in one forward pass: a drafter, or a ``Speculation``
+            with all its settings; None drafts nothing.  ``"auto"`` combines drafters that cost next to nothing, and
+            drafts only if that is expected to save time.  With the same seed the output is the same with every
+            drafter.  The exception are drafters that sample draft tokens: with those its distribution is the same.
+        jump_forward: take forced tokens without forward passes of their own; the output is the same either way.
         score_ending: spend a forward pass on forced steps at the end of the output, so that ``log_z`` covers them.
-        potentials: what else the output has to fulfil: potentials, constraints, or functions of its text.  Samplers of
-            tokens block what they forbid, and go back where nothing is left; scores need a sampler of whole outputs.
+        potentials: further conditions on the output: potentials, constraints, or functions of its text.  Samplers of
+            tokens block tokens that they forbid, and backtrack if nothing is left; scores need a sampler of whole
+            outputs.
     """
 
     drafter: AnyDrafter = "auto"
@@ -60,25 +65,23 @@ class Autoregressive:
 
 @final
 class Generation:
-    """Yields the output of one generation in chunks; ``result()`` is there once it is exhausted.
+    """An iterator over the chunks of one output; ``result()`` returns the output once it is exhausted.
 
-    The tokens are added to the context as they are taken, and stay there.
+    Tokens are added to the context as they are taken, and stay there.
 
     Args:
-        context: the prompt, at least one token, with the model that has to go on from there.
+        context: the prompt, at least one token, and the model.
         constraint: compiled for the model's vocabulary.
-        max_tokens: tokens that the output may have, EOS not counted; at least ``constraint.min_tokens()``.
+        max_tokens: maximum number of tokens, EOS not counted; at least ``constraint.min_tokens()``.
         sampler: chooses tokens.
-        writer: writes all that is missing of the output at once, in place of the sampler; it has its own drafts.
-        seed: of the random numbers that the sampler is given.
-        jump_forward: run forced tokens through the model together with the next token that has to be chosen, not in
-            forward passes of their own.  The output is the same.
-        score_ending: spend one more forward pass if the output ends in forced steps, so that they are scored.
-            Without ``jump_forward`` they always are.
-        alternatives: how many other tokens are noted at each choice.
-        potentials: what they forbid is blocked where it would come.
-        speculation: how to draft tokens, so that one forward pass tells several; None not to.  Not without
-            ``jump_forward``, which runs even forced tokens one by one.
+        writer: writes the rest of the output at once, in place of the sampler; it has drafts of its own.
+        seed: seed of the sampler's random numbers.
+        jump_forward: see ``Autoregressive``.
+        score_ending: see ``Autoregressive``; without ``jump_forward`` all forced steps are scored.
+        alternatives: how many other tokens each step records.
+        potentials: tokens that they forbid are blocked.
+        speculation: how to draft tokens; None drafts nothing.  Without ``jump_forward`` nothing is drafted, since even
+            forced tokens are run one by one.
     """
 
     def __init__(  # noqa: PLR0913  of generate
@@ -104,10 +107,10 @@ class Generation:
         self._potentials = tuple(potentials)
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._score_ending = score_ending or not jump_forward
-        self._planned: deque[Step] = deque()  # what is to be taken next
+        self._planned: deque[Step] = deque()  # steps to take next
         self._writer = writer
         self._drafts: SpeculationRounds | None = None
-        # Drafts are judged by one sampler for all positions, so where parts have their own there are none.
+        # Drafts are verified with one sampler for all positions, so a grammar with temperatures has none.
         if speculation is not None and jump_forward and writer is None and not constraint.has_temperatures:
             from structgen.decode.speculative.speculation import SpeculationRounds  # not needed without drafts
 
@@ -128,7 +131,7 @@ class Generation:
 
     @property
     def context(self) -> Context:
-        """What the output is added to."""
+        """The prompt, followed by the tokens of the output."""
         return self._output.context
 
     @property
@@ -143,12 +146,12 @@ class Generation:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What the tokens belong to."""
+        """The vocabulary of the constraint."""
         return self._output.vocabulary
 
     @property
     def matcher(self) -> Matcher:
-        """Where the output stands in the grammar.  Fork it to look ahead; the generation moves it."""
+        """The matcher after the tokens so far.  Fork it to look ahead; the generation advances it."""
         return self._output.matcher
 
     @property
@@ -158,40 +161,40 @@ class Generation:
 
     @property
     def remaining(self) -> int:
-        """Tokens that are left of the budget."""
+        """How many tokens are left of the budget."""
         return self._output.remaining
 
     @property
     def alternatives(self) -> int:
-        """How many other tokens are noted at each choice."""
+        """How many other tokens each step records."""
         return self._choice.alternatives
 
     def draw(self, log_p: NDArray[np.float64]) -> int:
-        """Let the sampler choose an index of normalised log-probabilities."""
+        """Let the sampler choose an index into normalised log-probabilities."""
         return self._choice.draw(log_p)
 
     def logits(self) -> Logits:
-        """Run what is pending through the model, and return the logits of the token that comes next.
+        """Run the pending tokens through the model, and return the logits of the next token.
 
-        Whoever does not go on with a token then calls ``context.prepare()``, so that the next pass has one to run.
+        A caller that adds no token then must call ``context.prepare()``, so that the next pass has a token to run.
         """
         last = on_host(self._passes.next_row())
         unseen = self.context.unseen
-        if unseen:  # the distribution was known, but the session does not hold the tokens any more
+        if unseen:  # a look-ahead had the logits, but the session no longer holds the tokens
             return self.context.session.extend(unseen)
         return last
 
     def blocked_after(self, tokens: tuple[int, ...]) -> Set[int]:
-        """What must not come next where the output went on with ``tokens``: see ``reject`` and ``block``."""
+        """The tokens that are blocked after the output and ``tokens``: see ``reject`` and ``block``."""
         return self._allowed.blocked_after(tokens)
 
     def block(self, tokens: Iterable[int]) -> None:
-        """Take none of ``tokens`` here; where nothing else is left, go back as after ``reject``."""
+        """Block ``tokens`` as the next token; if nothing else is left, backtrack as after ``reject``."""
         self.context.prepare()
         self._allowed.block(tokens)
 
     def rewind(self, length: int) -> None:
-        """Take back all tokens from position ``length`` of the output on, and what was planned."""
+        """Remove all tokens from position ``length`` of the output on, and all planned steps."""
         is_finished = self._output.finish_reason is not None
         self._planned.clear()
         self._output.truncate(length)
@@ -200,38 +203,38 @@ class Generation:
             self._chunks = self._run()
 
     def take_back(self, chunk: Chunk, keep: int) -> Chunk:
-        """Take back ``chunk``, which came last, but for its first ``keep`` tokens; return what is left of it."""
-        kept = self._output.prefix(chunk, keep)
+        """Remove the tokens of ``chunk``, the last one, except its first ``keep``; return a chunk of these."""
+        retained = self._output.prefix(chunk, keep)
         self.rewind(chunk.start + keep)
-        return kept
+        return retained
 
     def plan(self, steps: Iterable[Step], *, forwards: int, time_model_s: float) -> None:
-        """Take steps that were chosen elsewhere, one a turn, before anything else; what is taken back ends that.
+        """Take steps that a search chose, one a turn, before anything else; ``rewind`` discards them.
 
         Args:
-            steps: with their scores; the stop may be the last.
-            forwards: forward passes that it took to choose them, beside those of the context.
-            time_model_s: seconds in the model.
+            steps: scored steps; the last may be EOS.
+            forwards: forward passes of the search, those of the context not counted.
+            time_model_s: seconds of the search in the model.
         """
         self._planned.extend(steps)
         self._costs.searches += forwards
         self._costs.model_s += time_model_s
 
     def reject(self, length: int, *, keep: int, also: Iterable[int] = ()) -> None:
-        """Go on from the first ``keep`` tokens, with no output that begins with the first ``length`` tokens.
+        """Rewind to the first ``keep`` tokens, and never again write the first ``length`` tokens.
 
-        For what is found wrong although it is a member: the token that completed it is blocked there from now on, and
-        so is, one token earlier, what no token is left to continue.  Samplers draw from what remains.  Of a finished
-        output, its stop is blocked: a longer one may begin with it.
+        For text that is wrong although the grammar allows it.  The last of the ``length`` tokens is blocked at its
+        position from now on; if nothing else is left there, the token before it is blocked too, and so on.  If the
+        output is complete and ``length`` is all of it, EOS is blocked instead: a longer output may begin with it.
 
         Args:
             length: a number of tokens of the output, at least ``keep``.
-            keep: a number of tokens; these are not taken back any more, even if nothing is left to follow them.
-            also: other tokens than the last of those that must not come in its place either.
+            keep: a number of tokens; these are never removed again, even if nothing is left to follow them.
+            also: further tokens to block at the position of the last of the ``length`` tokens.
 
         Raises:
             ValueError: the numbers are not in that order, or the output is shorter.
-            GenerationError: only those ``keep`` tokens are rejected, and it is not finished.
+            GenerationError: ``length`` equals ``keep``, and the output is not complete.
         """
         tokens, eos = self._output.tokens, self.vocabulary.eos
         if not 0 <= keep <= length <= len(tokens):
@@ -246,17 +249,17 @@ class Generation:
         self.rewind(keep)
 
     def result(self) -> Result:
-        """The finished output.
+        """The complete output.
 
         Raises:
-            GenerationError: the generation is not through.
+            GenerationError: the generation is not exhausted.
         """
         output = self._output
         if output.finish_reason is None or self._costs.ended is None:
             raise GenerationError(
                 "generation",
                 "it has no result yet",
-                evidence=f"it stands at {len(output.tokens)} tokens",
+                evidence=f"it has {len(output.tokens)} tokens so far",
                 remedy="iterate to its end first",
             )
         drafts = None if self._drafts is None else self._drafts.stats()
@@ -303,7 +306,7 @@ class Generation:
             yield rest
 
     def _choose(self) -> int | None:
-        """Let the model and the sampler choose among what the mask allows; None is the stop, or nothing is left."""
+        """Let the model and the sampler choose an allowed token; None for EOS, or if nothing is left."""
         step = self._choice.step(self._passes.next_row(self._choice))
         if step is None:
             self.context.prepare()
@@ -311,14 +314,14 @@ class Generation:
         return self._take(step)
 
     def _take(self, step: Step) -> int | None:
-        """Add a step that was chosen and has its scores; None where it is the stop."""
+        """Add a scored step to the output; return its token, None for EOS."""
         began = perf_counter()
         token = self._output.take(step)
         self._costs.mask_s += perf_counter() - began
         return token
 
     def _write(self, writer: Writer) -> None:
-        """Let a sampler of whole outputs write all that is missing, and plan to take it; or end what is written."""
+        """Plan the steps that a sampler of whole outputs writes; or end the output if it is complete."""
         if writer.is_complete(self.tokens):
             self._forced.end()
             return

@@ -1,9 +1,8 @@
-"""How probable each of a few texts is at one place of an output.
+"""The marginal probability of each of a few texts at one position of an output.
 
-What is meant is the distribution of the loop (``structgen.decode.autoregressive.loop``) with a lossless sampler: forced
-tokens come without being drawn, and all others from the projection. A text may be spelled by many token sequences, and
-the model has a distribution of its own after each of them. So the sequences are searched: up to the token with which
-only one of the values is left, whatever else that token holds.
+The distribution is that of the loop (``structgen.decode.autoregressive.loop``) with a lossless sampler.  A text may be
+spelled by many token sequences, each with its own next-token distributions, so the sequences are searched: each up to
+the token after which only one value is possible.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ _MAX_TOGETHER: Final = 16
 @final
 @dataclass(frozen=True, slots=True)
 class MarginalQuery:
-    """Which of some values is written at a place.
+    """A query for the probabilities of some values at a position of the output.
 
     Attributes:
-        context: ends with a token after which the loop looks at the model; it is left as it is.
-        matcher: after the same token; likewise.
-        budget: tokens that may follow.
-        written: the end of the output, from the start of a token on, from which the place counts.
-        before: the text from there up to the place.
-        values: the values by the texts that may stand at the place; no other may.
+        context: the prompt and the output up to a position where the loop runs the model; it stays as it is.
+        matcher: the matcher after the same tokens; it stays as it is.
+        budget: how many tokens may follow.
+        written: the end of the output, from the start of some token on.
+        before: the text from that start up to the position of the value.
+        values: the values by their texts; no other text is possible at the position.
     """
 
     context: Context
@@ -54,25 +53,25 @@ class MarginalQuery:
     values: Mapping[bytes, Hashable]
 
     def settled(self, written: bytes) -> list[Hashable]:
-        """The values that are left: one of them, several, or none where another text stands before the place."""
+        """The values that are still possible after ``written``; none if it contradicts ``before``."""
         size = len(self.before)
         if len(written) <= size:
             return list(set(self.values.values())) if self.before.startswith(written) else []
         if not written.startswith(self.before):
             return []
         text = written[size:]
-        left = {value for each, value in self.values.items() if each.startswith(text)}
-        if left:
-            return list(left)
-        ended = max((each for each in self.values if text.startswith(each)), key=len)  # something else follows it
+        possible = {value for each, value in self.values.items() if each.startswith(text)}
+        if possible:
+            return list(possible)
+        ended = max((each for each in self.values if text.startswith(each)), key=len)  # and other text follows
         return [self.values[ended]]
 
 
 @dataclass(slots=True)
 class _MarginalBranch:
-    """A token sequence after which several values are left."""
+    """A token sequence after which several values are possible."""
 
-    question: MarginalQuery
+    query: MarginalQuery
     matcher: Matcher
     written: bytes
     probability: float
@@ -80,35 +79,35 @@ class _MarginalBranch:
 
     @property
     def budget(self) -> int:
-        return self.question.budget - len(self.tokens)
+        return self.query.budget - len(self.tokens)
 
 
 @final
 class _MarginalSearch:
-    """All branches of one question, and the mass of each value so far."""
+    """All branches of one query, and the probability of each value so far."""
 
-    def __init__(self, question: MarginalQuery) -> None:
-        vocabulary = question.context.model.vocabulary
+    def __init__(self, query: MarginalQuery) -> None:
+        vocabulary = query.context.model.vocabulary
         self._texts, self._eos = vocabulary.tokens, vocabulary.eos
         self._row: NDArray[np.int32] = empty_masks(vocabulary)
-        self._found: dict[Hashable, list[float]] = defaultdict(list)
-        self._values = question.values
+        self._parts: dict[Hashable, list[float]] = defaultdict(list)  # of the probability of each value
+        self._values = query.values
         self._passes = 0
-        self.branches = [_MarginalBranch(question, question.matcher.fork(), question.written, 1.0)]
+        self.branches = [_MarginalBranch(query, query.matcher.fork(), query.written, 1.0)]
 
     @property
     def cost(self) -> int:
-        """The forward passes so far, and those that are known to follow."""
+        """The number of forward passes so far, and of those that are certain to follow."""
         return self._passes + len(self.branches)
 
     def masses(self) -> dict[Any, float]:
         """The probabilities of all values, which sum to 1."""
-        sums = {value: math.fsum(self._found[value]) for value in self._values.values()}
+        sums = {value: math.fsum(self._parts[value]) for value in self._values.values()}
         total = math.fsum(sums.values())
         return {value: mass / total for value, mass in sums.items()}
 
     def waiting(self) -> Iterator[tuple[_MarginalBranch, NDArray[np.intp]]]:
-        """The branches that need the model, with the tokens that it may choose from; the others are settled here."""
+        """Yield the branches that need the model, with their allowed tokens; the others are settled here."""
         branches, self.branches = self.branches, []
         for branch in branches:
             ids = self._choices(branch)
@@ -116,7 +115,7 @@ class _MarginalSearch:
                 yield branch, ids
 
     def take(self, branch: _MarginalBranch, ids: NDArray[np.intp], logits: Logits) -> None:
-        """Follow each of the tokens that the model may choose."""
+        """Follow each allowed token of a branch."""
         self._passes += 1
         for token, log_p in zip(ids.tolist(), project(logits, ids).log_p.tolist(), strict=True):
             probability = branch.probability * math.exp(log_p)
@@ -127,26 +126,24 @@ class _MarginalSearch:
 
     def _follow(self, branch: _MarginalBranch, token: int, probability: float) -> None:
         written = branch.written + self._texts[token]
-        left = branch.question.settled(written)
-        if len(left) == 1:
-            self._found[left[0]].append(probability)
-        elif left:
+        possible = branch.query.settled(written)
+        if len(possible) == 1:
+            self._parts[possible[0]].append(probability)
+        elif possible:
             matcher = branch.matcher.fork()
             matcher.accept(token)
-            self.branches.append(
-                _MarginalBranch(branch.question, matcher, written, probability, [*branch.tokens, token])
-            )
+            self.branches.append(_MarginalBranch(branch.query, matcher, written, probability, [*branch.tokens, token]))
 
     def _end(self, branch: _MarginalBranch, probability: float) -> None:
-        self._found[self._values[branch.written[len(branch.question.before) :]]].append(probability)
+        self._parts[self._values[branch.written[len(branch.query.before) :]]].append(probability)
 
     def _choices(self, branch: _MarginalBranch) -> NDArray[np.intp] | None:
-        """Take what is forced; the tokens that may follow, or None where the value is settled on the way."""
+        """Take the forced tokens and return the allowed ones; None if the value is settled on the way."""
         while True:
-            left = branch.question.settled(branch.written)
-            if len(left) <= 1:
-                if left:
-                    self._found[left[0]].append(branch.probability)
+            possible = branch.query.settled(branch.written)
+            if len(possible) <= 1:
+                if possible:
+                    self._parts[possible[0]].append(branch.probability)
                 return None
             budget = max(branch.budget, 0)
             run = branch.matcher.advance_forced(budget)
@@ -164,31 +161,31 @@ class _MarginalSearch:
             branch.written += b"".join(self._texts[token] for token in run)
 
 
-def marginals(questions: Sequence[MarginalQuery], *, most: int) -> list[dict[Any, float] | None]:
-    """Return for each question the probabilities of its values; None where the search takes more than ``most`` passes.
+def marginals(queries: Sequence[MarginalQuery], *, max_passes: int) -> list[dict[Any, float] | None]:
+    """Return the probabilities of the values of each query; None if its search takes more than ``max_passes``.
 
-    The questions' sequences share forward passes where the model can run several at once.
+    The sequences share forward passes if the model is a ``PackedModel``.
 
     Raises:
         GenerationError: the model fails.
 
-    Complexity: one forward pass, of few tokens, for each spelling of a prefix that several values have in common.
+    Complexity: one forward pass of few tokens for each spelling of a prefix that several values share.
     """
-    searches = [_MarginalSearch(question) for question in questions]
+    searches = [_MarginalSearch(query) for query in queries]
     while True:
-        waiting = [(search, *each) for search in searches if search.cost <= most for each in search.waiting()]
+        waiting = [(search, *each) for search in searches if search.cost <= max_passes for each in search.waiting()]
         if not waiting:
             break
         for at in range(0, len(waiting), _MAX_TOGETHER):
             part = waiting[at : at + _MAX_TOGETHER]
             for (search, branch, ids), logits in zip(part, _logits([each[1] for each in part]), strict=True):
                 search.take(branch, ids, logits)
-    return [search.masses() if search.cost <= most else None for search in searches]
+    return [search.masses() if search.cost <= max_passes else None for search in searches]
 
 
 def _logits(branches: Sequence[_MarginalBranch]) -> list[Logits]:
-    """What the model says after each branch."""
-    contexts = [branch.question.context.fork() for branch in branches]
+    """The logits after each branch."""
+    contexts = [branch.query.context.fork() for branch in branches]
     try:
         for context, branch in zip(contexts, branches, strict=True):
             context.append(branch.tokens)

@@ -1,4 +1,4 @@
-"""One output while it is written: its tokens and steps, the characters that are complete, and what it has cost."""
+"""One output while it is written: its tokens and steps, its complete characters, and its costs."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ __all__ = ["Chunk", "Costs", "Output", "Writer"]
 
 
 class Writer(Protocol):
-    """Writes all that is missing of an output at once: the loop's view of a sampler of whole outputs."""
+    """Writes the rest of an output at once: the loop's view of a sampler of whole outputs."""
 
     @property
     def drafts(self) -> DraftStats | None:
-        """The draft tokens of all that was written; None where there are none."""
+        """Counts and times of all draft tokens; None without drafts."""
 
     def is_complete(self, tokens: tuple[int, ...]) -> bool:
         """Whether ``tokens`` were written as an output that ends without EOS."""
 
     def write(self, tokens: tuple[int, ...], potentials: Sequence[Potential], generator: Generator) -> Result:
-        """Write an output that begins with ``tokens``; only the steps after them are in it."""
+        """Write an output that begins with ``tokens``; the result has only the steps after them."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one turn of the loop adds to the output.
+    """A streamed piece of the output: what one turn of the loop adds.
 
     Attributes:
-        text: the characters that are complete now; all texts joined are the text of the result.
-        tokens: the tokens; a run of several was forced.
+        text: the characters that became complete; all texts joined are the text of the result.
+        tokens: the tokens; several only if they were forced.
         forced: the grammar left no choice.
-        start: how many tokens of the output stand before it: fewer than were told where some were taken back.
+        start: how many tokens of the output come before it: fewer than were streamed if some were removed.
     """
 
     text: str
@@ -56,13 +56,13 @@ class Chunk:
 
 @final
 class Costs:
-    """The passes and the time of one output, counted from now on.
+    """The forward passes and the time of one output, counted from now on.
 
     Attributes:
         mask_s: seconds in the matcher.
         model_s: seconds in the model.
-        searches: forward passes beside those of the context.
-        ended: when the output was finished; None while it goes on.
+        searches: forward passes besides those of the context.
+        ended: time at which the output was complete; None before.
 
     Args:
         context: the prompt, whose forward passes are counted.
@@ -79,54 +79,41 @@ class Costs:
         self._prompt_tokens = len(context)
 
     def end(self) -> None:
-        """The output is finished; it may still be taken back and go on, and ``ended`` is None again."""
+        """Note that the output is complete; if tokens are removed again, the loop resets ``ended``."""
         self.ended = perf_counter()
 
     def stats(self, steps: Sequence[Step], drafts: DraftStats | None) -> Stats:
-        """What it comes to, up to the end or up to now.
-
-        Args:
-            steps: of the output.
-            drafts: what drafters brought; None where there were none.
-        """
-        tokens = [step for step in steps if step.token is not None]
-        forced = sum(step.forced for step in tokens)
-        seconds = (perf_counter() if self.ended is None else self.ended) - self._began
-        return Stats(
+        """The statistics of an output with these steps and drafts, up to its end or up to now."""
+        return Stats.of_steps(
+            steps,
+            drafts,
             prompt_tokens=self._prompt_tokens,
-            tokens=len(tokens),
-            forced=forced,
-            sampled=len(tokens) - forced,
-            drafted=0 if drafts is None else drafts.drafted,
-            accepted=0 if drafts is None else drafts.accepted,
+            tokens=sum(step.token is not None for step in steps),
             forwards=self._context.forwards - self._forwards_before + self.searches,
-            time_mask_s=self.mask_s,
-            time_model_s=self.model_s,
-            time_other_s=max(seconds - self.model_s - self.mask_s, 0.0),
-            drafts=drafts,
+            mask_s=self.mask_s,
+            model_s=self.model_s,
+            seconds=(perf_counter() if self.ended is None else self.ended) - self._began,
         )
 
 
 @final
 class Output:
-    """What stands of one output.
-
-    Matcher and context move with its tokens, so that the three always stand at the same place.
+    """One output: its tokens and steps, with matcher and context at the same position.
 
     Attributes:
         context: the prompt, and after it the tokens.
-        constraint: what the output is a member of.
-        vocabulary: what its tokens belong to.
-        matcher: where it stands in the grammar.
-        tokens: the token ids, EOS left out; to be read only.
-        steps: one for each token, and one for the stop where it was taken; to be read only.
-        scored: how many tokens at the start have a step with its ``log_z``.
-        finish_reason: why it ended; None while it goes on.
+        constraint: the constraint.
+        vocabulary: its vocabulary.
+        matcher: the matcher after the tokens.
+        tokens: the token ids, EOS left out; read only.
+        steps: one for each token, and one for EOS if it was taken; read only.
+        scored: how many steps at the start have a ``log_z``.
+        finish_reason: why the output ended; None before.
 
     Args:
         context: the prompt.
         constraint: see above.
-        max_tokens: tokens that it may have.
+        max_tokens: maximum number of tokens.
     """
 
     def __init__(self, context: Context, constraint: Constraint, max_tokens: int) -> None:
@@ -148,21 +135,21 @@ class Output:
 
     @property
     def remaining(self) -> int:
-        """Tokens that are left of the budget."""
+        """How many tokens are left of the budget."""
         return self._max_tokens - len(self.tokens)
 
     @property
     def unscored(self) -> list[int]:
-        """The forced tokens at the end that no forward pass has scored yet."""
+        """The forced tokens at the end that no forward pass has scored."""
         return self.tokens[self.scored :]
 
     @property
     def has_unscored_stop(self) -> bool:
-        """Whether it ends with a stop that was forced and has no score."""
+        """Whether the output ends with a forced EOS without score."""
         return bool(self.steps) and self.steps[-1].token is None and self.steps[-1].log_z is None
 
     def take(self, step: Step) -> int | None:
-        """Add a step that was chosen and has its scores, as all before it have; return its token, None for the stop.
+        """Add a scored step, all steps before it being scored; return its token, None for EOS.
 
         Raises:
             GenerationError: the matcher refuses the token.
@@ -181,30 +168,30 @@ class Output:
         return token
 
     def add_forced(self, token: int) -> None:
-        """Add a forced token, which the matcher has accepted; a later forward pass scores it."""
+        """Add a forced token that the matcher has accepted; a later forward pass scores it."""
         self.tokens.append(token)
         self.context.append([token])
         self.steps.append(Step(token, True, 0.0, None))
 
     def score(self, log_z: Iterable[float]) -> None:
-        """Give the ``unscored`` tokens the log-probabilities that the model gives to them."""
+        """Give the ``unscored`` tokens their log-probabilities under the model."""
         self.steps[self.scored : len(self.tokens)] = [
             Step(token, True, 0.0, each) for token, each in zip(self.unscored, log_z, strict=True)
         ]
         self.scored = len(self.tokens)
 
     def score_stop(self, log_z: float) -> None:
-        """Give the forced stop the log-probability that the model gives to it."""
+        """Give the forced EOS its log-probability under the model."""
         self.steps[-1] = Step(None, True, 0.0, log_z)
 
     def end(self, reason: FinishReason) -> None:
-        """Finish where the model is not asked; a stop is forced then."""
+        """Complete the output without the model; EOS is forced then."""
         self.finish_reason = reason
         if reason == "stop" and self.vocabulary.eos:
             self.steps.append(Step(None, True, 0.0, None))
 
     def truncate(self, length: int) -> None:
-        """Take back all tokens from position ``length`` on, and the end."""
+        """Remove all tokens from position ``length`` on, and the end."""
         count = len(self.tokens) - length
         self.matcher.rollback(count)
         self.context.truncate(len(self.context) - count)
@@ -216,21 +203,21 @@ class Output:
         self.finish_reason = None
 
     def chunk(self, tokens: list[int], *, forced: bool) -> Chunk:
-        """What the last tokens add to the text; to be asked once for each."""
+        """Return the chunk of the last ``tokens``; to be called once for each token."""
         text = self._decoder.decode(self.vocabulary.decode(tokens))
         return Chunk(text, tuple(tokens), forced, len(self.tokens) - len(tokens))
 
     def rest(self) -> Chunk | None:
-        """What is left of the text once the output is finished; None where its characters are complete."""
+        """Return an incomplete character at the end of a complete output; None if there is none."""
         text = self._decoder.decode(b"", final=True)
         return Chunk(text, (), False, len(self.tokens)) if text else None
 
     def prefix(self, chunk: Chunk, count: int) -> Chunk:
-        """What ``chunk`` would be with its first ``count`` tokens only; the tokens before it still stand."""
+        """Return ``chunk`` with its first ``count`` tokens only; the tokens before it are still in the output."""
         decoder = _decoder()
         decoder.decode(self.vocabulary.decode(self.tokens[: chunk.start]))
-        kept = chunk.tokens[:count]
-        return Chunk(decoder.decode(self.vocabulary.decode(kept)), kept, chunk.forced, chunk.start)
+        tokens = chunk.tokens[:count]
+        return Chunk(decoder.decode(self.vocabulary.decode(tokens)), tokens, chunk.forced, chunk.start)
 
 
 def _decoder() -> codecs.IncrementalDecoder:

@@ -1,17 +1,17 @@
-"""The most probable way to write a part of the output, in place of what a sampler draws token by token.
+"""Exact search for the most probable text of one part of the output, in place of sampling token by token.
 
-Best first: of all prefixes that were found, the most probable one is followed next.  A prefix is never less
-probable than what it leads to, so the first complete part that comes up is the most probable of all.
+The search is best-first: the most probable open prefix is expanded next.  A prefix is at least as probable as its
+continuations, so the first complete text that comes up is the most probable one.
 
 Source: O. Castel, O. Ram, A. Efrat and O. Levy, "How Optimal is Greedy Decoding for Extractive Question Answering?"
-(2021), which does it for spans of a passage.
+(2021), for spans of a passage.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from time import perf_counter
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.step.distribution import Projection, log_mass, runners_up
+from structgen.decode.step.context import shared_length
+from structgen.decode.step.distribution import Projection, log_mass
 from structgen.decode.step.result import Step
 from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import GenerationError, LimitExceeded
@@ -33,37 +34,36 @@ if TYPE_CHECKING:
 __all__ = ["FoundRegion", "Region", "most_probable"]
 
 _MAX_PACKED: Final = 4
-"""Prefixes that are followed in one forward pass: more would be followed in vain, and each holds a cache."""
+"""Prefixes that are run in one forward pass: more would mostly be useless, and each has a cache."""
 
 
 class Region(Protocol):
-    """A part of the output, from where the output stands.
+    """A part of the output, from the current position on.
 
     Attributes:
-        is_rest: whether the part ends with the output, and nowhere before.
+        is_rest: whether the part ends exactly at the end of the output.
     """
 
     is_rest: bool
 
     def admits(self, data: bytes) -> bool:
-        """Whether the part may begin with ``data``, or lie at the start of it."""
+        """Whether ``data`` is a prefix of a valid text of the part, or begins with a valid text."""
 
     def end(self, data: bytes) -> int | None:
-        """How many bytes of ``data``, which it admits, the part has, if it ends within them."""
+        """The length of the part's text if it ends within ``data``, which ``admits`` accepts; else None."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FoundRegion:
-    """The most probable part.
+    """The most probable text of a part.
 
     Attributes:
-        steps: that write it; the last may write more than that, and may be the stop.
+        steps: the steps that write it; the last may write further bytes, and may be EOS.
         data: the bytes of the part.
-        logprob: the model's log-probability of writing it with these tokens and ending it there, by whatever token:
-            that of the tokens before the last, and of all together that end the part as the last does.
-        followed: prefixes that were run through the model.
-        forwards: forward passes that this took, beside those that the context counts.
+        logprob: the model's log-probability of the tokens before the last, and of any token that ends the part there.
+        followed: number of prefixes that were run through the model.
+        forwards: number of forward passes, besides those that the context counts.
         time_model_s: seconds in the model.
     """
 
@@ -78,42 +78,39 @@ class FoundRegion:
 def most_probable(
     generation: Generation, region: Region, *, limit: int, excluded: Set[bytes] = frozenset()
 ) -> FoundRegion | None:
-    """Find the most probable way to write a part of the output of ``generation``, which stays where it is.
+    """Find the most probable token sequence that writes a part of the output; ``generation`` stays as it is.
 
-    All sequences of tokens are compared with which the output can go on, by the constraint and the budget, and that
-    write such a part, whatever their spelling.  What counts is the model's own distribution, at temperature 1 and
-    without the
-    mask: what a mask removes at one step makes no sequence more probable than it is.  A part has one probability for
-    all tokens that may end it alike: which of them does is left to the sampler.  Of equally probable ones, the one is
-    found whose tokens have the lowest ids, compared in order.
+    All token sequences that the constraint and the budget allow and that write such a part are compared, in any
+    spelling.  Their probability is the model's own, at temperature 1 and not renormalised over the mask.  Tokens that
+    end the part at the same byte count together; the sampler chooses one of them.  Ties go to the lower token ids.
 
     Args:
-        generation: at the place where the part begins.
-        region: which part.
-        limit: the most prefixes that are run through the model.
-        excluded: bytes of parts that are passed over.
+        generation: at the start of the part.
+        region: the part.
+        limit: maximum number of prefixes that are run through the model.
+        excluded: texts of the part that are skipped.
 
     Returns:
-        None where everything is passed over or blocked.
+        None if every text is excluded or blocked.
 
     Raises:
-        LimitExceeded: more than ``limit`` prefixes are more probable than what was found so far.
-        GenerationError: the model gives all of them the probability zero, or the logits are not usable.
+        LimitExceeded: more than ``limit`` prefixes are more probable than the best complete text so far.
+        GenerationError: the model gives all texts probability zero, or the logits contain NaN or infinity.
 
-    Complexity: a forward pass for every ``_PACKED`` prefixes that are at least as probable as the part that is
-        found, and for few others, in one pass where the model is a ``PackedModel``.
+    Complexity: one run for each prefix at least as probable as the result, and for few others; for a ``PackedModel``
+        up to four share a forward pass.
     """
     search = _RegionSearch(generation, region, excluded)
     search.expand(_PrefixNode(0.0, (), b"", None), generation.logits())
-    with _prefix_sessions(generation) as runners:
+    with closing(_PrefixSessions(generation)) as runner:
         while search.heap and not search.is_complete:
-            nodes = search.best(len(runners.sessions))
+            nodes = search.best(len(runner.sessions))
             search.followed += len(nodes)
             if search.followed > limit:
                 raise search.too_far(limit)
-            for node, logits in zip(nodes, runners.run([node.tokens for node in nodes]), strict=True):
+            for node, logits in zip(nodes, runner.run([node.tokens for node in nodes]), strict=True):
                 search.expand(node, logits)
-    return search.result(runners.forwards, runners.time_model_s)
+    return search.result(runner.forwards, runner.time_model_s)
 
 
 @final
@@ -123,10 +120,10 @@ class _PrefixNode:
 
     Attributes:
         score: its log-probability under the model.
-        tokens: that write it.
+        tokens: its tokens.
         data: their bytes.
-        parent: without the last token.
-        distribution: of what may follow, once it was expanded.
+        parent: the prefix without the last token.
+        distribution: the next-token distribution, once it is expanded.
     """
 
     score: float
@@ -139,9 +136,9 @@ class _PrefixNode:
 @final
 @dataclass(eq=False, slots=True)
 class _CompleteRegion:
-    """A part, written with the tokens of ``node`` and one of ``lasts``, indices into what may follow it.
+    """A complete text: the tokens of ``node``, and one of ``lasts``, indices into its distribution.
 
-    Without any, it ends where nothing may follow.  ``tokens`` has the first of them.
+    Without ``lasts`` the output ends there without EOS.  ``tokens`` ends with the first of ``lasts``.
     """
 
     score: float
@@ -153,10 +150,10 @@ class _CompleteRegion:
 
 @final
 class _RegionSearch:
-    """What was found so far."""
+    """The state of the search."""
 
     def __init__(self, generation: Generation, region: Region, excluded: Set[bytes]) -> None:
-        # By falling score; of equal ones those first that may still lead to others, then by their tokens.
+        # By falling score, open prefixes before complete texts, then by tokens.
         self.heap: list[tuple[float, bool, tuple[int, ...], _PrefixNode | _CompleteRegion]] = []
         self.followed = 0
         self._generation = generation
@@ -166,24 +163,24 @@ class _RegionSearch:
         self._tokens = generation.vocabulary.tokens
         self._eos = frozenset(generation.vocabulary.eos)
         self._mask: NDArray[np.int32] = empty_masks(generation.vocabulary)
-        self._least = -math.inf  # the score of the best complete part
-        self._is_impossible = False  # whether something was left out that the model never writes
+        self._best_score = -math.inf  # of the complete texts
+        self._is_impossible = False  # whether a text was dropped because its probability is zero
 
     @property
     def is_complete(self) -> bool:
-        """Whether the best of all is a complete part."""
+        """Whether the best entry is a complete text."""
         return self.heap[0][1]
 
-    def best(self, most: int) -> list[_PrefixNode]:
-        """Take out the most probable prefixes, up to the best complete part."""
-        found: list[_PrefixNode] = []
-        while self.heap and len(found) < most and isinstance(node := self.heap[0][3], _PrefixNode):
+    def best(self, max_count: int) -> list[_PrefixNode]:
+        """Pop the most probable prefixes, up to the best complete text."""
+        nodes: list[_PrefixNode] = []
+        while self.heap and len(nodes) < max_count and isinstance(node := self.heap[0][3], _PrefixNode):
             heappop(self.heap)
-            found.append(node)
-        return found
+            nodes.append(node)
+        return nodes
 
     def expand(self, node: _PrefixNode, logits: Logits) -> None:
-        """Find what a prefix leads to."""
+        """Push the continuations of a prefix."""
         ids, accepts = self._allowed(node.tokens)
         if not len(ids):
             if accepts and self._region.is_rest and not self._eos:
@@ -213,12 +210,12 @@ class _RegionSearch:
             self._push_complete(node, data, lasts, log_mass(log_p[lasts]))
 
     def result(self, forwards: int, time_model_s: float) -> FoundRegion | None:
-        """The best of all; None if there is none."""
+        """The most probable text; None if there is none."""
         if not self.heap:
             if self._is_impossible:
                 raise GenerationError(
                     "logits",
-                    "the model gives probability zero to everything that may stand here",
+                    "the model gives probability zero to every text that is allowed here",
                     remedy="check for another logits processor before the grammar's mask",
                 )
             return None
@@ -229,13 +226,13 @@ class _RegionSearch:
         return FoundRegion(steps, best.data, best.score, self.followed, forwards, time_model_s)
 
     def too_far(self, limit: int) -> LimitExceeded:
-        """The error of a search that is not through in time."""
+        """The error of a search that exceeds its limit."""
         return LimitExceeded(
             "the most probable quotation",
             limit="search_limit",
             maximum=limit,
             evidence=f"{len(self.heap)} prefixes are left; the best complete one so far has probability "
-            f"{math.exp(self._least):.3g}",
+            f"{math.exp(self._best_score):.3g}",
             remedy="raise search_limit, shorten the document, or take evidence=True",
         )
 
@@ -244,17 +241,17 @@ class _RegionSearch:
             last = () if node.distribution is None or not lasts else (int(node.distribution.ids[lasts[0]]),)
             self._push(_CompleteRegion(node.score + log_p, (*node.tokens, *last), data, node, lasts))
 
-    def _push(self, found: _PrefixNode | _CompleteRegion) -> None:
-        if found.score == -math.inf:
+    def _push(self, item: _PrefixNode | _CompleteRegion) -> None:
+        if item.score == -math.inf:
             self._is_impossible = True
-        elif found.score >= self._least:
-            is_complete = isinstance(found, _CompleteRegion)
+        elif item.score >= self._best_score:
+            is_complete = isinstance(item, _CompleteRegion)
             if is_complete:
-                self._least = found.score
-            heappush(self.heap, (-found.score, is_complete, found.tokens, found))
+                self._best_score = item.score
+            heappush(self.heap, (-item.score, is_complete, item.tokens, item))
 
     def _allowed(self, tokens: tuple[int, ...]) -> tuple[NDArray[np.intp], bool]:
-        """What may follow ``tokens``, and whether the output may end there."""
+        """The allowed tokens after ``tokens``, and whether the output may end there."""
         matcher, mask = self._matcher, self._mask
         remaining = self._generation.remaining - len(tokens)
         for token in tokens:
@@ -272,8 +269,8 @@ class _RegionSearch:
         return ids, accepts
 
     def _steps(self, best: _CompleteRegion) -> Iterator[Step]:
-        """What writes a complete part; the sampler chooses among the tokens that end it alike."""
-        path: list[tuple[Projection, int]] = []  # each distribution with the token that was taken from it
+        """The steps of a complete text; the sampler chooses among the tokens that end it."""
+        path: list[tuple[Projection, int]] = []  # each distribution with the token taken from it
         node = best.node
         while node.parent is not None and node.parent.distribution is not None:
             path.append((node.parent.distribution, node.tokens[-1]))
@@ -297,15 +294,15 @@ class _RegionSearch:
             len(distribution.ids) == 1,
             float(distribution.log_p[index]),
             distribution.log_z,
-            runners_up(distribution, index, self._generation.alternatives),
+            distribution.runners_up(index, self._generation.alternatives),
         )
 
 
 @final
 class _PrefixSessions:
-    """Sessions that stand where the search began, and follow prefixes from there.
+    """The generation's session and forks of it, which run prefixes from the start of the part.
 
-    Each prefix goes to the session that has most of it already, so that mostly one token is run.
+    Each prefix goes to the session that shares most tokens with it, so that mostly one token is run.
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -321,7 +318,7 @@ class _PrefixSessions:
 
     @property
     def forwards(self) -> int:
-        """Forward passes without the generation's own session in them."""
+        """Number of forward passes, less those that the generation's own session counts."""
         return self._passes - (self.sessions[0].forwards - self._own_before)
 
     def run(self, paths: Sequence[tuple[int, ...]]) -> list[Logits]:
@@ -329,50 +326,31 @@ class _PrefixSessions:
         began = perf_counter()
         extensions = [Extension(*self._placed(path, taken), all_positions=False) for path, taken in self._places(paths)]
         if self._packed is not None and len(extensions) > 1:
-            found = self._packed.extend_many(extensions)
+            logits = self._packed.extend_many(extensions)
             self._passes += 1
         else:
-            found = [each.session.extend(each.token_ids) for each in extensions]
+            logits = [each.session.extend(each.token_ids) for each in extensions]
             self._passes += len(extensions)
         self.time_model_s += perf_counter() - began
-        return found
+        return logits
 
     def close(self) -> None:
-        """Free the forks, and put the generation's own session back to where it stood."""
+        """Free the forks, and truncate the generation's own session to the start of the part."""
         self.sessions[0].truncate(self._base)
         for session in self.sessions[1:]:
             session.close()
 
     def _places(self, paths: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Each sequence with the session that has the most of it, of those that are left."""
+        """Yield each sequence with the index of the free session that shares most tokens with it."""
         free = set(range(len(self.sessions)))
         for path in paths:
-            index = max(sorted(free), key=lambda at: _shared_length(self._held[at], path))
+            index = max(sorted(free), key=lambda at: shared_length(self._held[at], path))
             free.remove(index)
             yield path, index
 
     def _placed(self, path: tuple[int, ...], index: int) -> tuple[Session, tuple[int, ...]]:
-        """The session, cut back to what it has of the sequence, and the rest."""
-        kept = min(_shared_length(self._held[index], path), len(path) - 1)
-        self.sessions[index].truncate(self._base + kept)
+        """The session, truncated to the tokens that it shares with the sequence, and the rest of the sequence."""
+        shared = min(shared_length(self._held[index], path), len(path) - 1)
+        self.sessions[index].truncate(self._base + shared)
         self._held[index] = path
-        return self.sessions[index], path[kept:]
-
-
-@contextmanager
-def _prefix_sessions(generation: Generation) -> Iterator[_PrefixSessions]:
-    runners = _PrefixSessions(generation)
-    try:
-        yield runners
-    finally:
-        runners.close()
-
-
-def _shared_length(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """How many tokens two sequences begin with alike."""
-    count = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+        return self.sessions[index], path[shared:]

@@ -1,4 +1,1 @@
-"""One step of decoding.
-
-The context, its logits, the distribution over allowed tokens, the sampler and the result. Read this first.
-"""
+"""One step of decoding: the context, its logits, the distribution over allowed tokens, the sampler, the result."""

@@ -1,7 +1,7 @@
-"""The tokens in front of a model, with what the model made of them, and the checks before anything is generated.
+"""``Context``: a sequence of tokens and its key-value cache, where a token's walk through the loop meets the model.
 
-``Context`` keeps the session of a model between steps. ``check_start`` and ``check_vocabulary`` refuse what cannot
-succeed: a budget below the shortest output, or a constraint that was compiled for another vocabulary.
+``rows`` runs the tokens that the model has not seen and returns logits; rows that a look-ahead computed are not run
+again.  ``check_start`` and ``check_vocabulary`` are the checks before the first forward pass.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ if TYPE_CHECKING:
     from structgen.models.protocol.diffusion import DiffusionModel
     from structgen.models.protocol.tree import TokenTree
 
-__all__ = ["Context", "check_start", "check_vocabulary", "constraint_of"]
+__all__ = ["Context", "check_start", "check_vocabulary", "constraint_of", "shared_length"]
 
 _SHORT: Final = 32
-"""Up to so many logits are taken although one is wanted."""
+"""Maximum number of unseen tokens whose logits are all computed so that a chain can be looked ahead."""
 
 
 @final
 class Context:
-    """A sequence of tokens that generations go on from, and its session.
+    """A sequence of tokens, and the model's session over a prefix of it.
 
-    The session (the key-value cache) holds a prefix of the tokens; the rest reaches the model with the next forward
-    pass.  So text can be added, taken back or exchanged at no cost but that of what changed.
+    The session holds the key-value cache.  The tokens after its prefix are run in the next forward pass, so appending,
+    truncating and replacing cost only the tokens that changed.
 
-    A forward pass may look ahead at tokens that are not part of the sequence (``rows``).  Those of them that are added
-    then need no pass any more: which they are is read from the tokens themselves, so cache and tokens cannot differ.
+    A forward pass may look ahead at draft tokens that are not part of the sequence (``rows``).  Draft tokens that are
+    appended afterwards need no further pass.  The context finds them by comparing tokens, so cache and tokens always
+    agree.
 
     Close it, or use it in a ``with`` statement, to free the cache.
 
     Args:
         model: the language model.
-        tokens: token ids to begin with.
+        tokens: the first token ids.
     """
 
     __slots__ = ("_ahead", "_session", "_tokens", "_trees", "model")
@@ -54,7 +55,7 @@ class Context:
         self._tokens = list(tokens)
         self._session = model.start()
         self._ahead: LookAhead | None = None
-        self._trees: TreeSession | ChainSession | None = None  # what holds the tree of the look ahead
+        self._trees: TreeSession | ChainSession | None = None  # the session whose cache holds the look-ahead's tree
 
     def __enter__(self) -> Self:
         return self
@@ -72,20 +73,20 @@ class Context:
 
     @property
     def unseen(self) -> list[int]:
-        """The tokens at the end that the model has not been given yet."""
+        """The tokens at the end that the model has not run."""
         return self._tokens[self.session.length :]
 
     @property
     def session(self) -> Session:
-        """The model's state over the tokens that it was given; of a look ahead, over those that came."""
+        """The model's session; draft tokens of a look-ahead that were not appended are removed from it."""
         self._settle()
         return self._session
 
     @property
     def ahead(self) -> LookAhead | None:
-        """What the last forward pass told about tokens to come; None where it did not look ahead.
+        """The logits that the last forward pass computed for draft tokens; None if it had none.
 
-        It stays true of what follows the same tokens, also where some were taken back.
+        They stay valid after the same tokens, also if some of these are removed and appended again.
         """
         return self._ahead
 
@@ -99,15 +100,15 @@ class Context:
         self._tokens.extend(tokens)
 
     def truncate(self, length: int) -> None:
-        """Drop all tokens from position ``length`` on.
+        """Remove all tokens from position ``length`` on.
 
-        The last one that stays is left to the next forward pass, which tells what follows it.
+        The last remaining token is run again in the next forward pass, for the logits after it.
 
         Raises:
             ValueError: ``length`` is negative or larger than the sequence.
         """
         if not 0 <= length <= len(self._tokens):
-            raise ValueError(f"length must lie between 0 and {len(self._tokens)}; found {length}")
+            raise ValueError(f"length must be between 0 and {len(self._tokens)}; found {length}")
         del self._tokens[length:]
         session = self.session
         if session.length >= length:
@@ -116,17 +117,13 @@ class Context:
             self._ahead = None
 
     def replace(self, tokens: Sequence[int]) -> None:
-        """Exchange the whole sequence; what it has in common with the old one, from the start on, stays cached."""
-        common = 0
-        for old, new in zip(self._tokens, tokens, strict=False):
-            if old != new:
-                break
-            common += 1
+        """Replace the whole sequence; the cache keeps the prefix that old and new tokens share."""
+        common = shared_length(self._tokens, tokens)
         self.truncate(common)
         self.append(tokens[common:])
 
     def prepare(self) -> None:
-        """See to it that the next forward pass has a token to run, the last one again if need be.
+        """Make sure that the next forward pass has a token to run, if necessary the last one again.
 
         Raises:
             ValueError: there are no tokens at all.
@@ -136,14 +133,14 @@ class Context:
         self.truncate(len(self._tokens))
 
     def read(self) -> None:
-        """Run all tokens but the last, which the next forward pass begins with."""
+        """Run all unseen tokens but the last, which the next forward pass begins with."""
         unseen = self.unseen
         if len(unseen) > 1:
             self._session.extend(unseen[:-1])
 
     @property
     def branches(self) -> bool:
-        """Whether all of a tree can be looked at in one pass, or only its first chain."""
+        """Whether one pass can run a whole draft tree, or only its first chain."""
         return self._branching is not None
 
     @property
@@ -158,15 +155,11 @@ class Context:
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a look ahead is of use.
-
-        It is not where a session cannot branch, and has to run its whole sequence again after tokens were cut off: it
-        says so itself (``cuts_freely``).
-        """
+        """Whether the session can look ahead cheaply: it branches, or truncates without running its tokens again."""
         return self.branches or bool(getattr(self._session, "cuts_freely", True))
 
     def known(self, count: int, *, end: int | None = None) -> list[LogitsRow]:
-        """The logits that ``rows`` would return, up to the first that a look ahead does not tell."""
+        """The logits that ``rows`` would return, up to the first that no look-ahead computed."""
         rows: list[LogitsRow] = []
         ahead = self._ahead
         end = len(self._tokens) if end is None else end
@@ -183,24 +176,24 @@ class Context:
     def distributions(
         self, count: int, tree: TokenTree | None = None, *, end: int | None = None, again: bool = False
     ) -> list[Logits]:
-        """What ``rows`` returns, on the host."""
+        """Return ``rows`` as arrays on the host."""
         return [on_host(row) for row in self.rows(count, tree, end=end, again=again)]
 
     def rows(
         self, count: int, tree: TokenTree | None = None, *, end: int | None = None, again: bool = False
     ) -> list[LogitsRow]:
-        """Return the logits after each of the last ``count`` tokens, from a look ahead or from the model.
+        """Return the logits after each of the last ``count`` tokens, from a look-ahead or from the model.
 
-        What the model has not seen is run in one forward pass, a prompt of several tokens before the first of the
-        ``count`` in one of its own: only its last logits are needed.
+        One forward pass runs the unseen tokens.  Unseen tokens before the ``count`` run in a pass of their own, which
+        computes only its last logits.
 
         Args:
-            count: at least one.  None of these tokens is seen already, but by a look ahead.
-            tree: looked at after the tokens where there is a pass; ``ahead`` tells then what it told.  Not after a
-                long prompt where only a chain can be run, whose logits are those of all tokens or of one.
-            end: takes the first ``end`` tokens for all of them; without a tree.
-            again: with a count of 1: run what the model has not seen also where a look ahead tells its distribution,
-                for the sake of the tree.
+            count: at least one; the session has seen none of these tokens, except by a look-ahead.
+            tree: draft tokens to run after the tokens if a pass is needed; ``ahead`` has their logits then.  Ignored
+                after a long prompt if only a chain can be run: its session computes all logits or one.
+            end: use only the first ``end`` tokens; without a tree.
+            again: with a count of 1: run the unseen tokens, and the tree after them, even if a look-ahead has the
+                logits.
         """
         rows = [] if again else self.known(count, end=end)
         if len(rows) == count:
@@ -218,45 +211,45 @@ class Context:
             return rows
         trees = self._branching or ChainSession(self._session, name=self.model.name)
         try:
-            found = self._run_tree(trees, unseen, tree, every=every)
-            self._look(trees, tree, found, first=missing - 1)
-        except BaseException:  # Ctrl-C may land after the pass, where the cache holds a chain
+            logits = self._run_tree(trees, unseen, tree, every=every)
+            self._set_ahead(trees, tree, logits, first=missing - 1)
+        except BaseException:  # Ctrl-C may come after the pass, when the cache holds a chain
             self._forget(len(self._tokens))
             raise
-        rows.extend(LogitsRows(found, 0, missing))
+        rows.extend(LogitsRows(logits, 0, missing))
         return rows
 
     def extension(self, tree: TokenTree | None = None) -> Extension:
-        """What has to run for the logits of the next token, as a part of a pass over several contexts.
+        """Return the unseen tokens as one part of a pass over several contexts.
 
-        ``told`` takes what the pass tells; nothing may happen to the context in between.
+        Hand the logits of the pass to ``told``, without changing the context in between.
 
         Args:
-            tree: looked at after the tokens; only where ``branches``.
+            tree: draft tokens to run after the unseen tokens; requires ``branches``.
         """
         return Extension(self.session, self.unseen, all_positions=False, tree=tree)
 
     def told(self, tree: TokenTree | None, rows: Logits) -> Logits:
-        """Take over what a pass told of an ``extension``, and return the logits of the next token.
+        """Take the logits of an ``extension`` from the pass that ran it, and return those of the next token.
 
         Args:
-            tree: that of the extension.
-            rows: what the pass returned for it: ``[1 + n, V]``, or ``[V]`` without a tree.
+            tree: the tree of the extension.
+            rows: its logits: ``[1 + n, V]``, or ``[V]`` without a tree.
         """
         self._ahead = None
         if tree is None or not isinstance(self._session, TreeSession):
             return rows
-        self._look(self._session, tree, rows, first=0)
-        distribution: Logits = rows[0]
-        return distribution
+        self._set_ahead(self._session, tree, rows, first=0)
+        logits: Logits = rows[0]
+        return logits
 
     def fork(self) -> Context:
-        """Return an independent context with the same tokens, and what is cached of them."""
+        """Return an independent context with the same tokens and a fork of the cache."""
         copy = Context.__new__(Context)
         copy.model = self.model
         copy._tokens = list(self._tokens)
         copy._session = self.session.fork()
-        copy._ahead = self._ahead  # what was told stays true; the cache of it is not the copy's
+        copy._ahead = self._ahead  # the logits stay valid; the cache of the draft tokens is not forked
         copy._trees = None
         return copy
 
@@ -266,7 +259,7 @@ class Context:
         self._session.close()
 
     def _run(self, token_ids: Sequence[int], *, every: bool) -> LogitsRows:
-        """Extend the session; the logits after each of the tokens, or after the last."""
+        """Extend the session; return the logits after each of the tokens, or only after the last."""
         if (resident := self._resident) is not None:
             return LogitsRows(resident.extend_resident(token_ids, all_positions=every))
         return LogitsRows(self._session.extend_all(token_ids) if every else self._session.extend(token_ids)[None])
@@ -274,23 +267,23 @@ class Context:
     def _run_tree(
         self, trees: TreeSession | ChainSession, token_ids: Sequence[int], tree: TokenTree, *, every: bool
     ) -> Logits | ResidentLogits:
-        """As ``_run``, and look at a tree after the tokens."""
+        """As ``_run``, with draft tokens after the tokens."""
         if (resident := self._resident) is None:
             return trees.extend_tree(token_ids, tree, all_positions=every)
         if isinstance(trees, ChainSession):
             return trees.extend_resident(resident, token_ids, tree, all_positions=every)
         return resident.extend_resident(token_ids, all_positions=every, tree=tree)
 
-    def _look(
+    def _set_ahead(
         self, trees: TreeSession | ChainSession, tree: TokenTree, logits: Logits | ResidentLogits, *, first: int
     ) -> None:
-        """Note what a pass told of a tree after all tokens, from row ``first`` on, and what holds the tree."""
+        """Store the logits of a tree after all tokens, from row ``first`` on, and the session that holds the tree."""
         self._trees = trees
         nodes = tree.first_chain() if isinstance(trees, ChainSession) else None
         self._ahead = LookAhead(len(self._tokens), tree, LogitsRows(logits, first), nodes)
 
     def _settle(self) -> None:
-        """Take over what a look ahead has run of the tokens that came."""
+        """Keep the draft tokens in the cache that were appended since; drop the others."""
         ahead, trees = self._ahead, self._trees
         if ahead is not None and trees is not None:
             self._trees = None
@@ -301,13 +294,21 @@ class Context:
                 raise
 
     def _forget(self, length: int) -> None:
-        """Drop the look ahead, and what the cache holds of it after ``length`` tokens."""
+        """Drop the look-ahead, and its tokens from the cache after position ``length``."""
         self._ahead = self._trees = None
         if self._session.length > length:
             self._session.truncate(length)
 
     def __repr__(self) -> str:
         return f"<Context of {len(self._tokens)} tokens, {self._session.length} cached, {self.model.name}>"
+
+
+def shared_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the length of the prefix that two sequences share."""
+    count = min(len(first), len(second))
+    if first[:count] == second[:count]:
+        return count
+    return next((at for at in range(count) if first[at] != second[at]), count)
 
 
 def constraint_of(
@@ -323,21 +324,21 @@ def constraint_of(
         grammar: the grammar, or a constraint.
         model: the model.
         limits: for compiling.
-        heeds_temperatures: whether the caller draws the parts that have a temperature at that temperature.
+        heeds_temperatures: whether the caller samples at the temperatures that parts of the grammar set.
 
     Raises:
-        TypeError: it is neither.
-        ValueError: parts of the grammar have a temperature, which the caller does not heed.
+        TypeError: ``grammar`` is neither.
+        ValueError: parts of the grammar have a temperature, and the caller ignores temperatures.
         GrammarError, LimitExceeded, VocabularyError: the grammar does not compile.
     """
     if isinstance(grammar, (Constraint, Grammar)):
-        made = grammar if isinstance(grammar, Constraint) else compile(grammar, model.vocabulary, limits=limits)
-        if made.has_temperatures and not heeds_temperatures:
+        constraint = grammar if isinstance(grammar, Constraint) else compile(grammar, model.vocabulary, limits=limits)
+        if constraint.has_temperatures and not heeds_temperatures:
             raise ValueError(
-                "parts of the grammar have a temperature of their own, which this way of decoding does not heed; "
+                "parts of the grammar have a temperature of their own, which this way of decoding ignores; "
                 "call generate(...) with a sampler of tokens, or leave temperatures out of the grammar"
             )
-        return made
+        return constraint
     raise TypeError(f"generate: expected a Grammar or a Constraint, found {type(grammar).__name__}")
 
 
@@ -356,13 +357,13 @@ def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint
     needed = constraint.min_tokens()
     if needed > max_tokens:
         raise BudgetError(budget=max_tokens, needed=needed)
-    most = model.max_context
-    excess = 0 if most is None else prompt_tokens + max_tokens - most
+    limit = model.max_context
+    excess = 0 if limit is None else prompt_tokens + max_tokens - limit
     if excess > 0:
         raise GenerationError(
             f"model {model.name!r}",
             f"prompt and output exceed its context by {excess} tokens",
-            evidence=f"the prompt has {prompt_tokens}, max_tokens={max_tokens}, the context holds {most}",
+            evidence=f"the prompt has {prompt_tokens}, max_tokens={max_tokens}, the context holds {limit}",
             remedy=_context_remedy(excess, max_tokens, needed),
         )
 
@@ -376,7 +377,7 @@ def check_vocabulary(vocabulary: Vocabulary, model: LanguageModel | DiffusionMod
     if vocabulary is not model.vocabulary and vocabulary.digest != model.vocabulary.digest:
         raise VocabularyError(
             "constraint",
-            f"it was compiled for another vocabulary than that of model {model.name!r}",
+            f"it was compiled for another vocabulary, not for that of model {model.name!r}",
             evidence=f"{vocabulary!r}, not {model.vocabulary!r}",
             remedy="compile the grammar with model.vocabulary",
         )
@@ -385,4 +386,4 @@ def check_vocabulary(vocabulary: Vocabulary, model: LanguageModel | DiffusionMod
 def _context_remedy(excess: int, max_tokens: int, needed: int) -> str:
     if max_tokens - excess >= needed:
         return f"allow at most max_tokens={max_tokens - excess}, or shorten the prompt"
-    return f"shorten the prompt by {needed - (max_tokens - excess)} tokens at least and lower max_tokens"
+    return f"shorten the prompt by at least {needed - (max_tokens - excess)} tokens and lower max_tokens"

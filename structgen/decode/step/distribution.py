@@ -1,4 +1,9 @@
-"""Next-token distribution over the tokens that a mask allows; ``project`` renormalizes logits over them."""
+"""Next-token distributions over the allowed tokens.
+
+``Projection``, made by ``project``, is normalised over the allowed tokens: samplers of tokens choose from it.
+``Distribution`` is normalised over the whole vocabulary, with all EOS ids as one event: samplers of whole outputs need
+the model's own log-probabilities.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +26,8 @@ __all__ = [
     "log_mass",
     "nothing_possible",
     "project",
-    "runners_up",
     "unusable_logits",
 ]
-
 
 _REMEDY: Final = "check the model's weights and number format"
 
@@ -32,17 +35,25 @@ _REMEDY: Final = "check the model's weights and number format"
 @final
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The distribution of the next token given that the mask allows it.
+    """The model's next-token distribution given that the mask allows the token.
 
     Attributes:
         ids: the allowed token ids, ascending, ``[n]``.
-        log_p: their log-probabilities under the projection, float64 ``[n]``.
+        log_p: their log-probabilities, normalised over the allowed tokens, float64 ``[n]``.
         log_z: log of the probability that the model gives to all allowed tokens together.
     """
 
     ids: NDArray[np.intp]
     log_p: NDArray[np.float64]
     log_z: float
+
+    def runners_up(self, chosen: int, count: int) -> tuple[tuple[int, float], ...]:
+        """The ``count`` most probable tokens except the one at index ``chosen``, with their log-probabilities."""
+        if not count:
+            return ()
+        ids, log_p = self.ids, self.log_p
+        best = np.argsort(-log_p, kind="stable")[: count + 1]
+        return tuple((int(ids[index]), float(log_p[index])) for index in best if index != chosen)[:count]
 
 
 def log_mass(logits: NDArray[Any]) -> float:
@@ -51,7 +62,7 @@ def log_mass(logits: NDArray[Any]) -> float:
     Raises:
         GenerationError: the model returned NaN or positive infinity.
     """
-    top = float(logits.max())  # NaN if any of them is
+    top = float(logits.max())  # NaN if any logit is NaN
     if top == -np.inf:
         return top
     if not np.isfinite(top):
@@ -62,34 +73,34 @@ def log_mass(logits: NDArray[Any]) -> float:
 
 
 def project(logits: NDArray[np.float32], ids: NDArray[np.intp], total: float | None = None) -> Projection:
-    """Restrict the distribution that ``logits`` describe to ``ids``.
+    """Restrict the distribution of ``logits`` to ``ids``, and renormalise it.
 
     Args:
         logits: unnormalised log-probabilities, ``[V]``.
-        ids: what is allowed, ascending, ``[n]``.
-        total: ``log_mass(logits)`` where it is known.
+        ids: the allowed token ids, ascending, ``[n]``.
+        total: ``log_mass(logits)`` if the caller has it.
 
     Raises:
         GenerationError: the model returned NaN or infinity, or gives no probability to any allowed token.
 
-    Complexity: O(V), O(n) where ``total`` is given.
+    Complexity: O(V), O(n) with ``total``.
     """
     total = log_mass(logits) if total is None else total
-    kept = logits[ids].astype(np.float64)
-    mass = log_mass(kept)
+    log_p = logits[ids].astype(np.float64)
+    mass = log_mass(log_p)
     if mass == -np.inf:
         raise nothing_possible(ids)
-    kept -= mass
-    return Projection(ids, kept, mass - total)
+    log_p -= mass
+    return Projection(ids, log_p, mass - total)
 
 
 def unusable_logits() -> GenerationError:
-    """The refusal of logits with NaN or plus infinity among them."""
+    """The error if logits contain NaN or positive infinity."""
     return GenerationError("logits", "the model returned NaN or infinity", remedy=_REMEDY)
 
 
 def nothing_possible(ids: NDArray[np.intp]) -> GenerationError:
-    """The refusal of logits that leave nothing to choose among the allowed ``ids``."""
+    """The error if all allowed ``ids`` have probability zero."""
     return GenerationError(
         "logits",
         "the model gives probability zero to every token that the grammar allows",
@@ -98,17 +109,8 @@ def nothing_possible(ids: NDArray[np.intp]) -> GenerationError:
     )
 
 
-def runners_up(projection: Projection, chosen: int, count: int) -> tuple[tuple[int, float], ...]:
-    """The ``count`` most probable tokens but the one at index ``chosen``, with their log-probabilities."""
-    if not count:
-        return ()
-    ids, log_p = projection.ids, projection.log_p
-    best = np.argsort(-log_p, kind="stable")[: count + 1]
-    return tuple((int(ids[index]), float(log_p[index])) for index in best if index != chosen)[:count]
-
-
 BARE_END: Final = -1
-"""Stands among the ids for an end that no token marks: where a vocabulary has no EOS and nothing may follow."""
+"""The id of an end without EOS: the vocabulary has no EOS, and no token may follow."""
 _NO_IDS: Final = np.zeros(0, dtype=np.int32)
 _NO_LOGS: Final = np.zeros(0)
 
@@ -116,19 +118,19 @@ _NO_LOGS: Final = np.zeros(0)
 @final
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What may come next, as ``Branches.distribution`` makes it.
+    """The model's log-probabilities of the allowed tokens, and the proposal ``log_q`` that is sampled from.
 
-    Stopping is one choice, whichever of several EOS ids it is written with.  Where a vocabulary has no EOS, the output
-    ends where nothing may follow: that is the only choice then, with probability 1.
+    All EOS ids are one event, under one id.  If a vocabulary has no EOS, the output ends where no token may follow:
+    that end is then the only choice, with probability 1.  Made by ``Branches.distribution``.
 
     Attributes:
         ids: tokens, ascending, int32 ``[n]``.
         log_p: their log-probabilities under the model, normalised over the whole vocabulary, float64 ``[n]``, at most
-            0; that of the stop is the sum over all EOS ids.
-        log_z: log of the probability of all of them together; minus infinity where nothing may come next.
-        stop: the id that stands for the stop, the lowest EOS id or ``BARE_END``; None where the output may not stop.
-        is_forced: whether there is only one.
-        tilt: what ``log_q`` has more than ``log_p``, not normalised, float64 ``[n]``; None for nothing.
+            0; that of ``stop`` is the sum over all EOS ids.
+        log_z: log of the probability of all of them together; minus infinity if there are none.
+        stop: the id for EOS, the lowest allowed EOS id or ``BARE_END``; None if the output may not end.
+        is_forced: whether there is only one token.
+        tilt: ``log_q - log_p`` up to a constant, float64 ``[n]``; None is zero.
         log_tilted: log of the sum of ``exp(log_p + tilt)``.
     """
 
@@ -149,14 +151,14 @@ class Distribution:
         stop: int | None = None,
         tilt: NDArray[np.float64] | None = None,
     ) -> Self:
-        """Make a distribution of its attributes; the others follow from them."""
+        """Make a distribution; the other attributes follow from these."""
         log_z = min(log_mass(log_p), 0.0) if len(ids) else -np.inf  # rounding
         log_tilted = log_mass(log_p + tilt) if tilt is not None and len(ids) else log_z
         return cls(ids, log_p, log_z, stop, len(ids) == 1, tilt, log_tilted)
 
     @classmethod
     def bare_end(cls) -> Self:
-        """The distribution where the output ends without EOS."""
+        """The distribution at an end without EOS."""
         return cls.of(np.array([BARE_END], dtype=np.int32), np.zeros(1), stop=BARE_END)
 
     def __len__(self) -> int:
@@ -169,79 +171,76 @@ class Distribution:
 
     @property
     def log_q(self) -> NDArray[np.float64]:
-        """What tokens are drawn from, normalised, ``[n]``; all minus infinity where nothing is possible.
-
-        Complexity: O(n) each time.
-        """
+        """Log-probabilities of the proposal, normalised, ``[n]``; all minus infinity if nothing is possible.  O(n)."""
         log_q = self.log_p if self.tilt is None else self.log_p + self.tilt
         return log_q - self.log_tilted if self.log_tilted > -np.inf else log_q
 
     @property
     def entropy(self) -> float:
-        """Of ``log_q``, in nats; 0 where there is no choice."""
+        """Entropy of ``log_q`` in nats; 0 if there is no choice."""
         log_q = self.log_q
         possible = log_q[log_q > -np.inf]
         return max(0.0, float(-(np.exp(possible) * possible).sum()))
 
     @property
     def nbytes(self) -> int:
-        """What it takes up."""
+        """Size of the arrays in bytes."""
         return self.ids.nbytes + self.log_p.nbytes + (0 if self.tilt is None else self.tilt.nbytes)
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is anything to draw."""
+        """Whether any token has positive probability."""
         return self.log_tilted > -np.inf
 
     def weights(self) -> NDArray[np.float64]:
-        """In proportion to ``exp(log_q)``, the largest 1; something must be possible."""
+        """Weights in proportion to ``exp(log_q)``, the largest 1; requires ``is_possible``."""
         log_q = self.log_p if self.tilt is None else self.log_p + self.tilt
         weights: NDArray[np.float64] = np.exp(log_q - log_q.max())
         return weights
 
     def log_weight(self, index: int) -> float:
-        """``log_p - log_q`` at an index: the weight of what was drawn there."""
+        """``log_p - log_q`` at an index: the importance weight of a token sampled there."""
         return self.log_tilted if self.tilt is None else self.log_tilted - float(self.tilt[index])
 
     def index(self, token: int) -> int:
-        """The place of a token, or where it would stand."""
+        """The index of a token, or the index at which it would be inserted."""
         return int(np.searchsorted(self.ids, token))
 
     def step(self, index: int) -> Step:
-        """The step that takes what is at an index."""
+        """The step that takes the token at an index."""
         return self.step_of(int(self.ids[index]), float(self.log_p[index]))
 
     def step_of(self, token: int, log_p: float) -> Step:
-        """The step that takes one of the tokens, of this log-probability."""
+        """The step that takes ``token``, whose log-probability is ``log_p``."""
         logprob = 0.0 if self.is_forced else min(log_p - self.log_z, 0.0)
         return Step(None if token == self.stop else token, self.is_forced, logprob, self.log_z)
 
     def only(self, kept: NDArray[np.bool_]) -> Distribution:
-        """The distribution of the tokens that are kept."""
+        """The distribution over the tokens that ``kept`` selects, ``[n]``."""
         stop = self.stop if self.stop is not None and kept[self.index(self.stop)] else None
         tilt = None if self.tilt is None else self.tilt[kept]
         return Distribution.of(self.ids[kept], self.log_p[kept], stop=stop, tilt=tilt)
 
     def ranked(self, count: int) -> Distribution:
-        """The ``count`` most probable under the model, the most probable first, of equal ones those with lower ids.
+        """The ``count`` most probable tokens under the model, by falling probability, then by id.
 
-        Only ``ids``, ``log_p`` and ``tilt`` change: steps stay what they are.
+        Only ``ids``, ``log_p`` and ``tilt`` change, so steps stay the same.
         """
         order = list(islice(descending(self.log_p, count), count))
         tilt = None if self.tilt is None else self.tilt[order]
         return replace(self, ids=self.ids[order], log_p=self.log_p[order], tilt=tilt)
 
     def blank(self) -> Distribution:
-        """The same without tokens, for ``step_of``."""
+        """The same distribution without its tokens, which still makes steps by ``step_of``."""
         return replace(self, ids=_NO_IDS, log_p=_NO_LOGS, tilt=None)
 
 
 def descending(keys: NDArray[np.float64], first: int) -> Iterator[int]:
-    """The indices, those of the largest keys first, of equal ones the lower; ``first`` of them are found at once."""
+    """Yield indices by falling key, then by index; the ``first`` of them are sorted without sorting the rest."""
     rest = np.arange(len(keys))
     if 0 < first < len(keys):
-        last = np.partition(keys, len(keys) - first)[len(keys) - first]
-        likely = np.flatnonzero(keys >= last)
+        threshold = np.partition(keys, len(keys) - first)[len(keys) - first]
+        likely = np.flatnonzero(keys >= threshold)
         yield from likely[np.argsort(-keys[likely], kind="stable")].tolist()
-        rest = np.flatnonzero(keys < last)
+        rest = np.flatnonzero(keys < threshold)
     yield from rest[np.argsort(-keys[rest], kind="stable")].tolist()

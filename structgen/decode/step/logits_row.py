@@ -1,7 +1,7 @@
-"""Rows of logits: arrays on the host, or positions in logits that stay on the device.
+"""Rows of logits: arrays on the host, or rows of logits that stay on the device.
 
-Callers that do not handle device rows use ``on_host``, which copies a row once.  ``LookAhead`` holds the rows of a
-forward pass for tokens that are not part of the sequence yet.
+Callers that do not handle device rows call ``on_host``, which copies a row once.  ``LookAhead`` holds the logits of a
+forward pass for draft tokens.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.step.distribution import log_mass, unusable_logits
+from structgen.errors import GenerationError
 from structgen.models.protocol import ScoreQuery
 
 if TYPE_CHECKING:
@@ -21,23 +22,23 @@ if TYPE_CHECKING:
     from structgen.models.protocol import Logits, ResidentLogits
     from structgen.models.protocol.tree import TokenTree
 
-__all__ = ["DeviceRow", "LogitsRow", "LogitsRows", "LookAhead", "log_probability", "on_host"]
+__all__ = ["DeviceRow", "LogitsRow", "LogitsRows", "LookAhead", "check_width", "log_probability", "on_host"]
 
 
 @final
 class LookAhead:
-    """The logits after a sequence and after each token of a tree that may follow it.
+    """The logits after a sequence and after each token of a draft tree.
 
     Attributes:
-        start: how long the sequence was.
-        tree: what may follow.
+        start: the length of the sequence.
+        tree: the draft tokens.
         told: the logits, ``1 + n`` rows: after the sequence, and after each token of the tree.
 
     Args:
         start: see above.
         tree: see above.
         told: see above.
-        nodes: which tokens of the tree were run; None is all of them.
+        nodes: the nodes of the tree that were run; None is all of them.
     """
 
     __slots__ = ("_children", "_was_run", "start", "told", "tree")
@@ -53,11 +54,11 @@ class LookAhead:
 
     @property
     def rows(self) -> Logits:
-        """The logits as an array, ``[1 + n, V]``; a row of a token that was not run is NaN."""
+        """The logits as an array, ``[1 + n, V]``; the rows of tokens that were not run are NaN."""
         return self.told.on_host()
 
     def path(self, tokens: Sequence[int]) -> list[int]:
-        """The nodes that ``tokens``, which follow the sequence, run through for as long as they stay in the tree."""
+        """The nodes on the path of ``tokens`` from the root, up to the first token that is not in the tree."""
         nodes: list[int] = []
         node: int | None = -1
         for token in tokens:
@@ -68,7 +69,7 @@ class LookAhead:
         return nodes
 
     def distribution(self, tokens: Sequence[int]) -> LogitsRow | None:
-        """The logits after the sequence and ``tokens``; None where they leave the tree, or what was run of it."""
+        """The logits after the sequence and ``tokens``; None if the tree has no such path, or it was not run."""
         nodes = self.path(tokens)
         if len(nodes) < len(tokens) or (nodes and nodes[-1] not in self._was_run):
             return None
@@ -76,19 +77,19 @@ class LookAhead:
 
 
 class DeviceRow(NamedTuple):
-    """A row of logits that stay where the model made them.
+    """A row of on-device logits.
 
     Attributes:
-        logits: of its forward pass.
-        place: which row.
+        logits: the logits of a forward pass.
+        position: the index of the row.
     """
 
     logits: ResidentLogits
-    place: int
+    position: int
 
     @property
     def shape(self) -> tuple[int]:
-        """As of an array."""
+        """The shape of the row, ``[V]``."""
         return (self.logits.shape[1],)
 
 
@@ -97,21 +98,36 @@ LogitsRow: TypeAlias = "Logits | DeviceRow"
 
 
 def on_host(row: LogitsRow) -> Logits:
-    """Return a row as an array; it is not written to."""
-    return row.logits.host(row.place) if isinstance(row, DeviceRow) else row
+    """Return a row as an array; read only."""
+    return row.logits.host(row.position) if isinstance(row, DeviceRow) else row
+
+
+def check_width(row: LogitsRow, size: int, model: str) -> None:
+    """Check that a row of the model of this name has a logit for each of ``size`` tokens.
+
+    Raises:
+        GenerationError: it has another number of logits.
+    """
+    if row.shape != (size,):
+        raise GenerationError(
+            f"model {model!r}",
+            f"it returned {row.shape[-1]} logits",
+            evidence=f"its vocabulary has {size} tokens",
+            remedy="give the vocabulary the width of the model's head (size=...)",
+        )
 
 
 def log_probability(row: LogitsRow, tokens: Sequence[int]) -> float:
-    """Log of the probability that a row gives to some tokens together.
+    """Log of the total probability of some tokens in a row.
 
     Raises:
         GenerationError: the model returned NaN or positive infinity.
     """
     if not isinstance(row, DeviceRow):
         return log_mass(row[list(tokens)]) - log_mass(row)
-    questions = [ScoreQuery(row.place, token) for token in tokens]
-    row.logits.foresee(questions)
-    answers = [row.logits.ask(question) for question in questions]
+    queries = [ScoreQuery(row.position, token) for token in tokens]
+    row.logits.foresee(queries)
+    answers = [row.logits.ask(query) for query in queries]
     if not all(answer.is_finite for answer in answers):
         raise unusable_logits()
     return log_mass(np.array([answer.log_z for answer in answers]))
@@ -119,12 +135,12 @@ def log_probability(row: LogitsRow, tokens: Sequence[int]) -> float:
 
 @final
 class LogitsRows:
-    """Some rows of a forward pass, one after the other.
+    """Consecutive rows of the logits of a forward pass.
 
     Args:
-        logits: of the pass.
-        first: which row is the first.
-        count: how many there are; None is all that follow.
+        logits: the logits of the pass.
+        first: the index of the first row.
+        count: the number of rows; None is all from ``first`` on.
     """
 
     __slots__ = ("_count", "_first", "_logits")
@@ -136,8 +152,8 @@ class LogitsRows:
 
     @classmethod
     def of(cls, row: LogitsRow) -> LogitsRows:
-        """Rows that are one."""
-        return cls(row.logits, row.place, 1) if isinstance(row, DeviceRow) else cls(row[None])
+        """A single row."""
+        return cls(row.logits, row.position, 1) if isinstance(row, DeviceRow) else cls(row[None])
 
     def __len__(self) -> int:
         return self._count
@@ -153,22 +169,22 @@ class LogitsRows:
         return logits[index] if isinstance(logits, np.ndarray) else DeviceRow(logits, index)
 
     def on_host(self) -> Logits:
-        """Return them as an array, ``[n, V]``; it is not written to."""
+        """Return the rows as an array, ``[n, V]``; read only."""
         logits = self._logits
         if isinstance(logits, np.ndarray):
             return logits[self._first : self._first + self._count]
         return np.stack([on_host(row) for row in self])
 
     def were_run(self) -> NDArray[np.bool_]:
-        """Which of them were computed, ``[n]``."""
+        """Which rows were computed, ``[n]``."""
         logits = self._logits
         if isinstance(logits, np.ndarray):
             return ~np.isnan(self.on_host()[:, 0])
         return np.array([logits.was_run(self._first + index) for index in range(self._count)])
 
-    def resident_top(self, places: Sequence[int], count: int) -> tuple[NDArray[np.int64], Logits] | None:
-        """Return the largest logits of some of the rows as ``ResidentLogits.top`` does; None where they are arrays."""
+    def resident_top(self, rows: Sequence[int], count: int) -> tuple[NDArray[np.int64], Logits] | None:
+        """Return the ``count`` largest logits of some rows, as ``ResidentLogits.top``; None for arrays on the host."""
         logits = self._logits
         if isinstance(logits, np.ndarray):
             return None
-        return logits.top([self._first + place for place in places], count)
+        return logits.top([self._first + row for row in rows], count)

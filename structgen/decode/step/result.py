@@ -1,4 +1,4 @@
-"""What a generation returns: the output with its steps, and what it and its drafts cost."""
+"""The result of a generation: the output, its steps, and the statistics of passes, times and draft tokens."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["DraftStats", "FinishReason", "Result", "SourceStats", "Stats", "Step
 @final
 @dataclass(frozen=True, slots=True)
 class SourceStats:
-    """What one drafter brought.
+    """The draft tokens of one drafter.
 
     Attributes:
-        drafted: tokens of it that were run.
-        accepted: those of them that were taken.
+        drafted: how many were run.
+        accepted: how many of these were taken.
     """
 
     drafted: int
@@ -34,23 +34,24 @@ class SourceStats:
 
     @property
     def rate(self) -> float:
-        """Share of the tokens that were taken; 0 where there were none."""
+        """Acceptance rate; 0 if nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DraftStats:
-    """What drafts brought to one output.
+    """The statistics of the draft tokens of one output.
 
     Attributes:
-        passes: forward passes that looked ahead.
-        lengths: how often a pass that looked ahead was followed by how many tokens from its tree, forced ones included.
-        sources: by drafter; tokens that the grammar forces are nobody's.
-        saved_forwards: choices for which the distribution was known from a look ahead.
-        saved_s: estimated seconds saved: those of the passes that were not needed, less what drafting and the wider
-            passes cost; negative where drafting did not pay.
-        time_draft_s: seconds spent on proposing, cutting and learning.
+        passes: forward passes that ran draft tokens.
+        lengths: by number of tokens, how many of these passes had so many tokens of their tree taken, forced tokens
+            included.
+        sources: statistics by drafter; forced tokens belong to no drafter.
+        saved_forwards: choices whose logits an earlier pass had computed.
+        saved_s: estimated seconds saved: those of the passes that were not needed, less the cost of drafting and of
+            wider passes; negative if drafting was slower.
+        time_draft_s: seconds spent on proposing, pruning and learning.
     """
 
     passes: int = 0
@@ -82,17 +83,17 @@ class DraftStats:
 
     @property
     def drafted(self) -> int:
-        """Tokens of drafters that were run."""
+        """Draft tokens that were run."""
         return sum(each.drafted for each in self.sources.values())
 
     @property
     def accepted(self) -> int:
-        """Tokens of drafters that were taken."""
+        """Draft tokens that were taken."""
         return sum(each.accepted for each in self.sources.values())
 
     @property
     def mean_length(self) -> float:
-        """Mean number of tokens taken from a tree; 0 where nothing was looked at."""
+        """Mean number of tokens taken from a tree; 0 without trees."""
         count = sum(self.lengths.values())
         return sum(length * times for length, times in self.lengths.items()) / count if count else 0.0
 
@@ -105,16 +106,15 @@ and the output is complete there."""
 @final
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One token of the output, or the stop at its end.
+    """One token of the output, or EOS at its end.
 
     Attributes:
-        token: its id; None for the stop.
+        token: the token id; None for EOS.
         forced: the grammar left no choice.
-        logprob: its log-probability in the projection: what the mask allows, renormalised; 0 if it was forced.
-        log_z: log of the probability that the model gives to what the mask allows (of a forced token: to this token);
-            None where no forward pass was spent on it.
-        alternatives: the most probable other tokens that the mask allowed, with their log-probabilities in the
-            projection; as many as were asked for.
+        logprob: log-probability of the token, renormalised over the allowed tokens; 0 if it was forced.
+        log_z: log of the probability that the model gives to all allowed tokens (of a forced step: to its token);
+            None if no forward pass scored the step.
+        alternatives: the most probable other allowed tokens, with their renormalised log-probabilities.
     """
 
     token: int | None
@@ -127,20 +127,20 @@ class Step:
 @final
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a generation cost.
+    """The statistics of a generation.
 
     Attributes:
         prompt_tokens: tokens of the prompt.
         tokens: tokens of the output, EOS not counted.
-        forced: those of them for which the grammar left no choice.
-        sampled: the others.
-        drafted: tokens that a drafter proposed.
-        accepted: drafted tokens that were kept.
-        forwards: forward passes of the model, the one over the prompt included.
+        forced: tokens for which the grammar left no choice.
+        sampled: the other tokens.
+        drafted: draft tokens that were run.
+        accepted: draft tokens that were taken.
+        forwards: forward passes of the model, including those over the prompt.
         time_mask_s: seconds in the matcher: masks, forced tokens, state.
         time_model_s: seconds in the model.
         time_other_s: all other seconds: sampling, scores, drafts, callbacks.
-        drafts: what drafters brought; None where there were none.
+        drafts: statistics of draft tokens; None without drafts.
     """
 
     prompt_tokens: int
@@ -156,6 +156,35 @@ class Stats:
     drafts: DraftStats | None = None
 
     @classmethod
+    def of_steps(
+        cls,
+        steps: Sequence[Step],
+        drafts: DraftStats | None,
+        *,
+        prompt_tokens: int,
+        tokens: int,
+        forwards: int,
+        mask_s: float,
+        model_s: float,
+        seconds: float,
+    ) -> Self:
+        """The statistics of an output of ``tokens`` tokens that took ``seconds``, from its steps and drafts."""
+        forced = sum(step.forced for step in steps if step.token is not None)
+        return cls(
+            prompt_tokens=prompt_tokens,
+            tokens=tokens,
+            forced=forced,
+            sampled=tokens - forced,
+            drafted=0 if drafts is None else drafts.drafted,
+            accepted=0 if drafts is None else drafts.accepted,
+            forwards=forwards,
+            time_mask_s=mask_s,
+            time_model_s=model_s,
+            time_other_s=max(seconds - model_s - mask_s, 0.0),
+            drafts=drafts,
+        )
+
+    @classmethod
     def total(cls, parts: Sequence[Stats]) -> Self:
         """The sums over several outputs."""
         summed = {
@@ -165,12 +194,12 @@ class Stats:
         return cls(**summed, drafts=DraftStats.total(drafts) if drafts else None)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as dictionaries of plain values, which JSON can hold."""
+        """All fields as dictionaries of plain values, for JSON."""
         return asdict(self)
 
     @property
     def tokens_per_forward(self) -> float:
-        """Tokens of the output for each forward pass; infinite where all of them were forced and no pass was needed."""
+        """Tokens of the output per forward pass; infinite if no pass was needed."""
         return self.tokens / self.forwards if self.forwards else math.inf
 
 
@@ -179,18 +208,18 @@ class Stats:
 class Result:
     """A complete output.
 
-    ``logprob + log_z`` is the log-probability that the unconstrained model (temperature 1) gives to the scored steps:
-    to the whole output and its stop where ``unscored`` is 0.
+    ``logprob + log_z`` is the log-probability of the scored steps under the unconstrained model (temperature 1): that
+    of the whole output and its EOS if ``unscored`` is 0.
 
     Attributes:
         data: the output as bytes, special tokens left out.
         tokens: the token ids, EOS left out.
-        steps: one for each token, and one for the stop where it was taken.
+        steps: one for each token, and one for EOS if it was taken.
         stats: counts and times.
-        finish_reason: why it ended.
-        grammar: what it is a member of.
-        vocabulary: what its tokens belong to.
-        canvas: how its canvas was filled, where a diffusion model wrote it.
+        finish_reason: why the output ended.
+        grammar: the grammar of the output.
+        vocabulary: the vocabulary of its tokens.
+        canvas: how its canvas was filled, if a diffusion model wrote it.
     """
 
     data: bytes
@@ -209,7 +238,7 @@ class Result:
 
     @cached_property
     def spelled(self) -> str:
-        """The output as text, with special tokens written as their texts, as ``read_reply`` takes it."""
+        """The output as text with special tokens spelled out, the form that ``read_reply`` reads."""
         special, tokens = self.vocabulary.special, self.vocabulary.tokens
         return b"".join(special[token].encode() if token in special else tokens[token] for token in self.tokens).decode(
             "utf-8", "replace"
@@ -227,17 +256,17 @@ class Result:
 
     @property
     def logprob(self) -> float:
-        """Log-probability of the output under the projection, step by step."""
+        """Log-probability of the output under locally constrained decoding: the sum over the steps."""
         return sum(step.logprob for step in self.steps)
 
     @property
     def log_z(self) -> float:
-        """Sum of ``log_z`` over the steps that a forward pass was spent on."""
+        """Sum of ``log_z`` over the scored steps."""
         return sum(step.log_z for step in self.steps if step.log_z is not None)
 
     @property
     def unscored(self) -> int:
-        """Steps without ``log_z``: forced ones at the end, after the last forward pass."""
+        """Number of steps without ``log_z``: forced steps at the end, after the last forward pass."""
         return sum(step.log_z is None for step in self.steps)
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """Samplers: how a token is chosen from the next-token distribution.
 
-A sampler is a value and the randomness is passed in.  ``GumbelMax`` samples with fixed noise: the token is a function
-of the distribution and one key.  ``at_temperature`` gives the sampler for parts of a grammar (``Tempered``) that have a
-temperature of their own.
+A sampler is a value; the random numbers are passed in.  ``GumbelMax`` samples with fixed noise: the token is a function
+of the distribution and one key.  ``at_temperature`` sets the temperature for parts of a grammar that have one of their
+own (``Tempered``).
 
 Sources: E. J. Gumbel, "Statistical Theory of Extreme Values" (1954); C. J. Maddison, D. Tarlow, T. Minka, "A* Sampling"
 (NeurIPS 2014, arXiv 1411.0030); the generator is SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast Splittable
@@ -34,28 +34,28 @@ __all__ = [
 ]
 
 BLOCK: Final = 512
-"""Weights that are summed together, where few of them are looked at one by one."""
+"""Number of weights per block sum."""
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Chooses one of the tokens of a projection."""
+    """Chooses one of the allowed tokens."""
 
     @property
     def lossless(self) -> bool:
-        """Whether tokens come from the projection itself, not from a distribution made from it."""
+        """Whether tokens are sampled from the distribution as it is, without temperature or truncation."""
 
     def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
         """Return an index into ``log_p``, normalised log-probabilities ``[n]`` in ascending order of token id.
 
-        Called only where there are two choices or more; must leave ``log_p`` as it is.
+        Called only if there are at least two choices; must leave ``log_p`` as it is.
         """
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """The most probable token; of equally probable ones that with the lowest id.  Draws no random number."""
+    """Takes the most probable token, of equally probable ones that with the lowest id.  Uses no random numbers."""
 
     lossless: ClassVar[bool] = False
     target: ClassVar[str] = "the most probable token of each step"
@@ -68,17 +68,19 @@ class Greedy:
 @final
 @dataclass(frozen=True, slots=True)
 class Multinomial:
-    """A token drawn with its probability.
+    """Samples a token with its probability.
 
-    One uniform number a token, turned into a token by the inverse distribution function in the order of token ids, in
-    float64: the same seed gives the same tokens on every machine, but for uniform numbers within rounding error
+    Each token takes one uniform number, and is found by the inverse distribution function in the order of token ids, in
+    float64: the same seed gives the same tokens on every machine, unless a uniform number is within rounding error
     (about 1e-13) of a boundary.
 
     Attributes:
-        temperature: logits are divided by it; 1 leaves them.
-        top_k: only the ``top_k`` most probable tokens (of equal ones those with the lowest ids); None is all.
-        top_p: only the fewest most probable tokens that have at least this probability together; None is all.
-        min_p: only tokens with at least ``min_p`` times the probability of the most probable one; None is all.
+        temperature: divisor of the logits.
+        top_k: sample only from the ``top_k`` most probable tokens (ties by lower id); None is all.
+        top_p: sample only from the smallest set of most probable tokens with at least this total probability; None is
+            all.
+        min_p: sample only from tokens with at least ``min_p`` times the probability of the most probable one; None is
+            all.
 
     Raises:
         ValueError: a value is out of range.
@@ -89,7 +91,7 @@ class Multinomial:
     top_p: float | None = None
     min_p: float | None = None
 
-    target: ClassVar[str] = "locally constrained decoding: the projection at each step, as it is shaped"
+    target: ClassVar[str] = "locally constrained decoding, with this temperature and truncation at each step"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):
@@ -106,11 +108,11 @@ class Multinomial:
 
     @property
     def lossless(self) -> bool:
-        """Whether nothing is shaped: temperature 1 and no truncation."""
+        """Whether temperature is 1 and nothing is truncated."""
         return self.temperature == 1 and self.top_k is None and self.top_p in (None, 1) and self.min_p in (None, 0)
 
     def shaped(self, log_p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Weights (not normalised, the largest is 1) after temperature and truncation, float64 ``[n]``."""
+        """Unnormalised weights after temperature and truncation, the largest 1, float64 ``[n]``."""
         weights: NDArray[np.float64] = log_p - log_p.max()
         if self.temperature != 1:
             weights /= self.temperature
@@ -131,7 +133,7 @@ class Multinomial:
 def inverse_cdf(weights: NDArray[np.float64], uniform: float) -> int:
     """The smallest index at which the running sum of ``weights`` exceeds ``uniform`` times their sum.
 
-    Sums go over blocks first, so that only one block needs running sums; never returns an index of weight zero.
+    Running sums are computed over blocks, and inside one block only.  Never returns an index of weight zero.
     """
     return index_at(weights, block_sums(weights), uniform)
 
@@ -143,7 +145,7 @@ def block_sums(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def index_at(weights: NDArray[np.float64], blocks: NDArray[np.float64], uniform: float) -> int:
-    """As ``inverse_cdf``, with ``block_sums(weights)`` at hand."""
+    """``inverse_cdf`` with ``block_sums(weights)`` given."""
     sums = np.cumsum(blocks)
     target = uniform * sums[-1]
     block = int(np.searchsorted(sums, target, side="right"))
@@ -159,22 +161,22 @@ def index_at(weights: NDArray[np.float64], blocks: NDArray[np.float64], uniform:
 
 
 def _keep_top_k(weights: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    least = np.partition(weights, len(weights) - k)[len(weights) - k]
-    kept = np.where(weights > least, weights, 0)
-    equal = np.flatnonzero(weights == least)[: k - np.count_nonzero(kept)]
-    kept[equal] = least
-    return kept
+    threshold = np.partition(weights, len(weights) - k)[len(weights) - k]
+    truncated = np.where(weights > threshold, weights, 0)
+    equal = np.flatnonzero(weights == threshold)[: k - np.count_nonzero(truncated)]
+    truncated[equal] = threshold
+    return truncated
 
 
 def _keep_top_p(weights: NDArray[np.float64], p: float) -> NDArray[np.float64]:
     total = weights.sum()
-    # Tokens below this share have less than 1 - p together, so the nucleus is among the others.
+    # Tokens below this share have less than 1 - p in total, so the nucleus is among the others.
     candidates = np.flatnonzero(weights >= (1 - p) * total / len(weights))
     order = candidates[np.argsort(-weights[candidates], kind="stable")]
     count = int(np.searchsorted(np.cumsum(weights[order]), p * total, side="left")) + 1
-    kept = np.zeros_like(weights)
-    kept[order[:count]] = weights[order[:count]]
-    return kept
+    truncated = np.zeros_like(weights)
+    truncated[order[:count]] = weights[order[:count]]
+    return truncated
 
 
 _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -188,16 +190,15 @@ _LAST_SHIFT: Final = np.uint64(31)
 @final
 @dataclass(frozen=True, slots=True)
 class GumbelMax:
-    """A token drawn from a shaped distribution, by fixed noise.
+    """Samples a token with fixed Gumbel noise, after temperature and truncation.
 
-    It takes one number from the generator for each token that it chooses, the key; nothing else is random.  So whoever
-    has a copy of the generator knows the noise of all choices to come (``peek_noise_keys``), and can draft with it.
+    Each choice takes one number from the generator, the key of its noise.  A copy of the generator therefore gives the
+    noise of all later choices (``peek_noise_keys``), and a drafter can use it.
 
-    The noise belongs to the index in the distribution that is chosen from: to the rank of a token among the allowed
-    ones.  A draft has the same noise if it is made under the same mask.
+    The noise belongs to the index of a token among the allowed ones.  A draft under the same mask has the same noise.
 
     Attributes:
-        shape: makes the distribution that is drawn from: temperature and truncation.
+        shape: temperature and truncation.
     """
 
     shape: Multinomial = field(default_factory=Multinomial)
@@ -206,7 +207,7 @@ class GumbelMax:
 
     @property
     def lossless(self) -> bool:
-        """Whether nothing is shaped."""
+        """See ``Multinomial.lossless``."""
         return self.shape.lossless
 
     def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
@@ -214,19 +215,19 @@ class GumbelMax:
         return self.choose(log_p, noise_key(generator))
 
     def choose(self, log_p: NDArray[np.float64], key: int) -> int:
-        """What ``draw`` returns where the generator gives this key."""
+        """The result of ``draw`` for this key."""
         return choose_by_noise(self.shape.shaped(log_p), key)
 
 
 def noise_key(generator: np.random.Generator) -> int:
-    """The key of one choice: 64 bits, the next number of the generator."""
+    """Take the key of one choice, 64 bits, from the generator."""
     return int(generator.integers(0, 2**64 - 1, dtype=np.uint64, endpoint=True))
 
 
 def peek_noise_keys(generator: np.random.Generator, count: int) -> list[int]:
-    """The keys of the next ``count`` choices; the generator stays where it is."""
-    reference = copy.deepcopy(generator)
-    return [noise_key(reference) for _ in range(count)]
+    """The keys of the next ``count`` choices; the generator stays as it is."""
+    copied = copy.deepcopy(generator)
+    return [noise_key(copied) for _ in range(count)]
 
 
 def choose_by_noise(weights: NDArray[np.float64], key: int, ids: NDArray[np.int64] | None = None) -> int:
@@ -234,10 +235,10 @@ def choose_by_noise(weights: NDArray[np.float64], key: int, ids: NDArray[np.int6
 
     Args:
         weights: none negative, not all zero, ``[n]``.
-        key: of the noise.
-        ids: what the noise of each index belongs to, ``[n]``; None is the index itself.
+        key: the key of the noise.
+        ids: the id by which the noise of each index is made, ``[n]``; None is the index itself.
 
-    Complexity: O(n); only positive weights need noise.
+    Complexity: O(n); noise is made for positive weights only.
     """
     if np.count_nonzero(weights) < len(weights):
         positive = np.flatnonzero(weights)
@@ -248,7 +249,7 @@ def choose_by_noise(weights: NDArray[np.float64], key: int, ids: NDArray[np.int6
 
 def exponential_noise(key: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Independent standard exponential numbers, one for each id, in (1e-16, 37), ``[n]``."""
-    # Place id + 1 of the sequence that begins at the key; uint64 arithmetic of arrays wraps around silently.
+    # Number id + 1 of the sequence that starts at the key; uint64 arithmetic of arrays wraps around silently.
     words = ids.astype(np.uint64)
     words += np.uint64(1)
     words *= _GAMMA
@@ -282,10 +283,10 @@ _GREEDY = Greedy()
 
 
 def at_temperature(sampler: Sampler, temperature: float) -> Sampler:
-    """``sampler`` with another temperature: 0 is the most probable token, whatever the sampler.
+    """Return ``sampler`` with another temperature; 0 is ``Greedy()``.
 
-    Truncation (top-k, top-p, min-p) stays as it is.  ``Greedy`` has the temperature 0, so a part with a higher one is
-    drawn also where the rest is not.
+    Truncation (top-k, top-p, min-p) stays as it is.  ``Greedy`` has temperature 0: a part of the grammar with a higher
+    temperature is sampled even with ``Greedy``.
 
     Raises:
         ValueError: the sampler has no temperature; see ``check_tempering``.
@@ -306,7 +307,7 @@ def at_temperature(sampler: Sampler, temperature: float) -> Sampler:
 
 
 def check_tempering(sampler: object) -> None:
-    """Check that the temperatures of a grammar can be heeded.
+    """Check that a sampler can use the temperatures of a grammar.
 
     Raises:
         ValueError: the sampler has no temperature, or writes whole outputs.
@@ -314,6 +315,6 @@ def check_tempering(sampler: object) -> None:
     if isinstance(sampler, (Greedy, Multinomial, GumbelMax)):
         return
     raise ValueError(
-        f"sampler={sampler!r:.60} cannot heed the temperatures of parts of the grammar; "
+        f"sampler={sampler!r:.60} cannot use the temperatures of parts of the grammar; "
         "take Greedy(), Multinomial() or GumbelMax(), or leave temperatures out of the grammar"
     )

@@ -1,16 +1,15 @@
-"""Sampling tokens without replacement, and adaptive weighted rejection sampling (AWRS) on top of it.
+"""Sampling tokens without replacement, and adaptive weighted rejection sampling (AWRS) based on it.
 
-Masking asks a predicate about the whole vocabulary.  AWRS samples tokens from the model's distribution ``p`` and
-rejects until one is admitted; that token is distributed as under masking.  What masking would also know, the
-probability ``Z`` of all admitted tokens together, is estimated by a weight that is unbiased for every token:
+Masking evaluates a predicate for the whole vocabulary.  AWRS samples tokens from the model's distribution ``p`` and
+rejects them until one is admitted; that token is distributed as under masking.  The total probability ``Z`` of the
+admitted tokens is estimated by a weight that is unbiased for every token, as importance sampling and sequential Monte
+Carlo need it:
 
     E[weight 1{token = x}] = p(x) if x is admitted, else 0
 
-which is what importance sampling and sequential Monte Carlo need.
-
 Source: B. Lipkin et al., "Fast Controlled Generation from Language Models with Adaptive Weighted Rejection Sampling"
-(COLM 2025, arXiv 2504.05410).  The published code finds the mass that is left as 1 minus what was rejected, and gives
-weight zero where that is below 1e-5; here it is summed from what is left, so that any mass has its weight.
+(COLM 2025, arXiv 2504.05410).  The published code computes the remaining mass as 1 minus the rejected mass, and gives
+weight zero if it is below 1e-5; here it is summed from the remaining tokens, so a small mass keeps its weight.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _MIN_WEIGHT: Final = 1e-300
 
 
 class WithoutReplacement(Protocol[Number_co]):
-    """Tokens with probabilities; those that are taken out are not drawn again.
+    """Samples tokens without replacement.
 
     The probabilities are ``Number_co``: floats, or exact fractions in proofs.
 
     Attributes:
-        left: the probability of all that is in it; 1 at first.
-        is_empty: whether nothing is in it that has any probability.
+        left: the total probability of the remaining tokens; 1 at first.
+        is_empty: whether no remaining token has positive probability.
     """
 
     @property
@@ -56,35 +55,32 @@ class WithoutReplacement(Protocol[Number_co]):
     @property
     def is_empty(self) -> bool: ...
     def probability(self, token: int, /) -> Number_co:
-        """That of a token in the full sampler without replacement."""
+        """The probability of a token in the full distribution."""
 
     def take(self) -> int:
-        """Draw a token with its share of what is in the sampler without replacement, and take it out.
-
-        The sampler without replacement must not be empty.
-        """
+        """Sample one of the remaining tokens, and remove it; requires that ``is_empty`` is false."""
 
     def put_back(self, token: int, /) -> None:
         """Put back a token that was taken."""
 
-    def misses(self, most: float, /) -> float:
-        """Sample how often sampling with replacement from all tokens meets one that is gone.
+    def misses(self, limit: float, /) -> float:
+        """Sample how many samples with replacement are removed tokens, before the first remaining token.
 
-        That is, before anything that is in it; ``most`` where it is as often or more, which it is if nothing is in it.
+        At most ``limit``, which is also the number if no token remains.
         """
 
 
 @final
 class TokensWithoutReplacement:
-    """The tokens of a distribution.
+    """Samples the tokens of a distribution without replacement.
 
-    What is left is summed anew from what is there, never found by subtraction: of a distribution in which all
-    but 1e-15 was taken out, the rest is known as precisely as the whole.  Probabilities below 1e-300 count as zero.
+    The remaining mass is always summed from the remaining tokens, never computed by subtraction, so that a remainder of
+    1e-15 is as precise as the whole.  Probabilities below 1e-300 count as zero.
 
     Args:
-        weights: in proportion to the probabilities, float64 ``[n]``, none negative; the largest is about 1;
-            tokens are indices into it.
-        generator: the randomness: one uniform number for each ``take`` and ``misses``.
+        weights: in proportion to the probabilities, float64 ``[n]``, none negative; the largest is about 1; tokens are
+            indices into it.
+        generator: the random numbers: one uniform number for each ``take`` and ``misses``.
 
     Raises:
         ValueError: all weights are zero.
@@ -116,7 +112,7 @@ class TokensWithoutReplacement:
         return float(self._full[token]) / self._total
 
     def take(self) -> int:
-        """See ``WithoutReplacement``: by the inverse distribution function, in the order of the tokens."""
+        """See ``WithoutReplacement``: uses the inverse distribution function, in the order of the tokens."""
         token = index_at(self._weights, self._sums, self._generator.random())
         self._set(token, 0.0)
         return token
@@ -125,9 +121,9 @@ class TokensWithoutReplacement:
         """See ``WithoutReplacement``."""
         self._set(token, float(self._full[token]))
 
-    def misses(self, most: float) -> float:
+    def misses(self, limit: float) -> float:
         """See ``WithoutReplacement``."""
-        return sample_misses(self.left, most, self._generator)
+        return sample_misses(self.left, limit, self._generator)
 
     def _set(self, token: int, weight: float) -> None:
         self._weights[token] = weight
@@ -135,35 +131,32 @@ class TokensWithoutReplacement:
         self._sums[block] = self._weights[block * BLOCK : (block + 1) * BLOCK].sum()
 
 
-def sample_misses(left: float, most: float, generator: np.random.Generator) -> float:
-    """Sample the number of misses where mass ``left`` is left, by inversion of the geometric distribution.
-
-    One uniform number.
-    """
+def sample_misses(left: float, limit: float, generator: np.random.Generator) -> float:
+    """Sample a geometric number of misses, with success probability ``left``, at most ``limit``; one uniform number."""
     uniform = 1 - generator.random()  # in (0, 1]
     if left >= 1:
         return 0
     if left == 0:
-        return most
+        return limit
     count = math.log(uniform) / math.log1p(-left)  # P(k or more) = (1 - left)^k
-    return min(float(math.floor(count)), most)
+    return min(float(math.floor(count)), limit)
 
 
 Number = TypeVar("Number", float, Fraction)
 
 PEAKED: Final = 2 / 3
-"""From this probability of the likeliest token on, ``weighted`` uses the geometric estimator."""
+"""From this probability of the likeliest token on, ``sample_weighted`` uses the geometric estimator."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class WeightedSample(Generic[Number]):
-    """What a draw came to.
+    """A token with its weight.
 
     Attributes:
-        token: the first that was admitted; None where none was found, and then the weight is zero.
-        weight: see the module.
-        asked: how many tokens the predicate was asked about.
+        token: the first admitted token; None if there was none, and then the weight is zero.
+        weight: the unbiased weight, see the module.
+        asked: number of queries to the predicate.
     """
 
     token: int | None
@@ -178,18 +171,17 @@ def sample_weighted(
     *,
     most_rejects: int | None = None,
 ) -> WeightedSample[Number]:
-    """Draw by the estimator that asks less.
+    """Sample with the estimator that needs fewer queries.
 
-    If one token has two thirds of the probability or more, a second draw is likely to meet it again, and the geometric
-    estimator need not ask then; elsewhere the recursive one asks about one token after the first that is admitted, and
-    its weight varies less.  The rule looks at the distribution alone, not at answers, so the choice leaves both
-    unbiased.
+    If one token has two thirds of the probability or more, the geometric estimator is likely to sample it again, which
+    needs no query.  Otherwise the recursive estimator queries one token after the first admitted one, and its weight
+    has less variance.  The rule depends on the distribution alone, not on answers, so both stay unbiased.
 
     Args:
         sampler: the full distribution.
         likeliest: the probability of its likeliest token.
         admits: the predicate.
-        most_rejects: give up after so many rejected tokens; the weight is unbiased all the same.
+        most_rejects: give up after so many rejected tokens; the weight stays unbiased.
 
     Raises:
         ValueError: ``most_rejects`` is below 1.
@@ -202,20 +194,20 @@ def sample_weighted(
 def sample_recursive(
     sampler: WithoutReplacement[Number], admits: Callable[[int], bool], *, most_rejects: int | None = None
 ) -> WeightedSample[Number]:
-    """Draw without replacement until a token is admitted, and ask about one more.
+    """Sample without replacement until a token is admitted, and query one more.
 
-    The weight is the mass that was left when the token was drawn, if the next one is admitted too or there is none;
-    else the token's own probability.  It is exactly ``Z``, without any variance, if only one token is admitted.
+    The weight is the mass that remained when the token was sampled if the next token is admitted too, or if there is
+    none; else it is the token's own probability.  If only one token is admitted, the weight is exactly ``Z``.
 
     Args:
-        sampler: the distribution; what was asked about is out of it afterwards.
+        sampler: the distribution; queried tokens are removed from it.
         admits: the predicate.
-        most_rejects: give up after so many rejected tokens; the weight is unbiased all the same.
+        most_rejects: give up after so many rejected tokens; the weight stays unbiased.
 
     Raises:
         ValueError: ``most_rejects`` is below 1.
 
-    Complexity: at most one question a token, about ``1 / Z`` and never more than the tokens that are there.
+    Complexity: about ``1 / Z`` queries, at most one for each token.
     """
     _check_max_rejects(most_rejects)
     asked = 0
@@ -229,7 +221,7 @@ def sample_recursive(
             continue
         if asked == most_rejects or sampler.is_empty:
             return WeightedSample(token, left, asked)
-        # Of the mass that is left after the token, the next one tells the admitted share, on average.
+        # The next token is admitted with the admitted share of the remaining mass, on average.
         weight = left if admits(sampler.take()) else sampler.probability(token)
         return WeightedSample(token, weight, asked + 1)
     return WeightedSample(None, sampler.left * 0, asked)
@@ -242,17 +234,17 @@ def sample_geometric(
     accepts: int = 2,
     most_rejects: int | None = None,
 ) -> WeightedSample[Number]:
-    """Draw with replacement until ``accepts`` draws were admitted.
+    """Sample with replacement until ``accepts`` samples are admitted.
 
-    Draws that meet a token that was asked about before are not asked again, and draws among the rejected ones are not
-    even made: how many there are has a geometric distribution.  If ``k`` of ``n`` draws were admitted, the last
-    one aside, the weight is ``k / (n - 1)``: the share of the admitted among all but the last draw.
+    Each token is queried once.  Samples of rejected tokens are not even made: their number has a geometric
+    distribution.  If ``k`` of ``n`` samples were admitted, the last one aside, the weight is ``k / (n - 1)``: the
+    admitted share of all samples but the last.
 
     Args:
-        sampler: the distribution; rejected tokens are out of it afterwards.
+        sampler: the distribution; rejected tokens are removed from it.
         admits: the predicate.
-        accepts: at least 2; more make the weight vary less.
-        most_rejects: give up after so many rejected draws, repeated ones included; unbiased all the same.
+        accepts: at least 2; a larger number reduces the variance of the weight.
+        most_rejects: give up after so many rejected samples, repeated ones included; the weight stays unbiased.
 
     Raises:
         ValueError: ``accepts`` is below 2, or ``most_rejects`` below 1.
@@ -262,32 +254,32 @@ def sample_geometric(
     _check_max_rejects(most_rejects)
     if accepts < 2:
         raise ValueError(f"accepts must be at least 2; found {accepts!r}")
-    most = float("inf") if most_rejects is None else most_rejects
-    known: set[int] = set()
+    limit = float("inf") if most_rejects is None else most_rejects
+    admitted: set[int] = set()
     first: int | None = None
     accepted, rejected, asked = 0, 0.0, 0
     while accepted < accepts and not sampler.is_empty:
-        if asked > len(known):
-            rejected += sampler.misses(most - rejected)
-        if rejected >= most:
+        if asked > len(admitted):
+            rejected += sampler.misses(limit - rejected)
+        if rejected >= limit:
             break
         token = sampler.take()
-        if token not in known:
+        if token not in admitted:
             asked += 1
             if not admits(token):
                 rejected += 1
-                if rejected >= most:
+                if rejected >= limit:
                     break
                 continue
-            known.add(token)
+            admitted.add(token)
         sampler.put_back(token)
         accepted += 1
         first = token if first is None else first
     zero = sampler.left * 0
     if first is None:
         return WeightedSample(None, zero, asked)
-    draws = accepted + rejected - 1
-    share = Fraction(min(accepted, accepts - 1)) / Fraction(draws)
+    samples = accepted + rejected - 1
+    share = Fraction(min(accepted, accepts - 1)) / Fraction(samples)
     return WeightedSample(first, zero + share, asked)
 
 

@@ -59,7 +59,7 @@ def field_marginals(
         ]
         asked = [question for question in questions if question is not None]
         try:
-            answered = iter(marginals(asked, most=_MAX_PASSES))
+            answered = iter(marginals(asked, max_passes=_MAX_PASSES))
         finally:
             for question in asked:
                 question.context.close()

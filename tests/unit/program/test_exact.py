@@ -442,7 +442,7 @@ def test_what_the_model_never_writes_is_not_found(vocabulary: Vocabulary) -> Non
         assert run.value.a in ("a", " ", " a")
     nothing = Barred(vocabulary)
     nothing.barred = b"ab "
-    with pytest.raises(GenerationError, match="probability zero to everything that may stand here"):
+    with pytest.raises(GenerationError, match="probability zero to every text that is allowed here"):
         run_of(nothing, str, "b ab", evidence="exact")
 
 
