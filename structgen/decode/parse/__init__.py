@@ -1,1 +1,1 @@
-"""The parse of a finished output: the values of its named parts, and the Python value that it stands for."""
+"""The parse of a complete output: the texts of its named parts, and its Python value."""

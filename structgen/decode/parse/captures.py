@@ -1,7 +1,4 @@
-"""What a finished output holds: the texts of its named parts, and the Python value that it stands for.
-
-Named parts come from one parse of the output; without captures nothing is parsed.
-"""
+"""The texts of the named parts of a complete output, from one parse of it, and its Python value."""
 
 from __future__ import annotations
 
@@ -45,14 +42,14 @@ def has_captures(grammar: Grammar) -> bool:
 
 
 def captures_of_tokens(grammar: Grammar, tokens: Sequence[int], vocabulary: Vocabulary) -> dict[str, str | list[str]]:
-    """``find_captures`` of an output as token ids, EOS left out."""
+    """``find_captures`` of an output given as token ids, EOS left out."""
     if not has_captures(grammar):
         return {}
     texts = vocabulary.tokens
     pieces = [texts[token].decode("latin-1") if texts[token] else chr(SPECIAL_BASE + token) for token in tokens]
     ends = list(accumulate(map(len, pieces)))
-    places = {end - len(piece): (token, end) for token, piece, end in zip(tokens, pieces, ends, strict=True)}
-    return find_captures(grammar, "".join(pieces), vocabulary.special, places)
+    by_start = {end - len(piece): (token, end) for token, piece, end in zip(tokens, pieces, ends, strict=True)}
+    return find_captures(grammar, "".join(pieces), vocabulary.special, by_start)
 
 
 def find_captures(
@@ -63,15 +60,15 @@ def find_captures(
 ) -> dict[str, str | list[str]]:
     """The text of every named part of ``grammar`` in ``symbols``.
 
-    A name that can occur more than once in one output (under a repeat, in a recursive rule, in two places)
-    has the list of its texts, left to right, which may be empty.  Any other has its text, and is absent where
-    its part was not taken.  Names inside a complement name nothing.
+    A name that can occur more than once in one output (in a repeat, in a recursive rule, in two parts) maps to the list
+    of its texts from left to right, which may be empty.  Any other name maps to its text, and is absent if the parse
+    does not use its part.  Names inside a complement are ignored.
 
     Args:
         grammar: a closed term.
         symbols: the output, one character a byte, with ``chr(256 + id)`` for a special token.
         special: the special tokens of the vocabulary, id to text.
-        tokens: those that the output is made of and where they end, by where they begin.
+        tokens: the tokens of the output, start to (id, end).
 
     Raises:
         GrammarError: ``symbols`` is not a string of the grammar.
@@ -80,23 +77,23 @@ def find_captures(
     chart = Chart(linker, symbols, tokens)
     if len(symbols) not in chart.root.ends:
         raise GrammarError("captures", "the text is not a string of the grammar", evidence=f"{len(symbols)} symbols")
-    found: dict[str, str | list[str]] = {}
+    captures: dict[str, str | list[str]] = {}
     spans = _CaptureWalk(linker, chart).spans()
     for name, count in _multiplicities(linker).items():
         texts = [source.text(start, end) for captured, source, start, end in spans if captured == name]
         if count == _MANY:
-            found[name] = texts
+            captures[name] = texts
         elif texts:
-            found[name] = texts[0]
-    return found
+            captures[name] = texts[0]
+    return captures
 
 
 @final
 class _Goal:
-    """Match ``node`` from where the walk is, so that it ends at one of ``ends``.
+    """Match ``node`` from the position of the walk, so that it ends at one of ``ends``.
 
-    ``ranked`` goals have one end and only take premises that were found before their conclusion, which ends
-    every cycle.
+    A ``ranked`` goal has one end, and uses only premises that the chart derived before their conclusion; this breaks
+    cycles.
     """
 
     __slots__ = ("ends", "node", "ranked")
@@ -109,7 +106,7 @@ class _Goal:
 
 @final
 class _Close:
-    """The end of a captured part that began at ``start``."""
+    """The end of a captured part that starts at ``start``."""
 
     __slots__ = ("name", "slot", "start")
 
@@ -121,7 +118,7 @@ class _Close:
 
 @final
 class _Leave:
-    """The end of a reference to a rule, after which the same goal may be met again."""
+    """The end of a reference to a rule, after which the same goal is no cycle."""
 
     __slots__ = ("key",)
 
@@ -131,7 +128,7 @@ class _Leave:
 
 @final
 class _Jump:
-    """Go on at ``position`` of ``source``; ``None`` is where the walk is."""
+    """Move the walk to ``position`` of ``source``."""
 
     __slots__ = ("position", "source")
 
@@ -142,7 +139,7 @@ class _Jump:
 
 @final
 class _Alike:
-    """Match the other items of an intersection over what the first one matched from ``start`` on."""
+    """Match the other items of an intersection over the text that the first one matched from ``start`` on."""
 
     __slots__ = ("items", "start")
 
@@ -168,7 +165,7 @@ class _CaptureWalk:
         self._spans: list[_Span | None] = []
 
     def spans(self) -> list[_Span]:
-        """The captured spans in the order in which they begin."""
+        """The captured spans, by start."""
         self._stack.append(_Goal(self._linker.root, EndSet(len(self._source.symbols)), ranked=False))
         while self._stack:
             match self._stack.pop():
@@ -223,7 +220,7 @@ class _CaptureWalk:
         self._push(head, self._middles(goal, head, tail, self._entry(head).ends), goal)
 
     def _middles(self, goal: _Goal, head: GraphNode, tail: GraphNode, candidates: EndSet) -> EndSet:
-        """Those ends of ``head`` from which ``tail`` can reach the goal; one of them if the goal is ranked."""
+        """The ends of ``head`` from which ``tail`` can reach the goal; one of them if the goal is ranked."""
         own, heads = self._entry(goal.node), self._entry(head)
         digits: list[int] = []
         for middle in candidates:
@@ -245,10 +242,10 @@ class _CaptureWalk:
             if fits:
                 self._push(item, goal.ends, goal)
                 return
-        raise RuntimeError("the chart promised an alternative that is not there")
+        raise RuntimeError("no alternative matches the chart")
 
     def _entered(self, goal: _Goal, rule: GraphNode) -> _Goal:
-        """The goal of a reference, turned into a ranked one where it is met within itself."""
+        """The goal of a reference, made a ranked goal if it occurs within itself."""
         if goal.ranked:
             return goal
         key = id(rule), self._source.index, self._position, goal.ends
@@ -263,7 +260,7 @@ class _CaptureWalk:
     def _expand_repeat(self, goal: _Goal, node: Repeated) -> None:
         heads = self._entry(node.item).ends if node.max != 0 else NO_ENDS
         if goal.ranked and node.min > 0 and self._position in heads:
-            self._push(node.optional(), goal.ends, goal)  # what the chart derived it from
+            self._push(node.optional(), goal.ends, goal)  # from which the chart derived it
             return
         candidates = heads if node.min > 0 else heads - EndSet(self._position)
         middles = self._middles(goal, node.item, node.rest(), candidates) if candidates else NO_ENDS
@@ -274,7 +271,7 @@ class _CaptureWalk:
     def _expand_json(self, goal: _Goal, value: GraphNode) -> None:
         decoded = self._chart.decoded(self._source, self._position)
         if decoded is None:
-            raise RuntimeError("the chart promised a string that is not there")
+            raise RuntimeError("no JSON string matches the chart")
         inner, end = decoded
         self._stack.append(_Jump(self._source, end))
         self._source, self._position = inner, 0
@@ -288,7 +285,7 @@ class _CaptureWalk:
 
 
 def _precedes(own: ChartEntry, ends: EndSet, *premises: tuple[ChartEntry, int]) -> bool:
-    """Whether every premise (entry and end) was found before ``own`` got the one end in ``ends``."""
+    """Whether the chart derived every premise (entry and end) before the one end in ``ends`` of ``own``."""
     limit = own.rank(ends.base)
     return all(end in entry.ends and entry.rank(end) < limit for entry, end in premises)
 
@@ -327,10 +324,10 @@ def _count(node: GraphNode, inner: list[Counter[str]]) -> Counter[str]:
             total: Counter[str] = Counter()
             for counts in inner:
                 total |= counts
-        case Repeated(max=most):
-            total = Counter() if most == 0 else inner[0] if most == 1 else inner[0] + inner[0]
+        case Repeated(max=maximum):
+            total = Counter() if maximum == 0 else inner[0] if maximum == 1 else inner[0] + inner[0]
         case Members():
-            total = sum([*inner, *inner[-2:]], Counter())  # the rest and the separator may stand more than once
+            total = sum([*inner, *inner[-2:]], Counter())  # the rest and the separator may occur more than once
         case Captured(name=name):
             total = inner[0] + Counter([name])
         case _:
@@ -339,10 +336,11 @@ def _count(node: GraphNode, inner: list[Counter[str]]) -> Counter[str]:
 
 
 def value_of(grammar: Grammar, data: bytes) -> Any:
-    """Return the value of ``data``, a member of ``grammar``.
+    """Return the value of ``data``, a string of ``grammar``.
 
-    What JSON grammars made is parsed, and validated into the Python type that the grammar was made from, if any.  Other
-    output is its text; bytes that are not UTF-8, which only a grammar over bytes allows, become U+FFFD.
+    The output of a JSON grammar is parsed, and validated as the Python type that the grammar was made from, if any.
+    The value of other output is its text; bytes that are not UTF-8, which only a grammar over bytes allows, become
+    U+FFFD.
 
     Raises:
         GenerationError: the value is nested more deeply than Python's parser can follow.

@@ -1,12 +1,9 @@
-"""Where a part of a grammar can end in a finished text, for every start that matters.
+"""An Earley-style chart of a complete text: where a part of the grammar can end, for every start that is needed.
 
-A chart in the manner of Earley, top down: an entry holds the set of ends of one node from one start.
-Entries are evaluated from the right of the text to the left, so that what an entry needs
-from further right is complete when it is computed; left recursion and empty matches at one position are a
-least fixpoint.
+An entry holds the set of ends of one node from one start.  Entries are evaluated from right to left, so the entries
+that one needs from further right are complete.  Left recursion and empty matches at one position are a least fixpoint.
 
-Complexity: O(starts x nodes) entries with O(n) bits each, hence polynomial for every grammar, ambiguous ones
-too.
+Complexity: O(starts x nodes) entries of O(n) bits, so polynomial for every grammar, also an ambiguous one.
 """
 
 from __future__ import annotations
@@ -45,10 +42,10 @@ _JSON_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 
 @final
 class ParsedInput:
-    """A text to parse: ``symbols`` has one character a byte, from ``SPECIAL_BASE`` on a special token.
+    """A text to parse: ``symbols`` has one character a byte; characters from ``SPECIAL_BASE`` on are special tokens.
 
-    ``tokens`` tells, by where they begin, the tokens that it is made of and where they end; it is empty where that is
-    not known, and then only special tokens are tokens of a set.
+    ``tokens`` maps the start of each token to (id, end).  It is empty if the tokens are not given; then only special
+    tokens can match a token set.
     """
 
     __slots__ = ("_characters", "index", "symbols", "tokens")
@@ -60,7 +57,7 @@ class ParsedInput:
         self._characters: list[tuple[int, int]] | None = None
 
     def character(self, start: int) -> tuple[int, int]:
-        """The code point that is written from ``start`` on and where it ends, or ``(-1, start)``."""
+        """The code point that starts at ``start`` and its end, or ``(-1, start)``."""
         if self._characters is None:
             self._characters = _decoded(self.symbols)
         return self._characters[start]
@@ -79,13 +76,13 @@ def _ends_of_symbol(node: Special | TokenOf, source: ParsedInput, start: int) ->
 
 
 def _special_at(symbols: str, start: int) -> tuple[int, int]:
-    """The id of the special token at a place and where it ends; -1 if there is none."""
+    """The id of the special token at ``start`` and its end; -1 if there is none."""
     symbol = ord(symbols[start]) if start < len(symbols) else 0
     return (symbol - SPECIAL_BASE, start + 1) if symbol >= SPECIAL_BASE else (-1, start)
 
 
 def _decoded(symbols: str) -> list[tuple[int, int]]:
-    found = [(-1, start) for start in range(len(symbols) + 1)]
+    characters = [(-1, start) for start in range(len(symbols) + 1)]
     start = 0
     while start < len(symbols):
         lead = ord(symbols[start])
@@ -95,16 +92,16 @@ def _decoded(symbols: str) -> list[tuple[int, int]]:
         except UnicodeError:
             start += 1
             continue
-        found[start] = ord(character), start + length
+        characters[start] = ord(character), start + length
         start += length
-    return found
+    return characters
 
 
 @final
 class ChartEntry:
-    """The ends of ``node`` from ``start``, which only ever grow.
+    """The ends of ``node`` from ``start``, a set that only grows.
 
-    ``history`` records when which ends were found, so that a derivation can be followed back without cycles.
+    ``history`` records at which time ends were added, so that a derivation can be traced back without cycles.
     """
 
     __slots__ = ("changed", "dependents", "ends", "head", "heads", "history", "node", "queued", "source", "start")
@@ -122,8 +119,8 @@ class ChartEntry:
         self.heads = NO_ENDS  # the ends of ``head`` that have been followed
 
     def rank(self, end: int) -> int:
-        """The time at which ``end`` was found; whatever it was derived from was found earlier."""
-        return next(time for time, found in self.history if end in found)
+        """The time at which ``end`` was added; its premises were added earlier."""
+        return next(time for time, ends in self.history if end in ends)
 
 
 @final
@@ -140,21 +137,21 @@ class Chart:
         self._entries: dict[tuple[int, int, int], ChartEntry] = {}
         self._queue: list[tuple[int, int, int, ChartEntry]] = []
         self._clock = 0
-        self._complements: dict[int, ChartEntry] = {}  # those whose item may still grow
+        self._complements: dict[int, ChartEntry] = {}  # open ones: their item may still grow
         self._decoded: dict[tuple[int, int], tuple[ParsedInput, int] | None] = {}
         self._runs: dict[tuple[int, int], dict[int, tuple[list[int], int, EndSet]]] = {}
         self.source = ParsedInput(symbols, tokens=tokens)
         self.root = self.entry(linker.root, self.source, 0)
 
     def entry(self, node: GraphNode, source: ParsedInput, start: int) -> ChartEntry:
-        """The finished entry of ``node`` from ``start``."""
-        found = self._demand(node, source, start, None)
+        """The complete entry of ``node`` from ``start``."""
+        entry = self._demand(node, source, start, None)
         if self._queue:
             self._run()
-        return found
+        return entry
 
     def decoded(self, source: ParsedInput, start: int) -> tuple[ParsedInput, int] | None:
-        """The text that the JSON string at ``start`` spells and where the string ends, if there is one."""
+        """The decoded text of the JSON string at ``start``, and the end of the string; None if there is no string."""
         key = source.index, start
         if key not in self._decoded:
             self._decoded[key] = self._decode(source, start)
@@ -213,7 +210,7 @@ class Chart:
                 self._enqueue(dependent)
 
     def _first_ends(self, entry: ChartEntry) -> EndSet:
-        """The ends that follow from what is known now; asks for all that they may depend on."""
+        """The ends that follow from the entries so far; demands all entries that they depend on."""
         node, source, start = entry.node, entry.source, entry.start
         match node:
             case Text(symbols=symbols):
@@ -265,7 +262,7 @@ class Chart:
         return child.ends
 
     def _follow(self, entry: ChartEntry, tail: GraphNode) -> EndSet:
-        """The ends of ``tail`` from those ends of the head that have not been followed yet."""
+        """The ends of ``tail`` from the ends of the head that were not followed before."""
         if entry.head is None:
             raise RuntimeError("an entry without a head is followed")
         new = entry.head.ends - entry.heads
@@ -274,7 +271,7 @@ class Chart:
         node = entry.node
         if isinstance(node, Repeated) and entry.start in new:
             new = new - EndSet(entry.start)
-            if node.min > 0:  # an item that may be empty can make up any number of them
+            if node.min > 0:  # empty items can make up the minimum
                 ends = self._demand(node.optional(), entry.source, entry.start, entry).ends
         for middle in new:
             ends = ends | self._demand(tail, entry.source, middle, entry).ends
@@ -313,7 +310,7 @@ class Chart:
         return all_of_run.between(positions[index + node.min], positions[last])
 
     def _resolve_complement(self) -> None:
-        """Fix the ends of one complement whose item depends on no other open one."""
+        """Set the ends of an open complement whose item depends on no other open complement."""
         for key, entry in reversed(self._complements.items()):
             if not self._depends_on_others(entry):
                 del self._complements[key]
@@ -323,7 +320,7 @@ class Chart:
         raise GrammarError("captures", "a complement is defined through itself; only regular terms have one")
 
     def _depends_on_others(self, complement: ChartEntry) -> bool:
-        """Whether the item of an open complement may still grow once another open one is fixed."""
+        """Whether the item of an open complement depends on another open complement."""
         target = self._demand(_item(complement), complement.source, complement.start, None)
         reached: set[int] = set()
         frontier = [entry for entry in self._complements.values() if entry is not complement]
@@ -339,14 +336,14 @@ class Chart:
 
 def _item(entry: ChartEntry) -> GraphNode:
     if not isinstance(entry.node, Not):
-        raise RuntimeError("an entry is listed as a complement and is none")
+        raise RuntimeError("an entry of the complements is no complement")
     return entry.node.item
 
 
 def _find_run(
     node: Characters, source: ParsedInput, start: int, runs: dict[int, tuple[list[int], int, EndSet]]
 ) -> None:
-    """Note for each position from ``start`` to the first symbol outside the class which run it lies in."""
+    """Map each position from ``start`` to the first symbol outside the class to its run, the longest match."""
     ranges, symbols = node.ranges, source.symbols
     positions = [start]
     position = start
@@ -358,8 +355,8 @@ def _find_run(
         position = after
         positions.append(position)
     all_of_run = EndSet.of(positions)
-    for index, member in enumerate(positions):
-        runs.setdefault(member, (positions, index, all_of_run))
+    for index, position in enumerate(positions):
+        runs.setdefault(position, (positions, index, all_of_run))
 
 
 def _low(pair: tuple[int, int]) -> int:
@@ -367,7 +364,7 @@ def _low(pair: tuple[int, int]) -> int:
 
 
 def _ends_of_text(source: ParsedInput, start: int) -> EndSet:
-    """The ends of the well-formed texts that begin at ``start``."""
+    """The ends of the well-formed texts from ``start``."""
     whole = Characters(((0, 0x10FFFF),), utf8=True, min=0, max=None)
     runs: dict[int, tuple[list[int], int, EndSet]] = {}
     _find_run(whole, source, start, runs)

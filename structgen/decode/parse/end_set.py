@@ -1,4 +1,4 @@
-"""Sets of positions in a text, compact both where they are few and far and where they are many and near."""
+"""Sets of positions in a text, as a bit set with an offset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EndSet:
 
     @classmethod
     def of(cls, positions: list[int]) -> EndSet:
-        """The set of some ascending positions; O(span)."""
+        """The set of ascending positions; O(span)."""
         if not positions:
             return NO_ENDS
         base, top = positions[0], positions[-1]
@@ -47,10 +47,10 @@ class EndSet:
             yield self.base
             return
         digits = bin(self.bits)[:1:-1]
-        found = digits.find("1")
-        while found >= 0:
-            yield self.base + found
-            found = digits.find("1", found + 1)
+        index = digits.find("1")
+        while index >= 0:
+            yield self.base + index
+            index = digits.find("1", index + 1)
 
     @property
     def last(self) -> int:

@@ -1,8 +1,7 @@
 """Grammar terms with every name resolved, as a graph that is unfolded on demand.
 
-A :class:`GraphNode` stands for one term in one scope.  Binary sequences and counted repeats become nodes of their
-own, so that a parser needs one step per node and position.  Nodes are made when they are first asked for;
-nothing here recurses on the depth of a term.
+A :class:`GraphNode` is one term in one scope.  Sequences become pairs and counted repeats nodes of their own, so that a
+parser needs one step per node and position.  Nothing here recurses on the depth of a term.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class Special(GraphNode):
 
 @final
 class TokenOf(GraphNode):
-    """One token out of a set of ids, as a symbol: ranges of ids, or all but those."""
+    """One token out of a set of ids: ranges of ids, or all ids outside of them."""
 
     __slots__ = ("is_excluded", "ranges")
 
@@ -97,7 +96,7 @@ class TokenOf(GraphNode):
         self.is_excluded = is_excluded
 
     def holds(self, token: int) -> bool:
-        """Whether a token is one of them."""
+        """Whether the set contains a token."""
         return any(low <= token <= high for low, high in self.ranges) != self.is_excluded
 
 
@@ -150,13 +149,13 @@ class Repeated(GraphNode):
         self._rest: Repeated | None = self if min == 0 and max is None else None
 
     def optional(self) -> Repeated:
-        """The same without a lower bound: what it means where the item may be empty."""
+        """The same repeat without a lower bound: its meaning if the item can be empty."""
         if self._optional is None:
             self._optional = Repeated(self.item, 0, self.max)
         return self._optional
 
     def rest(self) -> Repeated:
-        """What may follow one item."""
+        """The repeat that follows one item."""
         if self._rest is None:
             self._rest = Repeated(self.item, max(self.min - 1, 0), None if self.max is None else self.max - 1)
         return self._rest
@@ -164,7 +163,7 @@ class Repeated(GraphNode):
 
 @final
 class Both(GraphNode):
-    """Texts that belong to every one of ``items``; no items is every well-formed text."""
+    """Texts that match every one of ``items``; without items, every well-formed text."""
 
     __slots__ = ("items",)
 
@@ -174,7 +173,7 @@ class Both(GraphNode):
 
 @final
 class Not(GraphNode):
-    """Well-formed texts that do not belong to ``item``."""
+    """Well-formed texts that do not match ``item``."""
 
     __slots__ = ("item",)
 
@@ -184,7 +183,7 @@ class Not(GraphNode):
 
 @final
 class JsonText(GraphNode):
-    """A JSON string literal whose decoded text belongs to ``value``."""
+    """A JSON string literal whose decoded text matches ``value``."""
 
     __slots__ = ("value",)
 
@@ -205,9 +204,9 @@ class Captured(GraphNode):
 
 @final
 class Members(GraphNode):
-    """What is left of a permutation: the items that were ``used``, how many members there were, and what is next.
+    """The rest of a permutation, by the items that were ``used``, the ``count`` of members, and what comes next.
 
-    ``item`` is the same one step on, made when it is asked for: the sets of items that no text leads to are never made.
+    ``item`` is one step further, made on demand: sets of items that no text leads to are never made.
     """
 
     __slots__ = ("_item", "_linker", "count", "is_after", "scope", "term", "used")
@@ -221,7 +220,7 @@ class Members(GraphNode):
 
     @property
     def item(self) -> GraphNode:
-        """A member and what may follow it, or a separator and what must; nothing, if nothing more is required."""
+        """A member or a separator with the rest after it, or the end if nothing more is required."""
         if self._item is None:
             self._item = Either((Either(self._ways()),), recursive=True)
         return self._item
@@ -234,7 +233,7 @@ class Members(GraphNode):
     def _ways(self) -> tuple[GraphNode, ...]:
         term, used, count = self.term, self.used, self.count
         items, (rest, separator) = self.parts()
-        is_complete = count >= term.min and all(place in used for place in range(len(term.required)))
+        is_complete = count >= term.min and used.issuperset(range(len(term.required)))
         end = (Text(""),) if is_complete and (self.is_after or not count) else ()
         if count == term.max:
             return end
@@ -242,9 +241,9 @@ class Members(GraphNode):
             return (self._way(separator, used, count, is_after=False), *end)
         more = count + 1 if term.max is not None else min(count + 1, max(term.min, 1))
         free = [
-            self._way(item, used | {place}, more, is_after=True)
-            for place, item in enumerate(items)
-            if place not in used
+            self._way(item, used | {index}, more, is_after=True)
+            for index, item in enumerate(items)
+            if index not in used
         ]
         return (*free, self._way(rest, used, more, is_after=True), *end)
 
@@ -291,7 +290,7 @@ class Linker:
         self.root: GraphNode = self.later(grammar, None)
 
     def unfold(self, node: GraphNode) -> GraphNode:
-        """The node itself, for one that stands for a term not looked at before."""
+        """The node of a term, made if it is pending; any other node is returned as it is."""
         if not isinstance(node, _PendingNode):
             return node
         if node.node is None:
@@ -305,7 +304,7 @@ class Linker:
         return node.node
 
     def children(self, node: GraphNode) -> tuple[GraphNode, ...]:
-        """The unfolded nodes that the meaning of an unfolded ``node`` is made from."""
+        """The unfolded nodes that an unfolded ``node`` consists of."""
         match node:
             case Pair(head=head, tail=tail):
                 inner: tuple[GraphNode, ...] = (head, tail)
@@ -320,20 +319,20 @@ class Linker:
         return tuple(self.unfold(child) for child in inner)
 
     def later(self, term: Grammar, scope: _RuleScope | None) -> GraphNode:
-        """The node of a term, unfolded when it is asked for."""
+        """The node of a term, to be unfolded on demand."""
         key = id(term), id(scope)
-        found = self._pending.get(key)
-        if found is None:
-            found = self._pending[key] = _PendingNode(term, scope)
-        return found
+        node = self._pending.get(key)
+        if node is None:
+            node = self._pending[key] = _PendingNode(term, scope)
+        return node
 
     def members(self, term: Permutation, scope: _RuleScope | None, state: _PermutationState) -> Members:
-        """The node of what is left of a permutation."""
+        """The node of the rest of a permutation."""
         key = id(term), id(scope), state
-        found = self._members.get(key)
-        if found is None:
-            found = self._members[key] = Members(self, term, scope, state)
-        return found
+        node = self._members.get(key)
+        if node is None:
+            node = self._members[key] = Members(self, term, scope, state)
+        return node
 
     def _made(self, term: Grammar, scope: _RuleScope | None) -> GraphNode:
         make = _MAKERS.get(type(term))
@@ -379,7 +378,7 @@ class Linker:
         return Either((self.later(bound.rules[term.name], bound),), recursive=True)
 
     def _budget(self, term: Budget, scope: _RuleScope | None) -> GraphNode:
-        """The characters are counted; a text does not tell its tokens, so any number of those will do."""
+        """Characters are counted; tokens are not, since the text alone does not determine them."""
         item = self.later(term.item, scope)
         if term.characters is None:
             return self.unfold(item)

@@ -1,4 +1,4 @@
-"""Potentials: what outputs are worth beside what the model and the grammar say."""
+"""Potentials: scores of outputs, besides the probability of the model and the grammar."""
 
 from structgen.decode.potentials.evaluation import Gate, Questions
 from structgen.decode.potentials.potential import (

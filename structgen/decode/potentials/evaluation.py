@@ -1,4 +1,4 @@
-"""Evaluation of the potentials of one run: each query once, every answer checked, and who forbade what is recorded."""
+"""Evaluation of the potentials of one run: each query once, every score checked, and what each forbade is counted."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate", "Questions"]
 
-_MAX_ANSWERS: Final = 1 << 16
+_MAX_SCORES: Final = 1 << 16
 _MAX_TESTED: Final = 16
 _MAX_SHOWN: Final = 60
 
 
 @final
 class Questions:
-    """The potentials of one run.
+    """Evaluates the potentials of one run, and caches their scores.
 
     Attributes:
-        asked: how often each potential was asked, by name.
-        forbidden: how often each of them answered minus infinity, by name.
+        asked: number of evaluations, by name of the potential.
+        forbidden: number of scores minus infinity, by name of the potential.
 
     Args:
-        potentials: in the order in which they are asked.
+        potentials: in the order of evaluation.
     """
 
     def __init__(self, potentials: Sequence[Potential] = ()) -> None:
         self._potentials = Product(potentials).factors
-        self._answers: dict[tuple[int, bool, bytes | tuple[int, ...]], float] = {}
+        self._scores: dict[tuple[int, bool, bytes | tuple[int, ...]], float] = {}
         self._tested = 0
         self.asked: Counter[str] = Counter()
         self.forbidden: Counter[str] = Counter()
@@ -49,33 +49,33 @@ class Questions:
         return bool(self._potentials)
 
     def prefix(self, hypothesis: Hypothesis) -> float:
-        """The score of a prefix, of all potentials together.
+        """The sum of all potentials' scores of a prefix.
 
         Raises:
-            GenerationError: a potential raised an error, or its answer is no score.
+            GenerationError: a potential raised an error, or returned no score.
         """
         return self._sum(hypothesis, is_complete=False)
 
     def complete(self, hypothesis: Hypothesis) -> float:
-        """The score of a complete output.
+        """The sum of all potentials' scores of a complete output.
 
         Raises:
-            GenerationError: as ``prefix``; or a potential allows what it had forbidden before it was complete.
+            GenerationError: as ``prefix``.
         """
         return self._sum(hypothesis, is_complete=True)
 
     @property
     def tests_more(self) -> bool:
-        """Whether ``test_forbidden`` would look."""
+        """Whether ``test_forbidden`` has tests left."""
         return self._tested < _MAX_TESTED
 
     def test_forbidden(self, hypothesis: Hypothesis) -> None:
-        """Look whether the potential that forbids a prefix, which may be complete, allows it as that.
+        """Check that the potential that forbids a prefix also forbids it as a complete output.
 
         Done only a few times a run, since it may be costly.
 
         Raises:
-            GenerationError: it does.
+            GenerationError: it allows it.
         """
         if not self.tests_more:
             return
@@ -91,12 +91,12 @@ class Questions:
                     f"potential {potential.name}",
                     "it forbids a prefix and allows the same as a complete output",
                     evidence=f"prefix gives -inf and complete {score!r} for {_shown(hypothesis)}",
-                    remedy="let prefix forbid only what nothing that begins so is allowed",
+                    remedy="let prefix forbid only prefixes that no allowed output begins with",
                 )
             return
 
     def logw_next(self, hypothesis: Hypothesis) -> NDArray[np.float64] | None:
-        """What tokens add, of those potentials that can tell of all at once; None if none can."""
+        """The sum of ``logw_next`` over the potentials that have it; None if none has."""
         total: NDArray[np.float64] | None = None
         for potential in self._potentials:
             weights = self._weights(potential, hypothesis)
@@ -105,7 +105,7 @@ class Questions:
         return total
 
     def allowed(self, hypothesis: Hypothesis) -> NDArray[np.int32] | None:
-        """A row of a mask without what is known to be forbidden; None where nothing is known."""
+        """The intersection of the potentials' masks; None if none has a mask."""
         row: NDArray[np.int32] | None = None
         for potential in self._potentials:
             try:
@@ -119,7 +119,7 @@ class Questions:
         return row
 
     def culprits(self) -> str:
-        """Who forbade how much, for messages."""
+        """Which potentials forbade how much, for messages."""
         counts = [f"{name} forbade {count} of {self.asked[name]}" for name, count in self.forbidden.most_common(4)]
         return ", ".join(counts) or "no potential forbade anything"
 
@@ -134,9 +134,9 @@ class Questions:
     def _score(self, index: int, hypothesis: Hypothesis, *, is_complete: bool) -> float:
         potential = self._potentials[index]
         key = index, is_complete, hypothesis.data if potential.sees == "bytes" else hypothesis.tokens
-        known = self._answers.get(key)
-        if known is not None:
-            return known
+        cached = self._scores.get(key)
+        if cached is not None:
+            return cached
         what = "complete" if is_complete else "prefix"
         self.asked[potential.name] += 1
         try:
@@ -154,9 +154,9 @@ class Questions:
             )
         if score == -math.inf:
             self.forbidden[potential.name] += 1
-        if len(self._answers) >= _MAX_ANSWERS:
-            self._answers.clear()
-        self._answers[key] = score
+        if len(self._scores) >= _MAX_SCORES:
+            self._scores.clear()
+        self._scores[key] = score
         return score
 
     def _weights(self, potential: Potential, hypothesis: Hypothesis) -> NDArray[np.float64] | None:
@@ -184,7 +184,7 @@ def _raised(potential: Potential, what: str, hypothesis: Hypothesis, error: Exce
         f"potential {potential.name}",
         f"{what} raised {type(error).__name__}: {error}",
         evidence=f"for {_shown(hypothesis)}",
-        remedy="make it answer for every prefix that the grammar allows",
+        remedy="make it return a score for every prefix that the grammar allows",
     )
 
 
@@ -195,12 +195,12 @@ def _shown(hypothesis: Hypothesis) -> str:
 
 @final
 class Gate:
-    """Asks predicates about one output.
+    """The potentials of one output that is written token by token, as predicates.
 
     Args:
-        potentials: what is asked.
-        grammar: what the output is a member of.
-        vocabulary: what its tokens belong to.
+        potentials: the potentials.
+        grammar: the grammar of the output.
+        vocabulary: the vocabulary of its tokens.
     """
 
     def __init__(self, potentials: Sequence[Potential], grammar: Grammar, vocabulary: Vocabulary) -> None:
@@ -208,33 +208,33 @@ class Gate:
         self._now = Hypothesis(grammar, vocabulary)
 
     def admits(self, tokens: list[int], token: int | None) -> bool:
-        """Whether ``token``, or the stop, may follow ``tokens``.
+        """Whether the potentials allow ``token`` after ``tokens``; None is EOS.
 
         Raises:
-            GenerationError: a potential is not usable, or says neither yes nor no.
+            GenerationError: a potential fails, or its score is neither 0 nor minus infinity.
         """
         if not self._questions.any:
             return True
         now = self._at(tokens)
-        asked = now if token is None else now.extended(token)
-        score = self._questions.complete(now) if token is None else self._questions.prefix(asked)
+        subject = now if token is None else now.extended(token)
+        score = self._questions.complete(now) if token is None else self._questions.prefix(subject)
         if score == -np.inf:
             return False
         if score != 0:
             raise GenerationError(
                 "potentials",
-                "a single output that is written token by token knows only yes and no",
-                evidence=f"the score is {score!r} for {asked!r}",
-                remedy="give sampler=SMC(...), which weighs outputs by their scores",
+                "samplers of tokens take only True and False from them",
+                evidence=f"the score is {score!r} for {subject!r}",
+                remedy="give sampler=SMC(...), which weights outputs by their scores",
             )
         return True
 
     def mask(self, tokens: list[int]) -> NDArray[np.int32] | None:
-        """A row of a mask without what is known to be forbidden after ``tokens``; None where nothing is known."""
+        """The intersection of the potentials' masks after ``tokens``; None if none has a mask."""
         return self._questions.allowed(self._at(tokens)) if self._questions.any else None
 
     def verification(self) -> str:
-        """Who forbade what, for messages; empty where there are no potentials."""
+        """Which potentials forbade how much, for messages; empty without potentials."""
         return self._questions.culprits() if self._questions.any else ""
 
     def _at(self, tokens: list[int]) -> Hypothesis:

@@ -1,4 +1,4 @@
-"""Potentials: what an output is worth beside what the model and the grammar say.
+"""Potentials: scores of outputs, besides the probability of the model and the grammar.
 
 ``Potential`` scores prefixes and complete outputs; ``@structgen.potential`` makes one of a function of the output.
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from structgen.decode.parse.captures import value_of
 from structgen.engine import Constraint
-from structgen.engine.mask import empty_masks
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import VocabularyError
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ __all__ = [
 
 @final
 class Hypothesis:
-    """The tokens of an output, or of its prefix; immutable.
+    """An output, or a prefix of one; immutable.
 
     Attributes:
-        tokens: their ids, EOS left out.
+        tokens: the token ids, EOS left out.
         data: their bytes, special tokens left out.
-        grammar: what the output will be a member of.
-        vocabulary: what the tokens belong to.
+        grammar: the grammar of the output.
+        vocabulary: the vocabulary of the tokens.
     """
 
     __slots__ = ("_text", "data", "grammar", "tokens", "vocabulary")
@@ -91,12 +91,12 @@ _MAX_MATCHERS: Final = 256
 
 
 class Potential(ABC):
-    """A score of outputs, as a logarithm: 0 leaves the model's distribution as it is, minus infinity forbids.
+    """A log-score of outputs: 0 leaves the model's probability as it is, minus infinity forbids the output.
 
-    The distributions (``structgen.testing.check_potential`` tries them):
+    The contract, which ``structgen.testing.check_potential`` tests:
 
-    - Where ``prefix`` is minus infinity, so is ``prefix`` of every longer prefix, and ``complete``.
-    - ``logw_next``, where there is one, is the difference of scores that it is said to be.
+    - If ``prefix`` is minus infinity, so is ``prefix`` of every longer prefix, and ``complete``.
+    - ``logw_next``, if it is not None, is the difference of scores that its docstring says.
     - The batch forms agree with the single ones, and the same hypothesis always has the same score.
 
     A subclass defines ``prefix`` and ``complete``.  For a function of the text, the bytes, the tokens or the parsed
@@ -104,11 +104,11 @@ class Potential(ABC):
     """
 
     sees: Sees = "tokens"
-    """What scores depend on: where it is ``"bytes"``, outputs that differ in their tokens alone share an answer."""
+    """What scores depend on.  With ``"bytes"``, outputs with the same bytes share a score, whatever their tokens."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return type(self).__name__
 
     @abstractmethod
@@ -120,7 +120,7 @@ class Potential(ABC):
         """Score a complete output."""
 
     def prefix_many(self, hypotheses: Sequence[Hypothesis], /) -> NDArray[np.float64]:
-        """Score several prefixes, ``[len(hypotheses)]``; for those that are quicker at it together."""
+        """Score several prefixes, ``[len(hypotheses)]``; for potentials that are quicker in batches."""
         return np.array([self.prefix(each) for each in hypotheses], dtype=np.float64)
 
     def complete_many(self, hypotheses: Sequence[Hypothesis], /) -> NDArray[np.float64]:
@@ -128,22 +128,22 @@ class Potential(ABC):
         return np.array([self.complete(each) for each in hypotheses], dtype=np.float64)
 
     def logw_next(self, hypothesis: Hypothesis, /) -> NDArray[np.float64] | None:
-        """Return what each token adds to ``prefix``, and each EOS what ``complete`` adds to it, ``[V]``.
+        """Return the score that each token adds to ``prefix``; for EOS, ``complete`` less ``prefix``; ``[V]``.
 
-        None, which is the usual, where that would take longer than to ask about the tokens that are drawn.  Called
-        only where ``prefix`` is not minus infinity.
+        None, the default, if this takes longer than to score sampled tokens.  Called only if ``prefix`` is not minus
+        infinity.
         """
         return None
 
     def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32] | None:
-        """Return a row of a mask without some of the tokens that ``prefix`` forbids; None where it knows of none.
+        """Return a mask row without some of the tokens that ``prefix`` forbids; None for no mask.
 
-        What is in the row may be forbidden all the same: ``prefix`` is asked about what is drawn.
+        A token in the mask may still be forbidden: ``prefix`` scores the sampled token.
         """
         return None
 
     def __mul__(self, other: Potential) -> Product:
-        """The product of both: scores are added."""
+        """The product of two potentials: scores are added."""
         if not isinstance(other, Potential):
             return NotImplemented
         return Product((self, other))
@@ -151,10 +151,10 @@ class Potential(ABC):
 
 @final
 class Product(Potential):
-    """Several potentials as one.  What one of them forbids is forbidden, and those after it are not asked.
+    """The product of potentials.  If one factor forbids an output, the factors after it are not evaluated.
 
     Args:
-        factors: in the order in which they are asked: cheap ones first.
+        factors: in the order of evaluation: cheap ones first.
     """
 
     def __init__(self, factors: Sequence[Potential]) -> None:
@@ -178,7 +178,7 @@ class Product(Potential):
         return _sum_until_forbidden(factor.complete(hypothesis) for factor in self.factors)
 
     def logw_next(self, hypothesis: Hypothesis, /) -> NDArray[np.float64] | None:
-        """See ``Potential``: where all factors have it."""
+        """See ``Potential``: None unless all factors have it."""
         total: NDArray[np.float64] | None = None
         for factor in self.factors:
             weights = factor.logw_next(hypothesis)
@@ -208,9 +208,9 @@ def _sum_until_forbidden(scores: Any) -> float:
 
 @final
 class ConstraintPotential(Potential):
-    """A constraint as a potential: 0 for its members and what may become one, minus infinity for the rest.
+    """A constraint as a potential: 0 for its strings and their prefixes, minus infinity for anything else.
 
-    For the intersection of two languages that are not regular, which no grammar can state.
+    For the intersection of two languages that are not regular, which no grammar can express.
 
     Args:
         constraint: compiled for the model's vocabulary.
@@ -236,12 +236,12 @@ class ConstraintPotential(Potential):
 
     def logw_next(self, hypothesis: Hypothesis, /) -> NDArray[np.float64] | None:
         """See ``Potential``."""
-        size = self.constraint.vocabulary.size
-        bits = np.unpackbits(self.allowed(hypothesis).view(np.uint8), count=size, bitorder="little")
-        return np.where(bits.view(np.bool_), 0.0, -np.inf)
+        weights = np.full(self.constraint.vocabulary.size, -np.inf)
+        weights[allowed_ids(self.allowed(hypothesis), len(weights))] = 0.0
+        return weights
 
     def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32]:
-        """See ``Potential``: all that it forbids."""
+        """See ``Potential``: the mask of the constraint."""
         rows = empty_masks(self.constraint.vocabulary)
         matcher = self._at(hypothesis)
         if matcher is not None:
@@ -250,19 +250,19 @@ class ConstraintPotential(Potential):
         return row
 
     def _at(self, hypothesis: Hypothesis) -> Matcher | None:
-        """The matcher after the tokens; None where it refuses one."""
+        """The matcher after the tokens; None if it refuses one."""
         if hypothesis.vocabulary.digest != self.constraint.vocabulary.digest:
             raise VocabularyError(
                 f"potential {self.name}",
-                "its constraint was compiled for another vocabulary than that of the model",
+                "its constraint was compiled for another vocabulary, not for that of the model",
                 evidence=f"{self.constraint.vocabulary!r}, not {hypothesis.vocabulary!r}",
                 remedy="compile its grammar with model.vocabulary",
             )
         tokens = hypothesis.tokens
-        known = self._matchers.get(tokens)
-        if known is not None:
+        cached = self._matchers.get(tokens)
+        if cached is not None:
             self._matchers.move_to_end(tokens)
-            return known
+            return cached
         start = self._matchers.get(tokens[:-1]) if tokens else None
         matcher = self.constraint.matcher() if start is None else start.fork()
         rest = tokens if start is None else tokens[-1:]
@@ -279,7 +279,7 @@ Score: TypeAlias = Callable[[Any], "bool | float"]
 
 
 class NoValue(Exception):
-    """An output has no value, because the checks of its type refuse it: it is forbidden then."""
+    """An output has no value, because the validators of its type refuse it; the output is forbidden then."""
 
 
 _VIEWS: Final[dict[str, Callable[[Hypothesis], Any]]] = {
@@ -295,10 +295,10 @@ class Lifted(Potential):
     """A potential from functions; made by :func:`potential`.
 
     Args:
-        score: of complete outputs.
-        over: what the functions are given.
-        early: of prefixes; None where nothing is known before the end.
-        name: what messages call it.
+        score: scores complete outputs.
+        over: the argument of the functions.
+        early: scores prefixes; None allows all prefixes.
+        name: the name in messages.
     """
 
     def __init__(self, score: Score, over: Over, early: Score | None, name: str) -> None:
@@ -316,7 +316,7 @@ class Lifted(Potential):
 
     @property
     def is_one_function(self) -> bool:
-        """Whether the same function judges prefixes and complete outputs."""
+        """Whether the same function scores prefixes and complete outputs."""
         return self._early is self._score
 
     def prefix(self, hypothesis: Hypothesis, /) -> float:
@@ -332,25 +332,25 @@ class Lifted(Potential):
         return _log(self._score(subject))
 
     def reading(self, value: Callable[[bytes], Any]) -> Lifted:
-        """Return the same potential, which takes the values of outputs from ``value``; it may raise ``NoValue``."""
+        """Return the same potential with ``value`` to parse outputs; ``value`` may raise ``NoValue``."""
         if self.over != "value":
             return self
-        reference = Lifted(self._score, self.over, self._early, self._name)
-        reference._view = lambda hypothesis: value(hypothesis.data)
-        return reference
+        copy = Lifted(self._score, self.over, self._early, self._name)
+        copy._view = lambda hypothesis: value(hypothesis.data)
+        return copy
 
     def early(self, score: Score) -> Lifted:
-        """Return the potential with ``score`` as what is known of prefixes; for use as a decorator.
+        """Return the potential with ``score`` as the score of prefixes; for use as a decorator.
 
         Raises:
             ValueError: it is over values, which prefixes do not have.
         """
         if self.over == "value":
-            raise ValueError(f"potential {self.name}: a prefix has no value; take over='text' and parse what is there")
+            raise ValueError(f"potential {self.name}: a prefix has no value; use over='text' and parse the prefix")
         return Lifted(self._score, self.over, score, self._name)
 
     def __call__(self, subject: Any) -> bool | float:
-        """Call the function that it was made from."""
+        """Call the function for complete outputs."""
         return self._score(subject)
 
 
@@ -363,18 +363,18 @@ def potential(*, over: Over = "text", always: bool = False) -> Callable[[Score],
 def potential(
     score: Score | None = None, /, *, over: Over = "text", always: bool = False
 ) -> Lifted | Callable[[Score], Lifted]:
-    """Make a potential of a function, which returns whether an output is wanted, or a score.
+    """Make a potential from a function that returns whether an output is allowed, or a score.
 
-    True leaves the probability of an output as it is and False forbids it.  A number is added to its log-probability.
-    The function must be pure: it is asked once about what several outputs have in common.
+    True leaves the probability of an output as it is, and False forbids it.  A number is added to its log-probability.
+    The function must be pure: its result for a common prefix is shared by several outputs.
 
     Args:
-        score: the function, where this is used as a decorator without arguments.
-        over: what it is given: the text, its bytes, the ids of its tokens, or the parsed value.
-        always: whether it can judge prefixes too.  What it forbids then must not become allowed by what follows.
+        score: the function, if this is used as a decorator without arguments.
+        over: its argument: the text, the bytes, the token ids, or the parsed value.
+        always: whether it scores prefixes too.  If it forbids a prefix, it must forbid every output that begins so.
 
     Raises:
-        ValueError: another word than those for ``over``, or ``always`` with ``over="value"``.
+        ValueError: ``over`` is none of these, or ``always`` is given with ``over="value"``.
 
     Example:
         >>> @potential
@@ -413,7 +413,7 @@ def as_potential(subject: Potential | Constraint | Score) -> Potential:
 
 
 def _log(score: Any) -> float:
-    """The logarithm that a function's answer stands for."""
+    """The log-score of a function's result."""
     if score is True:
         return 0.0
     if score is False:

@@ -162,7 +162,7 @@ def test_scores_need_weights() -> None:
     def score(text: str) -> float:
         return 0.5
 
-    with pytest.raises(GenerationError, match=r"knows only yes and no; the score is 0.5 .*; give sampler=SMC"):
+    with pytest.raises(GenerationError, match=r"take only True and False .*; the score is 0.5 .*; give sampler=SMC"):
         generate(HashModel(VOCABULARY), "ab", CONSTRAINT, potentials=[score], max_tokens=3)
     assert generate(HashModel(VOCABULARY), "ab", CONSTRAINT, sampler=SMC(3), potentials=[score], max_tokens=3).text
 
@@ -201,3 +201,64 @@ def test_the_best_sampler_and_the_drawn_one_agree_with_their_seeds() -> None:
             generate(model, "ab", CONSTRAINT, sampler=sampler, max_tokens=5, seed=seed).tokens for seed in range(9)
         }
         assert len(outputs) > 1
+
+
+class Grumbling(Potential):
+    """Raises an error about every prefix that ends with ``word``."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def prefix(self, hypothesis: Any, /) -> float:
+        if hypothesis.text.endswith(self.word):
+            raise RuntimeError("no opinion")
+        return 0.0
+
+    def complete(self, hypothesis: Any, /) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("allowed_at", range(4))
+def test_forced_tokens_end_at_one_that_a_potential_forbids(allowed_at: int) -> None:
+    """The matcher stands where the output does, and the search for another way begins there."""
+
+    @potential(always=True)
+    def short(text: str) -> bool:
+        return len(text) <= allowed_at or not text.startswith("cabb")
+
+    constraint = compile(regex("cabb|cabc"), VOCABULARY)
+    with Context(HashModel(VOCABULARY, seed=1), [1]) as context:
+        generation = start_generation(context, constraint, max_tokens=6, potentials=[short])
+        for _ in generation:
+            assert generation.matcher.history_length == len(generation.tokens)
+        assert generation.result().text == "cabc"
+
+
+@pytest.mark.parametrize("word", ["ca", "cab", "cabca"])
+def test_an_error_within_forced_text_leaves_matcher_and_output_together(word: str) -> None:
+    """A caller that catches it can rewind the output, and go on."""
+    constraint = compile(regex("cabcab"), VOCABULARY)
+    with Context(HashModel(VOCABULARY, seed=1), [1]) as context:
+        generation = start_generation(context, constraint, max_tokens=6, potentials=[Grumbling(word)])
+        with pytest.raises(GenerationError, match="no opinion"):
+            list(generation)
+        assert len(generation.data) < len(word)
+        assert generation.matcher.history_length == len(generation.tokens)
+        generation.rewind(0)
+        assert generation.matcher.history_length == 0
+
+
+@pytest.mark.parametrize("budget", range(3, 8))
+def test_forced_tokens_stop_where_the_budget_needs_other_ones(budget: int) -> None:
+    """With potentials as without: the tokens are the same."""
+    constraint = compile(regex("cabab(c|ab)"), VOCABULARY)
+    outputs = []
+    for potentials in ([], [no_repeats]):
+        with Context(HashModel(VOCABULARY, seed=1), [1]) as context:
+            generation = start_generation(
+                context, constraint, max_tokens=max(budget, constraint.min_tokens()), potentials=potentials
+            )
+            for _ in generation:
+                pass
+            outputs.append(generation.tokens)
+    assert outputs[0] == outputs[1]
