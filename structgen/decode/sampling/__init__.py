@@ -1,7 +1,4 @@
-"""Sampling whole outputs: sequential Monte Carlo and its relatives.
-
-Names are imported when they are first used.
-"""
+"""Samplers of whole outputs: sequential Monte Carlo and others.  Names are imported when they are first used."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Beam search: the best prefixes of each length, side by side, in groups that keep out of each other's way.
+"""Diverse beam search: groups of beams, each with a penalty for tokens that earlier groups took.
 
-Scores are those of the model's own distribution, not of what a mask leaves of it, so what is found is an approximation
-of the most probable members.  Diversity counts only where the grammar leaves a choice.
+Prefixes are ranked by the model's own log-probability, not renormalised over the allowed tokens, so the result
+approximates the most probable valid strings.  Only tokens that are a choice are penalised.
 
 Source: A. Vijayakumar et al., "Diverse Beam Search: Decoding Diverse Solutions from Neural Sequence Models" (2016,
 arXiv 1610.02424), with their Hamming diversity; one group is ordinary beam search.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Beam"]
 
 _SPARE: Final = 2
-"""Where potentials judge prefixes, so many times as many candidates are judged as a group has beams."""
+"""Candidates per beam of a group whose potentials are evaluated."""
 
 
 @final
@@ -36,25 +36,24 @@ _SPARE: Final = 2
 class Beam:
     """Beam search for the most probable outputs.
 
-    An output is ranked by ``log_p / steps ** length_penalty + score``: the model's log-probability of its tokens and
-    its stop, how many these are, and what the potentials say.  That is ``Sample.score``, and the weight.
+    The rank of an output is ``log_p / steps ** length_penalty + score``: the model's log-probability of its tokens and
+    EOS, their number, and the score of the potentials.  It is ``Sample.score`` and the weight.
 
-    The search ends when no prefix that is left can come before the ``n`` outputs that were found, since
-    log-probabilities only fall.
+    The search ends when no open prefix can reach the rank of the ``n`` complete outputs: log-probabilities only fall.
 
     Attributes:
-        n: how many beams, all groups together.
-        diversity: taken off the score of a candidate for each time that an earlier group takes the same token at the
-            same place.  It serves the choice of beams only, and is not part of the ranking.
-        groups: how many groups the beams are divided into; more than one needs a ``diversity``.
-        length_penalty: see above; 0 ranks by probability, and more favours longer outputs.
-        score_bound: the most that the potentials give to any output; infinity, if that is not known, and then the
-            search ends only where every beam is complete or the budget is spent.
+        n: number of beams of all groups together.
+        diversity: penalty of a candidate for each time that an earlier group takes the same token at the same position.
+            It affects which beams are chosen, not the rank of outputs.
+        groups: number of groups; more than one needs a ``diversity``.
+        length_penalty: see above; 0 ranks by probability, and larger values favour longer outputs.
+        score_bound: upper bound of the potentials' score of an output; infinity if there is none, and then the search
+            ends only when every beam is complete or the budget is spent.
 
     Raises:
-        ValueError: a number is out of range, or the beams cannot be divided into the groups.
+        ValueError: a number is out of range, or ``n`` is no multiple of ``groups``.
 
-    Complexity: a forward pass for each prefix of the beam, of all beams together where the model can.
+    Complexity: a forward pass for each prefix; for a ``PackedModel`` all beams share one.
     """
 
     n: int = 4
@@ -83,17 +82,17 @@ class Beam:
             raise ValueError(f"Beam: score_bound must be a number; found {self.score_bound!r}")
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
-        """See ``SequenceSampler``; draws no random number."""
+        """See ``SequenceSampler``; uses no random numbers."""
         return _BeamSearch(self, branches).samples()
 
 
 class _BeamCandidate(NamedTuple):
-    """A prefix with one of its choices.
+    """A prefix with one of its next tokens.
 
     Attributes:
-        rank: what it is compared by, without diversity.
-        beam: of the prefix, among those that are live.
-        choice: its index.
+        rank: its rank, without the diversity penalty.
+        beam: index of the prefix among the live beams.
+        choice: index of the token in the distribution.
     """
 
     rank: float
@@ -107,7 +106,7 @@ class _BeamGroup:
     """Beams that compete with each other.
 
     Attributes:
-        live: prefixes; another group may have the same.
+        live: open prefixes; another group may have the same.
         finished: complete outputs with their ranks, the best first.
     """
 
@@ -132,18 +131,18 @@ class _BeamSearch:
         """Search to the end."""
         while live := self._live():
             self._step(live)
-        found: dict[tuple[int, ...], tuple[float, Branch]] = {}
+        outputs: dict[tuple[int, ...], tuple[float, Branch]] = {}
         for group in self._groups:
             for rank, branch in group.finished:
-                found.setdefault(branch.hypothesis.tokens, (rank, branch))
-        best_first = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+                outputs.setdefault(branch.hypothesis.tokens, (rank, branch))
+        best_first = sorted(outputs.items(), key=lambda item: (-item[1][0], item[0]))
         return self._branches.samples(
             (Sample(self._branches.result(branch), rank, 1, rank) for _, (rank, branch) in best_first),
             particles=self._sampler.n,
         )
 
     def _live(self) -> list[Branch]:
-        """The prefixes of all groups that can still find something, each once; the others are dropped."""
+        """The distinct prefixes of the groups whose search goes on; the others are dropped."""
         before = {id(branch): branch for group in self._groups for branch in group.live}
         for group in self._groups:
             if self._is_through(group):
@@ -155,14 +154,13 @@ class _BeamSearch:
         return list(needed.values())
 
     def _is_through(self, group: _BeamGroup) -> bool:
-        """Whether nothing that a group's prefixes lead to can come before what it has."""
+        """Whether no prefix of a group can lead to an output that outranks its finished ones."""
         if len(group.finished) < self._width or not group.live:
             return not group.live
-        most = max(self._most(branch) for branch in group.live)
-        return most <= group.finished[-1][0]
+        return max(self._rank_bound(branch) for branch in group.live) <= group.finished[-1][0]
 
-    def _most(self, branch: Branch) -> float:
-        """What an output that begins so is ranked by at most."""
+    def _rank_bound(self, branch: Branch) -> float:
+        """Upper bound of the ranks of the outputs that begin with a prefix."""
         divisor = max(self._divisor(self._steps(branch)), self._divisor(self._longest))
         return branch.log_p / divisor + self._sampler.score_bound
 
@@ -181,25 +179,25 @@ class _BeamSearch:
         distributions = [
             self._branches.distribution(branch, logits, tilted=False) for branch, logits in zip(live, rows, strict=True)
         ]
-        places = {id(branch): place for place, branch in enumerate(live)}
+        indices = {id(branch): index for index, branch in enumerate(live)}
         taken: Counter[int] = Counter()
         chosen: list[list[_BeamCandidate]] = []
         for group in self._groups:
-            beams = [places[id(branch)] for branch in group.live]
+            beams = [indices[id(branch)] for branch in group.live]
             mine = self._chosen(beams, live, distributions, taken)
             chosen.append(mine)
             taken.update(
                 int(distributions[beam].ids[index]) for _, beam, index in mine if not distributions[beam].is_forced
             )
-        wanted: dict[int, dict[int, float]] = {beam: {} for beam in range(len(live))}
+        choices: list[dict[int, None]] = [{} for _ in live]  # of each beam, in the order of the groups
         for mine in chosen:
-            for rank, beam, index in mine:
-                wanted[beam][index] = rank
+            for _, beam, index in mine:
+                choices[beam][index] = None
         children = {
             (beam, index): child
             for beam, branch in enumerate(live)
             for index, child in zip(
-                wanted[beam], self._branches.take(branch, distributions[beam], list(wanted[beam])), strict=True
+                choices[beam], self._branches.take(branch, distributions[beam], list(choices[beam])), strict=True
             )
         }
         for group, mine in zip(self._groups, chosen, strict=True):
@@ -208,12 +206,12 @@ class _BeamSearch:
     def _chosen(
         self, beams: Sequence[int], live: Sequence[Branch], distributions: Sequence[Distribution], taken: Counter[int]
     ) -> list[_BeamCandidate]:
-        """The candidates that a group goes on with: as many as it has beams, and beside them those that stop."""
+        """The candidates that a group takes: the best ones that go on, one for each beam, and those that end."""
         admitted: list[tuple[float, _BeamCandidate]] = []
         has_potentials = self._branches.questions.any
-        wanted = self._width * (_SPARE if has_potentials else 1)
+        needed = self._width * (_SPARE if has_potentials else 1)
         going_on = 0
-        for diverse, candidate in self._candidates(beams, live, distributions, taken, wanted):
+        for diverse, candidate in self._candidates(beams, live, distributions, taken, needed):
             branch, distribution = live[candidate.beam], distributions[candidate.beam]
             token = int(distribution.ids[candidate.choice])
             gain = self._gain(branch, token) if has_potentials else 0.0
@@ -221,7 +219,7 @@ class _BeamSearch:
                 continue
             admitted.append((diverse + gain, candidate._replace(rank=candidate.rank + gain)))
             going_on += not self._branches.is_stop(token)
-            if going_on == wanted:
+            if going_on == needed:
                 break
         admitted.sort(key=lambda item: -item[0])
         return self._best(admitted, distributions)
@@ -229,15 +227,15 @@ class _BeamSearch:
     def _best(
         self, admitted: Sequence[tuple[float, _BeamCandidate]], distributions: Sequence[Distribution]
     ) -> list[_BeamCandidate]:
-        """The best that go on, and the stops before the last of them."""
-        found: list[_BeamCandidate] = []
+        """The best candidates that go on, and the ends that rank before the last of them."""
+        best: list[_BeamCandidate] = []
         going_on = 0
         for _, candidate in admitted:
             if going_on == self._width:
                 break
-            found.append(candidate)
+            best.append(candidate)
             going_on += not self._branches.is_stop(int(distributions[candidate.beam].ids[candidate.choice]))
-        return found
+        return best
 
     def _candidates(
         self,
@@ -245,9 +243,9 @@ class _BeamSearch:
         live: Sequence[Branch],
         distributions: Sequence[Distribution],
         taken: Counter[int],
-        wanted: int,
+        needed: int,
     ) -> Iterator[tuple[float, _BeamCandidate]]:
-        """All candidates, the best by probability and diversity first; with the rank that they have by that."""
+        """All candidates with their ranks less the diversity penalty, the best first; about ``needed`` are used."""
         ranks, diverse, owners, indices = [], [], [], []
         for beam in beams:
             branch, distribution = live[beam], distributions[beam]
@@ -261,7 +259,7 @@ class _BeamSearch:
         if not len(keys):
             return
         all_ranks, all_owners, all_indices = map(np.concatenate, (ranks, owners, indices))
-        for at in descending(keys, wanted + len(beams)):
+        for at in descending(keys, needed + len(beams)):
             if keys[at] > -math.inf:
                 yield float(keys[at]), _BeamCandidate(float(all_ranks[at]), int(all_owners[at]), int(all_indices[at]))
 
@@ -273,7 +271,7 @@ class _BeamSearch:
         return penalties
 
     def _gain(self, branch: Branch, token: int) -> float:
-        """What a choice adds to the potentials' score of a prefix."""
+        """What a token adds to the potentials' score of a prefix."""
         questions = self._branches.questions
         if self._branches.is_stop(token):
             return questions.complete(branch.hypothesis) - branch.score
@@ -286,7 +284,7 @@ class _BeamSearch:
             if child.finish_reason is None or child.score == -math.inf:
                 continue
             check_score(self._branches, child, self._sampler.score_bound)
-            # The stop is a step too; without EOS there is none.
+            # EOS is a step too; a vocabulary may have none.
             steps = self._steps(child) + self._branches.has_eos
             group.finished.append((self._rank(child.log_p, steps, child.score), child))
         group.finished.sort(key=lambda item: (-item[0], item[1].hypothesis.tokens))

@@ -1,9 +1,10 @@
-"""Several outputs; a score chooses one.
+"""Best-of-N: several outputs are sampled, and a score chooses one.
+
+Self-certainty is computed on the model's own distribution, since a mask makes every distribution look certain, and only
+where the grammar leaves a choice, since dictated text says nothing about the answer.
 
 Source: Z. Kang, X. Zhao and D. Song, "Scalable Best-of-N Selection for Large Language Models via Self-Certainty" (2025,
-arXiv 2502.18581), for the self-certainty and the vote.  Under a grammar it is computed on the model's own distribution,
-since a mask makes every distribution look certain, and only where the grammar leaves a choice, since text that it
-dictates says nothing about the answer.
+arXiv 2502.18581), for the self-certainty and the vote.
 """
 
 from __future__ import annotations
@@ -41,21 +42,22 @@ def _text(result: Result) -> str:
 class BestOf:
     """The best of several outputs.
 
-    They are drawn by locally constrained decoding: token by token from what the constraint allows and the potentials
-    admit, renormalised.  Those with the same prefix share it, and their next tokens are drawn from equal strata of
-    the distribution: on average each output comes up as often as if all were drawn alone, and they are more diverse.
+    Outputs are sampled by locally constrained decoding: token by token from the tokens that the constraint and the
+    potentials allow, renormalised.  Outputs with the same prefix share it, and their next tokens are sampled from equal
+    strata of the distribution: each output is as frequent on average as if sampled independently, and the outputs are
+    more diverse.
 
-    The samples are in the order of their scores, and ``Sample.score`` holds these.
+    The samples are ordered by ``Sample.score``.
 
     Attributes:
-        n: how many are drawn.
-        score: what is compared, the more the better: ``"self_certainty"``, the mean over the choices of the
-            divergence from the uniform distribution to the model's; ``"logprob"``, the model's log-probability of the
-            output; or a function of the result.  Where it is minus infinity, the output is left out.
-        vote: None takes the output with the highest score.  Else each output gives ``(n - rank + 1) ** vote`` votes to
-            its answer, rank 1 being the highest score, and the best output with the answer of most votes is taken.
-            Weights are votes then.
-        answer: what counts as the same answer, for the vote: the text, if nothing else is said.
+        n: number of outputs.
+        score: the score, higher is better: ``"self_certainty"``, the mean over the choices of the divergence from the
+            uniform distribution to the model's; ``"logprob"``, the model's log-probability of the output; or a function
+            of the result.  An output with score minus infinity is left out.
+        vote: None takes the output with the highest score.  A number lets each output give ``(n - rank + 1) ** vote``
+            votes to its answer, rank 1 being the highest score; the best output of the answer with most votes is
+            taken, and weights are votes.
+        answer: the answer of a result, for the vote; by default its text.
 
     Raises:
         ValueError: a number is out of range, or there is no such score.
@@ -102,10 +104,10 @@ class BestOf:
         elif self.score == "logprob":
             score = written.branch.log_p
         else:
-            score = self._asked(result)
+            score = self._called(result)
         return Sample(result, score, written.count, score)
 
-    def _asked(self, result: Result) -> float:
+    def _called(self, result: Result) -> float:
         function: Any = self.score
         try:
             score = float(function(result))
@@ -114,7 +116,7 @@ class BestOf:
                 "score",
                 f"it raised {type(error).__name__}: {error}",
                 evidence=f"for {result.text!r}",
-                remedy="make it answer for every string of the grammar",
+                remedy="make it return a score for every string of the grammar",
             ) from error
         if math.isnan(score) or score == math.inf:
             raise GenerationError(
@@ -123,13 +125,13 @@ class BestOf:
         return score
 
     def _voted(self, samples: Sequence[Sample], power: float) -> list[Sample]:
-        """The samples with votes for weights, those of the answer with most votes first; ``samples`` are ranked."""
+        """The ranked ``samples`` with votes as weights, those of the answer with most votes first."""
         votes: dict[Hashable, float] = {}
         answers = [self.answer(sample.result) for sample in samples]
         total = sum(sample.particles for sample in samples)
         rank = 0
         for sample, answer in zip(samples, answers, strict=True):
-            for _ in range(sample.particles):  # outputs that are alike each have a vote
+            for _ in range(sample.particles):  # equal outputs each have a vote
                 rank += 1
                 votes[answer] = votes.get(answer, 0.0) + math.pow(total - rank + 1, power)
         order = sorted(range(len(samples)), key=lambda index: -votes[answers[index]])
@@ -140,12 +142,10 @@ class BestOf:
 
 
 def self_certainty(logits: Logits) -> float:
-    """The Kullback-Leibler divergence from the uniform distribution to the distribution that ``logits`` describe.
+    """The Kullback-Leibler divergence in nats from the uniform distribution to the distribution of ``logits``.
 
-    In nats.
-
-    0 where the model has no idea, and the larger the surer it is.  Tokens that the model can never write, as those that
-    pad a vocabulary, count in neither distribution: one of them would make every divergence infinite.
+    It is 0 for a uniform distribution and grows with certainty.  Tokens of probability zero, such as the padding of a
+    vocabulary, are left out of both distributions: one of them would make every divergence infinite.
 
     Args:
         logits: unnormalised log-probabilities, ``[V]``.
@@ -160,10 +160,10 @@ class _WrittenBranch:
     """Outputs with the same tokens.
 
     Attributes:
-        branch: their tokens.
-        count: how many there are.
+        branch: the tokens.
+        count: number of outputs.
         certainty: sum of the self-certainty over the choices so far.
-        choices: how many there were.
+        choices: number of choices so far.
     """
 
     branch: Branch
@@ -173,7 +173,7 @@ class _WrittenBranch:
 
 
 def _sampled_branches(branches: Branches, count: int, generator: np.random.Generator) -> list[_WrittenBranch]:
-    """Draw outputs side by side; those that cannot be completed, because of potentials, are missing."""
+    """Sample outputs together; those that potentials leave no way to complete are missing."""
     live, finished = [_WrittenBranch(branches.root(), count)], list[_WrittenBranch]()
     while live:
         rows = branches.logits([each.branch for each in live], [each.count for each in live])
@@ -195,8 +195,8 @@ def _children(
     if not distribution.is_forced:
         written.certainty += self_certainty(logits)
         written.choices += 1
-    drawn = AWRS().draw_from(distribution, branches, branch, written.count, generator)
-    counts = Counter(distribution.index(each.token) for each in drawn if each.token is not None)
+    sampled = AWRS().draw_from(distribution, branches, branch, written.count, generator)
+    counts = Counter(distribution.index(each.token) for each in sampled if each.token is not None)
     children = branches.take(branch, distribution, list(counts))
     return [
         _WrittenBranch(child, count, written.certainty, written.choices)

@@ -1,4 +1,4 @@
-"""A branch, one of several sequences that are written side by side, and the masks of the states that branches reach."""
+"""A branch, one of several sequences that are written together, and the masks of the states that branches reach."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _MAX_CACHED: Final = 1024
 
 @final
 class MaskCache:
-    """The masks of one run.
+    """The masks of one run, by the state of a matcher.
 
-    Stopping is one choice: of several EOS ids the lowest that is allowed stands for it.
+    All EOS ids are one choice, represented by the lowest allowed one.
 
     Attributes:
-        asked: how often a matcher was asked about one token.
-        filled: how many rows were filled.
-        time_s: seconds that was spent on masks and answers.
+        asked: how often a matcher was queried about a single token.
+        filled: how many masks were filled.
+        time_s: seconds spent on masks and queries.
 
     Args:
         vocabulary: of the constraint.
@@ -53,12 +53,12 @@ class MaskCache:
     def allowed(
         self, matcher: Matcher, remaining: int, forbidding: NDArray[np.int32] | None = None
     ) -> NDArray[np.intp]:
-        """The tokens that are allowed where a matcher stands, ascending, one EOS id for the stop.
+        """The allowed tokens, ascending, with one EOS id at most.
 
         Args:
             matcher: stays as it is.
-            remaining: of the budget.
-            forbidding: a row without other tokens that are forbidden; None for none.
+            remaining: how many tokens are left of the budget.
+            forbidding: a further mask; None for none.
         """
         began = perf_counter()
         if remaining <= 0:
@@ -70,14 +70,13 @@ class MaskCache:
         return ids
 
     def drafting(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
-        """What is allowed where a matcher stands, with every EOS id, for those that draft token; read-only.
+        """The mask for drafters, with every EOS id; read only.
 
-        ``knows`` knows nothing of it, since what is drawn must not depend on draft tokens; who needs the mask later
-        finds it filled.
+        ``knows`` ignores these masks, since samples must not depend on draft tokens; ``allowed`` reuses them.
 
         Args:
             matcher: stays as it is.
-            remaining: of the budget; not spent.
+            remaining: how many tokens are left of the budget, at least 1.
         """
         began = perf_counter()
         key = _mask_key(matcher, remaining)
@@ -95,18 +94,18 @@ class MaskCache:
 
     @cached_property
     def all_ids(self) -> NDArray[np.intp]:
-        """Every token, one EOS id for the stop."""
+        """Every token, with one EOS id at most."""
         return np.setdiff1d(np.arange(self._size, dtype=np.intp), self._eos[1:], assume_unique=True)
 
     def knows(self, matcher: Matcher, remaining: int) -> bool:
-        """Whether ``allowed`` need not fill a mask."""
+        """Whether ``allowed`` needs no new mask."""
         if remaining <= 0:
             return True
         key = _mask_key(matcher, remaining)
         return key is not None and key in self._rows
 
     def accepts(self, matcher: Matcher, remaining: int, token: int) -> bool:
-        """Whether a token is allowed: as ``allowed``, without a mask."""
+        """Whether a token is allowed: the answer of ``allowed``, without a mask."""
         began = perf_counter()
         self.asked += 1
         answer = self._accepts(matcher, remaining, token)
@@ -114,22 +113,21 @@ class MaskCache:
         return answer
 
     def goes_on(self, matcher: Matcher) -> bool:
-        """Whether the grammar, without the budget, allows anything but the stop."""
+        """Whether the grammar, without the budget, allows any token but EOS."""
         matcher.fill_mask(self._row)
-        ids = allowed_ids(self._row[0], self._size)
-        return bool((~np.isin(ids, self._eos)).any())
+        return bool(without(self._row[0], self._stops).any())
 
     def clear(self) -> None:
-        """Forget all masks."""
+        """Drop all masks."""
         self._rows.clear()
         self._drafted.clear()
 
     def _filled(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
-        """The row of the constraint and the budget, which is not spent."""
+        """The mask of the constraint within a budget of at least 1."""
         key = _mask_key(matcher, remaining)
-        known = None if key is None else self._rows.get(key)
-        if known is not None:
-            return known
+        cached = None if key is None else self._rows.get(key)
+        if cached is not None:
+            return cached
         self.filled += 1
         row = None if key is None else self._drafted.pop(key, None)
         if row is None:
@@ -146,11 +144,11 @@ class MaskCache:
         return row
 
     def _with_one_stop(self, row: NDArray[np.int32]) -> NDArray[np.int32]:
-        """A row in which at most one EOS id is allowed."""
+        """A mask row that allows at most one EOS id."""
         if len(self._eos) < 2:
             return row
-        held = [token for token in self._eos.tolist() if contains(row, token)]
-        return without(row, held[1:]) if len(held) > 1 else row
+        ends = [token for token in self._eos.tolist() if contains(row, token)]
+        return without(row, ends[1:]) if len(ends) > 1 else row
 
     def _accepts(self, matcher: Matcher, remaining: int, token: int) -> bool:
         if token in self._stops:
@@ -168,7 +166,7 @@ class MaskCache:
 
 
 def _mask_key(matcher: Matcher, remaining: int) -> tuple[int, int] | None:
-    """What the mask depends on: the state, and the budget where that matters; None where it depends on more."""
+    """The state, and the budget if the mask depends on it; None if the mask depends on more."""
     state = matcher.mask_id
     return None if state is None else (state, remaining if matcher.needs_budget_mask(remaining) else -1)
 
@@ -187,12 +185,13 @@ class Branch:
 
     Attributes:
         hypothesis: its tokens.
-        matcher: where they stand in the grammar.
-        context: the prompt and the tokens in front of the model; None once it is finished, or without a cache.
-        log_p: the model's log-probability of the tokens, and of the stop where it is finished.
-        score: what the potentials say of it: of a prefix, or once it is finished of the complete output.
-        finish_reason: None for as long as it is not finished.
-        logits: what the model says after it, where that is known already.
+        matcher: the matcher after them.
+        context: the prompt and the tokens, with their cache; None for a finished branch, or one without a cache.
+        log_p: the model's log-probability of the tokens, and of EOS if the branch is finished.
+        score: the potentials' score: of the prefix, or of the complete output if the branch is finished.
+        finish_reason: why the branch is finished; None if it is not.
+        path: its steps.
+        logits: the logits after the tokens, once they are computed.
     """
 
     hypothesis: Hypothesis

@@ -1,12 +1,13 @@
-"""Sequences that are written side by side, their forward passes together.
+"""``Branches``: sequences that are written together and share forward passes.
 
 Particles with the same tokens are one branch, with one cache, one mask and one next-token distribution.  A branch that
-goes on in several ways splits: one of them takes over its cache and the others copy it.
+continues with several tokens splits: one child takes over its cache, the others fork it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Self, final
 
@@ -34,20 +35,20 @@ __all__ = ["Branches"]
 
 @final
 class Branches:
-    """The branches of one run, and what they cost.
+    """The branches of one run, and its statistics.
 
     Use it in a ``with`` statement, or close it, to free the caches.
 
     Attributes:
-        problem: what is sampled.
-        questions: its potentials, asked.
-        masks: what its constraint allows.
-        expectation: what is expected of prefixes, for distributions to propose tokens by; None for nothing.
+        problem: the target.
+        questions: evaluates the potentials of the problem.
+        masks: the masks of its constraint.
+        expectation: a twist, by which ``distribution`` proposes tokens; None for none.
 
     Args:
         problem: see above.
-        context: the prompt in a context that may have it cached; it is forked, not used.
-        speculation: how to draft what branches that grow together take; None not to.
+        context: a context that ends with the prompt and may have it cached; it is forked.
+        speculation: how to draft tokens of branches that grow together; None drafts nothing.
     """
 
     def __init__(
@@ -82,32 +83,32 @@ class Branches:
 
     @property
     def forwards(self) -> int:
-        """Forward passes so far; one that several branches share counts once."""
+        """Number of forward passes so far; a pass that several branches share counts once."""
         return self._passes.count
 
     @property
     def drafts(self) -> DraftStats | None:
-        """What drafts brought so far; None where there are none."""
+        """Statistics of the draft tokens so far; None without drafts."""
         return None if self._drafts is None else self._drafts.stats()
 
     @property
     def sampled(self) -> int:
-        """Tokens that were added to branches, stops included."""
+        """Number of tokens that were added to branches, EOS included."""
         return self._sampled
 
     @property
     def asked(self) -> int:
-        """How often potentials were asked, and the matcher about single tokens."""
+        """Number of queries so far: to potentials, and to the matcher about single tokens."""
         return self.masks.asked + sum(self.questions.asked.values())
 
     @property
     def verification(self) -> str:
-        """Who forbade what, for messages."""
+        """Which potentials forbade how much, for messages."""
         return self.questions.culprits()
 
     def samples(
         self,
-        found: Iterable[Sample],
+        samples: Iterable[Sample],
         *,
         particles: int,
         lossless: bool = False,
@@ -116,19 +117,19 @@ class Branches:
         remark: str = "",
         history: Sequence[Round] = (),
     ) -> Samples:
-        """What a run came to, with what it cost so far.
+        """The samples of a run, with its statistics so far.
 
         Args:
-            found: see ``Samples``, as the others.
-            particles: how many were drawn.
+            samples: see ``Samples``, as for the other arguments.
+            particles: number of particles.
             lossless: whether the weights are those of the target.
-            log_evidence: where it is estimated.
-            standard_error: of it.
-            remark: said before who forbade what.
+            log_evidence: its estimate.
+            standard_error: standard error of ``log_evidence``.
+            remark: a text to put before ``verification``.
             history: the rounds.
         """
         return Samples(
-            samples=tuple(found),
+            samples=tuple(samples),
             lossless=lossless,
             log_evidence=log_evidence,
             standard_error=standard_error,
@@ -144,7 +145,7 @@ class Branches:
 
     @property
     def has_eos(self) -> bool:
-        """Whether a token ends the output."""
+        """Whether the vocabulary has an EOS."""
         return bool(self._stops)
 
     @property
@@ -153,11 +154,11 @@ class Branches:
         return self._passes.is_packed
 
     def is_stop(self, token: int) -> bool:
-        """Whether ``token``, one of a distribution, stands for the stop."""
+        """Whether ``token``, one of a distribution, ends the output."""
         return token in self._stops or token == BARE_END
 
     def root(self) -> Branch:
-        """Return a new branch, with nothing but what stands already.
+        """Return a new branch, with the tokens that the output begins with.
 
         Raises:
             GenerationError: the potentials forbid every output.
@@ -170,26 +171,26 @@ class Branches:
                 "potentials",
                 "they forbid every output",
                 evidence=f"prefix gives -inf for {hypothesis!r}; {self.questions.culprits()}",
-                remedy="loosen the potential that forbids it",
+                remedy="relax the potential that forbids it",
             )
         matcher = problem.constraint.matcher()
         for token in problem.begun:
             if not matcher.accept(token):
-                raise GenerationError("matcher", f"it refuses token {token}, which the output begins with")
+                raise GenerationError("matcher", f"it refuses token {token}, which the output already has")
         context, logits = self._contexts.prompted() if self._drafts is None else (self._contexts.unprompted(), None)
         return Branch(hypothesis, matcher, context, 0.0, score, logits=logits)
 
     def remaining(self, branch: Branch) -> int:
-        """Tokens that are left of the budget."""
+        """How many tokens are left of the budget."""
         return self.problem.max_tokens - len(branch.hypothesis.tokens)
 
     def logits(self, branches: Sequence[Branch], counts: Sequence[int] = ()) -> list[Logits]:
-        """Run what is pending of branches that are not finished through the model; ``[V]`` after each.
+        """Run the pending tokens of branches that are not finished; return the logits after each, ``[V]``.
 
         Args:
-            branches: all that grow together.
-            counts: how many next tokens are drawn after each; then what may follow is looked at in the same passes, and
-                those that told it are not run again.  None looks at nothing.
+            branches: all branches that grow together.
+            counts: for each, how many next tokens will be sampled; then the passes look ahead at draft tokens, and
+                branches whose logits were computed that way are not run again.  Empty for no drafts.
         """
         pending = [branch for branch in branches if branch.logits is None]
         if any(branch.context is None for branch in pending):
@@ -203,38 +204,38 @@ class Branches:
         return [branch.logits for branch in branches if branch.logits is not None]
 
     def logits_at(self, branches: Sequence[Branch]) -> list[Logits]:
-        """Run branches that ``grown`` made, or the root; ``[V]`` after each, which the branches do not keep."""
+        """Run branches without a cache (``grown``), or the root; return the logits after each, ``[V]``."""
         skipped = len(self.problem.begun)
         pending = [branch for branch in branches if branch.logits is None]
         paths = [branch.hypothesis.tokens[skipped:] for branch in pending]
         rows = iter(self._passes.run(self._contexts.placed([path for path in paths if path])))
-        found = iter([next(rows) if path else self._contexts.prompt_logits() for path in paths])
-        return [next(found) if branch.logits is None else branch.logits for branch in branches]
+        computed = iter([next(rows) if path else self._contexts.prompt_logits() for path in paths])
+        return [next(computed) if branch.logits is None else branch.logits for branch in branches]
 
     def allowed(self, branch: Branch) -> NDArray[np.intp]:
         """The tokens that the constraint, the budget and the masks of potentials allow next, ascending.
 
-        One EOS id stands for the stop.  There is none, and no other, where a vocabulary without EOS ends the output.
+        With one EOS id at most.  Empty at an end without EOS.
         """
         remaining = self.remaining(branch)
-        asked = self.questions.any and remaining > 0
-        forbidding = self.questions.allowed(branch.hypothesis) if asked else None
+        has_forbidding = self.questions.any and remaining > 0
+        forbidding = self.questions.allowed(branch.hypothesis) if has_forbidding else None
         return self.masks.allowed(branch.matcher, remaining, forbidding)
 
     def distribution(
         self, branch: Branch, logits: Logits, ids: NDArray[np.intp] | None = None, *, tilted: bool = True
     ) -> Distribution:
-        """What may come next.
+        """The next-token distribution after a branch.
 
         Args:
             branch: not finished.
-            logits: after it, ``[V]``.
-            ids: among which tokens, one EOS id at most; None is ``allowed(branch)``.
-            tilted: whether tokens are to be drawn, by what potentials and the look-ahead can tell of all at once.
-                Searches that look at ``log_p`` alone need not ask them.
+            logits: the logits after it, ``[V]``.
+            ids: the tokens, one EOS id at most; None is ``allowed(branch)``.
+            tilted: whether to compute the proposal: the tilt by ``logw_next`` of potentials and by ``expectation``.
+                Searches use ``log_p`` alone.
 
         Raises:
-            GenerationError: the logits are not usable, or a potential is not.
+            GenerationError: the logits contain NaN or infinity, or a potential fails.
 
         Complexity: O(V).
         """
@@ -257,7 +258,7 @@ class Branches:
         return Distribution.of(ids.astype(np.int32), log_p, stop=None if stop is None else int(ids[stop]), tilt=tilt)
 
     def ends_here(self, branch: Branch) -> bool:
-        """Whether the output ends where nothing may follow: only without EOS, which would have to be drawn."""
+        """Whether the output may end here without EOS: the vocabulary has none."""
         return not self._stops and branch.matcher.is_accepting
 
     def admits(self, branch: Branch, token: int) -> bool:
@@ -276,20 +277,20 @@ class Branches:
         return False
 
     def knows_mask(self, branch: Branch) -> bool:
-        """Whether ``allowed`` need not fill a mask."""
+        """Whether ``allowed`` needs no new mask."""
         return self.masks.knows(branch.matcher, self.remaining(branch))
 
     def accepts(self, branch: Branch, token: int) -> bool:
-        """Whether the constraint and the budget allow ``token``: as ``allowed``, without a mask."""
+        """Whether the constraint and the budget allow ``token``: the answer of ``allowed``, without a mask."""
         return self.masks.accepts(branch.matcher, self.remaining(branch), token)
 
     def take(self, branch: Branch, distribution: Distribution, indices: Sequence[int]) -> list[Branch]:
-        """Go on with several choices of a distribution; ``branch`` is used up.
+        """Continue with several tokens of a distribution; ``branch`` must not be used again.
 
         Args:
             branch: not finished.
-            distribution: of what may come after it.
-            indices: into the distribution, no two alike.
+            distribution: its next-token distribution.
+            indices: distinct indices into the distribution.
 
         Returns:
             A branch for each index.
@@ -304,11 +305,11 @@ class Branches:
         )
 
     def split(self, branch: Branch, steps: Sequence[Step], log_ps: Sequence[float]) -> list[Branch]:
-        """Go on in several ways; ``branch`` is used up.
+        """Continue with several steps; ``branch`` must not be used again.
 
         Args:
             branch: not finished.
-            steps: each the next token, or the stop; no two alike.
+            steps: distinct next tokens, or EOS.
             log_ps: the model's log-probability of each.
 
         Raises:
@@ -319,10 +320,8 @@ class Branches:
         context = branch.context
         contexts = self._shared_contexts(branch, sum(step.token is not None for step in steps))
         if self._drafts is not None:
-            going_on = [
-                (step.token, log_p) for step, log_p in zip(steps, log_ps, strict=True) if step.token is not None
-            ]
-            self._drafts.split(context, going_on, contexts[::-1])
+            tokens = [(step.token, log_p) for step, log_p in zip(steps, log_ps, strict=True) if step.token is not None]
+            self._drafts.split(context, tokens, contexts[::-1])
         self._sampled += len(steps)
         return [
             self._finished(branch, step, log_p)
@@ -332,13 +331,13 @@ class Branches:
         ]
 
     def grown(self, branch: Branch, distribution: Distribution, token: int, log_p: float) -> Branch:
-        """Go on without a cache, for searches that come back to many prefixes; ``branch`` stays as it is.
+        """Continue without a cache, for searches that return to many prefixes; ``branch`` stays as it is.
 
         Args:
             branch: not finished, without a cache.
-            distribution: of what may come after it; it may be blank.
-            token: one of the distribution's.
-            log_p: the model's log-probability of it.
+            distribution: its next-token distribution, which may be ``blank``.
+            token: one of its tokens.
+            log_p: the model's log-probability of the token.
         """
         if distribution.ends:
             return self.finish(branch)
@@ -347,13 +346,13 @@ class Branches:
         return self._finished(branch, step, log_p) if step.token is None else self._grown(branch, step, log_p, None)
 
     def finish(self, branch: Branch) -> Branch:
-        """End a branch without EOS; it is used up."""
+        """End a branch without EOS; it must not be used again."""
         self.drop(branch)
         score = self.questions.complete(branch.hypothesis)
         return Branch(branch.hypothesis, branch.matcher, None, branch.log_p, score, "stop", branch.path)
 
     def drop(self, branch: Branch) -> None:
-        """Give up a branch."""
+        """Drop a branch, and free its cache."""
         if branch.context is not None:
             if self._drafts is not None:
                 self._drafts.drop(branch.context)
@@ -361,40 +360,25 @@ class Branches:
             branch.context = None
 
     def copy(self, branch: Branch) -> Branch:
-        """Return the same branch once more."""
+        """Return an independent copy of a branch."""
         context = None if branch.context is None else self._contexts.fork(branch.context)
-        return Branch(
-            branch.hypothesis,
-            branch.matcher.fork(),
-            context,
-            branch.log_p,
-            branch.score,
-            branch.finish_reason,
-            branch.path,
-            branch.logits,
-        )
+        return replace(branch, matcher=branch.matcher.fork(), context=context)
 
     def result(self, branch: Branch) -> Result:
-        """The output of a finished branch, with what the whole run cost so far."""
+        """The output of a finished branch, with the statistics of the whole run so far."""
         if branch.finish_reason is None:
             raise ValueError("the branch is not finished")
         steps = tuple(branch.steps())
         tokens = branch.hypothesis.tokens
-        forced = sum(step.forced for step in steps if step.token is not None)
-        elapsed = perf_counter() - self._began
-        drafts = self.drafts
-        stats = Stats(
+        stats = Stats.of_steps(
+            steps,
+            self.drafts,
             prompt_tokens=len(self.problem.prompt),
             tokens=len(tokens),
-            forced=forced,
-            sampled=len(tokens) - forced,
-            drafted=0 if drafts is None else drafts.drafted,
-            accepted=0 if drafts is None else drafts.accepted,
             forwards=self._passes.count,
-            time_mask_s=self.masks.time_s,
-            time_model_s=self._passes.time_s,
-            time_other_s=max(elapsed - self._passes.time_s - self.masks.time_s, 0.0),
-            drafts=drafts,
+            mask_s=self.masks.time_s,
+            model_s=self._passes.time_s,
+            seconds=perf_counter() - self._began,
         )
         return Result(
             data=branch.hypothesis.data,
@@ -407,14 +391,14 @@ class Branches:
         )
 
     def _stop_among(self, ids: NDArray[np.intp]) -> int | None:
-        """The place of the stop."""
+        """The index of EOS in ``ids``; None if it is not there."""
         for at, token in zip(np.searchsorted(ids, self._eos).tolist(), self._eos.tolist(), strict=True):
             if at < len(ids) and ids[at] == token:
                 return int(at)
         return None
 
     def _shared_contexts(self, branch: Branch, count: int) -> list[Context]:
-        """As many contexts with the tokens of ``branch``; its own is the first."""
+        """Return ``count`` contexts with the tokens of ``branch``, its own first."""
         if branch.context is None or count == 0:
             self.drop(branch)
             return []
@@ -423,7 +407,7 @@ class Branches:
 
     def _grown(self, branch: Branch, step: Step, log_p: float, context: Context | None) -> Branch:
         if step.token is None:
-            raise ValueError("a stop adds no token")
+            raise ValueError("EOS adds no token")
         matcher = branch.matcher.fork()
         if not matcher.accept(step.token):
             raise GenerationError("matcher", f"it refuses token {step.token}, which its own mask allows")
@@ -437,12 +421,5 @@ class Branches:
         score = self.questions.complete(branch.hypothesis) if self.questions.any else 0.0
         is_cut = self.remaining(branch) <= 0 and self.masks.goes_on(branch.matcher)
         reason: FinishReason = "length" if is_cut else "stop"
-        return Branch(
-            branch.hypothesis,
-            branch.matcher,
-            None,
-            branch.log_p + log_p,
-            score,
-            reason,
-            StepPath(branch.path, step),
-        )
+        path = StepPath(branch.path, step)
+        return Branch(branch.hypothesis, branch.matcher, None, branch.log_p + log_p, score, reason, path)

@@ -1,4 +1,4 @@
-"""Drafts for sequences that are written side by side, and the text that the grammar dictates to all of them."""
+"""Draft tokens for sequences that are written together, and the text that the grammar dictates to all of them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ __all__ = ["DICTATED", "AutoParticles", "BranchDrafts", "DictatedText", "Growing
 @final
 @dataclass(frozen=True, slots=True)
 class AutoParticles(Drafter):
-    """``Auto`` for as long as one particle is written, and nobody while several are.
+    """``Auto`` while a single particle is written; with several particles only dictated text is drafted.
 
-    A pass is spared only where all particles that grow together are drafted right, which mostly fails for any but the
-    text that the grammar dictates; that is looked at after all of them in any case, and costs next to nothing.
+    A pass is saved only if the drafts of all particles are right, which is rare except for dictated text.  That text is
+    drafted with every drafter, at next to no cost.
     """
 
     @property
@@ -50,84 +50,84 @@ class AutoParticles(Drafter):
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""
-        # Imported here: it takes all that needs no model, and is not wanted where several particles are written.
+        # Imported here: it loads many drafters, which several particles do not need.
         from structgen.decode.speculative.drafters.auto import Auto
 
         return Auto().start(context, task)
 
 
 DICTATED: Final = "dictated text"
-"""The source of such tokens."""
+"""The source of its tokens, in draft trees and statistics."""
 
 _PRIOR: Final = 0.98
 _STRENGTH: Final = 10.0
-"""The prior: so many tokens are assumed, this share of them spelled as by the tokenizer."""
+"""A beta prior: ``_STRENGTH`` tokens, the share ``_PRIOR`` of them spelled as by the tokenizer."""
 
 
 @final
 class DictatedText:
-    """Adds such text to the draft tokens of a run, as likely as it has proved to be spelled so.
+    """Adds text that the grammar dictates to draft trees, and estimates how often it is spelled as drafted.
 
     Args:
-        constraint: what outputs are members of.
+        constraint: the constraint of the outputs.
     """
 
     def __init__(self, constraint: Constraint) -> None:
         self._stops = frozenset(constraint.vocabulary.eos)
-        self._has_reach = constraint.native.has_reach  # else to ask for it may cost as much as a mask
+        self._has_reach = constraint.native.has_reach  # else ``needs_budget_mask`` may cost as much as a mask
         self._spelled, self._respelled = _STRENGTH * _PRIOR, _STRENGTH * (1 - _PRIOR)
 
     @property
     def confidence(self) -> float:
-        """Estimated probability that a token of it is taken."""
+        """Estimated probability that a token of dictated text is taken."""
         return self._spelled / (self._spelled + self._respelled)
 
     def extend(self, tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int) -> None:
-        """Add what is dictated to a tree: at its root, and after the ends of its paths.
+        """Add dictated text to a tree: at its root, and after its leaves.
 
         Args:
-            tree: tokens that the grammar allows.
-            matcher: where the output stands; it is moved, and moved back.
-            remaining: tokens that the output may still have.
-            budget: the most nodes of the tree.
+            tree: draft tokens that the grammar allows.
+            matcher: the matcher at the root; it is advanced, and rolled back.
+            remaining: how many tokens are left of the output's budget.
+            budget: maximum number of nodes of the tree.
         """
         reach = tree.reach()
         ends = [ROOT, *sorted(tree.leaves(), key=lambda node: -reach[node])]
         confidence = self.confidence
         before = matcher.history_length
         for end in ends:
-            room = budget - len(tree)
-            if room <= 0:
+            capacity = budget - len(tree)
+            if capacity <= 0:
                 break
             path = tree.prefix(end)
             try:
                 if all(matcher.accept(token) for token in path):
-                    run = self._run(matcher, remaining - len(path), room)
+                    run = self._run(matcher, remaining - len(path), capacity)
                     tree.extend(end, run, confidence, source=DICTATED)
             except LimitExceeded:
                 break  # the limits are for outputs, not for draft tokens
             finally:
                 matcher.rollback(matcher.history_length - before)
 
-    def learn(self, tree: DraftTree, node: int, ways: Sequence[tuple[int, float]]) -> None:
-        """Count how much of what came after a node is spelled as drafted.
+    def learn(self, tree: DraftTree, node: int, taken: Sequence[tuple[int, float]]) -> None:
+        """Update the estimate by the tokens that were taken after a node.
 
         Args:
-            tree: what was looked at.
-            node: of it, or ``ROOT``.
-            ways: tokens that came, none twice, each with its log-probability.
+            tree: the draft tree.
+            node: a node of it, or ``ROOT``.
+            taken: distinct tokens that were taken, each with its log-probability.
         """
         dictated = [tree.tokens[child] for child in tree.children(node) if tree.sources[child] == DICTATED]
-        if not dictated or not ways:
+        if not dictated or not taken:
             return
-        most = max(log_p for _, log_p in ways)
-        weights = [math.exp(log_p - most) for _, log_p in ways]
-        spelled = sum(weight for (token, _), weight in zip(ways, weights, strict=True) if token in dictated)
+        top = max(log_p for _, log_p in taken)
+        weights = [math.exp(log_p - top) for _, log_p in taken]
+        spelled = sum(weight for (token, _), weight in zip(taken, weights, strict=True) if token in dictated)
         self._spelled += spelled / sum(weights)
         self._respelled += 1 - spelled / sum(weights)
 
-    def _run(self, matcher: Matcher, remaining: int, room: int) -> list[int]:
-        """The tokens that are dictated where a matcher stands; it is moved."""
+    def _run(self, matcher: Matcher, remaining: int, capacity: int) -> list[int]:
+        """Advance a matcher by the dictated tokens, and return them; stops where the budget narrows the choice."""
         run: list[int] = []
         while True:
             tokens = matcher.forced_tokens()
@@ -139,14 +139,14 @@ class DictatedText:
             for token in tokens:
                 left = remaining - len(run)
                 is_tight = left <= 0 or (self._has_reach and matcher.needs_budget_mask(left))
-                if len(run) == room or is_tight or not matcher.accept(token):
+                if len(run) == capacity or is_tight or not matcher.accept(token):
                     return run
                 run.append(token)
 
 
 _DRAFT_STREAM: Final = 1
 _MAX_PENDING_ROWS: Final = 64
-"""A prompt has more rows than this; what one more adds then, a model of costs need not tell."""
+"""More rows than this are a prompt, for which the cost of a further row does not matter."""
 
 
 class Growing(NamedTuple):
@@ -154,9 +154,9 @@ class Growing(NamedTuple):
 
     Attributes:
         context: the prompt and the sequence.
-        matcher: where it stands in the grammar.
-        remaining: tokens that are left of its budget.
-        particles: how many it stands for.
+        matcher: the matcher after it.
+        remaining: how many tokens are left of its budget.
+        particles: number of its particles.
     """
 
     context: Context
@@ -166,13 +166,13 @@ class Growing(NamedTuple):
 
 
 class _TokenPasses(NamedTuple):
-    """Passes for one more token.
+    """The forward passes of one round.
 
     Attributes:
-        passes: how many.
-        needed: rows that each of them had to run, on average.
-        rows: rows that it ran.
-        seconds: of all of them.
+        passes: number of passes.
+        needed: mean number of rows per pass without draft tokens.
+        rows: mean number of rows per pass with draft tokens.
+        seconds: time of all passes.
     """
 
     passes: int
@@ -185,18 +185,18 @@ class _TokenPasses(NamedTuple):
 class BranchDrafts:
     """The draft tokens for the sequences of one run.
 
-    Each has a ``Drafting`` of its own, which begins when it is first asked and goes along with the context.
+    Each sequence has a ``Drafting`` of its own, started when it is first needed, which stays with its context.
 
     Args:
         speculation: how to draft.
-        problem: what is sampled.
-        masks: of the run.
-        is_packed: whether one pass runs all sequences that need one.
+        problem: the target.
+        masks: the masks of the run.
+        is_packed: whether one pass runs several sequences.
     """
 
     def __init__(self, speculation: Speculation, problem: Problem, masks: MaskCache, *, is_packed: bool) -> None:
         self._speculation = speculation
-        self._asks_for = 1 if isinstance(speculation.drafter, AutoParticles) else None  # the most particles
+        self._max_particles = 1 if isinstance(speculation.drafter, AutoParticles) else None  # for its drafter
         self._cost = speculation.cost_of(problem.model)
         self._masks = masks
         self._is_packed = is_packed
@@ -205,20 +205,20 @@ class BranchDrafts:
         self._task = DraftTask(problem.constraint, Multinomial(), prompt_tokens, generator)
         self._dictated = DictatedText(problem.constraint)
         self._draftings: dict[Context, GuardedDrafting] = {}
-        self._looked = ExploredTrees()
+        self._explored = ExploredTrees()
         self._passes = 0
         self._saved = 0
-        self._needed = 0  # rows that are run in any case
+        self._needed = 0  # rows of the next passes without draft tokens
         self._runs: list[_TokenPasses] = []
         self._time = 0.0
 
     def run(self, branches: Sequence[Branch], remaining: Sequence[int], counts: Sequence[int], passes: Passes) -> None:
-        """Give every branch its logits: known ones, else by passes that look ahead.
+        """Set the logits of every branch, from earlier look-aheads or by passes that look ahead.
 
         Args:
-            branches: all that grow together.
-            remaining: for each, the tokens that are left of the budget.
-            counts: for each, how many next tokens are sampled.
+            branches: all branches that grow together.
+            remaining: for each, how many tokens are left of the budget.
+            counts: for each, how many next tokens will be sampled.
             passes: runs forward passes.
         """
         pending: list[tuple[Branch, Growing]] = []
@@ -233,11 +233,11 @@ class BranchDrafts:
                 pending.append((branch, growing))
             else:
                 ready.append(growing)
-        self.spare(len(ready), len(pending))
+        self._saved += (not pending and bool(ready)) if self._is_packed else len(ready)
         if not pending:
             return
         growing_now = [growing for _, growing in pending]
-        trees = self.propose(growing_now, ready)
+        trees = self._propose(growing_now, ready)
         before = passes.time_s
         rows = passes.run(
             [growing.context for growing in growing_now],
@@ -245,123 +245,119 @@ class BranchDrafts:
         )
         for (branch, _), row in zip(pending, rows, strict=True):
             branch.logits = row
-        self.observe(growing_now, trees, rows, passes.time_s - before)
+        self._observe(growing_now, trees, rows, passes.time_s - before)
 
-    def propose(self, pending: Sequence[Growing], ready: Sequence[Growing]) -> list[DraftTree]:
-        """Draft the next tokens of sequences, for the passes that come now.
+    def _propose(self, pending: Sequence[Growing], ready: Sequence[Growing]) -> list[DraftTree]:
+        """Draft the next tokens of sequences, for the next passes.
 
         Args:
-            pending: what is run.
-            ready: what grows beside them and need not be run, for its distribution is known.
+            pending: the sequences to run.
+            ready: the sequences whose logits are computed already.
         """
         began = perf_counter()
         self._needed = sum(len(each.context.unseen) for each in pending)
         particles = sum(each.particles for each in (*pending, *ready))
-        asks = self._asks_for is None or particles <= self._asks_for
+        uses_drafter = self._max_particles is None or particles <= self._max_particles
         together = self._is_packed and particles > 1 and self._cost is not None
-        trees = self._all_drafted(pending, ready, asks=asks, together=together)
+        trees = self._all_drafted(pending, ready, uses_drafter=uses_drafter, together=together)
         if self._cost is not None:
             trees = self._worthwhile(self._cost, pending, trees, ready, together=together)
         self._time += perf_counter() - began
         return trees
 
-    def observe(
-        self, pending: Sequence[Growing], trees: Sequence[DraftTree], distributions: Sequence[Logits], seconds: float
+    def _observe(
+        self, pending: Sequence[Growing], trees: Sequence[DraftTree], rows: Sequence[Logits], seconds: float
     ) -> None:
-        """Take in what the passes told.
+        """Let the drafters observe the logits of the passes, and record the passes.
 
         Args:
-            pending: what was run.
-            trees: what was looked at after each, if the session could.
-            distributions: of their next tokens.
-            seconds: that it took.
+            pending: the sequences that were run.
+            trees: the draft tree of each.
+            rows: the logits of their next tokens.
+            seconds: the time of the passes.
         """
         began = perf_counter()
-        looked = 0
-        for each, tree, distribution in zip(pending, trees, distributions, strict=True):
+        nodes = 0
+        for each, tree, row in zip(pending, trees, rows, strict=True):
             context, ahead = each.context, each.context.ahead
-            self._looked.leave(context)
-            if ahead is None or not len(tree):
-                verified = Verified(len(context), DraftTree(), distribution[None])
+            self._explored.leave(context)
+            if ahead is None or not len(tree):  # or the session could not look ahead
+                verified = Verified(len(context), DraftTree(), row[None])
             else:
                 verified = Verified(len(context), tree, ahead.told)
-                self._looked.look(context, tree)
-                looked += len(tree)
+                self._explored.add(context, tree)
+                nodes += len(tree)
             drafting = self._draftings.get(context)
             if drafting is not None:
                 drafting.observe(verified)
-        self._passes += looked > 0
+        self._passes += nodes > 0
         passes = 1 if self._is_packed else len(pending)
-        self._runs.append(_TokenPasses(passes, self._needed / passes, (self._needed + looked) / passes, seconds))
+        self._runs.append(_TokenPasses(passes, self._needed / passes, (self._needed + nodes) / passes, seconds))
         self._time += perf_counter() - began
 
-    def spare(self, ready: int, pending: int) -> None:
-        """Of so many sequences distributions were known, while so many others were to be run."""
-        self._saved += (not pending and ready > 0) if self._is_packed else ready
-
-    def split(self, context: Context, ways: Sequence[tuple[int, float]], children: Sequence[Context]) -> None:
-        """A sequence goes on in several ways.
+    def split(self, context: Context, taken: Sequence[tuple[int, float]], children: Sequence[Context]) -> None:
+        """Note that a sequence continues with several tokens.
 
         Args:
-            context: that of the sequence, which one of ``children`` may be.
-            ways: tokens, none twice, each with its log-probability.
-            children: the contexts that go on with them.
+            context: the context of the sequence, which may be one of ``children``.
+            taken: distinct tokens, each with its log-probability.
+            children: the contexts that continue with them.
         """
-        place = self._looked.split(context, [token for token, _ in ways], children)
-        if place is not None:
-            self._dictated.learn(place.tree, place.node, ways)
+        position = self._explored.split(context, [token for token, _ in taken], children)
+        if position is not None:
+            self._dictated.learn(position.tree, position.node, taken)
 
     def drop(self, context: Context) -> None:
-        """Draft token no more for a sequence."""
-        self._looked.leave(context)
+        """Stop drafting for a sequence."""
+        self._explored.leave(context)
         drafting = self._draftings.pop(context, None)
         if drafting is not None:
             drafting.close()
 
     def close(self) -> None:
-        """The run is over."""
+        """Close all draftings."""
         for drafting in self._draftings.values():
             drafting.close()
         self._draftings.clear()
 
     def stats(self) -> DraftStats:
-        """What it came to: of all sequences together, tokens that several of them took counted once."""
+        """The statistics of all sequences together; a token that several of them took counts once."""
         return DraftStats(
             passes=self._passes,
-            lengths=self._looked.lengths(),
-            sources=self._looked.sources(),
+            lengths=self._explored.lengths(),
+            sources=self._explored.sources(),
             saved_forwards=self._saved,
             saved_s=self._saved_seconds(),
             time_draft_s=self._time,
         )
 
     def _all_drafted(
-        self, pending: Sequence[Growing], ready: Sequence[Growing], *, asks: bool, together: bool
+        self, pending: Sequence[Growing], ready: Sequence[Growing], *, uses_drafter: bool, together: bool
     ) -> list[DraftTree]:
-        """What is drafted of each; nothing where they need it together and of one of them nothing is known."""
+        """The draft tree of each sequence; all empty if they save a pass only together, and one of them has none."""
         trees: list[DraftTree] = []
-        if not together or all(self._looked.height(each.context) for each in ready):
+        if not together or all(self._explored.height(each.context) for each in ready):
             for each in pending:
-                tree = self._drafted(each, asks=asks)
+                tree = self._drafted(each, uses_drafter=uses_drafter)
                 if together and not len(tree):
                     break
                 trees.append(tree)
         return trees if len(trees) == len(pending) else [DraftTree() for _ in pending]
 
-    def _drafted(self, each: Growing, *, asks: bool) -> DraftTree:
-        """What the drafter draft tokens and the grammar allows, and what the grammar dictates at the ends of it."""
+    def _drafted(self, each: Growing, *, uses_drafter: bool) -> DraftTree:
+        """The draft tokens of the drafter that the grammar allows, and dictated text after them."""
         if each.remaining <= 0 or (self._is_packed and not each.context.branches):
             return DraftTree()
         budget = self._speculation.budget
         tree = DraftTree()
-        state = self._state(each) if asks else None
+        state = self._state(each) if uses_drafter else None
         if state is not None:
             tree = self._drafting(each.context).propose(each.context, state, budget)
         if len(tree):
-            tree = merged_tree(
-                [tree]
-            )  # without distributions: tokens are compared with what is taken, however they were found
-            tree.sources[:] = [self._source(source) for source in tree.sources]
+            tree = merged_tree([tree])  # without distributions: draft tokens are compared with the tokens taken
+            # A forced token counts as dictated text: here it takes a distribution, as every token does.
+            own = self._speculation.drafter.name
+            tree.sources[:] = [DICTATED if source == FORCED else source or own for source in tree.sources]
             tree = grammar_filtered(tree, each.matcher, remaining=each.remaining, budget=budget, forced=False)
         self._dictated.extend(tree, each.matcher, remaining=each.remaining, budget=budget)
         return tree
@@ -375,30 +371,23 @@ class BranchDrafts:
         *,
         together: bool,
     ) -> list[DraftTree]:
-        """The parts of trees that are expected to pay."""
+        """The parts of draft trees that are expected to save time."""
         budget = self._speculation.budget
         rows = [min(len(each.context.unseen), _MAX_PENDING_ROWS) for each in pending]
-        kept = [
+        pruned = [
             pruned_tree(
                 tree, cost, budget, pending=sum(rows) if self._is_packed else own, branches=each.context.branches
             )
             for each, tree, own in zip(pending, trees, rows, strict=True)
         ]
         if not together:
-            return kept
-        outlooks = [outlook(tree, each.particles) for each, tree in zip(pending, kept, strict=True)]
-        for each in ready:  # for as long as the tree that told its distribution goes on
-            height = self._looked.height(each.context)
+            return pruned
+        outlooks = [outlook(tree, each.particles) for each, tree in zip(pending, pruned, strict=True)]
+        for each in ready:  # their logits are computed to the end of their tree
+            height = self._explored.height(each.context)
             outlooks.append(Outlook([1.0] * height, [0] * height, each.particles))
         depth = joint_depth(outlooks, cost, pending=sum(rows), budget=budget)
-        return [_cut(tree, depth) for tree in kept]
-
-    def _source(self, source: str) -> str:
-        """What a node of the drafter's tree counts as.
-
-        Nothing is taken without a distribution here, dictated or not.
-        """
-        return DICTATED if source == FORCED else source or self._speculation.drafter.name
+        return [_cut(tree, depth) for tree in pruned]
 
     def _drafting(self, context: Context) -> GuardedDrafting:
         drafting = self._draftings.get(context)
@@ -409,16 +398,16 @@ class BranchDrafts:
     def _state(self, each: Growing) -> DraftState | None:
         try:
             mask = self._masks.drafting(each.matcher, each.remaining)
-        except LimitExceeded:  # there are samplers that never ask for a mask
+        except LimitExceeded:  # a sampler may never need this mask
             return None
         return DraftState(each.matcher.fork(), mask, each.remaining, position_kind(mask))
 
     def _saved_seconds(self) -> float:
-        """What the passes that were not needed would have taken, less what drafts cost."""
+        """Estimated time of the passes that were saved, less the cost of drafting and of wider passes."""
         if not self._saved or self._cost is None:
             return -self._time
         cost = self._cost
-        # The first run is over the prompt.
+        # The first round runs the prompt.
         alone = [run.seconds / run.passes / cost.relative(round(run.rows)) for run in self._runs[1:] or self._runs]
         wider = sum(
             run.seconds * (1 - cost.relative(round(run.needed)) / cost.relative(round(run.rows))) for run in self._runs

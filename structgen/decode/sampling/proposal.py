@@ -1,4 +1,6 @@
-"""How particles advance: a proposal samples the next token with an unbiased weight, resampling chooses which go on.
+"""How particles advance: a proposal samples next tokens with weights, and resampling chooses the particles.
+
+A weight is unbiased: on average, a token comes with weight ``p(token)`` if it is allowed, and else with 0.
 
 Source: R. Douc and O. Cappé, "Comparison of resampling schemes for particle filtering" (2005).
 """
@@ -36,15 +38,15 @@ Resampling: TypeAlias = Literal["multinomial", "stratified", "systematic", "resi
 def resample(
     weights: NDArray[np.float64], count: int, scheme: Resampling, generator: np.random.Generator
 ) -> NDArray[np.intp]:
-    """Draw ``count`` indices.
+    """Sample ``count`` indices.
 
     Args:
-        weights: in proportion to the probabilities, none negative, one positive at least, ``[n]``.
-        count: how many.
-        scheme: ``multinomial``: independently.  ``stratified``: one from each of ``count`` parts of equal mass.
-            ``systematic``: the same, at one place in all parts.  ``residual``: each as often as ``count w_i`` has
-            wholes, and the rest independently.
-        generator: the randomness.
+        weights: in proportion to the probabilities, none negative, at least one positive, ``[n]``.
+        count: number of indices.
+        scheme: ``multinomial``: independently.  ``stratified``: one from each of ``count`` strata of equal mass.
+            ``systematic``: the same, at one offset in all strata.  ``residual``: index ``i`` at least
+            ``floor(count w_i)`` times, and the rest independently.
+        generator: the random numbers.
 
     Returns:
         The indices, ascending, ``[count]``.
@@ -68,21 +70,21 @@ def _systematic(weights: NDArray[np.float64], count: int, generator: np.random.G
 
 def _residual(weights: NDArray[np.float64], count: int, generator: np.random.Generator) -> NDArray[np.intp]:
     expected = weights * count
-    wholes = np.floor(expected).astype(np.intp)
-    kept = np.repeat(np.arange(len(weights)), wholes)
-    rest = count - len(kept)
+    floors = np.floor(expected).astype(np.intp)
+    certain = np.repeat(np.arange(len(weights)), floors)
+    rest = count - len(certain)
     if rest <= 0:
-        return kept[:count]
-    left = expected - wholes
-    return np.concatenate((kept, _indices_at(left / left.sum(), generator.random(rest))))
+        return certain[:count]
+    residual = expected - floors
+    return np.concatenate((certain, _indices_at(residual / residual.sum(), generator.random(rest))))
 
 
 def _indices_at(weights: NDArray[np.float64], positions: NDArray[np.float64]) -> NDArray[np.intp]:
     """The inverse distribution function; never an index of weight zero."""
     sums = np.cumsum(weights)
-    found: NDArray[np.intp] = np.searchsorted(sums, positions * sums[-1], side="right")
-    found[found == len(weights)] = np.flatnonzero(weights)[-1]  # rounded up to the sum
-    return found
+    indices: NDArray[np.intp] = np.searchsorted(sums, positions * sums[-1], side="right")
+    indices[indices == len(weights)] = np.flatnonzero(weights)[-1]  # rounded up to the sum
+    return indices
 
 
 RESAMPLING: Final[dict[str, Callable[[NDArray[np.float64], int, np.random.Generator], NDArray[np.intp]]]] = {
@@ -94,13 +96,13 @@ RESAMPLING: Final[dict[str, Callable[[NDArray[np.float64], int, np.random.Genera
 
 
 class Proposed(NamedTuple):
-    """A token that was drawn.
+    """A sampled token with its weight.
 
     Attributes:
-        token: its id; None where none was found, and then the weight is zero.
-        log_weight: see the module.
+        token: its id; None if no token was accepted, and then the weight is zero.
+        log_weight: log of the weight, see the module.
         log_p: the model's log-probability of the token.
-        is_only: nothing else is allowed.
+        is_only: whether it is the only allowed token.
     """
 
     token: int | None
@@ -111,16 +113,16 @@ class Proposed(NamedTuple):
 
 @runtime_checkable
 class Proposal(Protocol):
-    """Draws next tokens."""
+    """Samples next tokens with weights."""
 
     @property
     def lossless(self) -> bool:
-        """Whether the weights are as the module says."""
+        """Whether the weights are unbiased, see the module."""
 
     def propose(
         self, branches: Branches, branch: Branch, logits: Logits, count: int, generator: np.random.Generator, /
     ) -> list[Proposed]:
-        """Draw ``count`` tokens that may follow ``branch``, after which the model says ``logits``."""
+        """Sample ``count`` next tokens of ``branch``, whose logits are ``logits``."""
 
 
 NOTHING: Final = Proposed(None, -math.inf, -math.inf)
@@ -129,10 +131,9 @@ NOTHING: Final = Proposed(None, -math.inf, -math.inf)
 @final
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Tokens drawn from all that are admitted: locally constrained decoding.
+    """Samples from all allowed tokens: locally constrained decoding.  ``Multinomial()`` as a proposal is this.
 
-    Potentials that cannot tell of all tokens at once are asked about every token that the automaton allows.  The
-    weight is exact.  ``Multinomial()`` as a proposal is this.
+    Potentials without ``logw_next`` are evaluated for every token that the mask allows.  The weight is exact.
     """
 
     lossless: ClassVar[bool] = True
@@ -152,19 +153,19 @@ class Scan:
 @final
 @dataclass(frozen=True, slots=True)
 class AWRS:
-    """Adaptive weighted rejection sampling: potentials are asked about the tokens that are drawn, few of all.
+    """Adaptive weighted rejection sampling: potentials are evaluated only for sampled tokens.
 
-    The weight is an unbiased estimate of the probability of what is admitted; where there is nothing to ask about
-    beyond the automaton's mask, it is that probability itself.
+    The weight is an unbiased estimate of the total probability of the allowed tokens; without potentials it is that
+    probability itself.
 
-    Tokens are drawn from those that the mask allows.  With ``mask_after`` the automaton too is asked token by token at
-    first, as would a parser be that has no masks.  The mask is filled after so many rejected tokens, or used at once
-    where it is known from another particle in the same state; the weight is exact then.  That stays unbiased, since
-    whatever was rejected, the expected weight of the estimator is the same.
+    Tokens are sampled from the mask.  With ``mask_after`` the matcher too is first queried token by token, as a parser
+    without masks would be.  The mask is filled after so many rejected tokens, or used at once if another particle in
+    the same state has filled it; the weight is exact then.  This stays unbiased: whatever was rejected, the expected
+    weight of the estimator is the same.
 
     Attributes:
-        most_rejects: give up on a particle after so many rejected tokens, without bias: its weight is zero, and those
-            of others are the larger for it.  None never gives up.
+        most_rejects: give up on a particle after so many rejected tokens.  Its weight is zero then, and the weights of
+            others are larger on average, so estimates stay unbiased.  None never gives up.
         mask_after: see above; 0 always uses the mask, None never.
 
     Raises:
@@ -189,26 +190,26 @@ class AWRS:
         self, branches: Branches, branch: Branch, logits: Logits, count: int, generator: np.random.Generator
     ) -> list[Proposed]:
         """See ``Proposal``."""
-        found: list[Proposed] = []
+        proposed: list[Proposed] = []
         if self.mask_after != 0 and not branches.knows_mask(branch):
-            found = self._without_mask(branches, branch, logits, count, generator)
-        if len(found) == count:
-            return found
+            proposed = self._without_mask(branches, branch, logits, count, generator)
+        if len(proposed) == count:
+            return proposed
         distribution = branches.distribution(branch, logits)
-        return found + self.draw_from(distribution, branches, branch, count - len(found), generator)
+        return proposed + self.draw_from(distribution, branches, branch, count - len(proposed), generator)
 
     def draw_from(
         self, distribution: Distribution, branches: Branches, branch: Branch, count: int, generator: np.random.Generator
     ) -> list[Proposed]:
-        """Draw ``count`` tokens from the distribution of what the mask allows after ``branch``."""
+        """Sample ``count`` tokens from the masked distribution after ``branch``."""
         if not branches.questions.any:
             return exact_samples(distribution, count, generator)
-        return self._draws(distribution, partial(branches.admits, branch), count, generator)
+        return self._samples(distribution, partial(branches.admits, branch), count, generator)
 
-    def _draws(
+    def _samples(
         self, distribution: Distribution, admits: Callable[[int], bool], count: int, generator: np.random.Generator
     ) -> list[Proposed]:
-        """Draw by the estimator that asks less."""
+        """Sample with the estimator that needs fewer queries."""
         if not distribution.is_possible:
             return [NOTHING] * count
         ids, weights = distribution.ids, distribution.weights()
@@ -230,7 +231,7 @@ class AWRS:
     def _without_mask(
         self, branches: Branches, branch: Branch, logits: Logits, count: int, generator: np.random.Generator
     ) -> list[Proposed]:
-        """Ask the automaton too; stop short of ``count`` where it is quicker to fill the mask."""
+        """Query the matcher token by token; return fewer than ``count`` if filling the mask is quicker."""
         distribution = branches.distribution(branch, logits, branches.masks.all_ids)
         answers: dict[int, bool] = {}
 
@@ -240,33 +241,34 @@ class AWRS:
             return answers[token]
 
         if self.mask_after is None:
-            return self._draws(distribution, admits, count, generator)
-        found: list[Proposed] = []
+            return self._samples(distribution, admits, count, generator)
+        proposed: list[Proposed] = []
         weights = distribution.weights()
         for _ in range(count):
-            patient = _BoundedPredicate(admits, distribution.ids, self.mask_after)
+            bounded = _BoundedPredicate(admits, distribution.ids, self.mask_after)
             try:
-                drawn = sample_recursive(
-                    TokensWithoutReplacement(weights, generator), patient, most_rejects=self.most_rejects
+                sample = sample_recursive(
+                    TokensWithoutReplacement(weights, generator), bounded, most_rejects=self.most_rejects
                 )
-            except _MaskWanted:
+            except _TooManyRejects:
                 break
-            found.append(_proposed(distribution, drawn))
-        return found
+            proposed.append(_proposed(distribution, sample))
+        return proposed
 
 
 @final
 class _BoundedPredicate:
-    """Asks about tokens until ``most`` were rejected and none was admitted.
+    """A predicate that raises ``_TooManyRejects`` after ``limit`` rejected tokens, if none was admitted before.
 
-    Whatever was rejected before the first token that is admitted, the recursive estimator goes on to give each token
-    its probability on average, and so does the mask.  Later on, or with the geometric estimator, that would not be so.
+    The caller then samples from the mask, without bias.  Before the first admitted token, the recursive estimator gives
+    each token its probability on average, whatever was rejected, and so does the mask.  After an admitted token, or
+    with the geometric estimator, this does not hold.
     """
 
-    def __init__(self, admits: Callable[[int], bool], ids: NDArray[np.int32], most: int) -> None:
+    def __init__(self, admits: Callable[[int], bool], ids: NDArray[np.int32], limit: int) -> None:
         self._admits = admits
         self._ids = ids
-        self._left = most
+        self._left = limit
         self._has_admitted = False
 
     def __call__(self, index: int) -> bool:
@@ -275,23 +277,23 @@ class _BoundedPredicate:
             return True
         if not self._has_admitted:
             if not self._left:
-                raise _MaskWanted
+                raise _TooManyRejects
             self._left -= 1
         return False
 
 
-class _MaskWanted(Exception):
-    """Enough tokens were rejected."""
+class _TooManyRejects(Exception):
+    """Filling the mask is quicker now."""
 
 
-def _proposed(distribution: Distribution, drawn: WeightedSample[float]) -> Proposed:
-    if drawn.token is None or drawn.weight == 0:
+def _proposed(distribution: Distribution, sample: WeightedSample[float]) -> Proposed:
+    if sample.token is None or sample.weight == 0:
         return NOTHING
-    return _proposed_at(distribution, drawn.token, math.log(drawn.weight))
+    return _proposed_at(distribution, sample.token, math.log(sample.weight))
 
 
 def _proposed_at(distribution: Distribution, index: int, log_admitted: float) -> Proposed:
-    """The token at an index of a distribution, drawn from ``log_q`` where this much of it is admitted."""
+    """The token at an index, sampled from ``log_q``; ``log_admitted`` is the log of the mass that is admitted."""
     log_weight = log_admitted + distribution.log_weight(index)
     return Proposed(int(distribution.ids[index]), log_weight, float(distribution.log_p[index]), distribution.is_forced)
 
@@ -300,8 +302,8 @@ def as_proposal(sampler: Proposal | Multinomial) -> Proposal:
     """Return a sampler of tokens as a proposal.
 
     Raises:
-        ValueError: it draws from another distribution than the model's, so that its weights would be wrong.
-        TypeError: it is no sampler of tokens.
+        ValueError: it samples from another distribution than the model's, and its weights would be wrong.
+        TypeError: it is no proposal.
     """
     if isinstance(sampler, Multinomial):
         if not sampler.lossless:
@@ -318,11 +320,9 @@ def as_proposal(sampler: Proposal | Multinomial) -> Proposal:
 
 
 def exact_samples(distribution: Distribution, count: int, generator: np.random.Generator) -> list[Proposed]:
-    """Draw from a distribution whose sum is known.
+    """Sample ``count`` tokens from a distribution, stratified.
 
-    Stratified, so that ``count`` draws stand for it better than if independent.
-
-    Each draw by itself has the distribution; no token comes up more than one time away from its share.
+    Each token by itself has the distribution; together they represent it better than independent samples.
     """
     if not distribution.is_possible:
         return [NOTHING] * count

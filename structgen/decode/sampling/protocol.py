@@ -33,7 +33,7 @@ __all__ = [
 
 
 class PrefixExpectation(Protocol):
-    """An estimate of what the outputs with a prefix weigh, by which a sampler is twisted."""
+    """A twist of a particle filter: an estimate of the total weight of the outputs with a prefix."""
 
     def log_h(self, branch: Branch, /) -> float:
         """Return the logarithm of the estimate for the prefix of ``branch``."""
@@ -43,31 +43,29 @@ class PrefixExpectation(Protocol):
 
 
 class Twist(Protocol):
-    """What makes estimates for one problem."""
+    """Makes the estimates of one run."""
 
     def start(self) -> PrefixExpectation:
-        """Return estimates that have seen nothing yet."""
+        """Return new estimates, for one run."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A distribution over outputs, known up to its sum.
+    """The target distribution: the model's, on the strings of a constraint, weighted by potentials; unnormalised.
 
-    The model's, on the members of a constraint, weighted by potentials.
+        target(x) = p(x, EOS | prompt) exp(sum of complete(x)), for valid x of at most ``max_tokens`` tokens
 
-        target(x) = p(x, stop | prompt) exp(sum of complete(x)), for members x of at most ``max_tokens`` tokens
-
-    Two sequences of tokens are two outputs, though they may spell the same text.  ``p`` is the model's distribution at
-    temperature 1.
+    Different token sequences are different outputs, even if they spell the same text.  ``p`` is the model's
+    distribution at temperature 1.
 
     Attributes:
         model: the language model.
         prompt: the tokens before the output, at least one.
         constraint: compiled for the model's vocabulary.
-        potentials: what else outputs are worth.
-        max_tokens: the most tokens that an output has, EOS not counted; at least ``constraint.min_tokens()``.
-        begun: tokens of the output that stand already; the prompt ends with them.
+        potentials: factors of the target.
+        max_tokens: maximum number of tokens of an output, EOS not counted; at least ``constraint.min_tokens()``.
+        begun: tokens that the output begins with; the prompt ends with them.
     """
 
     model: LanguageModel
@@ -78,20 +76,20 @@ class Problem:
     begun: tuple[int, ...] = ()
 
     def prefix(self) -> Hypothesis:
-        """The output as it stands."""
+        """The tokens that the output begins with."""
         return Hypothesis(self.constraint.grammar, self.constraint.vocabulary, self.begun)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One output.
+    """One output with its weight.
 
     Attributes:
         result: the output.
-        log_weight: logarithm of its weight, not normalised; of an output that several particles came to, together.
-        particles: how many came to it.
-        score: what ``BestOf`` and its like compare; else what the potentials say of it.
+        log_weight: log of its unnormalised weight; that of all its particles together.
+        particles: number of particles that wrote it.
+        score: the score that ``BestOf`` and other searches compare; for other samplers the potentials' score.
     """
 
     result: Result
@@ -103,15 +101,15 @@ class Sample:
 @final
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Where a run stood after one token more.
+    """The state of a run after a round, in which each live particle grows by a token.
 
     Attributes:
-        live: particles that are being written.
-        finished: particles that are complete.
-        distinct: different sequences among those that are being written.
-        ess: effective sample size, of all particles; 0 where all weights are zero.
-        log_evidence: estimate of the log of the target's sum, so far: of what may still be completed.
-        resampled: whether particles were drawn anew by their weights then.
+        live: number of particles that are not complete.
+        finished: number of particles that are complete.
+        distinct: number of different sequences among the live particles.
+        ess: effective sample size of all particles; 0 if all weights are zero.
+        log_evidence: estimate of the log of the target's sum, from the prefixes so far.
+        resampled: whether the round ended with resampling.
     """
 
     live: int
@@ -128,21 +126,21 @@ class Samples:
     """Outputs with weights.
 
     Attributes:
-        samples: those of positive weight, the heaviest first; of equal weight in the order of their tokens.
-        lossless: whether the weights are those of the target (see ``Problem``); then any average over the target is
-            estimated by the weighted average over the samples.
-        log_evidence: estimate of the log of the sum of the target: of the probability that the model alone writes an
-            output that the constraint and the potentials allow; minus infinity where all weights are zero, and None
-            where the sampler does not estimate it.
-        standard_error: of ``log_evidence``; None where it is not known.
-        particles: how many were drawn.
-        forwards: forward passes of the model.
-        tokens: tokens that were written, on all branches, stops included.
-        asked: how often potentials were asked, and the matcher about single tokens.
-        verdict: who forbade what, in words; for messages.
-        masks: how many masks were filled; particles in the same state share one.
-        history: the rounds of a run, for samplers that have them.
-        drafts: what drafts brought, to all branches together; None where there were none.
+        samples: the outputs of positive weight, by falling weight, then by their tokens.
+        lossless: whether the weights are those of the target (see ``Problem``): then the weighted mean over the samples
+            estimates the mean over the target.
+        log_evidence: estimate of the log of the target's sum: without scores, of the probability that the model alone
+            writes a string that the constraint and the potentials allow; minus infinity if all weights are zero, and
+            None if the sampler does not estimate it.
+        standard_error: standard error of ``log_evidence``; None if it is not estimated.
+        particles: number of particles.
+        forwards: number of forward passes of the model.
+        tokens: number of tokens that were written on all branches, EOS included.
+        asked: number of queries: to potentials, and to the matcher about single tokens.
+        verification: which potentials forbade how much, for messages.
+        masks: number of masks that were filled; particles in the same state share one.
+        history: the rounds of the run, for samplers that have rounds.
+        drafts: statistics of draft tokens, of all branches together; None without drafts.
     """
 
     samples: tuple[Sample, ...]
@@ -180,7 +178,7 @@ class Samples:
 
     @property
     def ess(self) -> float:
-        """Effective sample size: how many independent samples of the target are worth as much.
+        """Effective sample size: the number of independent samples of the target with the same variance.
 
         Source: A. Kong, "A note on importance sampling using standardized weights" (1992).
         """
@@ -197,7 +195,7 @@ class Samples:
         return float(sum(w * function(sample.result) for w, sample in zip(self.weights, self.samples, strict=True)))
 
     def draw(self, generator: np.random.Generator) -> Result:
-        """Draw one output by its weight.
+        """Sample one output by its weight.
 
         Raises:
             GenerationError: all weights are zero.
@@ -220,13 +218,13 @@ class Samples:
                 "sampling",
                 f"all {self.particles} weights are zero",
                 evidence=self.verification,
-                remedy="take more particles, or loosen what forbids most",
+                remedy="take more particles, or relax the potential that forbids most",
             )
 
 
 @runtime_checkable
 class SequenceSampler(Protocol):
-    """Draws outputs, not tokens: it may go back, write several and compare them."""
+    """Samples whole outputs: it may backtrack, write several outputs and compare them."""
 
     @property
     def lossless(self) -> bool:
@@ -234,30 +232,30 @@ class SequenceSampler(Protocol):
 
     @property
     def target(self) -> str:
-        """What its samples stand for, in a few words."""
+        """A short description of the distribution of its samples."""
 
     @property
     def takes_best(self) -> bool:
-        """Whether a single output is the heaviest sample, or drawn by weight."""
+        """Whether a single output is the heaviest sample; else it is sampled by weight."""
 
     def run(self, branches: Branches, generator: np.random.Generator, /) -> Samples:
-        """Draw.
+        """Sample outputs.
 
         Raises:
-            GenerationError: the model, the matcher or a potential is not usable.
+            GenerationError: the model, the matcher or a potential fails.
         """
 
 
 def check_score(branches: Branches, branch: Branch, bound: float) -> None:
-    """Check that the potentials give a finished output at most what they were said to.
+    """Check that the potentials' score of a finished output is within a bound.
 
     Raises:
-        GenerationError: they give it more.
+        GenerationError: it is above the bound.
     """
     if branch.score > bound:
         raise GenerationError(
             "potentials",
             f"an output has a score above score_bound={bound:g}",
             evidence=f"{branch.score:g} for {branch.hypothesis!r}",
-            remedy="let scores be at most 0, or set score_bound to the most that an output can have",
+            remedy="let scores be at most 0, or set score_bound to an upper bound of all scores",
         )

@@ -1,7 +1,4 @@
-"""How a sampler of whole outputs is run: with which speculation, and from where an output stands.
-
-``OutputWriter`` completes an output that was begun token by token.
-"""
+"""``run_sampler`` runs a sampler of whole outputs; ``OutputWriter`` lets one complete an output of the loop."""
 
 from __future__ import annotations
 
@@ -44,36 +41,36 @@ def run_sampler(
     begun: tuple[int, ...] = (),
     speculation: Speculation | None = None,
 ) -> Samples:
-    """As ``sample``, after the tokens of a context, which stays as it is.
+    """Sample outputs after the tokens of a context, which stays as it is: see ``sample``.
 
     Args:
         sampler: see ``sample``.
-        context: the prompt, at least one token, and what is written already.
+        context: the prompt, at least one token, and the tokens of ``begun``.
         constraint: see ``sample``.
         potentials: see ``sample``.
-        max_tokens: see ``sample``; what is written already counts.
-        generator: the randomness.
-        begun: tokens of the output that stand already; the context ends with them.
-        speculation: how to draft tokens; None not to.
+        max_tokens: see ``sample``; the tokens of ``begun`` count.
+        generator: the random numbers.
+        begun: tokens that the output begins with; the context ends with them.
+        speculation: how to draft tokens; None drafts nothing.
 
     Raises:
         GenerationError, BudgetError, VocabularyError: as ``sample``.
     """
     check_start(context.model, len(context) - len(begun), constraint, max_tokens)
-    asked = tuple(as_potential(each) for each in potentials)
-    problem = Problem(context.model, context.tokens, constraint, asked, max_tokens, begun)
+    factors = tuple(as_potential(each) for each in potentials)
+    problem = Problem(context.model, context.tokens, constraint, factors, max_tokens, begun)
     with Branches(problem, context, speculation=speculation) as branches:
         return sampler.run(branches, generator)
 
 
 def whole_speculation(drafter: AnyDrafter, sampler: SequenceSampler | Proposal) -> Speculation | None:
-    """Return what ``drafter`` stands for where outputs are drawn as a whole; ``"auto"`` is ``AutoParticles``.
+    """Return how to draft tokens for a sampler of whole outputs; ``"auto"`` is ``AutoParticles``.
 
-    Samplers whose sequences grow side by side say that they look ahead (``looks_ahead``), and so does a proposal, which
-    is sampled by one of them; for others ``"auto"`` is nothing.
+    Only samplers whose sequences grow together can look ahead: they have ``looks_ahead``.  So can a proposal, which
+    ``SMC`` runs.  For other samplers ``"auto"`` drafts nothing.
 
     Raises:
-        TypeError: it is none.
+        TypeError: ``drafter`` is no drafter.
         ValueError: a drafter is given, and the sampler does not look ahead.
     """
     looks_ahead = getattr(sampler, "looks_ahead", not isinstance(sampler, SequenceSampler))
@@ -82,22 +79,22 @@ def whole_speculation(drafter: AnyDrafter, sampler: SequenceSampler | Proposal) 
     speculation = as_speculation(drafter)
     if speculation is not None and not looks_ahead:
         raise ValueError(
-            f"drafter={drafter!r:.60} is not for sampler {type(sampler).__name__}, which goes back and forth between "
-            "prefixes; leave it out"
+            f"drafter={drafter!r:.60} is not for sampler {type(sampler).__name__}, which returns to earlier prefixes; "
+            "leave it out"
         )
     return speculation
 
 
 @final
 class OutputWriter:
-    """Writes all that is missing of an output.
+    """Writes the rest of an output by a sampler of whole outputs: the ``Writer`` of the loop.
 
     Args:
-        sampler: how.
-        context: the prompt and what is written.
-        constraint: what the output is a member of.
-        max_tokens: of the whole output.
-        speculation: how to draft tokens; None not to.
+        sampler: the sampler.
+        context: the prompt and the tokens of the output so far.
+        constraint: the constraint.
+        max_tokens: maximum number of tokens of the whole output.
+        speculation: how to draft tokens; None drafts nothing.
     """
 
     def __init__(
@@ -118,18 +115,18 @@ class OutputWriter:
 
     @property
     def drafts(self) -> DraftStats | None:
-        """What drafts brought to all that was written; None where there are none."""
+        """See ``Writer.drafts``."""
         return DraftStats.total(self._drafts) if self._drafts else None
 
     def is_complete(self, tokens: tuple[int, ...]) -> bool:
-        """Whether ``tokens`` were written as an output that ends without a stop."""
+        """See ``Writer.is_complete``."""
         return self._complete == tokens
 
     def write(self, tokens: tuple[int, ...], potentials: Sequence[Potential], generator: np.random.Generator) -> Result:
-        """Write an output that begins with ``tokens``, which the context holds; only the steps after them are in it.
+        """See ``Writer.write``; the context ends with ``tokens``.
 
         Raises:
-            GenerationError: all weights are zero, or a potential is not usable.
+            GenerationError: all weights are zero, or a potential fails.
         """
         samples = run_sampler(
             self._sampler,
@@ -158,7 +155,7 @@ def output_writer(
     *,
     has_drafts: bool,
 ) -> OutputWriter:
-    """Return the writer for a sampler of whole outputs; a proposal alone is importance sampling with one particle.
+    """Return the writer for a sampler of whole outputs; for a proposal it is ``SMC`` with one particle.
 
     Args:
         sampler: see ``OutputWriter``.
@@ -166,7 +163,7 @@ def output_writer(
         constraint: see ``OutputWriter``.
         max_tokens: see ``OutputWriter``.
         drafter: see ``generate``.
-        has_drafts: whether it is used.
+        has_drafts: whether ``drafter`` is used.
 
     Raises:
         TypeError: ``drafter`` is no drafter.

@@ -1,4 +1,4 @@
-"""What the branches of one run share: forward passes, contexts, explored draft trees, and how deep to look ahead."""
+"""Shared by the branches of one run: forward passes, contexts, explored draft trees, and the depth of look-ahead."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.step.context import Context
+from structgen.decode.step.context import Context, shared_length
+from structgen.decode.step.logits_row import check_width
 from structgen.decode.step.result import SourceStats
-from structgen.errors import GenerationError
 from structgen.models.protocol import PackedModel
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ __all__ = [
 
 @final
 class ContextPool:
-    """Contexts that hold the prompt, and after it what each was used for last.
+    """Contexts for prefixes of outputs, each with the prompt and the prefix that used it last.
 
-    A prefix goes to the context that has most of it already, so that mostly one token is left to run.  There are as
-    many as prefixes were ever asked for together.
+    A prefix goes to the context that shares most tokens with it, so that mostly one token is left to run.  The pool
+    grows to the largest number of prefixes that were placed together.
 
     Args:
         start: returns a new context with the prompt.
-        prompt_tokens: how many tokens that has.
+        prompt_tokens: number of tokens of the prompt.
     """
 
     def __init__(self, start: Callable[[], Context], prompt_tokens: int) -> None:
@@ -52,7 +52,7 @@ class ContextPool:
         self._held: list[tuple[int, ...]] = []
 
     def placed(self, paths: Sequence[tuple[int, ...]]) -> list[Context]:
-        """Return a context for each of the paths, which holds it and has a token of it, or of the prompt, to run.
+        """Return a context for each path, which ends with the path and has at least one token to run.
 
         Complexity: O(paths^2 length).
         """
@@ -62,7 +62,7 @@ class ContextPool:
         free = list(range(len(self._contexts)))
         placed = []
         for path in paths:
-            index = max(free, key=lambda at: _shared_length(self._held[at], path))
+            index = max(free, key=lambda at: shared_length(self._held[at], path))
             free.remove(index)
             self._replace(index, path)
             placed.append(self._contexts[index])
@@ -70,19 +70,11 @@ class ContextPool:
 
     def _replace(self, index: int, path: tuple[int, ...]) -> None:
         context = self._contexts[index]
-        shared = _shared_length(self._held[index], path)
+        shared = shared_length(self._held[index], path)
         if shared < len(self._held[index]) or shared == len(path):
             context.truncate(self._prompt_tokens + shared)
         context.append(path[shared:])
         self._held[index] = path
-
-
-def _shared_length(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """How many tokens two paths begin with alike."""
-    count = min(len(first), len(second))
-    if first[:count] == second[:count]:
-        return count
-    return next(at for at in range(count) if first[at] != second[at])
 
 
 _MAX_PASS_TOKENS: Final = 512
@@ -94,12 +86,12 @@ class Passes:
     """The forward passes of one run.
 
     Attributes:
-        count: how many there were; one that several sequences share counts once.
-        time_s: seconds that they took.
+        count: number of passes; one that several sequences share counts once.
+        time_s: their time in seconds.
 
     Args:
-        model: what is run.
-        size: of the vocabulary.
+        model: the language model.
+        size: the size of the vocabulary.
     """
 
     def __init__(self, model: LanguageModel, size: int) -> None:
@@ -115,23 +107,22 @@ class Passes:
         return self._packed is not None
 
     def run(self, contexts: Sequence[Context], trees: Sequence[TokenTree | None] = ()) -> list[Logits]:
-        """Run what the model has not seen yet of each context; ``[V]`` after each.
+        """Run the unseen tokens of each context; return the logits after each, ``[V]``.
 
         Args:
-            contexts: see above.
-            trees: what may follow each of them, which is looked at in the same pass where its session and the model
-                can; none for no context.
+            contexts: the contexts.
+            trees: draft tokens after each context, which the same pass runs if session and model can; empty for none.
 
         Raises:
-            GenerationError: the model's distributions are of another size than the vocabulary.
+            GenerationError: the model returns another number of logits than the vocabulary has tokens.
         """
         began = perf_counter()
         rows: list[Logits] = []
         for pack in _packs([*zip(contexts, trees or repeat(None), strict=False)]):
             if self._packed is not None and len(pack) > 1:
-                looked = [(context, tree if context.branches else None) for context, tree in pack]
-                told = self._packed.extend_many([context.extension(tree) for context, tree in looked])
-                rows += [context.told(tree, each) for (context, tree), each in zip(looked, told, strict=True)]
+                parts = [(context, tree if context.branches else None) for context, tree in pack]
+                logits = self._packed.extend_many([context.extension(tree) for context, tree in parts])
+                rows += [context.told(tree, each) for (context, tree), each in zip(parts, logits, strict=True)]
                 self.count += 1
             else:
                 before = sum(context.forwards for context, _ in pack)
@@ -139,20 +130,14 @@ class Passes:
                 self.count += sum(context.forwards for context, _ in pack) - before
         self.time_s += perf_counter() - began
         for row in rows:
-            if row.shape != (self._size,):
-                raise GenerationError(
-                    f"model {self._name!r}",
-                    f"it returned {row.shape[-1]} logits",
-                    evidence=f"its vocabulary has {self._size} tokens",
-                    remedy="give the vocabulary the width of the model's head (size=...)",
-                )
+            check_width(row, self._size, self._name)
         return rows
 
 
 def _packs(
     contexts: Sequence[tuple[Context, TokenTree | None]],
 ) -> Iterator[list[tuple[Context, TokenTree | None]]]:
-    """What is to be run, in parts of a bounded number of tokens."""
+    """Group contexts into passes of a bounded number of tokens."""
     pack: list[tuple[Context, TokenTree | None]] = []
     tokens = 0
     for context, tree in contexts:
@@ -169,12 +154,12 @@ def _packs(
 @final
 @dataclass(eq=False, slots=True)
 class _ExploredTree:
-    """A tree that was looked at.
+    """A draft tree that was run.
 
     Attributes:
-        tree: what was run.
+        tree: the tree.
         taken: the nodes that some sequence took.
-        heights: of each node how many more tokens the tree has after it, at the most.
+        heights: for each node, the length of the longest path below it.
     """
 
     tree: DraftTree
@@ -189,85 +174,85 @@ class _ExploredTree:
                 self.heights[parent] = max(self.heights[parent], self.heights[node] + 1)
 
     def depth_taken(self) -> int:
-        """How many tokens of it some sequence took, one after the other."""
+        """The length of the longest path that some sequence took."""
         return max((len(self.tree.path(node)) for node in self.taken), default=0)
 
 
 class TreePosition(NamedTuple):
-    """Where a sequence stands in the tree that was looked at last after it or its prefix."""
+    """The position of a sequence in the last draft tree that was run after it, or after its prefix."""
 
-    looked: _ExploredTree
+    explored: _ExploredTree
     node: int
 
     @property
     def tree(self) -> DraftTree:
         """The tree."""
-        return self.looked.tree
+        return self.explored.tree
 
     @property
     def height(self) -> int:
-        """How many tokens the longest path has that goes on from here."""
-        heights = self.looked.heights
+        """The length of the longest path below this position."""
+        heights = self.explored.heights
         return 1 + max(heights, default=-1) if self.node == ROOT else heights[self.node]
 
 
 @final
 class ExploredTrees:
-    """All of them.  Sequences that split stay in the same tree, each at its own place."""
+    """All draft trees of a run, and the position of each sequence in its tree.  Sequences that split share a tree."""
 
     def __init__(self) -> None:
         self._all: list[_ExploredTree] = []
-        self._places: dict[Context, TreePosition] = {}
+        self._positions: dict[Context, TreePosition] = {}
 
-    def look(self, context: Context, tree: DraftTree) -> None:
-        """A pass looked at ``tree`` after a sequence."""
+    def add(self, context: Context, tree: DraftTree) -> None:
+        """Add a tree that a pass ran after a sequence."""
         self._all.append(_ExploredTree(tree))
-        self._places[context] = TreePosition(self._all[-1], ROOT)
+        self._positions[context] = TreePosition(self._all[-1], ROOT)
 
     def leave(self, context: Context) -> None:
-        """A sequence goes on outside of its tree, or no more."""
-        self._places.pop(context, None)
+        """Note that a sequence left its tree, or ended."""
+        self._positions.pop(context, None)
 
     def height(self, context: Context) -> int:
-        """How far the tree goes on that a sequence stands in."""
-        place = self._places.get(context)
-        return 0 if place is None else place.height
+        """The length of the longest path below the position of a sequence; 0 without a tree."""
+        position = self._positions.get(context)
+        return 0 if position is None else position.height
 
     def split(self, context: Context, tokens: Sequence[int], children: Sequence[Context]) -> TreePosition | None:
-        """A sequence goes on with each of ``tokens``; return where it stood.
+        """Note that a sequence continues with each of ``tokens``; return its position before.
 
         Args:
-            context: that of the sequence, which one of ``children`` may be.
-            tokens: none twice.
-            children: the contexts that go on with them.
+            context: the context of the sequence, which may be one of ``children``.
+            tokens: distinct tokens.
+            children: the contexts that continue with them.
         """
-        place = self._places.pop(context, None)
-        if place is not None:
+        position = self._positions.pop(context, None)
+        if position is not None:
             for token, child in zip(tokens, children, strict=True):
-                node = place.tree.child(place.node, token)
+                node = position.tree.child(position.node, token)
                 if node is not None:
-                    place.looked.taken.add(node)
-                    self._places[child] = TreePosition(place.looked, node)
-        return place
+                    position.explored.taken.add(node)
+                    self._positions[child] = TreePosition(position.explored, node)
+        return position
 
     def sources(self) -> dict[str, SourceStats]:
-        """What each drafter brought; tokens that several sequences took count once."""
+        """Statistics by drafter; a token that several sequences took counts once."""
         drafted = Counter(source for each in self._all for source in each.tree.sources)
         taken = Counter(each.tree.sources[node] for each in self._all for node in each.taken)
         return {name: SourceStats(count, taken[name]) for name, count in sorted(drafted.items())}
 
     def lengths(self) -> dict[int, int]:
-        """How many trees were followed how far."""
+        """By length of the longest path that was taken, the number of trees."""
         return dict(sorted(Counter(each.depth_taken() for each in self._all).items()))
 
 
 class Outlook(NamedTuple):
-    """What may be known of one sequence after further tokens: the ``d``-th entries are about ``d + 1`` more of them.
+    """The expected gain of running a draft tree after one sequence; entry ``d`` is about depth ``d + 1``.
 
     Attributes:
-        shares: estimated probability that the distribution after so many tokens is known.
-        nodes: rows that it takes.
-        particles: how many the sequence stands for; each takes tokens of its own.
+        shares: estimated probability that the tree has the logits after so many further tokens.
+        nodes: number of rows to run at this depth.
+        particles: number of particles of the sequence; each takes tokens of its own.
     """
 
     shares: list[float]
@@ -276,7 +261,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(tree: DraftTree, particles: int = 1) -> Outlook:
-    """What a pass tells that runs ``tree`` after a sequence of so many particles."""
+    """Return the outlook of running ``tree`` after a sequence of so many particles."""
     depths = tree.token_tree().depths()
     deepest = 1 + max(depths, default=-1)
     shares, nodes = [0.0] * deepest, [0] * deepest
@@ -287,20 +272,20 @@ def outlook(tree: DraftTree, particles: int = 1) -> Outlook:
 
 
 def joint_depth(outlooks: Sequence[Outlook], cost: CostModel, *, pending: int, budget: int) -> int:
-    """Return to which depth it pays to look ahead: the one that is expected to save the most time, or 0.
+    """Return the depth of look-ahead with the largest expected saving of time, or 0.
 
-    A round that needs no pass saves one over one row.  A row that is taken would have been run later, at the price of a
-    row, by a pass that had to come or by the one that is spared.
+    A round without a pass saves a pass over one row.  A taken row saves running that row later, in a pass that is
+    needed anyway or in the one that is saved.
 
     Args:
-        outlooks: of all sequences that grow together; of those that this pass need not run, without nodes.
-        cost: of passes.
-        pending: rows that the pass has in any case.
-        budget: the most nodes, of all sequences together.
+        outlooks: of all sequences that grow together; without nodes for those that this pass does not run.
+        cost: the cost of passes.
+        pending: rows that the pass has without draft tokens.
+        budget: maximum number of nodes of all sequences together.
 
     Complexity: O(sequences * depth).
     """
-    best, found = 0.0, 0
+    best, best_depth = 0.0, 0
     gain, rows = 0.0, 0
     before = cost.relative(pending)
     for depth in range(max((len(each.shares) for each in outlooks), default=0)):
@@ -310,22 +295,22 @@ def joint_depth(outlooks: Sequence[Outlook], cost: CostModel, *, pending: int, b
             break
         price = cost.relative(pending + rows) - before
         taken = sum(each.shares[depth] for each in level if each.nodes[depth])
-        spared = math.prod(each.shares[depth] ** each.particles for each in level)
-        gain += spared + (max(taken - 1.0, 0.0) * price / rows if rows else 0.0)
+        saved = math.prod(each.shares[depth] ** each.particles for each in level)
+        gain += saved + (max(taken - 1.0, 0.0) * price / rows if rows else 0.0)
         if gain - price > best:
-            best, found = gain - price, depth + 1
-    return found
+            best, best_depth = gain - price, depth + 1
+    return best_depth
 
 
 @final
 class BranchContexts:
-    """The contexts of the branches of one run: the prompt, its logits, and what is open.
+    """The contexts of the branches of one run, forked from one of the prompt.
 
     Args:
         model: the language model.
-        prompt: its tokens.
+        prompt: the tokens of the prompt.
         passes: runs forward passes.
-        context: the prompt in a context that may have it cached; it is forked, not used.
+        context: a context that ends with the prompt and may have it cached; it is forked.
     """
 
     def __init__(
@@ -348,13 +333,13 @@ class BranchContexts:
             self._base.close()
 
     def unprompted(self) -> Context:
-        """A context with the prompt, whose last token is still to run."""
+        """A context with the prompt; its last token is not run yet."""
         context = self.fork(self._prompt())
         context.prepare()
         return context
 
     def prompt_logits(self) -> Logits:
-        """The logits after the prompt; all the model has read then."""
+        """The logits after the prompt, which is run once."""
         if self._base_logits is None:
             base = self._prompt()
             base.prepare()
@@ -362,12 +347,12 @@ class BranchContexts:
         return self._base_logits
 
     def prompted(self) -> tuple[Context, Logits]:
-        """A context with the prompt, which the model has read, and the logits after it."""
+        """A context with the prompt, all of it run, and the logits after it."""
         logits = self.prompt_logits()
         return self.fork(self._prompt()), logits
 
     def fork(self, context: Context) -> Context:
-        """Return a copy, which is closed with the others."""
+        """Return a fork of a context; ``close`` closes it too."""
         copy = context.fork()
         self._open.add(copy)
         return copy

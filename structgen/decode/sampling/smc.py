@@ -1,10 +1,11 @@
 """Sequential Monte Carlo: particles grow token by token, and are resampled by their weights.
 
+Unlike in the published code, particles with the same tokens are one group: they share cache, mask and potentials, their
+weights are averaged, and their next tokens are sampled together, one from each stratum of the distribution.
+
 Source: A. Lew et al. (2023, arXiv 2306.03081) and J. Loula et al. (ICLR 2025, arXiv 2504.13139) for language models.
-Estimates are unbiased whatever the scheme: N. Chopin and O. Papaspiliopoulos, "An Introduction to Sequential Monte
-Carlo" (2020), chapter 16.  Beyond the published code, particles with the same tokens are one: they share cache, mask
-and answers, their weights are averaged, and their next tokens are drawn together, one from each stratum of the
-distribution.
+Estimates are unbiased whatever the resampling scheme: N. Chopin and O. Papaspiliopoulos, "An Introduction to Sequential
+Monte Carlo" (2020), chapter 16.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ __all__ = ["SMC"]
 class SMC:
     """Sequential Monte Carlo.
 
-    Its samples, with their weights, stand for the target: the model's distribution given that the output belongs to the
-      grammar,
-    times the potentials.  One output drawn from them has nearly that distribution, the more nearly the more particles.
+    The weighted samples represent the target: the model's distribution given that the output is a string of the
+    grammar, times the potentials.  One output sampled from them has nearly that distribution, more nearly with more
+    particles.
 
     Attributes:
-        particles: how many.
-        ess_threshold: particles are drawn anew by their weights where the effective sample size falls below this
-            share of them; 0 never (importance sampling), 1 after every token.  But for 0, those that are still written
-            are also drawn anew, by themselves, where all of them together weigh less than one.
-        resampling: how: ``"multinomial"``, ``"stratified"``, ``"systematic"`` or ``"residual"``.
-        proposal: how a particle takes its next token: ``AWRS(...)``, or ``Multinomial()``, which asks potentials about
-            every token that the mask allows.
-        lookahead: what is expected of a prefix, so that resampling and proposals prefer those that can be completed.
+        particles: number of particles.
+        ess_threshold: particles are resampled if the effective sample size falls below this share of them; 0 never
+            resamples (importance sampling), 1 resamples after every token.  Unless it is 0, the live particles are
+            also thinned to one or none if all of them together weigh less than an average particle.
+        resampling: the scheme: ``"multinomial"``, ``"stratified"``, ``"systematic"`` or ``"residual"``.
+        proposal: samples the next token of a particle: ``AWRS(...)``, or ``Multinomial()``, which evaluates potentials
+            for every token that the mask allows.
+        lookahead: a twist: resampling and proposals then prefer prefixes that are likely to be completed.
 
     Raises:
         ValueError: a number is out of range, or the proposal is not lossless.
@@ -86,9 +87,9 @@ class _ParticleGroup:
 
     Attributes:
         branch: their tokens.
-        log_weight: log of the sum of their weights, without what is drafted about the rest; they share it equally.
-        eves: for each the particle at the start that it comes from.
-        twist: what the look-ahead draft tokens about the rest; none once it is finished.
+        log_weight: log of the sum of their weights, without potentials and twist; they share it equally.
+        eves: for each particle the index of its ancestor at the start.
+        twist: log of the look-ahead's estimate for the rest; 0 once the branch is finished.
     """
 
     branch: Branch
@@ -102,7 +103,7 @@ class _ParticleGroup:
 
     @property
     def log_total(self) -> float:
-        """Log of the sum of their weights, with potentials and draft tokens."""
+        """Log of the sum of their weights, with potentials and twist."""
         return self.log_weight + self.branch.score + self.twist
 
     @property
@@ -155,15 +156,15 @@ class _ParticleRun:
         share = group.log_weight - math.log(group.count)
         if branches.ends_here(branch) and not len(branches.allowed(branch)):
             return self._weighed([_ParticleGroup(branches.finish(branch), group.log_weight, group.eves)])
-        drawn = self._proposal.propose(branches, branch, logits, group.count, self._generator)
+        proposed = self._proposal.propose(branches, branch, logits, group.count, self._generator)
         by_token: dict[int, list[int]] = {}
-        for index, each in enumerate(drawn):
+        for index, each in enumerate(proposed):
             if each.token is not None:
                 by_token.setdefault(each.token, []).append(index)
         steps, log_ps = [], []
         for token, indices in by_token.items():
-            log_z = log_mass(np.array([drawn[index].log_weight for index in indices])) - math.log(len(indices))
-            log_p, is_only = drawn[indices[0]].log_p, drawn[indices[0]].is_only
+            log_z = log_mass(np.array([proposed[index].log_weight for index in indices])) - math.log(len(indices))
+            log_p, is_only = proposed[indices[0]].log_p, proposed[indices[0]].is_only
             steps.append(Step(None if branches.is_stop(token) else token, is_only, log_p - log_z, log_z))
             log_ps.append(log_p)
         children = branches.split(branch, steps, log_ps)
@@ -176,25 +177,24 @@ class _ParticleRun:
         )
 
     def _weighed(self, groups: list[_ParticleGroup]) -> list[_ParticleGroup]:
-        """Drop those of weight zero, and ask what is expected of the others."""
-        kept = []
+        """Set the twists of groups, and drop groups of weight zero."""
+        weighed = []
         for group in groups:
             if not group.is_finished:
                 group.twist = self._twist(group.branch)
             if group.log_total > -math.inf:
-                kept.append(group)
+                weighed.append(group)
             else:
                 self._branches.drop(group.branch)
-        return kept
+        return weighed
 
     def _twist(self, branch: Branch) -> float:
         return 0.0 if self._expectation is None else self._expectation.log_h(branch)
 
     def _end_round(self) -> None:
         ess = self._ess()
-        wants = bool(self._groups) and ess < self._sampler.ess_threshold * self._sampler.particles
         live = [group for group in self._groups if not group.is_finished]
-        resampled = wants and bool(live)
+        resampled = bool(live) and ess < self._sampler.ess_threshold * self._sampler.particles
         self._rounds.append(
             Round(
                 live=sum(group.count for group in live),
@@ -211,30 +211,30 @@ class _ParticleRun:
             self._thin(live)
 
     def _thin(self, live: Sequence[_ParticleGroup]) -> None:
-        """Where all that is still written weighs less than one particle, keep one of these or none.
+        """If all live particles together weigh less than an average one, retain one of them or none.
 
-        Each is kept with the probability that leaves its weight as it is on average.  No forward passes are spent on
-        what hardly counts then, as a particle of weight e^-8 that writes blanks while all others are finished.
+        The probability of each to be retained keeps its weight on average.  So no forward passes are spent on particles
+        that hardly count, such as one of weight e^-8 that writes blanks while all others are finished.
         """
         if not live or len(live) == len(self._groups):
             return
         totals = np.array([group.log_total for group in live])
         log_mean = self._log_evidence()
-        expected = math.exp(log_mass(totals) - log_mean)  # how many particles weigh as much
+        expected = math.exp(log_mass(totals) - log_mean)  # their weight in average particles
         if expected >= 1:
             return
-        kept: _ParticleGroup | None = None
+        survivor: _ParticleGroup | None = None
         if self._generator.random() < expected:
-            kept = live[int(resample(np.exp(totals - totals.max()), 1, "multinomial", self._generator)[0])]
-            kept.eves = self._generator.choice(kept.eves, 1)
-            kept.log_weight += log_mean - kept.log_total
+            survivor = live[int(resample(np.exp(totals - totals.max()), 1, "multinomial", self._generator)[0])]
+            survivor.eves = self._generator.choice(survivor.eves, 1)
+            survivor.log_weight += log_mean - survivor.log_total
         for group in live:
-            if group is not kept:
+            if group is not survivor:
                 self._branches.drop(group.branch)
-        self._groups = [group for group in self._groups if group.is_finished or group is kept]
+        self._groups = [group for group in self._groups if group.is_finished or group is survivor]
 
     def _resample(self) -> None:
-        """Draw the particles anew; their weights are all the same then, and their sum stays."""
+        """Resample the particles: their weights become equal, and keep their sum."""
         count = self._sampler.particles
         log_mean = self._log_evidence()
         totals = np.array([group.log_total for group in self._groups])
@@ -243,7 +243,7 @@ class _ParticleRun:
         weights = np.repeat(np.exp(totals - totals.max()) / counts, counts)
         chosen = resample(weights, count, self._sampler.resampling, self._generator)
         starts = np.cumsum(counts) - counts
-        kept = []
+        resampled = []
         for index, group in enumerate(self._groups):
             mine = chosen[owners[chosen] == index] - starts[index]
             if not len(mine):
@@ -251,8 +251,8 @@ class _ParticleRun:
                 continue
             group.eves = group.eves[mine]
             group.log_weight += log_mean + math.log(len(mine)) - group.log_total
-            kept.append(group)
-        self._groups = kept
+            resampled.append(group)
+        self._groups = resampled
 
     def _ess(self) -> float:
         if not self._groups:
@@ -268,10 +268,10 @@ class _ParticleRun:
         return log_mass(np.array([group.log_total for group in self._groups])) - math.log(self._sampler.particles)
 
     def _standard_error(self) -> float | None:
-        """By how unequally the particles at the start share in the end; rather too large than too small.
+        """Standard error from the variance of the final weight by ancestor; rather too large than too small.
 
-        A. Lee and N. Whiteley, "Variance estimation in the particle filter" (2018), subtract what multinomial
-        resampling makes unequal by chance.  Other schemes leave less to chance, and would seem too certain.
+        A. Lee and N. Whiteley, "Variance estimation in the particle filter" (2018), subtract the variance that
+        multinomial resampling adds.  Other schemes add less, so that would underestimate their error.
         """
         count = self._sampler.particles
         if count == 1 or not self._groups:

@@ -208,7 +208,7 @@ def raises(result: Result) -> float:
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (raises, r"score: it raised KeyError: 'x'; for '.+'; make it answer"),
+        (raises, r"score: it raised KeyError: 'x'; for '.+'; make it return a score"),
         (lambda result: math.nan, "score: it gives nan"),
         (lambda result: math.inf, "score: it gives inf"),
         (lambda result: "high", "score: it raised ValueError"),

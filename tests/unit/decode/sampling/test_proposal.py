@@ -15,7 +15,7 @@ from exact_target import z_score
 from structgen.decode import Multinomial
 from structgen.decode.potentials import Potential, potential
 from structgen.decode.sampling import AWRS, Branches, Problem, Proposal
-from structgen.decode.sampling.proposal import _BoundedPredicate, _MaskWanted, as_proposal
+from structgen.decode.sampling.proposal import _BoundedPredicate, _TooManyRejects, as_proposal
 from structgen.decode.step.context import Context
 from structgen.decode.step.without_replacement import WeightedSample, sample_recursive
 from structgen.engine import Vocabulary, compile
@@ -39,7 +39,7 @@ def test_turning_to_the_mask_after_some_rejects_is_unbiased(seed: int) -> None:
         patient = _BoundedPredicate(admitted.__getitem__, np.arange(len(distribution)), most)
         try:
             return sample_recursive(ExactWithoutReplacement(distribution, chances), patient)
-        except _MaskWanted:
+        except _TooManyRejects:
             if not any(admitted):
                 return WeightedSample(None, Fraction(0), 0)
             return WeightedSample(chances.choose(masked), sum(masked), 0)
