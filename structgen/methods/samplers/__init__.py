@@ -1,1 +1,1 @@
-"""Published samplers of whole outputs that nothing in the core needs."""
+"""Published samplers of whole outputs that the core does not use."""

@@ -1,4 +1,4 @@
-"""Best-first search over outputs, and the most probable output of all, with proof."""
+"""Best-first search over outputs; ``ExactBest`` returns the most probable outputs, with proof."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["BestFirst", "ExactBest", "Heuristic", "Ranked"]
 
 Heuristic: TypeAlias = "Callable[[Branch], float]"
-"""What is expected of the rest of a prefix: of its log-probability and of the potentials' score together."""
+"""An estimate for the rest of a prefix: of its log-probability plus the potentials' score."""
 
 _MAX_PACKED: Final = 4
-"""Prefixes that are followed in one forward pass: more would be followed in vain."""
+"""Prefixes that are run in one forward pass: more would mostly be useless."""
 _MAX_CHOICES: Final = 1024
-"""Choices of one prefix that are kept; for those that come after, its distribution is asked for again."""
+"""Next tokens of one prefix that are stored; for further ones the prefix is run again."""
 
 
 @final
@@ -38,7 +38,7 @@ class Ranked:
 
     Attributes:
         branch: the output.
-        total: its log-probability under the model, and the potentials' score.
+        total: its log-probability under the model plus the potentials' score.
     """
 
     branch: Branch
@@ -48,7 +48,7 @@ class Ranked:
 @final
 @dataclass(eq=False, slots=True)
 class _OpenPrefix:
-    """A prefix that is to be run through the model; its first ``skipped`` choices were taken already."""
+    """A prefix to be run through the model; its ``skipped`` most probable next tokens were expanded before."""
 
     branch: Branch
     skipped: int = 0
@@ -57,18 +57,18 @@ class _OpenPrefix:
 @final
 @dataclass(eq=False, slots=True)
 class _NextChoice:
-    """The choice at ``rank`` of a prefix, and all that come after it.
+    """The next tokens of a prefix from ``rank`` on.
 
     Attributes:
         opened: the prefix.
-        promise: its own.
-        choices: the most probable of what may follow it, the most probable first.
-        rank: into the choices.
-        is_all: whether they go to the end.
+        bound: upper bound (or heuristic estimate) of the totals of outputs that begin with the prefix.
+        choices: its most probable next tokens, by falling probability.
+        rank: index into ``choices``.
+        is_all: whether there are no further next tokens.
     """
 
     opened: _OpenPrefix
-    promise: float
+    bound: float
     choices: Distribution
     rank: int
     is_all: bool
@@ -76,20 +76,18 @@ class _NextChoice:
 
 @final
 class BestFirst:
-    """A search; iterate over it for complete outputs, the best first.
-
-    Of equally good ones, those come first whose tokens have the lower ids, compared in order.
+    """A search; iterate over it for complete outputs, the best first.  Ties go to the lower token ids.
 
     Attributes:
-        expanded: prefixes that were run through the model.
+        expanded: number of prefixes that were run through the model.
 
     Args:
-        branches: what is searched.
-        limit: the most prefixes that are run through the model.
-        heuristic: asked about every prefix that is looked at; None for ``score_bound``.
-        score_bound: the most that the potentials give to any output.
-        branching: so many of the most probable choices after each prefix are looked at; None for all, as a proof
-            that the best was found needs.
+        branches: the branches of the problem.
+        limit: maximum number of prefixes that are run through the model.
+        heuristic: estimates the rest of each prefix; None for ``score_bound``.
+        score_bound: upper bound of the potentials' score of an output.
+        branching: number of most probable next tokens that are expanded after each prefix; None for all, which a proof
+            of optimality needs.
 
     Raises:
         GenerationError: the potentials forbid every output from the start.
@@ -109,10 +107,10 @@ class BestFirst:
         self._heuristic = heuristic
         self._bound = score_bound
         self._branching = branching
-        # By falling promise; of equal ones complete outputs last, so that all ties are found, then by their tokens.
+        # By falling bound, complete outputs last among equals so that all ties come up, then by tokens.
         self._heap: list[tuple[float, bool, tuple[int, ...], int, _OpenPrefix | _NextChoice | Branch]] = []
         self._pushed = 0
-        self._least = -math.inf  # of the complete outputs that were found, what the best comes to
+        self._best_total = -math.inf  # of the complete outputs so far
         self._width = _MAX_PACKED if branches.is_packed else 1
         self.expanded = 0
         root = branches.root()
@@ -123,69 +121,69 @@ class BestFirst:
         return self
 
     def __next__(self) -> Ranked:
-        """Search until the most promising of all is a complete output.
+        """Search until the best entry is a complete output.
 
         Raises:
-            LimitExceeded: ``limit`` prefixes are more promising than it.
-            GenerationError: the model or a potential is not usable, or a score is above ``score_bound``.
+            LimitExceeded: more than ``limit`` prefixes have a larger bound than its total.
+            GenerationError: the model or a potential fails, or a score is above ``score_bound``.
         """
         while True:
-            opened = self._most_promising()
+            opened = self._best_prefixes()
             if not opened:
                 break
             self.expanded += len(opened)
             if self.expanded > self._limit:
                 raise self._too_far()
             rows = self._branches.logits_at([each.branch for _, each in opened])
-            for (promise, each), logits in zip(opened, rows, strict=True):
-                self._expand(promise, each, logits)
+            for (bound, each), logits in zip(opened, rows, strict=True):
+                self._expand(bound, each, logits)
         if not self._heap:
             raise StopIteration
-        negative, _, _, _, found = heappop(self._heap)
-        if isinstance(found, (_OpenPrefix, _NextChoice)):
+        negative, _, _, _, best = heappop(self._heap)
+        if isinstance(best, (_OpenPrefix, _NextChoice)):
             raise RuntimeError("the search ended before its end")
-        return Ranked(found, -negative)
+        return Ranked(best, -negative)
 
-    def _most_promising(self) -> list[tuple[float, _OpenPrefix]]:
-        """Take out prefixes that are to be run, up to the best complete output."""
-        found: list[tuple[float, _OpenPrefix]] = []
-        room = min(self._width, max(self._limit - self.expanded, 1))
-        while self._heap and len(found) < room:
+    def _best_prefixes(self) -> list[tuple[float, _OpenPrefix]]:
+        """Pop prefixes to be run, with their bounds, up to the best complete output."""
+        opened: list[tuple[float, _OpenPrefix]] = []
+        max_count = min(self._width, max(self._limit - self.expanded, 1))
+        while self._heap and len(opened) < max_count:
             negative, is_complete, _, _, item = self._heap[0]
             if is_complete:
                 break
             heappop(self._heap)
             if isinstance(item, _NextChoice):
-                self._look_at(item)
+                self._take(item)
             elif isinstance(item, _OpenPrefix):
-                found.append((-negative, item))
-        return found
+                opened.append((-negative, item))
+        return opened
 
-    def _expand(self, promise: float, opened: _OpenPrefix, logits: Logits) -> None:
-        """Rank what may follow a prefix."""
+    def _expand(self, bound: float, opened: _OpenPrefix, logits: Logits) -> None:
+        """Rank the next tokens of a prefix."""
         choices = self._branches.distribution(opened.branch, logits, tilted=False)
-        most = len(choices) if self._branching is None else min(self._branching, len(choices))
-        kept = min(most, max(_MAX_CHOICES, 4 * opened.skipped))
-        self._push_next(_NextChoice(opened, promise, choices.ranked(kept), opened.skipped, kept == most))
+        total = len(choices) if self._branching is None else min(self._branching, len(choices))
+        count = min(total, max(_MAX_CHOICES, 4 * opened.skipped))
+        self._push_next(_NextChoice(opened, bound, choices.ranked(count), opened.skipped, count == total))
 
     def _push_next(self, following: _NextChoice) -> None:
-        """Note what a prefix promises by the choices that were not looked at yet."""
+        """Push the next token of a prefix that was not expanded yet."""
         opened, choices, rank = following.opened, following.choices, following.rank
         tokens = opened.branch.hypothesis.tokens
         if rank < len(choices):
             log_p = float(choices.log_p[rank])
             if log_p > -math.inf:
-                self._push(self._promise_of(following, log_p), (*tokens, int(choices.ids[rank])), following)
-        elif not following.is_all:  # what is left is no more probable than the last that was kept
+                self._push(self._bound_of(following, log_p), (*tokens, int(choices.ids[rank])), following)
+        elif not following.is_all:  # the rest is no more probable than the last stored token
             log_p = float(choices.log_p[-1])
-            self._push(self._promise_of(following, log_p), tokens, _OpenPrefix(opened.branch, rank))
+            self._push(self._bound_of(following, log_p), tokens, _OpenPrefix(opened.branch, rank))
 
-    def _promise_of(self, following: _NextChoice, log_p: float) -> float:
-        """At most what the prefix itself promises, before anybody is asked about the longer one."""
-        return min(following.opened.branch.log_p + log_p + self._bound, following.promise)
+    def _bound_of(self, following: _NextChoice, log_p: float) -> float:
+        """The bound after a next token, before its potentials or heuristic are evaluated."""
+        return min(following.opened.branch.log_p + log_p + self._bound, following.bound)
 
-    def _look_at(self, following: _NextChoice) -> None:
-        """Take the next choice after a prefix, and leave the rest for later."""
+    def _take(self, following: _NextChoice) -> None:
+        """Take the next token of a prefix, and push the rest."""
         branches, opened = self._branches, following.opened
         choices, rank = following.choices, following.rank
         child = branches.grown(opened.branch, choices, int(choices.ids[rank]), float(choices.log_p[rank]))
@@ -198,7 +196,7 @@ class BestFirst:
             return
         check_score(branches, child, self._bound)
         total = child.log_p + child.score
-        self._least = max(self._least, total)
+        self._best_total = max(self._best_total, total)
         self._push(total, child.hypothesis.tokens, child)
 
     def _open(self, branch: Branch) -> None:
@@ -208,25 +206,25 @@ class BestFirst:
                 "heuristic",
                 f"it gives {rest}",
                 evidence=f"for {branch.hypothesis!r}",
-                remedy="return a finite logarithm, or -inf for what cannot be completed",
+                remedy="return a finite logarithm, or -inf for a prefix that cannot be completed",
             )
         if rest > -math.inf:
             self._push(branch.log_p + rest, branch.hypothesis.tokens, _OpenPrefix(branch))
 
-    def _push(self, promise: float, tokens: tuple[int, ...], item: _OpenPrefix | _NextChoice | Branch) -> None:
+    def _push(self, bound: float, tokens: tuple[int, ...], item: _OpenPrefix | _NextChoice | Branch) -> None:
         self._pushed += 1  # so that items are never compared
         is_complete = not isinstance(item, (_OpenPrefix, _NextChoice))
-        heappush(self._heap, (-promise, is_complete, tokens, self._pushed, item))
+        heappush(self._heap, (-bound, is_complete, tokens, self._pushed, item))
 
     def _too_far(self) -> LimitExceeded:
         best = "none is complete"
-        if self._least > -math.inf:
-            best = f"the best complete one comes to a log-probability of {self._least:.3f}"
+        if self._best_total > -math.inf:
+            best = f"the best complete one has log-probability {self._best_total:.3f}"
         return LimitExceeded(
             "best-first search",
             limit="limit",
             maximum=self._limit,
-            evidence=f"{len(self._heap)} prefixes are left, {best}",
+            evidence=f"{len(self._heap)} prefixes are open, {best}",
             remedy="raise limit, narrow the grammar, lower max_tokens, or take Beam(...), which proves nothing",
         )
 
@@ -234,27 +232,26 @@ class BestFirst:
 @final
 @dataclass(frozen=True, slots=True)
 class ExactBest:
-    """The most probable outputs of all, by best-first search.
+    """The most probable outputs, by best-first search.
 
-    A prefix is never less probable than what it leads to, so an output that comes up before every prefix that is
-    left is the most probable of those that are left.  What cannot be completed within the budget is never looked at.
-    Only small languages, or languages with few probable strings, are searched through: the work grows with the number
-    of prefixes that are as probable as the output.
+    A prefix is at least as probable as its continuations, so an output that comes up before all open prefixes is the
+    most probable one left.  The work grows with the number of prefixes that are as probable as the output, so this is
+    for small languages, or languages with few probable strings.
 
-    ``Sample.score`` is the log-probability of an output under the model, with the potentials' score; so is its weight.
+    ``Sample.score`` and the weight are the log-probability of an output under the model plus the potentials' score.
 
     Attributes:
-        limit: the most prefixes that are run through the model.
-        n: how many outputs, the best first; fewer where there are no more.
-        score_bound: the most that the potentials give to any output.
+        limit: maximum number of prefixes that are run through the model.
+        n: number of outputs, the best first; fewer if there are no more.
+        score_bound: upper bound of the potentials' score of an output.
 
     Raises:
         ValueError: a number is out of range.
 
-    Complexity: a forward pass for each prefix that is as probable as the last output, and for few others; where the
-        model runs several sequences in one pass, up to four of them share it.
+    Complexity: one run for each prefix that is as probable as the last output, and for few others; for a
+        ``PackedModel`` up to four share a forward pass.
 
-    Source: as ``structgen.decode.sampling.best_first``; for spans of a passage O. Castel et al. (2021).
+    Source: for spans of a passage O. Castel et al. (2021); see ``structgen.decode.autoregressive.search``.
     """
 
     limit: int = 4096
@@ -273,13 +270,13 @@ class ExactBest:
             raise ValueError(f"ExactBest: score_bound must be finite; found {self.score_bound!r}")
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
-        """See ``SequenceSampler``; draws no random number.
+        """See ``SequenceSampler``; uses no random numbers.
 
         Raises:
-            LimitExceeded: more than ``limit`` prefixes are more probable than what was found.
+            LimitExceeded: more than ``limit`` prefixes are more probable than the outputs so far.
         """
         search = BestFirst(branches, limit=self.limit, score_bound=self.score_bound)
-        found = tuple(
+        samples = tuple(
             Sample(branches.result(each.branch), each.total, 1, each.total) for each in islice(search, self.n)
         )
-        return branches.samples(found, particles=len(found))
+        return branches.samples(samples, particles=len(samples))

@@ -1,4 +1,4 @@
-"""The expected probability that text after a prefix stays in the language, by a byte n-gram model.
+"""A twist for SMC: the probability under a byte n-gram model that text after a prefix stays in the language.
 
 Source: the function is the ``h`` of Doob's transform; as a twist of particle filters, N. Whiteley and A. Lee, "Twisted
 particle filters" (2014).
@@ -28,20 +28,19 @@ END: Final = 256
 class NGram:
     """Distributions of the next byte, or the end, given the ``order - 1`` bytes before; immutable.
 
-    Counts of longer contexts are smoothed by those of shorter ones, and those of none by the uniform distribution over
-    257 symbols, so that nothing is impossible.  Without any text it is that uniform distribution: expectations under it
-    count.
+    Counts of longer contexts are smoothed by those of shorter ones, and those of the empty context by the uniform
+    distribution over 257 symbols, so that no symbol has probability zero.  Without texts it is uniform.
 
     Source: I. Witten and T. Bell, "The zero-frequency problem" (1991), for the smoothing.
 
     Args:
-        texts: with their weights.
-        order: bytes that hang together, the predicted one included; at least 1.
+        texts: pairs of a text and its weight.
+        order: length of the n-grams, the predicted byte included; at least 1.
 
     Raises:
         ValueError: ``order`` is below 1, or a weight is negative.
 
-    Complexity: O(bytes * order) to make; O(order) for a distribution that was asked for before.
+    Complexity: O(bytes * order) to make; distributions are cached.
     """
 
     def __init__(self, texts: Iterable[tuple[bytes, float]] = (), *, order: int = 3) -> None:
@@ -52,23 +51,23 @@ class NGram:
         for text, weight in texts:
             if weight < 0:
                 raise ValueError(f"NGram: weights must not be negative; found {weight!r} for {text[:40]!r}")
-            for place, symbol in enumerate((*text, END)):
-                for length in range(min(order - 1, place) + 1):
-                    row = self._counts.setdefault(text[place - length : place], {})
+            for position, symbol in enumerate((*text, END)):
+                for length in range(min(order - 1, position) + 1):
+                    row = self._counts.setdefault(text[position - length : position], {})
                     row[symbol] = row.get(symbol, 0.0) + weight
         self._distributions: dict[bytes, NDArray[np.float64]] = {}
 
     @classmethod
     def of_texts(cls, texts: Iterable[str | bytes], *, order: int = 3) -> NGram:
-        """Fit to complete outputs, for instance to what the model writes without a constraint."""
+        """Fit to complete outputs, for instance to outputs of the model without a constraint."""
         return cls(((text.encode() if isinstance(text, str) else text, 1.0) for text in texts), order=order)
 
     @classmethod
     def of_vocabulary(cls, vocabulary: Vocabulary, *, order: int = 2) -> NGram:
         """Fit to the tokens of a vocabulary.
 
-        A token with id ``i`` counts ``1 / (i + 1)``: tokenizers number tokens as they merge them, frequent ones first,
-        and frequencies of words fall about so (Zipf's distribution).
+        The token with id ``i`` has weight ``1 / (i + 1)``: tokenizers number tokens in the order of merges, frequent
+        ones first, and word frequencies fall about like this (Zipf's distribution).
         """
         return cls(((token, 1 / (index + 1)) for index, token in enumerate(vocabulary.tokens) if token), order=order)
 
@@ -76,16 +75,16 @@ class NGram:
         return f"<NGram of order {self.order}, {len(self._counts)} contexts>"
 
     def context(self, data: bytes) -> bytes:
-        """What of ``data`` the next byte depends on."""
+        """The end of ``data`` that the next byte depends on."""
         return data[len(data) - min(len(data), self.order - 1) :]
 
     def distribution(self, context: bytes) -> NDArray[np.float64]:
         """Probabilities of the bytes and of ``END`` after ``context``, ``[257]``; read only."""
-        known = self._distributions.get(context)
-        if known is None:
-            known = self._distributions[context] = self._smoothed(context)
-            known.flags.writeable = False
-        return known
+        cached = self._distributions.get(context)
+        if cached is None:
+            cached = self._distributions[context] = self._smoothed(context)
+            cached.flags.writeable = False
+        return cached
 
     def law(self, context: bytes) -> NDArray[np.float64]:
         """The old name of ``distribution``, for one release."""
@@ -100,7 +99,7 @@ class NGram:
             total = sum(row.values())
             if not total:
                 continue
-            unseen = len(row) / (len(row) + total)  # the more kinds followed, the more others may
+            unseen = len(row) / (len(row) + total)  # the more different symbols followed, the likelier a new one is
             distribution = unseen * distribution
             for symbol, count in row.items():
                 distribution[symbol] += (1 - unseen) * count / total
@@ -108,22 +107,22 @@ class NGram:
 
 
 _UNKNOWN: Final = 0.0
-"""Log of the expectation where the limit is reached: nothing is known against it."""
+"""Log of the expectation if the n-gram model gives zero, which must not block a prefix: log of 1."""
 
 
 @final
 @dataclass(frozen=True)
 class Lookahead:
-    """How far to look ahead, and by which model of text.
+    """The settings of the look-ahead, and its model of text.
 
     Attributes:
-        ngram: how text goes on; ``NGram()`` counts continuations.  The more it is like the model, the more it helps:
-            fit it to what the model writes without a constraint, or to outputs of before.
-        horizon: bytes to look ahead; what is still in the language then counts as good.
-        strength: expectations are raised to this power: 1 trusts them, as those of a fitted model may be; 0 ignores
-            them.  A draft that is trusted too much makes weights unequal.
-        width: the most probable tokens that are looked after one by one; the others count like these on average.
-        limit: the most states of the automaton that are visited in a run; those beyond count as good.
+        ngram: the model of text; ``NGram()`` is uniform, and so counts continuations.  It helps more the closer it is
+            to the language model: fit it to outputs of the model without a constraint, or to earlier outputs.
+        horizon: number of bytes to look ahead; a prefix that is still in the language then counts as 1.
+        strength: power of the expectations: 1 trusts them, for a fitted model; 0 ignores them.  Too much trust makes
+            weights unequal.
+        width: number of most probable tokens that are evaluated one by one; the others get their mean.
+        limit: maximum number of automaton states that are visited in a run; further states count as 1.
 
     Raises:
         ValueError: a number is out of range.
@@ -142,13 +141,13 @@ class Lookahead:
             raise ValueError(f"Lookahead: strength must be in [0, 1]; found {self.strength!r}")
 
     def start(self) -> Expectation:
-        """Return what computes the expectations of one run."""
+        """See ``Twist``."""
         return Expectation(self)
 
 
 @final
 class Expectation:
-    """The expectations of one run; states and contexts that were visited are kept."""
+    """The expectations of one run, a ``PrefixExpectation``; visited states and contexts are cached."""
 
     def __init__(self, lookahead: Lookahead) -> None:
         self._lookahead = lookahead
@@ -158,29 +157,29 @@ class Expectation:
         self._values: dict[tuple[int, bytes, int], float] = {}
 
     def log_h(self, branch: Branch) -> float:
-        """The logarithm of what is expected of a branch that is not finished, times ``strength``."""
+        """See ``PrefixExpectation``: log of the expectation of an open branch, times ``strength``."""
         return self._log(branch.matcher, branch.hypothesis.data)
 
     def tilts(self, branch: Branch, ids: NDArray[np.intp], log_p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What to add to the log-probabilities of next tokens, ``[n]``: what is expected after them."""
+        """See ``PrefixExpectation``: log of the expectation after each next token, ``[n]``."""
         tokens = branch.hypothesis.vocabulary.tokens
         width = min(self._lookahead.width, len(ids))
         head = np.argpartition(-log_p, width - 1)[:width] if width else np.arange(0)
-        found = np.full(len(ids), np.nan)
+        tilts = np.full(len(ids), np.nan)
         for index in head.tolist():
             data = tokens[int(ids[index])]
-            if not data:  # the stop, or a special token
-                found[index] = 0.0
+            if not data:  # EOS, or a special token
+                tilts[index] = 0.0
                 continue
             matcher = branch.matcher.fork()
             if matcher.accept_bytes(data) == len(data):
-                found[index] = self._log(matcher, branch.hypothesis.data + data)
-        known = ~np.isnan(found)
-        if not known.any():
+                tilts[index] = self._log(matcher, branch.hypothesis.data + data)
+        evaluated = ~np.isnan(tilts)
+        if not evaluated.any():
             return np.zeros(len(ids))
-        mass = np.exp(log_p[known] - log_p[known].max())
-        usual = float((mass * found[known]).sum() / mass.sum()) if mass.sum() else 0.0
-        return np.where(known, found, usual)
+        mass = np.exp(log_p[evaluated] - log_p[evaluated].max())
+        mean = float((mass * tilts[evaluated]).sum() / mass.sum()) if mass.sum() else 0.0
+        return np.where(evaluated, tilts, mean)
 
     def _log(self, matcher: Matcher, data: bytes) -> float:
         if not self._lookahead.strength:
@@ -191,9 +190,9 @@ class Expectation:
     def _expect(self, matcher: Matcher, context: bytes, horizon: int) -> float:
         """The probability that text after ``context`` ends in the language, or is in it ``horizon`` bytes later."""
         state = matcher.state_id
-        known = self._values.get((state, context, horizon))
-        if known is not None:
-            return known
+        cached = self._values.get((state, context, horizon))
+        if cached is not None:
+            return cached
         self._matchers.setdefault(state, matcher.fork())
         layers = self._layers(state, context, horizon)
         for depth in range(len(layers) - 1, -1, -1):
@@ -203,7 +202,7 @@ class Expectation:
         return self._values[state, context, horizon]
 
     def _layers(self, state: int, context: bytes, horizon: int) -> list[list[tuple[int, bytes]]]:
-        """States with contexts, by their distance, whose value is not known."""
+        """States with contexts, by distance, whose values are not cached."""
         layers = [[(state, context)]]
         while len(layers) <= horizon:
             reached: dict[tuple[int, bytes], None] = {}
@@ -236,21 +235,21 @@ class Expectation:
     def _edges_of(self, state: int) -> _Edges | None:
         if state in self._edges:
             return self._edges[state]
-        found: _Edges | None = None
+        edges: _Edges | None = None
         if len(self._edges) < self._lookahead.limit:
             matcher = self._matchers[state]
-            found = _Edges(matcher.is_accepting, {})
+            edges = _Edges(matcher.is_accepting, {})
             for byte in matcher.live_bytes():
                 follower = matcher.fork()
                 if follower.accept_bytes(bytes([byte])):
-                    found.after[byte] = follower.state_id
+                    edges.after[byte] = follower.state_id
                     self._matchers.setdefault(follower.state_id, follower)
-        self._edges[state] = found
-        return found
+        self._edges[state] = edges
+        return edges
 
 
 class _Edges(NamedTuple):
-    """Where a state leads.
+    """The transitions of a state.
 
     Attributes:
         may_end: whether the output may end in it.

@@ -1,7 +1,12 @@
-"""A trie of prefixes with what was learned of them, and walks down it: shared by ``ASAp`` and ``RejectionTrie``.
+"""A trie of prefixes with learned success probabilities, and walks down it: shared by ``ASAp`` and ``RejectionTrie``.
+
+The success ``s`` of a prefix is an upper bound of the probability that the model completes it to an allowed output,
+times the potentials relative to ``score_bound``.  It starts at 1.  A walk samples the next token by the model's
+probability times ``s`` of the child, and updates ``s`` on the way back.  With ``rejects`` a walk is rejected with the
+probability that the children's successes fall short of ``s``.
 
 Source: K. Park et al., "Grammar-Aligned Decoding" (NeurIPS 2024, arXiv 2405.21047) for expected futures; P. Parys et
-al., "Constrained Adaptive Rejection Sampling" (2025, arXiv 2510.01902) for what rejection sampling makes of them.
+al., "Constrained Adaptive Rejection Sampling" (2025, arXiv 2510.01902) for their use in rejection sampling.
 """
 
 from __future__ import annotations
@@ -33,14 +38,14 @@ _MAX_BYTES: Final = 1 << 28
 
 @final
 class TrieNode:
-    """A prefix, or after a stop an output.
+    """A prefix, or after EOS a complete output.
 
     Attributes:
         log_p: the model's log-probability of its last step, given those before.
-        log_success: log of ``s``.
-        distribution: its mask was seen if this is not None: how it was, without what is allowed in particular.
-        log_rest: log of the probability of all that is allowed and has no node yet.
-        children: by token; after that which stands for the stop there is an output.
+        log_success: log of ``s``, see the module.
+        distribution: the next-token distribution without its tokens (``blank``); None if it was not computed.
+        log_rest: log of the probability of all allowed next tokens without a node.
+        children: the nodes after next tokens; that after EOS is a complete output.
     """
 
     __slots__ = ("children", "distribution", "log_p", "log_rest", "log_success")
@@ -54,17 +59,17 @@ class TrieNode:
 
     @property
     def is_seen(self) -> bool:
-        """Whether its mask was seen."""
+        """Whether its next-token distribution was computed."""
         return self.distribution is not None
 
     def see(self, distribution: Distribution) -> None:
-        """Note what may follow; the success stays until it is updated."""
+        """Set the next-token distribution; the success stays until ``update``."""
         if self.distribution is None:
             self.distribution = distribution.blank()
             self.log_rest = distribution.log_z
 
     def update(self) -> None:
-        """Work out the success from those of what follows; it never rises."""
+        """Compute the success from those of the children; it never rises."""
         logs = np.array([self.log_rest, *(child.log_p + child.log_success for child in self.children.values())])
         self.log_success = min(self.log_success, log_mass(logs))
 
@@ -74,17 +79,15 @@ class TrieNode:
 
 @final
 class PrefixTrie:
-    """Prefixes that were visited, for samplers to share between calls.
+    """A trie of visited prefixes, which calls can share.
 
     It belongs to one problem: a model, a prompt, a constraint, potentials and ``max_tokens``.  The first call binds it.
-    What it takes up is bounded: no nodes are added where there are ``max_nodes``, and of the distributions after
-      prefixes,
-    those that were not used for long are forgotten beyond ``max_bytes``, and asked of the model again.  Neither
-    makes anything wrong that it says.
+    Its size is bounded: no nodes are added beyond ``max_nodes``, and the least recently used distributions are evicted
+    beyond ``max_bytes`` and computed again when needed.  Results stay correct.
 
     Attributes:
         root: the empty prefix.
-        size: how many nodes there are.
+        size: number of nodes.
 
     Args:
         max_nodes: see above; a node takes about 300 bytes.
@@ -109,10 +112,10 @@ class PrefixTrie:
         self._bound = 0.0
 
     def bind(self, problem: Problem, score_bound: float) -> None:
-        """Say what the trie is about.
+        """Bind the trie to a problem.
 
         Raises:
-            ValueError: it is about something else already.
+            ValueError: it is bound to another one.
         """
         if self._problem is None:
             self._problem, self._bound = problem, score_bound
@@ -122,37 +125,34 @@ class PrefixTrie:
             different = "score_bound"
         if different:
             raise ValueError(
-                f"PrefixTrie: it was made with another {different}, and what it learned would be wrong here; "
+                f"PrefixTrie: it was used with another {different}, and its probabilities would be wrong here; "
                 "use a trie for each problem, with the same potentials (made once, by structgen.potential)"
             )
 
     def recall(self, node: TrieNode) -> Distribution | None:
-        """Return what may follow a node, if that is remembered."""
-        known = self._distributions.get(node)
-        if known is not None:
+        """Return the cached next-token distribution of a node."""
+        cached = self._distributions.get(node)
+        if cached is not None:
             self._distributions.move_to_end(node)
-        return known
+        return cached
 
     def remember(self, node: TrieNode, distribution: Distribution) -> None:
-        """Keep what may follow a node for as long as there is room."""
+        """Cache the next-token distribution of a node."""
         self._distributions[node] = distribution
         self._bytes += distribution.nbytes
         while self._bytes > self._max_bytes:
-            _, forgotten = self._distributions.popitem(last=False)
-            self._bytes -= forgotten.nbytes
+            _, evicted = self._distributions.popitem(last=False)
+            self._bytes -= evicted.nbytes
 
     def child(self, node: TrieNode, token: int, distribution: Distribution) -> TrieNode | None:
-        """Return the node after a token that ``distribution`` allows after ``node``.
-
-        None where there is no room for it.
-        """
-        known = node.children.get(token)
-        if known is not None or self.size >= self._max_nodes:
-            return known
+        """Return the node after a next token of ``node``, made if necessary; None if the trie is full."""
+        existing = node.children.get(token)
+        if existing is not None or self.size >= self._max_nodes:
+            return existing
         self.size += 1
         child = TrieNode(float(distribution.log_p[distribution.index(token)]))
         node.children[token] = child
-        node.log_rest = min(log_mass(without(distribution, node.children)), 0.0)  # summed anew, so that nothing cancels
+        node.log_rest = min(log_mass(without(distribution, node.children)), 0.0)  # summed again, against cancellation
         return child
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ def without(distribution: Distribution, tokens: Iterable[int]) -> NDArray[np.flo
 
 
 def _difference(first: Problem, second: Problem) -> str:
-    """What two problems differ in; an empty word if they do not."""
+    """The name of an attribute in which two problems differ; empty if they are the same."""
     if first.model is not second.model:
         return "model"
     if first.prompt != second.prompt or first.begun != second.begun:
@@ -189,18 +189,18 @@ def _difference(first: Problem, second: Problem) -> str:
 @final
 @dataclass(eq=False, slots=True)
 class _TrieWalk:
-    """A walk.
+    """A walk from the root to an output.
 
     Attributes:
-        branch: where it stands; at the end the output.
-        node: the same in the trie, or a node of its own where the trie has no room.
-        path: nodes from the root to there.
-        distribution: what may follow; None where it was not asked for.
-        passed: it goes on with something else than these, which have nodes; None for as long as that is not drawn.
-        excluded: what the potentials were found to forbid here.
+        branch: the prefix so far; at the end the output.
+        node: its node in the trie, or a node of its own if the trie is full.
+        path: the nodes from the root to ``node``.
+        distribution: the next-token distribution; None if it is not computed.
+        passed: tokens that the next one is not, because the rest was sampled; None if nothing was sampled yet.
+        excluded: tokens that the potentials forbid here.
         is_apart: whether the node is not in the trie.
-        is_over: whether it has come to an end.
-        is_accepted: whether that is an output.
+        is_over: whether the walk has ended.
+        is_accepted: whether it ended with an output.
     """
 
     branch: Branch
@@ -217,7 +217,7 @@ class _TrieWalk:
         self.is_over, self.is_accepted = True, is_accepted
 
     def log_rest(self) -> float:
-        """Log of the probability of what may follow and has no node yet."""
+        """Log of the probability of all allowed next tokens without a node."""
         if not self.excluded or self.distribution is None:
             return self.node.log_rest
         return log_mass(without(self.distribution, {*self.node.children, *self.excluded}))
@@ -225,14 +225,14 @@ class _TrieWalk:
 
 @final
 class TrieWalks:
-    """Walks of one run.
+    """The walks of one run.
 
     Args:
-        branches: what is walked through.
-        trie: what is known, and where what is learned is kept.
-        generator: the randomness.
-        score_bound: the most that the potentials give to any output.
-        rejects: see the module.
+        branches: the branches of the problem.
+        trie: the trie, which the walks update.
+        generator: the random numbers.
+        score_bound: upper bound of the potentials' score of an output.
+        rejects: whether walks are rejected, see the module.
 
     Raises:
         ValueError: the trie belongs to another problem.
@@ -259,14 +259,14 @@ class TrieWalks:
         self._learned: list[tuple[TrieNode, float]] = []
 
     def run(self, count: int) -> list[Branch | None]:
-        """Make several walks; the outputs they came to, in order, None for those that came to none."""
+        """Make several walks; return the output of each, None for a walk without output."""
         walks = [_TrieWalk(self._root, self._trie.root, [self._trie.root]) for _ in range(count)]
         live = walks
         while live:
             for walk in live:
                 self._move(walk)
             live = [walk for walk in live if not walk.is_over]
-            self._look(live)
+            self._compute(live)
         for node, log_success in self._learned:
             node.log_success = log_success
         self._learned.clear()
@@ -276,8 +276,8 @@ class TrieWalks:
                     node.update()
         return [walk.branch if walk.is_accepted else None for walk in walks]
 
-    def _look(self, walks: Sequence[_TrieWalk]) -> None:
-        """Find out what may follow where walks stand, of those together for which the model has to be asked."""
+    def _compute(self, walks: Sequence[_TrieWalk]) -> None:
+        """Set the next-token distributions of walks, from the cache or by shared forward passes."""
         waiting: dict[tuple[int, ...], list[_TrieWalk]] = {}
         for walk in walks:
             walk.distribution = self._trie.recall(walk.node)
@@ -293,26 +293,26 @@ class TrieWalks:
                 self._trie.remember(first.node, distribution)
 
     def _move(self, walk: _TrieWalk) -> None:
-        """Go on until it has to be known what may follow, or the walk is over."""
+        """Advance a walk until it needs a next-token distribution, or ends."""
         while not walk.is_over:
             if not walk.node.is_seen:
                 if walk.distribution is None:
                     return
                 walk.node.see(walk.distribution)
-            token = self._known(walk) if walk.passed is None else None
+            token = self._sample_child(walk) if walk.passed is None else None
             if walk.is_over:
                 return
             if token is None:
                 if walk.passed is None:
-                    # What other walks add in the meantime must not change what this one draws from.
+                    # Nodes that other walks add in the meantime must not change this walk's distribution.
                     walk.passed = frozenset((*walk.node.children, *walk.excluded))
                 if walk.distribution is None:
                     return
-                token = self._new(walk.distribution, walk.passed)
+                token = self._sample_new(walk.distribution, walk.passed)
             self._take(walk, token)
 
-    def _known(self, walk: _TrieWalk) -> int | None:
-        """Draw what follows among the children of the node; None is everything else."""
+    def _sample_child(self, walk: _TrieWalk) -> int | None:
+        """Sample the next token among the children of the node; None is any other token, or the walk has ended."""
         node = walk.node
         tokens = [token for token in node.children if token not in walk.excluded]
         logs = [walk.log_rest(), *(node.children[token].log_p + node.children[token].log_success for token in tokens)]
@@ -329,45 +329,45 @@ class TrieWalks:
             return None
         return tokens[index - 1] if index else None
 
-    def _new(self, distribution: Distribution, passed: Set[int]) -> int:
-        """Draw what follows among that which had no node yet."""
+    def _sample_new(self, distribution: Distribution, passed: Set[int]) -> int:
+        """Sample the next token among those without a node."""
         rest = without(distribution, passed)
         return int(distribution.ids[inverse_cdf(np.exp(rest - rest.max()), self._generator.random())])
 
     def _take(self, walk: _TrieWalk, token: int) -> None:
-        """Go on with a token."""
+        """Advance a walk by a token."""
         node, blank = walk.node, walk.node.distribution
         if blank is None:
-            raise RuntimeError("a walk went on from where no mask was seen")
-        known = node.children.get(token)
-        if known is None and walk.distribution is not None:
-            known = self._trie.child(node, token, walk.distribution)
-            if known is None:
-                known, walk.is_apart = TrieNode(float(walk.distribution.log_p[walk.distribution.index(token)])), True
-        if known is None:
-            raise RuntimeError("a walk went on with what nobody knows")
-        branch = self._branches.grown(walk.branch, blank, token, known.log_p)
+            raise RuntimeError("a walk advanced from a node without distribution")
+        child = node.children.get(token)
+        if child is None and walk.distribution is not None:
+            child = self._trie.child(node, token, walk.distribution)
+            if child is None:
+                child, walk.is_apart = TrieNode(float(walk.distribution.log_p[walk.distribution.index(token)])), True
+        if child is None:
+            raise RuntimeError("a walk advanced by a token without probability")
+        branch = self._branches.grown(walk.branch, blank, token, child.log_p)
         if branch.finish_reason is not None:
             check_score(self._branches, branch, self._bound)
         if branch.score == -math.inf:
-            self._forbid(walk, token, known)
+            self._forbid(walk, token, child)
             return
         walk.branch = branch
         if branch.finish_reason is None:
-            walk.node, walk.distribution, walk.passed = known, None, None
+            walk.node, walk.distribution, walk.passed = child, None, None
             walk.excluded.clear()
-            walk.path.append(known)
+            walk.path.append(child)
             return
         log_success = branch.score - self._bound
-        self._learned.append((known, log_success))
-        walk.end(is_accepted=not self._rejects or self._accepts(math.exp(min(log_success - known.log_success, 0.0))))
+        self._learned.append((child, log_success))
+        walk.end(is_accepted=not self._rejects or self._accepts(math.exp(min(log_success - child.log_success, 0.0))))
 
-    def _accepts(self, chance: float) -> bool:
-        return chance == 1 or inverse_cdf(np.array([chance, 1 - chance]), self._generator.random()) == 0
+    def _accepts(self, probability: float) -> bool:
+        return probability == 1 or inverse_cdf(np.array([probability, 1 - probability]), self._generator.random()) == 0
 
-    def _forbid(self, walk: _TrieWalk, token: int, known: TrieNode) -> None:
-        """Note what the potentials forbid, and draw again where nothing is rejected."""
-        self._learned.append((known, -math.inf))
+    def _forbid(self, walk: _TrieWalk, token: int, child: TrieNode) -> None:
+        """Record a token that the potentials forbid; end the walk, or let it resample if nothing is rejected."""
+        self._learned.append((child, -math.inf))
         if self._rejects:
             walk.end(is_accepted=False)
             return
@@ -375,10 +375,10 @@ class TrieWalks:
         walk.passed = None
 
 
-def merged(branches: Branches, found: Sequence[Branch]) -> tuple[Sample, ...]:
-    """Outputs of equal weight as samples: those that are the same are one."""
-    counts = Counter(branch.hypothesis.tokens for branch in found)
-    first = {branch.hypothesis.tokens: branch for branch in reversed(found)}
+def merged(branches: Branches, outputs: Sequence[Branch]) -> tuple[Sample, ...]:
+    """Samples of outputs of equal weight; outputs with the same tokens are one sample."""
+    counts = Counter(branch.hypothesis.tokens for branch in outputs)
+    first = {branch.hypothesis.tokens: branch for branch in reversed(outputs)}
     heaviest_first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
         Sample(branches.result(first[tokens]), math.log(count), count, first[tokens].score)
@@ -387,7 +387,7 @@ def merged(branches: Branches, found: Sequence[Branch]) -> tuple[Sample, ...]:
 
 
 def check_trie_sampler(name: str, samples: int, batch: int, max_tries: int, score_bound: float) -> None:
-    """Check the numbers that both samplers have.
+    """Check the settings that both samplers have.
 
     Raises:
         ValueError: one is out of range.

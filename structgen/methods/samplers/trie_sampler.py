@@ -1,10 +1,10 @@
 """Samplers that learn from each output in a trie of prefixes: ``ASAp`` and ``RejectionTrie``.
 
 Source: K. Park, J. Wang, T. Berg-Kirkpatrick, N. Polikarpova and L. D'Antoni, "Grammar-Aligned Decoding" (NeurIPS 2024,
-arXiv 2405.21047): adaptive sampling with approximate expected futures.  Beyond it, potentials have their futures too.
+arXiv 2405.21047): adaptive sampling with approximate expected futures.  Beyond it, potentials are learned too.
 
-Source: P. Parys et al., "Constrained Adaptive Rejection Sampling" (2025, arXiv 2510.01902).  Beyond it, potentials that
-are no predicates are respected, by accepting outputs with their weight.
+Source: P. Parys et al., "Constrained Adaptive Rejection Sampling" (2025, arXiv 2510.01902).  Beyond it, potentials may
+be weights, by which complete outputs are accepted.
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ __all__ = ["ASAp", "RejectionTrie"]
 class ASAp:
     """Adaptive sampling with approximate expected futures.
 
-    The first output is one of locally constrained decoding.  The more outputs were drawn, the nearer the distribution
-    of the next one is to the target: the model's distribution given the constraint, times the potentials.  Any number
-      of them falls
-    short of it; what they were drawn with is in no weight.
+    The first output is sampled by locally constrained decoding.  With every output the distribution of later ones comes
+    closer to the target: the model's distribution given the constraint, times the potentials.  It reaches the target
+    only in the limit, and weights do not correct the difference.
 
     Attributes:
-        samples: how many outputs are returned.
-        discard: how many are drawn before them, to learn from.
-        trie: what was learned, to be kept between calls; None begins anew in each.
-        batch: how many outputs are drawn side by side, which learn from the batches before them.
-        score_bound: the most that the potentials give to any output.
-        max_tries: how many outputs in a row may turn out to be forbidden by the potentials.
+        samples: number of outputs that are returned.
+        discard: number of outputs that are sampled before them, to learn from.
+        trie: the trie, to be shared between calls; None starts with an empty one.
+        batch: number of outputs that are sampled together; they learn from the batches before them.
+        score_bound: upper bound of the potentials' score of an output.
+        max_tries: maximum number of outputs in a row that the potentials forbid.
 
     Raises:
         ValueError: a number is out of range.
@@ -59,7 +58,7 @@ class ASAp:
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = False
     target: ClassVar[str] = (
-        "the model's distribution given the constraint, times the potentials, the more nearly the more drawn"
+        "the model's distribution given the constraint, times the potentials, more nearly with every sample"
     )
 
     def __post_init__(self) -> None:
@@ -76,17 +75,17 @@ class ASAp:
         """
         trie = PrefixTrie() if self.trie is None else self.trie
         walks = TrieWalks(branches, trie, generator, score_bound=self.score_bound, rejects=False)
-        found: list[Branch] = []
-        wanted = self.discard + self.samples
-        in_vain = 0
-        while len(found) < wanted and trie.root.log_success > -math.inf:
-            if in_vain >= self.max_tries:
-                raise _all_forbidden(branches, in_vain)
-            tried = walks.run(min(self.batch, wanted - len(found)))
-            drawn = [each for each in tried if each is not None]
-            in_vain = 0 if drawn else in_vain + len(tried)
-            found += drawn
-        return branches.samples(merged(branches, found[self.discard :]), particles=self.samples)
+        outputs: list[Branch] = []
+        needed = self.discard + self.samples
+        failures = 0
+        while len(outputs) < needed and trie.root.log_success > -math.inf:
+            if failures >= self.max_tries:
+                raise _all_forbidden(branches, failures)
+            tried = walks.run(min(self.batch, needed - len(outputs)))
+            accepted = [each for each in tried if each is not None]
+            failures = 0 if accepted else failures + len(tried)
+            outputs += accepted
+        return branches.samples(merged(branches, outputs[self.discard :]), particles=self.samples)
 
 
 def _all_forbidden(branches: Branches, count: int) -> GenerationError:
@@ -94,7 +93,7 @@ def _all_forbidden(branches: Branches, count: int) -> GenerationError:
         "ASAp",
         f"the potentials forbade {count} outputs in a row",
         evidence=branches.verification,
-        remedy="let potentials judge prefixes too (prefix, early), loosen them, or raise max_tries",
+        remedy="let potentials score prefixes too (prefix, early), relax them, or raise max_tries",
     )
 
 
@@ -103,21 +102,21 @@ def _all_forbidden(branches: Branches, count: int) -> GenerationError:
 class RejectionTrie:
     """Independent samples of exactly the target: the model's distribution given the constraint, times the potentials.
 
-    A try writes what the model alone would write, and is rejected where it leaves the constraint, or at its end with
-    what the potentials take off.  What was found to be impossible is left out of the tries that follow, and of each
-    prefix that is visited all that the mask excludes, so that fewer and fewer are rejected: an output ``x`` comes of
-    a try with the same multiple of the target, whatever was learned before (see ``prefix_trie``).
+    A try samples from the model alone.  It is rejected when it leaves the constraint, and at its end with a probability
+    that follows from the potentials.  Later tries exclude every continuation that is known to be impossible, and at
+    visited prefixes every token outside of the mask, so fewer and fewer are rejected.  Each output stays a result of a
+    try with a probability in proportion to the target, whatever was learned before (see ``prefix_trie``).
 
-    How many are rejected depends on how well the model knows what is wanted.  ``Samples.particles`` is the number of
-    tries.
+    The number of rejections depends on how probable valid outputs are under the model.  ``Samples.particles`` is the
+    number of tries.
 
     Attributes:
-        samples: how many outputs.
-        max_tries: how many tries in all.
-        trie: what was learned, to be kept between calls; None begins anew in each.
-        batch: the most tries that are made side by side, which learn from the batches before them.
-        score_bound: the most that the potentials give to any output.  Outputs of that score are never rejected at the
-            end, others with ``1 - exp(score - score_bound)``.
+        samples: number of outputs.
+        max_tries: maximum number of tries in total.
+        trie: the trie, to be shared between calls; None starts with an empty one.
+        batch: maximum number of tries that are made together; they learn from the batches before them.
+        score_bound: upper bound of the potentials' score of an output.  An output is rejected at its end with
+            probability ``1 - exp(score - score_bound)``.
 
     Raises:
         ValueError: a number is out of range.
@@ -145,43 +144,43 @@ class RejectionTrie:
 
         Raises:
             ValueError: the trie belongs to another problem.
-            GenerationError: ``max_tries`` tries did not come to as many outputs as are wanted, or a score is above
-                ``score_bound``.
+            GenerationError: ``max_tries`` tries were not enough, or a score is above ``score_bound``.
         """
         trie = PrefixTrie() if self.trie is None else self.trie
         walks = TrieWalks(branches, trie, generator, score_bound=self.score_bound, rejects=True)
-        found: list[Branch] = []
-        log_successes: list[float] = []  # of each try, the most that the trie could not exclude
-        while len(found) < self.samples and trie.root.log_success > -math.inf:
+        outputs: list[Branch] = []
+        log_successes: list[float] = []  # for each try, the log of the root's success before it
+        while len(outputs) < self.samples and trie.root.log_success > -math.inf:
             if len(log_successes) >= self.max_tries:
-                raise self._too_many(branches, len(found), trie.root.log_success)
+                raise self._too_many(branches, len(outputs), trie.root.log_success)
             log_success = trie.root.log_success
-            # Outputs count in the order of the tries: which of them are done first tells something of what they are.
-            for branch in walks.run(self._next(len(found), len(log_successes))):
+            # Outputs count in the order of the tries: the order of completion would favour short outputs.
+            for branch in walks.run(self._next(len(outputs), len(log_successes))):
                 log_successes.append(log_success)
                 if branch is not None:
-                    found.append(branch)
-                    if len(found) == self.samples:
+                    outputs.append(branch)
+                    if len(outputs) == self.samples:
                         break
-        log_evidence, error = self._evidence(len(found), log_successes)
+        log_evidence, error = self._evidence(len(outputs), log_successes)
         return branches.samples(
-            merged(branches, found),
+            merged(branches, outputs),
             particles=len(log_successes),
             lossless=True,
             log_evidence=log_evidence,
             standard_error=error,
-            remark=f"{len(found)} of {len(log_successes)} tries were accepted",
+            remark=f"{len(outputs)} of {len(log_successes)} tries were accepted",
         )
 
     def _next(self, accepted: int, tries: int) -> int:
-        """How many tries to make: about as many as are needed, as far as that can be told."""
+        """The number of tries to make next: about as many as are needed, by the acceptance rate so far."""
         needed = math.ceil((self.samples - accepted) * (tries + 1) / (accepted + 1))
         return min(needed, self.batch, self.max_tries - tries)
 
     def _evidence(self, accepted: int, log_successes: list[float]) -> tuple[float, float | None]:
-        """Log of the sum of the target, and its error.
+        """Estimate of the log of the target's sum ``Z``, and its standard error.
 
-        A try is accepted with ``Z / s``, so as many are expected as ``Z`` times the sum of ``1 / s``.
+        A try is accepted with probability ``Z / s``, so the expected number of outputs is ``Z`` times the sum of
+        ``1 / s``.
         """
         if not accepted:
             return -math.inf, None
@@ -194,8 +193,8 @@ class RejectionTrie:
     def _too_many(self, branches: Branches, accepted: int, log_success: float) -> GenerationError:
         return GenerationError(
             "RejectionTrie",
-            f"{self.max_tries} tries came to {accepted} of {self.samples} outputs",
-            evidence=f"what was not excluded yet has probability {math.exp(log_success):.3g}; {branches.verification}",
-            remedy="raise max_tries, tell the model in the prompt what the output looks like, or take SMC(...), which "
-            "rejects nothing",
+            f"{self.max_tries} tries resulted in {accepted} of {self.samples} outputs",
+            evidence=f"the outputs that are not excluded have probability {math.exp(log_success):.3g}; "
+            f"{branches.verification}",
+            remedy="raise max_tries, describe the output in the prompt, or take SMC(...), which rejects nothing",
         )

@@ -176,4 +176,4 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any]) -> None:
 
 def test_it_says_what_it_is() -> None:
     assert (ASAp.lossless, ASAp.takes_best) == (False, False)
-    assert "the more nearly" in ASAp.target
+    assert "more nearly" in ASAp.target

@@ -253,8 +253,8 @@ def test_too_many_tries_say_what_to_do() -> None:
     with pytest.raises(GenerationError) as caught:
         toy.samples(RejectionTrie(3, max_tries=4))
     assert caught.value.subject == "RejectionTrie"
-    assert caught.value.problem == "4 tries came to 0 of 3 outputs"
-    assert "not excluded yet has probability" in caught.value.evidence
+    assert caught.value.problem == "4 tries resulted in 0 of 3 outputs"
+    assert "not excluded have probability" in caught.value.evidence
     assert "max_tries" in caught.value.remedy
     assert "SMC" in caught.value.remedy
 
@@ -293,7 +293,7 @@ def test_a_trie_belongs_to_one_problem() -> None:
     ):
         if what != "model":
             other.__dict__["model"] = toy.model
-        with pytest.raises(ValueError, match=f"PrefixTrie: it was made with another {what},"):
+        with pytest.raises(ValueError, match=f"PrefixTrie: it was used with another {what},"):
             other.samples(RejectionTrie(2, trie=trie))
     with pytest.raises(ValueError, match="another score_bound"):
         toy.samples(RejectionTrie(2, trie=trie, score_bound=1.0))
