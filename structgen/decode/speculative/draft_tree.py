@@ -1,4 +1,4 @@
-"""Draft tokens at what comes next, as a tree of tokens."""
+"""The tree of draft tokens that one forward pass verifies."""
 
 from __future__ import annotations
 
@@ -15,26 +15,24 @@ if TYPE_CHECKING:
 __all__ = ["FORCED", "ROOT", "DraftTree", "SampledChildren", "merged_tree"]
 
 ROOT: Final = -1
-"""The parent of what follows the sequence itself."""
+"""The parent of the first tokens, which follow the sequence itself."""
 
 FORCED: Final = "forced"
-"""The source of nodes for which the grammar leaves no choice: nobody drafted them, and they are taken for certain."""
+"""The source of nodes that the grammar forces: no drafter proposed them, and they are always accepted."""
 
 
 @final
 @dataclass(frozen=True)
 class SampledChildren:
-    """How the children of a node were drawn.
+    """How the children of a node were sampled.
 
-    How many there are may depend on those before, on what follows them in the tree, and on the grammar; not on what the
-    next one would be.  Verifiers restrict the distribution to what the grammar allows, so a refused child may be
-    missing.
+    Their number may depend on the earlier children, on their descendants and on the grammar, but not on the next
+    sample. Verifiers restrict the distribution to the allowed tokens, so a refused child may be missing.
 
     Attributes:
-        distribution: what they were drawn from, float64 ``[V]``; it sums to 1.
-        tokens: in the order in which they were drawn.
-        replaced: whether each was drawn from the whole distribution, so that tokens may come twice; else from what
-            those before it left of the distribution.
+        distribution: what the children were sampled from, float64 ``[V]``; it sums to 1.
+        tokens: in the order in which they were sampled.
+        replaced: whether they were sampled with replacement, so that a token may occur twice.
     """
 
     distribution: NDArray[np.float64]
@@ -44,19 +42,18 @@ class SampledChildren:
 
 @final
 class DraftTree:
-    """Tokens that may come, each with how likely it is to be taken once its parent was.
+    """Draft tokens, each with its estimated acceptance probability given that its parent is accepted.
 
-    The children of a node are either chosen by a rule, whatever that is, or drawn at random from a distribution that
-    the tree knows (``drawn``).
+    The children of a node are either chosen by a rule or sampled from a distribution that the tree records (``drawn``).
 
-    Nodes are numbered in the order in which they are added: a parent stands before its children.
+    Nodes are numbered in the order in which they are added, so a parent comes before its children.
 
     Attributes:
         tokens: token ids.
-        parents: the node that each follows; ``ROOT`` for the sequence itself.
-        confidences: estimated probability that a node is taken given that its parent was, in [0, 1].
-        drawn: by parent, how its children were drawn; a parent that is missing has chosen ones.
-        sources: which drafter each node is from; the empty string where there is only one.
+        parents: the parent of each node; ``ROOT`` for the first tokens.
+        confidences: estimated probability that a node is accepted given that its parent is, in [0, 1].
+        drawn: by parent, how its children were sampled; the children of other parents were chosen.
+        sources: the drafter of each node; the empty string if there is only one drafter.
     """
 
     __slots__ = ("_children", "confidences", "drawn", "parents", "sources", "tokens")
@@ -71,12 +68,12 @@ class DraftTree:
 
     @classmethod
     def chain(cls, tokens: Iterable[int], confidences: Iterable[float] | float = 1.0, *, source: str = "") -> Self:
-        """A tree without forks.
+        """Return a tree with one path.
 
         Args:
             tokens: token ids.
             confidences: one for each token, or the same for all.
-            source: which drafter it is from.
+            source: the drafter.
         """
         tree = cls()
         tree.extend(ROOT, tokens, confidences, source=source)
@@ -86,7 +83,7 @@ class DraftTree:
         return len(self.tokens)
 
     def add(self, parent: int, token: int, confidence: float = 1.0, *, source: str = "") -> int:
-        """Add a token and return its node; one that is there already is found, and keeps the larger confidence."""
+        """Add a token and return its node; an existing node keeps the larger confidence."""
         children = self._children.setdefault(parent, {})
         node = children.get(token)
         if node is not None:
@@ -103,21 +100,32 @@ class DraftTree:
     def extend(
         self, parent: int, tokens: Iterable[int], confidences: Iterable[float] | float = 1.0, *, source: str = ""
     ) -> int:
-        """Add tokens one after the other and return the last node; ``parent`` where there are none."""
+        """Add tokens one after the other and return the last node; ``parent`` if there are none."""
         for token, confidence in _paired(tokens, confidences):
             parent = self.add(parent, token, confidence, source=source)
         return parent
 
     def child(self, parent: int, token: int) -> int | None:
-        """The node of ``token`` after ``parent``."""
+        """Return the node of ``token`` after ``parent``."""
         return self._children.get(parent, {}).get(token)
 
     def children(self, parent: int) -> tuple[int, ...]:
-        """The nodes after ``parent``, in the order in which they were added."""
+        """Return the nodes after ``parent``, in the order in which they were added."""
         return tuple(self._children.get(parent, {}).values())
 
+    def follow(self, tokens: Iterable[int]) -> list[int]:
+        """Return the nodes that ``tokens`` lead through, up to the first token that is not in the tree."""
+        nodes: list[int] = []
+        node: int | None = ROOT
+        for token in tokens:
+            node = self.child(node, token)
+            if node is None:
+                break
+            nodes.append(node)
+        return nodes
+
     def path(self, node: int) -> list[int]:
-        """The nodes from a root down to ``node``."""
+        """Return the nodes from a root down to ``node``."""
         nodes = []
         while node != ROOT:
             nodes.append(node)
@@ -125,46 +133,46 @@ class DraftTree:
         return nodes[::-1]
 
     def prefix(self, node: int) -> list[int]:
-        """The tokens from a root down to ``node``."""
+        """Return the tokens from a root down to ``node``."""
         return [self.tokens[each] for each in self.path(node)]
 
     def reach(self) -> list[float]:
-        """For each node the estimated probability that it is taken: the product of confidences down to it."""
+        """Return the estimated acceptance probability of each node: the product of the confidences on its path."""
         reach: list[float] = []
         for parent, confidence in zip(self.parents, self.confidences, strict=True):
             reach.append(confidence if parent == ROOT else reach[parent] * confidence)
         return reach
 
     def depth(self) -> int:
-        """How many tokens the longest path has."""
+        """Return the number of tokens of the longest path."""
         return 1 + max(self.token_tree().depths(), default=-1)
 
     def leaves(self) -> Iterator[int]:
-        """The nodes without children."""
+        """Return the nodes without children."""
         return (node for node in range(len(self)) if not self._children.get(node))
 
     def kept(self, nodes: Iterable[int]) -> DraftTree:
-        """A tree of some of the nodes, renumbered; one whose parent is not among them is left out.
+        """Return a tree of some of the nodes, renumbered; a node whose parent is not among them is left out.
 
-        Of drawn children, only what the grammar refuses may be left out, or all after one of them.
+        Of sampled children, only those that the grammar refuses may be left out, or all from some child on.
         """
-        wanted = set(nodes)
+        retained = set(nodes)
         tree = DraftTree()
         renumbered = {ROOT: ROOT}
         for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
-            if node in wanted and parent in renumbered:
+            if node in retained and parent in renumbered:
                 renumbered[node] = tree.add(
                     renumbered[parent], token, self.confidences[node], source=self.sources[node]
                 )
         for parent, drawn in self.drawn.items():
             if parent in renumbered:
-                known = tree._children.get(renumbered[parent], {})
-                left = tuple(token for token in drawn.tokens if token in known)
-                tree.drawn[renumbered[parent]] = SampledChildren(drawn.distribution, left, drawn.replaced)
+                children = tree._children.get(renumbered[parent], {})
+                tokens = tuple(token for token in drawn.tokens if token in children)
+                tree.drawn[renumbered[parent]] = SampledChildren(drawn.distribution, tokens, drawn.replaced)
         return tree
 
     def token_tree(self) -> TokenTree:
-        """The tokens and parents alone, as a session takes them."""
+        """Return the tokens and parents alone, as a session takes them."""
         return TokenTree(tuple(self.tokens), tuple(self.parents))
 
     def __repr__(self) -> str:
@@ -178,7 +186,7 @@ def _paired(tokens: Iterable[int], confidences: Iterable[float] | float) -> Iter
 
 
 def merged_tree(trees: Sequence[DraftTree]) -> DraftTree:
-    """One tree of all paths: where several have a node, the first gives its source, the surest its confidence."""
+    """Return one tree of all paths; a shared node has the source of the first tree and the largest confidence."""
     tree = DraftTree()
     for each in trees:
         numbers = {ROOT: ROOT}

@@ -31,12 +31,12 @@ class DraftTask:
     """The output that is drafted for.
 
     Attributes:
-        constraint: what it is a member of.
+        constraint: the constraint on the output.
         sampler: how its tokens are chosen.
-        prompt_tokens: how many tokens of the context stand before it.
-        generator: the drafter's own random numbers; those of the sampler are never touched by drafts, so that an output
-            does not depend on them.
-        failed: names of drafters that failed for this output; they are not begun again.
+        prompt_tokens: how many tokens of the context are the prompt.
+        generator: random numbers of the drafter; drafts never use those of the sampler, so the output does not depend
+            on drafts.
+        failed: names of drafters that failed for this output; they are not started again.
     """
 
     constraint: Constraint
@@ -49,13 +49,13 @@ class DraftTask:
 @final
 @dataclass(frozen=True)
 class DraftState:
-    """Where the output stands in its grammar.
+    """The position of the output in its grammar.
 
     Attributes:
         matcher: the state; fork it to look ahead, do not move it.
         mask: the tokens that may come next, int32 words ``[ceil(V / 32)]`` in the layout of ``Matcher.fill_mask``.
         remaining: tokens that are left of the budget.
-        kind: of the position, as far as the mask tells it: equal for positions where drafts fare alike.
+        kind: the kind of position, computed from the mask: equal where draft tokens are accepted about equally often.
     """
 
     matcher: Matcher
@@ -67,11 +67,11 @@ class DraftState:
 @final
 @dataclass(frozen=True)
 class Verified:
-    """What a forward pass told.
+    """The logits of a forward pass over the context and a draft tree.
 
     Attributes:
-        start: how many tokens the context had; the first row is the distribution of the next one.
-        tree: what was looked at after them; empty where nothing was.
+        start: how many tokens the context had; the first logits row is for the token after them.
+        tree: the draft tokens that were run; may be empty.
         logits: ``1 + len(tree)`` rows: after the context, and after each node.
     """
 
@@ -81,7 +81,7 @@ class Verified:
 
     @cached_property
     def told(self) -> LogitsRows:
-        """The logits, wherever they are: to ask for a few numbers of them."""
+        """The logits, on the host or on the device: for reading a few of them."""
         return self.logits if isinstance(self.logits, LogitsRows) else LogitsRows(self.logits)
 
     @cached_property
@@ -91,47 +91,47 @@ class Verified:
 
 
 class Drafting(ABC):
-    """Draft tokens for one output.
+    """Proposes draft tokens for one output.
 
-    It may keep what it likes between calls: that a draft token is wrong costs time and never changes the output.  It is
-      used
-    by one thread at a time; what it shares with others, it has to lock.
+    It may keep any state between calls: a wrong draft token costs time and never changes the output.  One thread uses
+      it
+    at a time; it must lock what it shares with others.
     """
 
     @abstractmethod
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
-        """Return tokens that may come next.
+        """Return a tree of draft tokens.
 
-        Nodes that the grammar refuses are cut by the caller, with what follows them, and tokens that it forces after a
-        node are added there.
+        The caller removes nodes that the grammar refuses, with their descendants, and adds the tokens that it forces
+        after a node.
 
         Args:
             context: the prompt and the output so far; not to be changed.
-            state: where the output stands in its grammar.
-            budget: the most tokens that are of use.
+            state: the position of the output in its grammar.
+            budget: the largest number of tokens that are of use.
         """
 
     def observe(self, verified: Verified) -> None:  # noqa: B027  optional
-        """Learn from a forward pass; called after each, whether this drafter had a part in it or not."""
+        """Learn from a forward pass; called after each pass, whether this drafter proposed tokens for it or not."""
 
     def close(self) -> None:  # noqa: B027  optional
-        """The output is complete: free what was kept for it, remember what is of use for others."""
+        """Free the state of this output, which is complete; shared statistics may stay."""
 
 
 class Drafter(ABC):
-    """A way to draft: a value that any number of outputs may use, at the same time and one after the other."""
+    """A way to propose draft tokens: a value that any number of outputs may share."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What statistics and messages call it."""
+        """Its name in statistics and messages."""
 
     @abstractmethod
     def start(self, context: Context, task: DraftTask) -> Drafting:
-        """Begin to draft for an output.
+        """Start drafting for an output.
 
         Args:
-            context: holds the prompt, and what stands of the output already.
+            context: the prompt and the output so far.
             task: the output.
 
         Raises:
@@ -141,15 +141,15 @@ class Drafter(ABC):
 
 _FRAMES: Final = 3
 _ROUNDING: Final = 1e-3
-"""Distributions sum to 1, and confidences are at most 1, up to so much."""
+"""Tolerance of the sum of a distribution and of a confidence above 1."""
 
 
 @final
 class GuardedDrafting(Drafting):
-    """The draft tokens of a drafter, none any more after it raised an exception or drafted what is no token.
+    """The draft tokens of a drafter, which is dropped once it raises an exception or proposes an invalid tree.
 
     Args:
-        drafter: what draft tokens.
+        drafter: the drafter to guard.
         context: see ``Drafter.start``.
         task: see ``Drafter.start``.
     """
@@ -164,16 +164,16 @@ class GuardedDrafting(Drafting):
             return
         try:
             self._drafting = drafter.start(context, task)
-        except Exception as error:  # whatever it is, the output does not need it
+        except Exception as error:  # the output does not need the drafter
             self._drop(error)
 
     @property
     def is_dropped(self) -> bool:
-        """Whether it failed."""
+        """Whether the drafter failed."""
         return self._is_dropped
 
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
-        """See ``Drafting.propose``; an empty tree once it failed."""
+        """See ``Drafting.propose``; an empty tree after a failure."""
         if self._drafting is None:
             return DraftTree()
         try:
@@ -214,7 +214,7 @@ class GuardedDrafting(Drafting):
         self._is_dropped = True
         self._failed.add(self.name)
         warnings.warn(
-            f"drafter {self.name!r}: it failed and is not asked any more; {type(error).__name__}: {error}; "
+            f"drafter {self.name!r}: it failed and is dropped; {type(error).__name__}: {error}; "
             "the output is not affected",
             DraftWarning,
             stacklevel=_FRAMES,
@@ -222,17 +222,17 @@ class GuardedDrafting(Drafting):
 
 
 def check_tree(tree: Any, size: int) -> None:
-    """Refuse what is no tree of tokens, however it came about.
+    """Refuse an invalid draft tree.
 
     Args:
         tree: what a drafter proposed.
         size: of the vocabulary.
 
     Raises:
-        TypeError: it is something else, or a token or a parent is no integer.
-        ValueError: a number is out of range, or the lists do not belong together.
+        TypeError: it is not a ``DraftTree``, or a token or a parent is not an integer.
+        ValueError: a number is out of range, or the lists do not match.
 
-    Complexity: O(n), and O(size) for each node with drawn children.
+    Complexity: O(n), and O(size) for each node with sampled children.
     """
     if not isinstance(tree, DraftTree):
         raise TypeError(f"it proposed a {type(tree).__name__}; expected a DraftTree")
@@ -247,14 +247,14 @@ def check_tree(tree: Any, size: int) -> None:
         if not isinstance(parent, int):
             raise TypeError(f"it proposed a parent {parent!r} at node {node}; expected an integer")
         if not ROOT <= parent < node:
-            raise ValueError(f"it proposed node {node} after node {parent}; a parent stands before its child")
+            raise ValueError(f"it proposed node {node} after node {parent}; a parent must come before its child")
         if tree.child(parent, token) != node:
             raise ValueError(f"it proposed node {node} with token {token}, which was not added after node {parent}")
         if not 0 <= confidence <= 1 + _ROUNDING:
             raise ValueError(f"it proposed a confidence of {confidence!r} at node {node}; expected one in [0, 1]")
     for parent, drawn in tree.drawn.items():
         if not ROOT <= parent < count:
-            raise ValueError(f"it proposed children that were drawn after node {parent}, which is not there")
+            raise ValueError(f"it sampled children after node {parent}, which is not in the tree")
         _check_sampled(drawn, size, parent)
 
 
@@ -264,7 +264,7 @@ def _check_sampled(drawn: SampledChildren, size: int, parent: int) -> None:
     distribution = drawn.distribution
     if not isinstance(distribution, np.ndarray) or distribution.shape != (size,):
         raise ValueError(
-            f"it drew after node {parent} from {distribution!r:.60}; expected a distribution of {size} tokens"
+            f"it sampled after node {parent} from {distribution!r:.60}; expected a distribution of {size} tokens"
         )
     if not (distribution.min() >= 0 and abs(distribution.sum() - 1) <= _ROUNDING):
         raise ValueError(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from structgen.decode.speculative.draft_tree import ROOT, DraftTree
+from structgen.decode.speculative.draft_tree import DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GuardedDrafting, Verified
 from structgen.decode.speculative.fixed_tree import Chain
 from structgen.decode.speculative.tree_policy import Shape
@@ -39,9 +39,9 @@ from structgen.models.protocol import LanguageModel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from structgen.decode.speculative.grammar_position import GrammarPosition
     from structgen.decode.step.context import Context
     from structgen.engine import Vocabulary
-    from structgen.methods.drafters.model_growth import DraftPosition
     from structgen.models.protocol import Logits
 
 __all__ = ["DraftModel", "InnerStage", "SameTokensRows", "ShortContext", "relevance", "shortened"]
@@ -70,20 +70,24 @@ class InnerStage:
         )
         self._drafting: GuardedDrafting | None = None
 
-    def draft(self, context: Context, place: DraftPosition, most: int) -> DraftTree:
-        """See ``Stage.draft``."""
+    def draft(self, context: Context, position: GrammarPosition, most: int) -> DraftTree:
+        """See ``DraftStage.draft``."""
         if self._drafting is None:
             self._drafting = GuardedDrafting(self._drafter, context, self._task)
-        state = DraftState(place.matcher, place.mask, place.remaining, len(place.ids).bit_length())
+        remaining = most if position.remaining is None else position.remaining
+        state = DraftState(position.matcher, position.mask, remaining, len(position.ids).bit_length())
         budget = min(most, _MAX_STAGED)
         tree = self._drafting.propose(context, state, budget)
         try:
-            return _allowed(tree, place, budget)
+            allowed = position.matcher.validate_tree(tree.tokens, tree.parents)
         except LimitExceeded:  # limits are for outputs, not for draft tokens
             return DraftTree()
+        eos = position.matcher.constraint.vocabulary.eos
+        nodes = [node for node, token in enumerate(tree.tokens) if allowed[node] and token not in eos]
+        return tree.kept(nodes[:budget])
 
-    def told(self, start: int, tree: DraftTree, rows: Logits) -> None:
-        """See ``Stage.told``."""
+    def observe(self, start: int, tree: DraftTree, rows: Logits) -> None:
+        """See ``DraftStage.observe``."""
         if self._drafting is not None:
             self._drafting.observe(Verified(start, tree, rows))
 
@@ -92,21 +96,6 @@ class InnerStage:
         drafting, self._drafting = self._drafting, None
         if drafting is not None:
             drafting.close()
-
-
-def _allowed(tree: DraftTree, place: DraftPosition, most: int) -> DraftTree:
-    """The first ``most`` nodes of a tree that the grammar allows; after the end of the output there is nothing."""
-    matchers = {ROOT: place.matcher}
-    ends = place.matcher.constraint.vocabulary.eos
-    kept: list[int] = []
-    for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
-        if len(kept) >= most or parent not in matchers or token in ends:
-            continue
-        matcher = matchers[parent].fork()
-        if matcher.accept(token):
-            matchers[node] = matcher
-            kept.append(node)
-    return tree.kept(kept)
 
 
 _SHAPE: Final = Chain(length=5)
@@ -198,10 +187,10 @@ class SameTokensRows(DraftRows):
         self._session.follow(tokens)
 
     def rows(
-        self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int
+        self, paths: Sequence[tuple[int, ...]], positions: Sequence[GrammarPosition], most: int
     ) -> Sequence[DraftRow | None]:
         """See ``DraftRows.rows``."""
-        found = self._session.rows(paths, place=places[-1], stage=self._stage, most=most)
+        found = self._session.rows(paths, position=positions[-1], stage=self._stage, most=most)
         return [None if row is None else fitted_logits(row, self._target, self._draft) for row in found]
 
     def close(self) -> None:
@@ -369,10 +358,10 @@ class _ShortRows(DraftRows):
         self._rows.follow([*self._chosen[1], *output])
 
     def rows(
-        self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int
+        self, paths: Sequence[tuple[int, ...]], positions: Sequence[GrammarPosition], most: int
     ) -> Sequence[DraftRow | None]:
         """See ``DraftRows.rows``."""
-        return self._rows.rows(paths, places, most)
+        return self._rows.rows(paths, positions, most)
 
     def close(self) -> None:
         """See ``DraftRows.close``."""

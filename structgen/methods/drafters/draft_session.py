@@ -1,6 +1,6 @@
-"""The draft model's own sequence, and the protocol of bridges to draft models with another vocabulary.
+"""The sequence of a draft model, and the protocol of bridges to draft models with another vocabulary.
 
-A session follows the output; a bridge translates between the vocabularies, and ``SharedTokens`` are what both have.
+A session follows the output; a bridge translates between the vocabularies.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from structgen.decode.speculative.drafter import DraftTask
+    from structgen.decode.speculative.grammar_position import GrammarPosition
     from structgen.decode.speculative.tree_policy import Shape
     from structgen.engine import Vocabulary
-    from structgen.methods.drafters.model_growth import DraftPosition, ShapedDrafting
+    from structgen.methods.drafters.model_growth import ShapedDrafting
     from structgen.models.protocol import LanguageModel, Logits
 
 __all__ = [
@@ -44,23 +45,23 @@ TokenPath = tuple[int, ...]
 
 
 class DraftStage(Protocol):
-    """What drafts for a draft model."""
+    """Drafts for a draft model."""
 
-    def draft(self, context: Context, place: DraftPosition, most: int, /) -> DraftTree:
-        """Return what the draft model may say after ``context``, at most ``most`` tokens that the grammar allows."""
+    def draft(self, context: Context, position: GrammarPosition, most: int, /) -> DraftTree:
+        """Return at most ``most`` allowed tokens that the draft model may predict after ``context``."""
 
-    def told(self, start: int, tree: DraftTree, rows: Logits, /) -> None:
-        """Take in what a pass of the draft model told: see ``Verified``."""
+    def observe(self, start: int, tree: DraftTree, rows: Logits, /) -> None:
+        """Learn from a pass of the draft model: see ``Verified``."""
 
 
 @final
 class DraftSession:
-    """A sequence with its cache, and the logits that were computed after it.
-
-    Invariant: what ``rows`` returns depends on the sequence and the path alone, not on what was followed or asked for
-    before (up to rounding of float32 sums).
+    """A sequence of the draft model with its cache, and the logits that were computed after it.
 
     Close it to free the cache.
+
+    Invariant: what ``rows`` returns depends on the sequence and the path alone, not on earlier calls (up to rounding of
+    float32 sums).
 
     Args:
         model: the draft model.
@@ -85,7 +86,7 @@ class DraftSession:
         return self._context.session.length
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Stand after ``tokens``, at least one; what they share with the sequence before stays cached."""
+        """Move to the end of ``tokens``, at least one; the prefix shared with the last sequence stays cached."""
         base = list(tokens)
         before = len(self._base)
         if base[:before] == self._base:
@@ -105,24 +106,23 @@ class DraftSession:
         self,
         paths: Sequence[TokenPath],
         *,
-        place: DraftPosition | None = None,
+        position: GrammarPosition | None = None,
         stage: DraftStage | None = None,
         most: int = 0,
     ) -> list[Logits | None]:
-        """Return the logits after the sequence and each path; None where a path is too long for the model.
+        """Return the logits after the sequence and each path; None for a path that is too long for the model.
 
-        What is not known yet is run in one forward pass, a tree, where the session can branch; else in one for each
-        path.
+        Missing rows are run in one forward pass over a tree if the session can branch; otherwise in one for each path.
 
         Args:
-            paths: tokens after the sequence; none for the sequence itself.
-            place: where the last path stands in the grammar; needed for a stage only.
-            stage: draft tokens at what else will be asked for; asked where there is a single path.
-            most: the most tokens that are of use to draft.
+            paths: tokens after the sequence; the empty path is the sequence itself.
+            position: the position in the grammar after the last path; needed for a stage only.
+            stage: drafts the paths that will be requested next; used if there is a single path.
+            most: the largest number of draft tokens that are of use.
         """
         missing = [path for path in dict.fromkeys(paths) if path not in self._rows and self.fits(path)]
         if len(missing) == 1:
-            self._run(missing[0], missing, stage if place is not None else None, place, most)
+            self._run(missing[0], missing, stage if position is not None else None, position, most)
         elif missing and self._context.branches:
             first = min(missing)
             self._run(first[: common_length(first, max(missing))], missing, None, None, 0)
@@ -143,23 +143,23 @@ class DraftSession:
         trunk: TokenPath,
         paths: Sequence[TokenPath],
         stage: DraftStage | None,
-        place: DraftPosition | None,
+        position: GrammarPosition | None,
         most: int,
     ) -> None:
-        """Run the sequence with ``trunk``, and after it what else is wanted or drafted."""
+        """Run the sequence with ``trunk``, and after it the rest of the paths or the drafts of the stage."""
         context = self._context
         self._move([*self._base, *trunk])
         tree = DraftTree()
         for path in paths:
             tree.extend(ROOT, path[len(trunk) :])
-        if stage is not None and place is not None and most > 0:
-            tree = self._fitting(stage.draft(context, place, most), trunk)
+        if stage is not None and position is not None and most > 0:
+            tree = self._fitting(stage.draft(context, position, most), trunk)
         tokens = tree.token_tree() if len(tree) else None
         self._rows[trunk] = context.distributions(1, tokens, again=True)[-1]
         ahead = context.ahead
         if tokens is None or ahead is None or ahead.start != len(context):
             if stage is not None:
-                stage.told(len(context), DraftTree(), self._rows[trunk][None])
+                stage.observe(len(context), DraftTree(), self._rows[trunk][None])
             return
         for node in range(len(tree)):
             path = tuple(tree.prefix(node))
@@ -167,20 +167,19 @@ class DraftSession:
             if row is not None:
                 self._rows[(*trunk, *path)] = on_host(row)
         if stage is not None:
-            stage.told(len(context), tree, ahead.rows)
+            stage.observe(len(context), tree, ahead.rows)
 
     def _fitting(self, tree: DraftTree, trunk: TokenPath) -> DraftTree:
-        """What of a draft token the model can read."""
+        """Return the part of a draft tree that fits into the context of the model."""
         if self.fits((*trunk, *([0] * tree.depth()))):
             return tree
         return tree.kept(node for node in range(len(tree)) if self.fits((*trunk, *tree.prefix(node))))
 
     def _move(self, tokens: list[int]) -> None:
-        """Stand after ``tokens`` with something to run; what was looked at of them is taken over."""
+        """Move to the end of ``tokens`` with something to run; rows of a look ahead are taken over."""
         context = self._context
-        held = context.tokens
-        common = common_length(held, tokens)
-        if common < len(held):
+        common = common_length(context.tokens, tokens)
+        if common < len(context):
             context.truncate(common)
         context.append(tokens[common:])
         if not context.unseen:
@@ -188,22 +187,22 @@ class DraftSession:
 
 
 def check_capacity(model: LanguageModel, length: int) -> None:
-    """Refuse a prompt that a draft model cannot read.
+    """Refuse a prompt that is too long for a draft model.
 
     Raises:
-        GenerationError: it has ``length`` tokens, and the model's context no room for one more.
+        GenerationError: ``length`` tokens leave no capacity for one more.
     """
     if model.max_context is not None and length >= model.max_context:
         raise GenerationError(
             f"draft model {model.name!r}",
-            "it cannot read the prompt",
+            "the prompt is too long for it",
             evidence=f"{length} tokens do not fit its context of {model.max_context}",
             remedy="let it read a part of the prompt: ShortContext(model=...)",
         )
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences share from the start on; slices are compared, so long ones cost little."""
+    """Return the length of the common prefix of two sequences; slices are compared, so long ones cost little."""
     low, high = 0, min(len(first), len(second))
     step = 512
     while low < high and list(first[low : low + step]) == list(second[low : low + step]):
@@ -217,14 +216,14 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 @final
 @dataclass(frozen=True, slots=True)
 class BridgeTask:
-    """What a bridge leads from and to.
+    """The two sides of a bridge.
 
     Attributes:
         model: the draft model.
-        tokens: the prompt and what stands of the output, as the target has them.
+        tokens: the prompt and the output so far, in tokens of the target.
         task: the output that is drafted for.
-        shape: grows trees.
-        draws: whether children may be drawn, not chosen, where the sampler draws tokens.
+        shape: the tree policy.
+        draws: whether children are sampled if the sampler samples; otherwise they are chosen.
     """
 
     model: LanguageModel
@@ -235,28 +234,28 @@ class BridgeTask:
 
 
 class Bridge(ABC):
-    """A way between two vocabularies: a value.
+    """Translates between the vocabularies of a draft model and the target: a value.
 
-    Source of all three: N. Timor et al., "Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for
-        Heterogeneous Vocabularies" (ICML 2025, arXiv 2502.05202).
+    Source of all three bridges: N. Timor et al., "Accelerating LLM Inference with Lossless Speculative Decoding
+    Algorithms for Heterogeneous Vocabularies" (ICML 2025, arXiv 2502.05202).
     """
 
     @abstractmethod
     def start(self, crossing: BridgeTask, /) -> ShapedDrafting:
-        """Begin to draft for an output.
+        """Start drafting for an output.
 
         Raises:
-            VocabularyError: there is no way from one vocabulary to the other.
-            GenerationError: the prompt does not fit the draft model's context.
+            VocabularyError: the bridge cannot translate between these vocabularies.
+            GenerationError: the prompt does not fit into the draft model's context.
             GrammarError: the grammar does not compile for the draft model's vocabulary.
         """
 
 
 def vocabulary_of(model: LanguageModel) -> Vocabulary:
-    """The vocabulary of a draft model.
+    """Return the vocabulary of a draft model.
 
     Raises:
-        VocabularyError: it cannot be had.
+        VocabularyError: it cannot be read.
     """
     try:
         return model.vocabulary
@@ -270,9 +269,9 @@ def vocabulary_of(model: LanguageModel) -> Vocabulary:
 
 
 def have_same_tokens(target: Vocabulary, draft: Vocabulary) -> bool:
-    """Whether each id stands for the same bytes in both, but for padding at the end of the wider one.
+    """Return whether each id has the same bytes in both, padding at the end of the larger one aside.
 
-    Which ids end an output may differ: see ``fitted``.
+    The EOS ids may differ: see ``fitted_logits``.
     """
     if target is draft or target.digest == draft.digest:
         return True
@@ -282,12 +281,12 @@ def have_same_tokens(target: Vocabulary, draft: Vocabulary) -> bool:
 
 
 def fitted_logits(logits: Logits, target: Vocabulary, draft: Vocabulary) -> Logits:
-    """Logits of a draft model with the same tokens, as wide as the target's, with the ends that the target knows.
+    """Return logits of a draft model with the same tokens, in the width and with the EOS of the target.
 
     Args:
         logits: ``[draft.size]``.
-        target: of the model that is drafted for.
-        draft: of the draft model; ``are_same``.
+        target: the vocabulary of the target.
+        draft: the vocabulary of the draft model; see ``have_same_tokens``.
     """
     if draft.size == target.size and draft.eos == target.eos:
         return logits
@@ -305,17 +304,16 @@ def fitted_logits(logits: Logits, target: Vocabulary, draft: Vocabulary) -> Logi
 class SharedTokens:
     """The tokens that two vocabularies have in common, by their bytes.
 
-    Where several ids have the same bytes, the lowest of one goes with the lowest of the other, and so on.  That the
-    output ends is one event in both, whatever ids say so: all EOS ids of the draft model together are the first one of
-    the target.
+    If several ids have the same bytes, they are paired in ascending order.  All EOS ids of the draft model together are
+    the first EOS id of the target.
 
     Attributes:
         target_ids: ids of the target, ascending, ``[n]``.
-        draft_ids: those of the draft model for the same bytes, ``[n]``.
+        draft_ids: ids of the draft model for the same bytes, ``[n]``.
 
     Args:
-        target: of the model that is drafted for.
-        draft: of the draft model.
+        target: the vocabulary of the target.
+        draft: the vocabulary of the draft model.
 
     Complexity: O(V), once.
     """
@@ -339,14 +337,13 @@ class SharedTokens:
         return len(self.target_ids)
 
     def draft_id(self, token: int) -> int | None:
-        """The draft model's id of a token of the target; None where it has none."""
+        """Return the draft model's id of a token of the target, or None."""
         return self._to_draft.get(token)
 
     def row(self, logits: Logits) -> NDArray[np.float64]:
-        """Logits of the draft model as logits over the target's ids, minus infinity for what is not shared.
+        """Return logits of the draft model, ``[size of the draft vocabulary]``, as logits over the target's ids.
 
-        Args:
-            logits: ``[size of the draft vocabulary]``.
+        Tokens that are not shared have minus infinity.
         """
         row = np.full(self._size, -np.inf)
         row[self.target_ids] = logits[self.draft_ids]

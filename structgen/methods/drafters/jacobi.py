@@ -11,7 +11,7 @@ import numpy as np
 from structgen.decode.speculative.acceptance import Calibration
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.drafters.table_growth import GrammarPosition
+from structgen.decode.speculative.grammar_position import GrammarPosition
 from structgen.decode.step.sampler import GumbelMax, Multinomial
 from structgen.engine.mask import allowed_ids, contains
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from structgen.decode.speculative.grammar_position import GrammarPosition
     from structgen.decode.speculative.tree_policy import Shape
     from structgen.decode.step.context import Context
-    from structgen.methods.drafters.model_growth import DraftPosition
     from structgen.models.protocol import Logits, SkippingSession, States
 
 __all__ = ["Clasp", "LayerChoice", "LayerRows", "LayerSkip", "closest_layers", "layered_session"]
@@ -104,7 +104,9 @@ class LayerRows(DraftRows):
         """Whether the model has seen enough: after a prompt that it has not, nothing is drafted."""
         return 0 < len(self._pending) <= _PENDING and self._session.length > 0
 
-    def rows(self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int) -> list[Logits | None]:
+    def rows(
+        self, paths: Sequence[tuple[int, ...]], positions: Sequence[GrammarPosition], most: int
+    ) -> list[Logits | None]:
         """See ``DraftRows.rows``; one pass through the layers for each path."""
         if not self.can_draft:
             return [None] * len(paths)
@@ -114,19 +116,19 @@ class LayerRows(DraftRows):
             if self._room < len(self._pending) + longest:
                 return [None] * len(paths)
             self._draft = self._session.skipping(self._kept, room=self._room)
-        return [self._row(self._draft, path, place) for path, place in zip(paths, places, strict=True)]
+        return [self._row(self._draft, path, position) for path, position in zip(paths, positions, strict=True)]
 
     def close(self) -> None:
         """See ``DraftRows.close``."""
         self._draft = None
 
-    def _row(self, draft: SkippingSession, path: tuple[int, ...], place: DraftPosition) -> Logits | None:
+    def _row(self, draft: SkippingSession, path: tuple[int, ...], position: GrammarPosition) -> Logits | None:
         wanted = [*self._pending, *path]
         if len(wanted) > self._room:
             return None
         common = min(common_length(wanted, self._drafted), len(wanted) - 1)
         draft.truncate(self._session.length + common)
-        head = self._heads.of(place.ids)
+        head = self._heads.of(position.ids)
         logits = draft.extend(wanted[common:], head=head)
         self._drafted = wanted
         return self._heads.spread(logits, head)

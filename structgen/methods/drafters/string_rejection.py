@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
+from structgen.decode.speculative.draft_tree import ROOT, DraftTree
+from structgen.decode.speculative.grammar_position import tree_masks
 from structgen.decode.step.distribution import project
-from structgen.engine.mask import allowed_ids, empty_masks
+from structgen.engine.mask import allowed_ids
 from structgen.errors import LimitExceeded
 from structgen.methods.drafters.draft_session import Bridge, BridgeTask, DraftSession, vocabulary_of
 from structgen.methods.drafters.model_growth import DraftRow, DraftRows, RowsDrafting
@@ -32,8 +34,9 @@ from structgen.methods.drafters.token_bridge import GrammarReference, TokenBridg
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from structgen.decode.speculative.grammar_position import GrammarPosition
     from structgen.engine import Matcher, Vocabulary
-    from structgen.methods.drafters.model_growth import DraftPosition, ShapedDrafting
+    from structgen.methods.drafters.model_growth import ShapedDrafting
 
 __all__ = [
     "NextDistributions",
@@ -237,14 +240,13 @@ class _StringRows(DraftRows):
         self._table = token_prefixes(self._target, self._draft)
         self._bounds = bounds
         self._tokens: list[int] = []
-        self._mask: NDArray[np.int32] = empty_masks(self._draft.size)
 
     def follow(self, tokens: Sequence[int]) -> None:
         """See ``DraftRows.follow``."""
         self._tokens = list(tokens)
 
     def rows(
-        self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int
+        self, paths: Sequence[tuple[int, ...]], positions: Sequence[GrammarPosition], most: int
     ) -> Sequence[DraftRow | None]:
         """See ``DraftRows.rows``; one path after the other, each with a pass for each depth."""
         return [self._row_within_limits(path) for path in paths]
@@ -287,14 +289,12 @@ class _StringRows(DraftRows):
         self, matcher: Matcher, contexts: Sequence[tuple[int, ...]]
     ) -> list[NextTokenDistribution | None]:
         """What the draft model writes after its own tokens; where there is no choice it is not asked."""
-        allowed: list[NDArray[np.intp]] = []
-        for context in contexts:
-            probe = matcher.fork()
-            ids: NDArray[np.intp] = np.empty(0, dtype=np.intp)
-            if all(probe.accept(token) for token in context):
-                probe.fill_mask(self._mask)
-                ids = allowed_ids(self._mask[0], self._draft.size)
-            allowed.append(ids)
+        tree = DraftTree()
+        nodes = [tree.extend(ROOT, context) for context in contexts]
+        masks = tree_masks(tree, matcher)
+        allowed = [
+            allowed_ids(masks[node], self._draft.size) if node in masks else np.empty(0, np.intp) for node in nodes
+        ]
         asked = [context for context, ids in zip(contexts, allowed, strict=True) if len(ids) > 1]
         rows = dict(zip(asked, self._session.rows(asked) if asked else [], strict=True))
         found: list[NextTokenDistribution | None] = []

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
+from structgen.decode.speculative.grammar_position import GrammarPosition
 from structgen.decode.step.sampler import Greedy
 from structgen.engine import compile
 from structgen.errors import LimitExceeded, VocabularyError
@@ -25,7 +26,6 @@ from structgen.methods.drafters.draft_session import (
     vocabulary_of,
 )
 from structgen.methods.drafters.model_growth import (
-    DraftPosition,
     DraftRow,
     DraftRows,
     ModelGrowth,
@@ -212,7 +212,7 @@ class _SharedRows(DraftRows):
         self._session.follow(self._bridge.read(tokens))
 
     def rows(
-        self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int
+        self, paths: Sequence[tuple[int, ...]], positions: Sequence[GrammarPosition], most: int
     ) -> Sequence[DraftRow | None]:
         """See ``DraftRows.rows``."""
         found = self._session.rows([self._read(path) for path in paths])
@@ -264,7 +264,7 @@ class _TextDrafting(ShapedDrafting):
         tokens = context.tokens
         try:
             matcher = self._reference.at(tokens[self._task.prompt_tokens :])
-            root = None if matcher is None else DraftPosition.after(matcher, state.remaining)
+            root = None if matcher is None else GrammarPosition.after(matcher, state.remaining)
         except LimitExceeded:
             root = None
         if root is None:
@@ -292,7 +292,7 @@ class _TextRows(DraftRows):
         self._session.follow(tokens)
 
     def rows(
-        self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int
+        self, paths: Sequence[tuple[int, ...]], positions: Sequence[GrammarPosition], most: int
     ) -> Sequence[DraftRow | None]:
         """See ``DraftRows.rows``."""
         return self._session.rows(paths)

@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT
-from structgen.decode.speculative.drafters.table_growth import allowed_among
+from structgen.decode.speculative.grammar_position import allowed_among, tree_masks
 from structgen.decode.step.logits_row import on_host
-from structgen.engine.mask import allowed_ids, empty_masks
+from structgen.engine.mask import allowed_ids
 from structgen.models.protocol import Logits
 
 if TYPE_CHECKING:
-    from structgen.decode.speculative.draft_tree import DraftTree
     from structgen.decode.speculative.drafter import Verified
     from structgen.engine import Matcher, Vocabulary
 
@@ -29,7 +28,6 @@ __all__ = [
     "ngram_top_tokens",
     "node_top_tokens",
     "top_tokens",
-    "tree_masks",
 ]
 
 _MEMORY: Final = 16
@@ -303,15 +301,3 @@ def ngram_top_tokens(
         tails[node] = (*tails[parent], token)[-order:]
     for node, tokens, logits in node_top_tokens(verified, count):
         yield tails[node], tokens, logits
-
-
-def tree_masks(tree: DraftTree, matcher: Matcher) -> dict[int, NDArray[np.int32]]:
-    """What may come after each node, int32 words ``[ceil(V / 32)]``, for those that the grammar allows.
-
-    Args:
-        tree: draft tokens.
-        matcher: where the output stands; it is not moved.
-    """
-    masks = empty_masks(matcher.constraint.vocabulary, 1 + len(tree))
-    matcher.fill_mask_tree(list(tree.tokens), list(tree.parents), masks)
-    return {node: masks[node + 1] for node in range(ROOT, len(tree)) if masks[node + 1].any()}

@@ -24,9 +24,9 @@ from structgen.models.location import require
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from structgen.decode.speculative.grammar_position import GrammarPosition
     from structgen.decode.speculative.tree_policy import Shape
     from structgen.decode.step.context import Context
-    from structgen.methods.drafters.model_growth import DraftPosition
     from structgen.models.protocol import LanguageModel, LayeredSession, Logits, States, TrimmedHead
 
 __all__ = ["DraftHeads", "HeadRows", "HeadSession", "TrainedHeads", "load_heads"]
@@ -159,7 +159,9 @@ class HeadRows(DraftRows):
         for verified, states in told:
             self._follow(tokens[:seen], verified, states)
 
-    def rows(self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int) -> list[Logits | None]:
+    def rows(
+        self, paths: Sequence[tuple[int, ...]], positions: Sequence[GrammarPosition], most: int
+    ) -> list[Logits | None]:
         """See ``DraftRows.rows``; paths of one length in one step."""
         found: list[Logits | None] = [None] * len(paths)
         if not self.is_after or not self._pending:
@@ -170,7 +172,7 @@ class HeadRows(DraftRows):
             if self._trained.depth is None or length <= self._trained.depth:
                 steps.setdefault(length, []).append(index)
         for indices in steps.values():
-            allowed = np.unique(np.concatenate([places[index].ids for index in indices]))
+            allowed = np.unique(np.concatenate([positions[index].ids for index in indices]))
             head: TrimmedHead | None = self._trim.of(allowed)
             logits = self._heads.logits([(*self._pending, *paths[index]) for index in indices], head=head)
             for index, row in zip(indices, self._trim.spread(logits, head), strict=True):

@@ -269,7 +269,7 @@ def no_tokenizer() -> Any:
         (lambda: DraftModel(no_tokenizer()), "mute"),
         (lambda: DraftModel(no_tokenizer(), bridge=ExactStringMatch()), "mute"),
         (lambda: DraftModel(HashModel(Vocabulary([b"", b"a", b"b"], eos=[0]))), "its vocabulary is not the target's"),
-        (lambda: DraftModel(HashModel(draft_vocabulary(), max_context=2)), "cannot read the prompt"),
+        (lambda: DraftModel(HashModel(draft_vocabulary(), max_context=2)), "the prompt is too long for it"),
     ],
     ids=["no tokenizer", "no tokenizer, bridge", "another vocabulary", "a context that is too short"],
 )

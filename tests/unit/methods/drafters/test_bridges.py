@@ -266,7 +266,7 @@ def test_a_prompt_that_the_draft_model_cannot_read_is_refused(constraint: Constr
     for bound in (length, length + 1):
         drafter = DraftModel(HashModel(bpe_vocabulary("prose"), max_context=bound), bridge=BRIDGES[bridge])
         if bound == length:
-            with pytest.raises(GenerationError, match="cannot read the prompt"):
+            with pytest.raises(GenerationError, match="the prompt is too long for it"):
                 drafter.start(Context(target, prompt), task_of(constraint, prompt))
         else:
             drafter.start(Context(target, prompt), task_of(constraint, prompt)).close()

@@ -256,7 +256,7 @@ def test_padding_and_other_ends_are_no_other_vocabulary(constraint: Constraint) 
 def test_a_prompt_that_it_cannot_read_is_refused(constraint: Constraint) -> None:
     """And where the output grows beyond its context, it draft tokens nothing any more."""
     model = HashModel(constraint.vocabulary, max_context=8)
-    with pytest.raises(GenerationError, match="cannot read the prompt"):
+    with pytest.raises(GenerationError, match="the prompt is too long for it"):
         propose(DraftModel(model), constraint, [4] * 8)
     assert len(propose(DraftModel(model), constraint, [4] * 7)) == 2
     target = HashModel(constraint.vocabulary, seed=3)

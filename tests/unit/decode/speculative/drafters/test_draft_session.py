@@ -140,7 +140,7 @@ class Drafting:
         tree.extend(ROOT, self._chain)
         return tree
 
-    def told(self, start: int, tree: DraftTree, rows: Any) -> None:
+    def observe(self, start: int, tree: DraftTree, rows: Any) -> None:
         self.tokens = tree.tokens
         assert len(rows) == 1 + len(tree)
 
