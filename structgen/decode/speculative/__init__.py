@@ -1,1 +1,1 @@
-"""Speculative decoding: tokens that are drafted, and told right or wrong by one forward pass over all of them."""
+"""Speculative decoding: drafters propose tokens, and one forward pass of the target verifies all of them."""

@@ -1,7 +1,7 @@
 """Measured acceptance of draft tokens, and draft trees that are grown best first by it.
 
 ``Calibration`` measures by kind, ``RankRates`` by depth and rank; ``FollowingDrafting`` grows trees and learns which of
-their tokens were accepted.
+their tokens were right.
 """
 
 from __future__ import annotations
@@ -21,34 +21,39 @@ if TYPE_CHECKING:
     from structgen.decode.speculative.drafter import DraftState, DraftTask
     from structgen.decode.step.context import Context
 
-__all__ = ["Calibration", "CandidateTree", "DraftCandidate", "FollowingDrafting", "RankRates", "no_candidates"]
+__all__ = [
+    "Calibration",
+    "CandidateTree",
+    "DraftCandidate",
+    "FollowingDrafting",
+    "RankRates",
+    "as_prior",
+    "no_candidates",
+]
 
 _MAX_KEYS: Final = 4096
 
 
 @final
 class Calibration:
-    """Estimates, for each kind of draft, the probability that a draft token of that kind is taken.
+    """Estimates the acceptance probability of draft tokens by their kind.
 
-    A kind is whatever a drafter puts into a key: how long the match was, the rank among siblings, what sort of position
-    it is.  The chance of a kind has a Beta distribution: its prior has the mean that the caller states and weighs as
-      much as
-    ``strength`` draft tokens, and every draft token whose outcome is known adds one count.  The estimate is the mean
+    A kind is any key that a drafter chooses: the length of a match, the rank among siblings, the kind of position.  The
+    acceptance probability of a kind has a Beta prior with the weight of ``strength`` draft tokens, and every known
+    outcome adds one count.  The estimate is the posterior mean
 
         (strength * prior + taken) / (strength + taken + missed).
 
-    Counts fade: beyond ``memory`` draft tokens of a kind, older ones weigh less, by the same factor at each new one, so
-      that
-    an estimate follows a target that changes.  The kinds that nobody recorded or asked for longest are forgotten beyond
-    ``max_keys``.
+    Counts fade: beyond ``memory`` draft tokens of a kind, each new one scales the older counts down, so the estimate
+    follows a target that changes.  Beyond ``max_keys`` kinds, the least recently used one is dropped.
 
-    Threads may share one.  What it says depends on the order of the records alone.
+    Threads may share one.  The estimates depend only on the order of the records.
 
     Args:
-        prior: the mean before anything was recorded, for callers that state none; strictly between 0 and 1.
-        strength: how many draft tokens the prior weighs as much as; positive.
-        memory: how many draft tokens of a kind count at most; at least 1.
-        max_keys: how many kinds are kept; at least 1.
+        prior: the prior mean if the caller gives none; strictly between 0 and 1.
+        strength: the weight of the prior in draft tokens; positive.
+        memory: the largest number of draft tokens of a kind that count; at least 1.
+        max_keys: the largest number of kinds; at least 1.
 
     Raises:
         ValueError: a number is out of range.
@@ -87,12 +92,11 @@ class Calibration:
         return len(self._counts)
 
     def probability(self, key: Hashable, prior: float | None = None) -> float:
-        """The estimated probability that a draft token of this kind is taken, strictly between 0 and 1.
+        """Return the estimated acceptance probability of this kind, strictly between 0 and 1.
 
         Args:
             key: the kind.
-            prior: the mean before anything was recorded of it, strictly between 0 and 1; None takes that of the
-                calibration.
+            prior: the prior mean of the kind, strictly between 0 and 1; None takes the prior of the calibration.
         """
         mean = self._prior if prior is None else prior
         with self._lock:
@@ -104,18 +108,18 @@ class Calibration:
         return (self._strength * mean + taken) / (self._strength + taken + missed)
 
     def record(self, key: Hashable, *, taken: bool) -> None:
-        """Note that a draft token of this kind was taken, or was not although its parent was."""
+        """Record whether a draft token of this kind was accepted, given that its parent was."""
         with self._lock:
             self._record(key, taken)
 
     def record_all(self, outcomes: Iterable[tuple[Hashable, bool]]) -> None:
-        """Note several draft tokens, as pairs of a kind and whether it was taken, in their order."""
+        """Record several draft tokens in order, as pairs of a kind and whether it was accepted."""
         with self._lock:
             for key, taken in outcomes:
                 self._record(key, taken)
 
     def count(self, key: Hashable) -> float:
-        """How many draft tokens of this kind the estimate rests on, besides the prior; at most ``memory``."""
+        """Return how many draft tokens of this kind were counted, at most ``memory``; the prior is left out."""
         with self._lock:
             return sum(self._counts.get(key, (0.0, 0.0)))
 
@@ -133,8 +137,13 @@ class Calibration:
         return f"<Calibration of {len(self)} kinds>"
 
 
+def as_prior(confidence: float) -> float:
+    """Return a confidence as a prior mean, which must not be 0 or 1."""
+    return min(max(confidence, 0.01), 0.99)
+
+
 DEPTHS: Final = 4
-"""Greater depths are taken for one."""
+"""Greater depths count as the last of these."""
 
 _STRENGTH: Final = 8.0
 _MEMORY: Final = 1000.0
@@ -142,13 +151,12 @@ _MEMORY: Final = 1000.0
 
 @final
 class RankRates:
-    """Estimated acceptance of draft tokens by their depth and their rank among the draft tokens for the same position.
+    """Estimated acceptance of draft tokens by depth and by rank among their siblings.
 
     Threads may share one.
 
     Args:
-        prior: the rate of each rank before anything was recorded, each strictly between 0 and 1; the last is that of
-            all greater ranks too.
+        prior: the prior rate of each rank, each strictly between 0 and 1; the last holds for all greater ranks.
 
     Raises:
         ValueError: there are no rates, or one is out of range.
@@ -161,32 +169,32 @@ class RankRates:
         self._calibration = Calibration(strength=_STRENGTH, memory=_MEMORY)
 
     def rate(self, depth: int, rank: int) -> float:
-        """The acceptance rate of draft tokens by depth (from 0) and rank, given their parent."""
+        """Return the acceptance rate at a depth (from 0) and rank, given that the parent is accepted."""
         prior = self._prior[min(rank, len(self._prior) - 1)]
         return self._calibration.probability((min(depth, DEPTHS - 1), rank), prior)
 
     def rates(self, ranks: int) -> list[list[float]]:
-        """The rates of the first ``ranks`` ranks by depth, as ``RankTree.of_rates`` takes them."""
+        """Return the rates of the first ``ranks`` ranks by depth, as ``RankTree.of_rates`` takes them."""
         return [[self.rate(depth, rank) for rank in range(ranks)] for depth in range(DEPTHS)]
 
     def learn(self, outcomes: Iterable[tuple[int, int, bool]]) -> None:
-        """Note draft tokens whose parent came: their depth, their rank, and whether they came."""
+        """Record draft tokens with an accepted parent: depth, rank, and whether they were accepted."""
         self._calibration.record_all(((min(depth, DEPTHS - 1), rank), taken) for depth, rank, taken in outcomes)
 
 
 _MIN_ACCEPTANCE: Final = 0.004
 _POPS: Final = 4
-"""Draft tokens that are looked at for each that has room: several may be the same."""
+"""Candidates that are popped for each node of the budget: several may be the same token."""
 
 
 class DraftCandidate(NamedTuple):
-    """A token that may come.
+    """A candidate for a draft token.
 
     Attributes:
         token: its id.
-        key: the kind of the draft token, for the calibration.
-        prior: how likely it is before anything was learned of that kind, in (0, 1).
-        then: what may come after it; called only where the draft token became part of the tree.
+        key: its kind, for the calibration.
+        prior: the prior mean of that kind, in (0, 1).
+        then: returns the candidates after it; called only if the candidate became a node.
     """
 
     token: int
@@ -196,22 +204,24 @@ class DraftCandidate(NamedTuple):
 
 
 def no_candidates() -> tuple[DraftCandidate, ...]:
-    """What comes after a draft token that nothing follows."""
+    """Return no candidates: the end of a draft."""
     return ()
 
 
 @final
 class CandidateTree:
-    """A tree of chosen tokens: of all draft tokens, those with the largest estimated probability to be taken.
+    """A tree of the candidates with the largest estimated probability to be accepted.
 
-    Each turn adds the draft token of largest reach, the product of the confidences down to it, and asks what may come
-    after it.  This is the tree of largest expected number of taken tokens among those of this size, as far as the
-    confidences are right (J. Wang et al., "OPT-Tree: Speculative Decoding with Adaptive Draft Tree Structure", 2024,
-    arXiv 2406.17276).  The cost is that of the draft tokens, and ``O(log n)`` for each.
+    Each step adds the candidate of largest reach, the product of the confidences on its path, and requests the
+    candidates after it.  If the confidences are right, no tree of this size has a larger expected number of accepted
+    tokens (J. Wang et al., "OPT-Tree: Speculative Decoding with Adaptive Draft Tree Structure", 2024, arXiv
+    2406.17276).
 
     Args:
-        calibration: says how likely a draft token is, and learns whether it was taken.
-        budget: the most nodes.
+        calibration: estimates the confidences, and learns which draft tokens were right.
+        budget: the largest number of nodes.
+
+    Complexity: O(log n) for each candidate.
     """
 
     __slots__ = ("_budget", "_calibration", "_keys", "_start", "tree")
@@ -224,18 +234,18 @@ class CandidateTree:
         self._start = 0
 
     def grow(self, start: int, drafts: Iterable[DraftCandidate]) -> DraftTree:
-        """Make the tree.
+        """Grow the tree.
 
         Args:
-            start: how many tokens stand before it.
-            drafts: what may come first.
+            start: the number of tokens before it.
+            drafts: the candidates for the first token.
         """
         self._start = start
         order = count()
         waiting: list[tuple[float, int, int, float, DraftCandidate]] = []
 
-        def push(parent: int, reach: float, found: Iterable[DraftCandidate]) -> None:
-            for draft in found:
+        def push(parent: int, reach: float, candidates: Iterable[DraftCandidate]) -> None:
+            for draft in candidates:
                 confidence = self._calibration.probability(draft.key, draft.prior)
                 if reach * confidence >= _MIN_ACCEPTANCE:
                     heapq.heappush(waiting, (-reach * confidence, next(order), parent, confidence, draft))
@@ -255,29 +265,21 @@ class CandidateTree:
         return self.tree
 
     def settle(self, tokens: Sequence[int]) -> None:
-        """Tell the calibration which draft tokens were taken.
+        """Record which draft tokens were right.
 
-        A draft is judged once its parent was taken and the token after that is known, whether a forward pass looked at
-        it or not.
+        A draft token counts once its parent was accepted and the next token is known, whether a pass ran it or not.
 
         Args:
-            tokens: the prompt and the output so far; where tokens were taken back, nothing is learned.
+            tokens: the prompt and the output so far; nothing is learned from tokens that were taken back.
         """
-        parent = ROOT
-        outcomes: list[tuple[Hashable, bool]] = []
-        for token in tokens[self._start :]:
-            taken = None
-            for node in self.tree.children(parent):
-                if self.tree.tokens[node] == token:
-                    taken = node
-                outcomes += [(key, node == taken) for key in self._keys[node]]
-            if taken is None:
-                break
-            parent = taken
-        self._calibration.record_all(outcomes)
+        tree, came = self.tree, tokens[self._start :]
+        for parent, token in zip((ROOT, *tree.follow(came)), came, strict=False):
+            self._calibration.record_all(
+                (key, tree.tokens[node] == token) for node in tree.children(parent) for key in self._keys[node]
+            )
 
     def _share(self) -> None:
-        """Only one of several siblings can be taken: scale confidences whose sum exceeds 1."""
+        """Scale the confidences of siblings whose sum exceeds 1: only one of them can be accepted."""
         totals: defaultdict[int, float] = defaultdict(float)
         confidences = self.tree.confidences
         for parent, confidence in zip(self.tree.parents, confidences, strict=True):
@@ -288,12 +290,12 @@ class CandidateTree:
 
 
 class FollowingDrafting(Drafting):
-    """Keeps up with a context, also where tokens are taken back, and has its draft tokens judged by what came.
+    """Follows a context, also if tokens are taken back, and learns which of its draft tokens were right.
 
     Args:
-        context: the prompt, and what stands of the output.
+        context: the prompt and the output so far.
         task: the output.
-        calibration: of the confidences.
+        calibration: estimates the confidences.
     """
 
     def __init__(self, context: Context, task: DraftTask, calibration: Calibration) -> None:
@@ -327,13 +329,13 @@ class FollowingDrafting(Drafting):
 
     @abstractmethod
     def drafts(self, state: DraftState) -> Iterable[DraftCandidate]:
-        """What may come next, after ``tokens``."""
+        """Return the candidates for the token after ``tokens``."""
 
     def appended(self, tokens: Sequence[int]) -> None:
-        """Learn that ``tokens`` have come, which are part of ``self.tokens`` already."""
+        """Handle new tokens, which are the end of ``self.tokens`` already."""
 
     def truncated(self, length: int) -> None:
-        """Learn that all tokens from position ``length`` on were taken back."""
+        """Handle that all tokens from index ``length`` on were taken back."""
 
     def _follow(self, context: Context) -> None:
         now = context.tokens

@@ -1,10 +1,9 @@
 """The cost of a forward pass by its number of rows, and the part of a draft tree that saves more than it costs.
 
-The weights are read once for all rows of a pass, so further rows cost little; how much depends on the model and the
-machine (``CostModel``).  A node saves a forward pass if it is accepted and the model is asked what follows it.  Where
-the grammar forces what follows, node and forced tokens together save the pass that would have run them, if their end is
-reached in the tree.  Rows of accepted tokens cost nothing, since that pass would have had them; the others are the
-price.
+A pass reads the weights once for all rows, so further rows cost little (``CostModel``).  A node saves a forward pass if
+it is accepted and the token after it is chosen.  A node with forced tokens after it saves the pass over all of them if
+the tree has them up to the last.  Rows of accepted tokens cost nothing, since the saved pass would have run them; the
+other rows are the price.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _ROWS: Final = (1, 2, 4, 8, 16, 32)
 @final
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """The time of a forward pass relative to that of one over a single row: linear between the points of a table.
+    """The time of a forward pass relative to a pass over one row: linear between the points of a table.
 
     Attributes:
-        row: what each row adds after the last point of the table, relative to a pass over one row.
-        table: numbers of rows, ascending and above 1, each with the time of a pass over so many; never falling.
-        seconds: of a pass over one row, where it was measured.
+        row: the time that each row adds after the last point of the table.
+        table: numbers of rows, ascending and above 1, each with the relative time of a pass; times must not decrease.
+        seconds: the time of a pass over one row, if it was measured.
 
     Raises:
         ValueError: a number is out of range, or the table is not ascending.
@@ -68,11 +67,10 @@ class CostModel:
 
     @classmethod
     def assumed(cls, model: LanguageModel) -> Self:
-        """Return what passes of such a model usually take, the same on every machine.
+        """Return the usual cost of passes of such a model, the same on every machine.
 
-        A model may say it itself (``pass_times``, a table as here).  Else a model of torch on a CPU reads its weights
-        for a part of the time, and computes for the rest; on another device rows are nearly free.  Of a model that does
-        not tell where it runs, rows are taken to cost more.
+        A model may provide it (``pass_times``, a table as here).  Otherwise it depends on the device: rows are nearly
+        free except on a CPU, and cost most on an unknown device.
         """
         table = _table(model)
         if table is not None:
@@ -93,22 +91,21 @@ class CostModel:
         repeats: int = 5,
         clock: Callable[[], float] = perf_counter,
     ) -> Self:
-        """Measure it on this machine.
+        """Measure the cost on this machine.
 
-        Each number of rows is run after the same tokens, and the shortest time counts: what else the machine does can
-        only make a pass longer.
+        Each number of rows is run after the same tokens, and the shortest time counts.
 
         Args:
             model: the language model.
             rows: numbers of rows to measure, ascending from 1; at least two.
-            context: how many tokens stand before them, fewer where the model holds no more.
-            repeats: how often each is run.
-            clock: tells seconds.
+            context: the number of tokens before them; fewer if the context of the model is shorter.
+            repeats: how often each pass is run.
+            clock: returns seconds.
 
         Raises:
             ValueError: an argument is out of range.
-            ModelError: the model holds fewer tokens than the largest number of rows and one more, or its passes take
-                no time.
+            ModelError: the context of the model is too short for the largest number of rows, or its passes take no
+                time.
         """
         if len(rows) < 2 or rows[0] != 1 or any(more <= less for less, more in pairwise(rows)):
             raise ValueError(f"CostModel: rows must ascend from 1, two of them or more; found {tuple(rows)!r}")
@@ -124,7 +121,7 @@ class CostModel:
         return cls(last, table, float(one))
 
     def relative(self, rows: int) -> float:
-        """The time of a pass over ``rows`` tokens, where that over one is 1; none take no time."""
+        """Return the time of a pass over ``rows`` tokens relative to a pass over one; 0 for no rows."""
         if rows < 1:
             return 0.0
         before, time = 1, 1.0
@@ -135,12 +132,12 @@ class CostModel:
         return time + self.row * (rows - before)
 
     def relatives(self, most: int) -> NDArray[np.float64]:
-        """``relative(0)`` to ``relative(most)``; the array is shared and must not be changed."""
+        """Return ``relative(0)`` to ``relative(most)``; the array is shared and must not be changed."""
         return _relatives(self, most)
 
 
-# Of the embedded model on two cores.  The second row costs more than those after it: a matrix is multiplied by one
-# vector in one way, by several in another.
+# Measured with the embedded model on two cores.  The second row costs more than later ones: products of a matrix with
+# one vector and with several use different kernels.
 _CPU_ROW: Final = 0.08
 _CPU_TABLE: Final = ((2, 1.3), (8, 1.9))
 _GPU_ROW: Final = 0.004
@@ -156,18 +153,18 @@ def _relatives(cost: CostModel, most: int) -> NDArray[np.float64]:
 
 
 def _table(model: object) -> tuple[tuple[int, float], ...] | None:
-    """What a model, or what is inside it, says of its passes."""
+    """The pass times that a model, or a model inside it, provides."""
     return next((table for each in _layers(model) if (table := getattr(each, "pass_times", None)) is not None), None)
 
 
 def _device(model: object) -> str | None:
-    """The kind of device that a model, or what is inside it, says it is on."""
+    """The kind of device of a model, or of a model inside it."""
     kinds = (getattr(getattr(each, "device", None), "type", None) for each in _layers(model))
     return next((kind for kind in kinds if isinstance(kind, str)), None)
 
 
 def _layers(model: object) -> Iterator[object]:
-    """The model, and what is inside it."""
+    """The model, and the models and networks inside it."""
     seen: set[int] = set()
     inner: list[object] = [model]
     while inner:
@@ -182,18 +179,18 @@ def _times(
     model: LanguageModel, rows: Sequence[int], context: int, repeats: int, clock: Callable[[], float]
 ) -> NDArray[np.float64]:
     """The shortest time of a pass over each number of rows."""
-    most = rows[-1]
+    longest = rows[-1]
     if model.max_context is not None:
-        context = min(context, model.max_context - most)
+        context = min(context, model.max_context - longest)
     if context < 1:
         raise ModelError(
             f"model {model.name!r}",
-            f"it is too short to measure passes over {most} tokens",
+            f"it is too short to measure passes over {longest} tokens",
             evidence=f"it holds {model.max_context}",
             remedy="measure fewer rows",
         )
     words = model.encode_prompt("The quick brown fox jumps over the lazy dog.", chat=False)
-    tokens = (words * (-(-(context + most) // len(words))))[: context + most]
+    tokens = (words * (-(-(context + longest) // len(words))))[: context + longest]
     times = np.full(len(rows), np.inf)
     session = model.start()
     try:
@@ -213,17 +210,17 @@ _ROUNDING: Final = 1e-12
 
 
 def pruned_tree(tree: DraftTree, cost: CostModel, budget: int, *, pending: int = 1, branches: bool = True) -> DraftTree:
-    """Return the part of a tree that is expected to save the most time; nothing where none is saved.
+    """Return the rooted subtree that is expected to save the most time; an empty tree if none saves time.
 
-    The best of all parts that hold the parents of their nodes, exactly, for any cost.  Where children were drawn, no
-    choice among nodes may depend on which ones were, so such a tree is only cut off at its end, at the budget.
+    The optimum is exact for any cost.  If children were sampled, a choice among nodes must not depend on the samples,
+    so the tree is only cut at the budget.
 
     Args:
-        tree: the draft tokens, forced tokens among them (``FORCED``).
-        cost: of passes.
-        budget: the most nodes of the part.
-        pending: rows that the pass has in any case.
-        branches: whether all of a tree is run, or only one chain of it: then the part is the best chain.
+        tree: the draft tokens and forced tokens (``FORCED``).
+        cost: the cost of rows.
+        budget: the largest number of nodes of the result.
+        pending: rows that the pass needs without the tree.
+        branches: whether a whole tree can be run; otherwise the result is the best chain.
 
     Complexity: O(n log n) without forced tokens, else O(n * budget); well under a millisecond for 100 nodes.
     """
@@ -247,12 +244,12 @@ def pruned_tree(tree: DraftTree, cost: CostModel, budget: int, *, pending: int =
 
 
 def expected_saving(tree: DraftTree, cost: CostModel, *, pending: int = 1) -> float:
-    """The time that a tree is expected to save if all of it is run, in passes over one row; negative where it does not.
+    """Return the time that running a whole tree is expected to save, in passes over one row; may be negative.
 
     Args:
-        tree: the draft tokens, forced tokens among them.
-        cost: of passes.
-        pending: rows that the pass has in any case.
+        tree: the draft tokens and forced tokens.
+        cost: the cost of rows.
+        pending: rows that the pass needs without the tree.
     """
     relatives = cost.relatives(pending + len(tree))
     gain = sum(block.gain for block in _blocks(tree, relatives, math.inf))
@@ -260,13 +257,13 @@ def expected_saving(tree: DraftTree, cost: CostModel, *, pending: int = 1) -> fl
 
 
 class _NodeBlock(NamedTuple):
-    """Nodes one after the other that are of use together or not at all."""
+    """Consecutive nodes that are useful together or not at all."""
 
     nodes: list[int]
     parent: int
-    """Index of the block that it follows."""
+    """Index of the block before it."""
     gain: float
-    """How much of a pass over one row it is expected to save."""
+    """Its expected saving, in passes over one row."""
 
     @property
     def size(self) -> int:
@@ -276,14 +273,16 @@ class _NodeBlock(NamedTuple):
 def _blocks(tree: DraftTree, relatives: NDArray[np.float64], least: float) -> list[_NodeBlock]:
     """The blocks of a tree, each after its parent.
 
-    A node and the forced tokens after it are one, unless a part of them might pay: rows that are taken over from the
-    pass that the rest needs.  It cannot where they save no more in that pass than ``least``, which a row costs in this.
+    A node and the forced tokens after it are one block, unless a part of them may pay: it takes rows over from the pass
+    that the rest needs.  It cannot pay if a row costs no more in that pass than ``least``, the cost of a row in this
+    one.
     """
     times = relatives.tolist()
-    steps = [0.0, 0.0, *np.maximum.accumulate(np.diff(relatives[1:])).tolist()]  # the dearest row of a pass
+    # the largest cost of one row, by rows of the pass
+    steps = [0.0, 0.0, *np.maximum.accumulate(np.diff(relatives[1:])).tolist()]
     runs, parents, reach = _runs(tree)
     blocks: list[_NodeBlock] = []
-    last = {ROOT: ROOT}  # of each run its last block
+    last = {ROOT: ROOT}  # the last block of each run
     for index, (run, parent, likely) in enumerate(zip(runs, parents, reach, strict=True)):
         above, length = last[parent], len(run)
         if likely * steps[length] <= least + _ROUNDING:
@@ -297,11 +296,11 @@ def _blocks(tree: DraftTree, relatives: NDArray[np.float64], least: float) -> li
 
 
 def _runs(tree: DraftTree) -> tuple[list[list[int]], list[int], list[float]]:
-    """Each node that is not forced with what is forced after it, the run that it follows, and how likely it is."""
+    """Each unforced node with the forced nodes after it, the run before it, and its acceptance probability."""
     runs: list[list[int]] = []
     parents: list[int] = []
     reach: list[float] = []
-    of: list[int] = []  # of each node its run
+    of: list[int] = []  # the run of each node
     for node, (parent, confidence, source) in enumerate(zip(tree.parents, tree.confidences, tree.sources, strict=True)):
         above = ROOT if parent == ROOT else of[parent]
         if source == FORCED and above != ROOT:
@@ -317,23 +316,23 @@ def _runs(tree: DraftTree) -> tuple[list[list[int]], list[int], list[float]]:
 
 
 def _promising(blocks: list[_NodeBlock], least: float) -> list[_NodeBlock]:
-    """Leave out what cannot pay even if each row costs only ``least``; renumbered."""
-    worth = [block.gain - least * block.size for block in blocks]
+    """Leave out blocks that cannot pay even if each row costs only ``least``; renumbered."""
+    value = [block.gain - least * block.size for block in blocks]
     for index in range(len(blocks) - 1, -1, -1):
         parent = blocks[index].parent
-        if worth[index] > 0 and parent != ROOT:
-            worth[parent] += worth[index]
+        if value[index] > 0 and parent != ROOT:
+            value[parent] += value[index]
     numbers = {ROOT: ROOT}
-    kept: list[_NodeBlock] = []
+    retained: list[_NodeBlock] = []
     for index, block in enumerate(blocks):
-        if worth[index] > 0 and block.parent in numbers:
-            numbers[index] = len(kept)
-            kept.append(block._replace(parent=numbers[block.parent]))
-    return kept
+        if value[index] > 0 and block.parent in numbers:
+            numbers[index] = len(retained)
+            retained.append(block._replace(parent=numbers[block.parent]))
+    return retained
 
 
 def _largest(blocks: list[_NodeBlock], price: NDArray[np.float64]) -> list[_NodeBlock]:
-    """The best of blocks of one node each: of every number the likeliest ones, which hold their parents."""
+    """The best blocks if each is one node: for every size the likeliest nodes, which include their parents."""
     gains = np.array([block.gain for block in blocks])
     order = np.argsort(-gains, kind="stable")[: len(price) - 1]
     saved = np.concatenate(([0.0], np.cumsum(gains[order]))) - price[: len(order) + 1]
@@ -341,21 +340,21 @@ def _largest(blocks: list[_NodeBlock], price: NDArray[np.float64]) -> list[_Node
 
 
 def _packed(blocks: list[_NodeBlock], price: NDArray[np.float64]) -> list[_NodeBlock]:
-    """The best of blocks of any sizes and gains, by the knapsack over a tree in depth-first order.
+    """The best blocks of any sizes and gains: the tree knapsack in depth-first order.
 
-    ``best[i][b]`` is the largest gain from exactly ``b`` nodes of the blocks from the ``i``-th on; a block that is left
-    out takes all that follow it along.
+    ``best[i][b]`` is the largest gain from exactly ``b`` nodes of the blocks from the ``i``-th on; the descendants of a
+    block that is left out are left out too.
     """
     order, after = _depth_first(blocks)
-    count, room = len(order), len(price)
-    best = np.full((count + 1, room), -np.inf)
+    count, width = len(order), len(price)
+    best = np.full((count + 1, width), -np.inf)
     best[count, 0] = 0.0
     for at in range(count - 1, -1, -1):
         block = blocks[order[at]]
         row = best[at]
         row[:] = best[after[at]]
-        if block.size < room:
-            np.maximum(row[block.size :], best[at + 1, : room - block.size] + block.gain, out=row[block.size :])
+        if block.size < width:
+            np.maximum(row[block.size :], best[at + 1, : width - block.size] + block.gain, out=row[block.size :])
     left = int((best[0] - price).argmax())
     chosen: list[int] = []
     at = 0
@@ -370,7 +369,7 @@ def _packed(blocks: list[_NodeBlock], price: NDArray[np.float64]) -> list[_NodeB
 
 
 def _depth_first(blocks: list[_NodeBlock]) -> tuple[list[int], list[int]]:
-    """The blocks in depth-first order, and for each place in it the one after all that follow that block."""
+    """The blocks in depth-first order, and for each index in it the index after the descendants of that block."""
     children: dict[int, list[int]] = {}
     sizes = [1] * len(blocks)
     for index in range(len(blocks) - 1, -1, -1):

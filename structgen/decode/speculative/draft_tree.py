@@ -116,12 +116,13 @@ class DraftTree:
     def follow(self, tokens: Iterable[int]) -> list[int]:
         """Return the nodes that ``tokens`` lead through, up to the first token that is not in the tree."""
         nodes: list[int] = []
-        node: int | None = ROOT
+        parent = ROOT
         for token in tokens:
-            node = self.child(node, token)
-            if node is None:
+            child = self.child(parent, token)
+            if child is None:
                 break
-            nodes.append(node)
+            nodes.append(child)
+            parent = child
         return nodes
 
     def path(self, node: int) -> list[int]:

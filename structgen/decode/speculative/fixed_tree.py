@@ -1,4 +1,4 @@
-"""Draft trees of fixed form: a chain and what stops it, a given form, the best form for measured acceptance rates."""
+"""Draft trees of fixed form: a chain with a stopping rule, a given form, the best form for acceptance rates."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _MAX_NODES: Final = 4096
 @final
 @dataclass(frozen=True, slots=True)
 class Fixed(Shape):
-    """The form of a tree: the first child of a node is the most probable token there, or the first that was drawn.
+    """A tree of given form: the first child of a node is the most probable token, or the first sample.
 
-    It is filled level by level, with one question to the drafter for each.  Where the grammar leaves fewer tokens than
-    the form has children, the last ones are missing, with all after them; where the budget ends, the lowest levels.
+    The tree is filled level by level, with one query of the drafter for each.  If the grammar allows fewer tokens than
+    the form has children, the last children are missing with their descendants; at the end of the budget, the deepest
+    levels are missing.
 
     Attributes:
-        parents: of each node, before itself; ``ROOT`` for the first level.  Children of a node are counted in order.
+        parents: the parent of each node, which comes before it; ``ROOT`` for the first level.
 
     Raises:
-        ValueError: a parent does not stand before its child.
+        ValueError: a parent does not come before its child.
     """
 
     parents: tuple[int, ...]
@@ -42,11 +43,11 @@ class Fixed(Shape):
     def __post_init__(self) -> None:
         for node, parent in enumerate(self.parents):
             if not ROOT <= parent < node:
-                raise ValueError(f"Fixed: parents must stand before their children; found {parent!r} for node {node}")
+                raise ValueError(f"Fixed: parents must come before their children; found {parent!r} for node {node}")
 
     @classmethod
     def branching(cls, *counts: int) -> Self:
-        """The form in which all nodes of a level have the same number of children, ``counts[0]`` those of the root.
+        """Return the form in which all nodes of a level have the same number of children, the root ``counts[0]``.
 
         Raises:
             ValueError: a number is below 1, or there are more than 4096 nodes.
@@ -65,22 +66,22 @@ class Fixed(Shape):
 
     @classmethod
     def paths(cls, paths: Sequence[Sequence[int]]) -> Self:
-        """The form that has these ways down from the root, each told by which child comes next, 0 for the first.
+        """Return the form with these paths from the root, each a sequence of child ranks from 0.
 
-        Prefixes of paths, and the children before a child, are added where they are missing.
+        Missing prefixes of paths and missing siblings of lower rank are added.
 
         Raises:
             ValueError: a number is negative.
         """
-        wanted: set[tuple[int, ...]] = set()
+        nodes: set[tuple[int, ...]] = set()
         for path in paths:
             for end in range(1, len(path) + 1):
                 if path[end - 1] < 0:
                     raise ValueError(f"Fixed: paths must not hold negative numbers; found {tuple(path)!r}")
-                wanted |= {(*path[: end - 1], rank) for rank in range(path[end - 1] + 1)}
+                nodes |= {(*path[: end - 1], rank) for rank in range(path[end - 1] + 1)}
         numbers: dict[tuple[int, ...], int] = {(): ROOT}
         parents = []
-        for node, path in enumerate(sorted(wanted, key=lambda path: (len(path), path))):
+        for node, path in enumerate(sorted(nodes, key=lambda path: (len(path), path))):
             parents.append(numbers[path[:-1]])
             numbers[path] = node
         return cls(tuple(parents))
@@ -94,7 +95,7 @@ class Fixed(Shape):
         form: dict[int, list[int]] = {}
         for node, parent in enumerate(self.parents):
             form.setdefault(parent, []).append(node)
-        level = {ROOT: ROOT}  # of the form, with the nodes of the tree
+        level = {ROOT: ROOT}  # nodes of the form, with the nodes of the tree
         while len(tree) < budget:
             level = {node: grown for node, grown in level.items() if node in form}
             if not level:
@@ -103,8 +104,8 @@ class Fixed(Shape):
             below: dict[int, int] = {}
             for (node, grown), distribution in zip(level.items(), distributions, strict=True):
                 if distribution is not None:
-                    found = _filled(tree, grown, distribution, min(len(form[node]), budget), budget, generator)
-                    below.update(zip(form[node], found, strict=False))
+                    added = _filled(tree, grown, distribution, min(len(form[node]), budget), budget, generator)
+                    below.update(zip(form[node], added, strict=False))
             level = below
         return tree
 
@@ -117,32 +118,32 @@ def _filled(
     budget: int,
     generator: np.random.Generator | None,
 ) -> list[int]:
-    """Add what is forced after a node and up to ``count`` children; return these."""
+    """Add the forced tokens after a node and up to ``count`` children; return the children."""
     end = with_forced(tree, node, distribution, budget)
-    found: list[int] = []
+    added: list[int] = []
     if end is None or len(tree) >= budget:
-        return found
+        return added
     children = Children(tree, end, distribution, generator)
-    while len(found) < count and len(tree) < budget:
+    while len(added) < count and len(tree) < budget:
         child = children.add()
         if child is None:
             break
-        found.append(child)
-    return found
+        added.append(child)
+    return added
 
 
 @final
 @dataclass(frozen=True)
 class RankTree(Shape):
-    """The same tree at each step (``Fixed``); a small budget gets the nodes that stand first.
+    """The same tree at each step (``Fixed``); a small budget gets its first nodes.
 
-    A node is told by the ranks of the children that lead down to it.
+    A node is given by the ranks of the children on its path.
 
     Source: the static tree of X. Luo et al. (2024, arXiv 2408.08696); the tree by measured acceptance of
     W. Song et al. (2025, arXiv 2506.04708), which keeps the nodes that were reached most often.
 
     Attributes:
-        paths: the nodes; a parent stands before its children, and a child of a lower rank before its siblings.
+        paths: the nodes; a parent comes before its children, and a child before its siblings of higher rank.
 
     Raises:
         ValueError: a node comes twice, or before its parent or a sibling of a lower rank.
@@ -153,25 +154,23 @@ class RankTree(Shape):
     def __post_init__(self) -> None:
         seen: set[tuple[int, ...]] = {()}
         for path in self.paths:
-            known = path and path[:-1] in seen and path[-1] >= 0
-            if not known or path in seen or (path[-1] and (*path[:-1], path[-1] - 1) not in seen):
-                raise ValueError(
-                    f"RankTree: {path} does not stand after its parent and its siblings of lower rank, once"
-                )
+            has_parent = path and path[:-1] in seen and path[-1] >= 0
+            if not has_parent or path in seen or (path[-1] and (*path[:-1], path[-1] - 1) not in seen):
+                raise ValueError(f"RankTree: {path} must come once, after its parent and its siblings of lower rank")
             seen.add(path)
 
     @classmethod
     def of_rates(cls, rates: Sequence[Sequence[float]], size: int) -> Self:
-        """The tree with the most accepted tokens to be expected.
+        """Return the tree with the largest expected number of accepted tokens.
 
-        Where a child is accepted with a probability that its depth and rank alone decide, a node is reached with the
-        product of those on its path, and the expected number of accepted tokens is the sum of these products.  So the
-        best tree of ``size`` nodes has those with the largest products; it is the prefix of the best larger ones.
+        If depth and rank alone decide the acceptance rate of a child, a node is accepted with the product of the rates
+        on its path, and the expected number of accepted tokens is the sum of these products.  So the best tree of
+        ``size`` nodes has the nodes with the largest products, and is a prefix of the best larger trees.
 
         Args:
-            rates: by depth, the acceptance rate of each rank; the last is that of all greater depths too.  Rates of
-                one depth that do not fall with the rank are taken in the order of the ranks all the same.
-            size: how many nodes; fewer where no other is ever reached.
+            rates: by depth, the acceptance rate of each rank; the last holds for all greater depths.  A rate that is
+                larger than one of lower rank counts as that one.
+            size: how many nodes; fewer if no other node is ever accepted.
 
         Raises:
             ValueError: there are no rates, one is not between 0 and 1, or ``size`` is negative.
@@ -200,7 +199,7 @@ class RankTree(Shape):
         return cls(tuple(paths))
 
     def expected_length(self, rates: Sequence[Sequence[float]]) -> float:
-        """How many tokens of the tree are accepted on average, with such rates (see ``of_rates``)."""
+        """Return the expected number of accepted tokens for acceptance rates as in ``of_rates``."""
         reach: dict[tuple[int, ...], float] = {(): 1.0}
         for path in self.paths:
             level = rates[min(len(path) - 1, len(rates) - 1)]
@@ -225,35 +224,35 @@ def _form(paths: tuple[tuple[int, ...], ...]) -> Fixed:
 
 
 class Stop(ABC):
-    """Ends a draft: a value.
+    """A stopping rule for drafts: a value.
 
-    It is asked in front of each draft token and not about forced tokens, which never end a draft.  It knows what stands
-    and the distribution of what is next, not which token that is: so drafts that are drawn may be stopped too.
+    It is checked before each draft token, but not before forced tokens.  It sees the draft so far and the distribution
+    of the next token, not the token itself, so it may stop sampled drafts too.
     """
 
     @abstractmethod
     def stops(self, distribution: DraftDistribution, confidences: Sequence[float], kind: int) -> bool:
-        """Whether nothing more is drafted.
+        """Return whether the draft ends here.
 
         Args:
             distribution: of the next draft token.
-            confidences: of the draft tokens that stand, from the first on.
-            kind: of the position where the draft begins.
+            confidences: of the draft tokens so far.
+            kind: the kind of the position where the draft begins.
         """
 
     def learn(self, tree: DraftTree, came: Sequence[int], kind: int) -> None:
-        """Learn from what came (``Shape.learn``)."""
+        """Learn from the tokens that came (``Shape.learn``)."""
         del tree, came, kind
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Chain(Shape):
-    """One token after the other.
+    """A chain: one token after the other.
 
     Attributes:
-        length: the most draft tokens; forced tokens between them do not count.
-        stop: may end a draft before.
+        length: the largest number of draft tokens; forced tokens do not count.
+        stop: a stopping rule that may end a draft earlier.
 
     Raises:
         ValueError: ``length`` is negative.

@@ -1,4 +1,4 @@
-"""Draft trees under a grammar: refused tokens are cut and forced ones added, in whatever tokens a text is spelled."""
+"""Draft trees under a grammar: refused tokens are removed and forced tokens added, whatever the tokenization."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class TextCursor(NamedTuple):
 
     Attributes:
         tree: draft tokens.
-        origins: the node of the drafter's own tree that each of its nodes is from.
-        node: the last that the text has reached; ``ROOT`` where it has not begun.
-        rest: the bytes of that node's token which the text has not reached.
+        origins: for each node, the node of the drafter's tree that it comes from.
+        node: the last node that the text reaches; ``ROOT`` before the first.
+        rest: the bytes of that node's token after the text.
     """
 
     tree: DraftTree
@@ -32,11 +32,11 @@ class TextCursor(NamedTuple):
 
     @classmethod
     def before(cls, tree: DraftTree) -> Self:
-        """The place before a drafter's tree."""
+        """Return the cursor before a drafter's tree."""
         return cls(tree, range(len(tree)))
 
     def children(self) -> list[TextCursor]:
-        """Cursors after each token that follows the node."""
+        """Return the cursors after the children of the node."""
         return [TextCursor(self.tree, self.origins, child) for child in self.tree.children(self.node)]
 
     @property
@@ -46,14 +46,14 @@ class TextCursor(NamedTuple):
 
 
 class DraftToken(NamedTuple):
-    """A token that may come next.
+    """A draft for the next token.
 
     Attributes:
         token: its id.
-        confidence: estimated probability that it is taken.
-        source: which drafter it is from.
-        origin: the node of the drafter's tree that it is from, or begins in.
-        cursors: after it.
+        confidence: estimated probability that it is accepted.
+        source: its drafter.
+        origin: the node of the drafter's tree that it is, or begins in.
+        cursors: the cursors after it.
     """
 
     token: int
@@ -64,15 +64,15 @@ class DraftToken(NamedTuple):
 
 
 def cursors_after(cursors: Iterable[TextCursor], token: int, vocabulary: Vocabulary) -> list[TextCursor]:
-    """Cursors after the bytes of a token, in whatever tokens the tree spells them; a special token is itself.
+    """Return the cursors after the bytes of a token, however the tree tokenizes them; special tokens match by id.
 
-    O(bytes) for each branch that begins with them.
+    Complexity: O(bytes) for each branch that begins with them.
     """
     texts = vocabulary.tokens
     piece = texts[token]
     if not piece:
         return [child for cursor in cursors if not cursor.rest for child in cursor.children() if child.token == token]
-    found: list[TextCursor] = []
+    result: list[TextCursor] = []
     for cursor in cursors:
         if cursor.rest and not _agree(cursor.rest, piece):
             continue
@@ -80,7 +80,7 @@ def cursors_after(cursors: Iterable[TextCursor], token: int, vocabulary: Vocabul
         while unread:
             here, left = unread.pop()
             if not left:
-                found.append(here)
+                result.append(here)
                 continue
             deeper = []
             for child in here.children():
@@ -88,27 +88,27 @@ def cursors_after(cursors: Iterable[TextCursor], token: int, vocabulary: Vocabul
                 if text and _agree(text, left):
                     deeper.append((child._replace(rest=text[len(left) :]), left[len(text) :]))
             unread.extend(reversed(deeper))
-    return found
+    return result
 
 
 def draft_tokens_at(cursors: Iterable[TextCursor], vocabulary: Vocabulary) -> list[DraftToken]:
-    """The tokens that are drafted to come next, each once.
+    """Return the drafts for the next token, each token once.
 
-    Where a text ends within a token, what the branch spells from there on is tokenized anew.
+    If a text ends within a token, the rest of the branch is tokenized again from there.
     """
-    found: dict[int, DraftToken] = {}
+    drafts: dict[int, DraftToken] = {}
     for cursor in cursors:
         start = _respelled(cursor, vocabulary) if cursor.rest else cursor
         for child in start.children():
             confidence = start.tree.confidences[child.node]
-            known = found.get(child.token)
+            known = drafts.get(child.token)
             if known is None:
                 source, origin = start.tree.sources[child.node], start.origins[child.node]
-                found[child.token] = DraftToken(child.token, confidence, source, origin, [child])
+                drafts[child.token] = DraftToken(child.token, confidence, source, origin, [child])
             else:
                 known.cursors.append(child)
-                found[child.token] = known._replace(confidence=max(known.confidence, confidence))
-    return list(found.values())
+                drafts[child.token] = known._replace(confidence=max(known.confidence, confidence))
+    return list(drafts.values())
 
 
 def _agree(first: bytes, second: bytes) -> bool:
@@ -117,9 +117,10 @@ def _agree(first: bytes, second: bytes) -> bool:
 
 
 def _respelled(cursor: TextCursor, vocabulary: Vocabulary) -> TextCursor:
-    """The branches from within a token on, in the tokenizer's own tokens.
+    """The branches from within a token on, tokenized by the tokenizer.
 
-    A token is as likely as all the draft tokens together that begin in it.  A branch ends where a special token stands.
+    The confidence of a token is the product of those of the draft tokens that begin in it.  A branch ends before a
+    special token.
     """
     texts, drafts = vocabulary.tokens, cursor.tree
     tree = DraftTree()
@@ -127,7 +128,7 @@ def _respelled(cursor: TextCursor, vocabulary: Vocabulary) -> TextCursor:
         pieces = [cursor.rest, *(texts[drafts.tokens[node]] for node in nodes[1:])]
         try:
             tokens = vocabulary.tokenize(b"".join(pieces))
-        except VocabularyError:  # a prefix of a character, which no token spells alone
+        except VocabularyError:  # a part of a character, which the tokenizer cannot spell
             continue
         parent = ROOT
         reached = begun = 0  # bytes of the tokens so far, and of the draft tokens that begin in them
@@ -144,61 +145,61 @@ def _respelled(cursor: TextCursor, vocabulary: Vocabulary) -> TextCursor:
 
 
 def _branches(cursor: TextCursor, vocabulary: Vocabulary) -> Iterator[list[int]]:
-    """The ways on from a node, itself first, down to the last tokens that have bytes."""
+    """The paths from a node, itself included, down to the last tokens that have bytes."""
     texts, drafts = vocabulary.tokens, cursor.tree
-    open_ways = [[cursor.node]]
-    while open_ways:
-        way = open_ways.pop()
-        while further := [child for child in drafts.children(way[-1]) if texts[drafts.tokens[child]]]:
-            open_ways += ([*way, child] for child in reversed(further[1:]))
-            way.append(further[0])
-        yield way
+    paths = [[cursor.node]]
+    while paths:
+        path = paths.pop()
+        while children := [child for child in drafts.children(path[-1]) if texts[drafts.tokens[child]]]:
+            paths += ([*path, child] for child in reversed(children[1:]))
+            path.append(children[0])
+        yield path
 
 
 def grammar_filtered(
     tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int, forced: bool = True
 ) -> DraftTree:
-    """Return the tree that is worth running.
+    """Return the part of a draft tree that can be accepted, with the forced tokens added.
 
-    Every path of it goes on as the loop does that takes its tokens: where the grammar leaves one text or one token,
-    with that, whatever was drafted; a draft token that spells the same bytes in other tokens goes on after them, its
-    rest tokenized anew where they end within a token.  It ends where something is chosen, for nothing else needs a row.
-    Forced nodes have confidence 1 and the source ``FORCED``.
+    Every path continues as the decoding loop would: where the grammar forces a text or a token, the path takes it,
+    whatever was drafted.  Draft tokens that spell the same bytes in other tokens are followed, and tokenized again if
+    the forced text ends within one.  A path ends at a choice, since nothing else needs a logits row.  Forced nodes have
+    confidence 1 and the source ``FORCED``.
 
-    Of children that were drawn, only what the grammar refuses is missing, or everything from some child on; a stop
-    among them stays, since its absence would tell what was drawn.  Other stops are cut.
-
-    Costs a few calls of the matcher for each node of the result and for each that is refused.
+    Of sampled children, only those that the grammar refuses are removed, or all from some child on; a sampled EOS
+    stays, since its absence would depend on the sample.  Other EOS tokens are removed.
 
     Args:
         tree: draft tokens; ids of the vocabulary.
-        matcher: where the output stands; it is moved, and moved back.
-        remaining: tokens that the output may still have.  A branch ends at a choice whose mask depends on them, where
-            that is cheap to tell.
-        budget: the most nodes.  Those of the largest reach are kept, each with what is forced after it or not at all;
-            if any were drawn, the first.
-        forced: whether tokens that are forced come without a choice; else every node that the grammar allows stays.
+        matcher: the state of the output; it is moved, and moved back.
+        remaining: tokens that are left of the budget of the output.  A branch ends at a choice whose mask depends on
+            them, if that is cheap to check.
+        budget: the largest number of nodes.  The nodes of largest reach are retained, each with all forced tokens after
+            it or not at all; if any were sampled, the first nodes.
+        forced: whether forced tokens are added; otherwise every allowed node stays.
+
+    Complexity: a few calls of the matcher for each node of the result and for each refused node.
     """
     walk = _GrammarWalk(tree, matcher, remaining, budget, forced=forced)
     before = matcher.history_length
     try:
         walk.run()
     except LimitExceeded:
-        pass  # the limits are for outputs, not for draft tokens; what was found until here stands
+        pass  # limits are for outputs, not for draft tokens; the tree so far is valid
     finally:
         matcher.rollback(matcher.history_length - before)
     return walk.out
 
 
 class _NodeCandidates(NamedTuple):
-    """What may be added after a node; the smallest is tried first."""
+    """Drafts for a token after a node; the smallest tuple is tried first."""
 
     order: float
-    origin: int  # node of the drafter's tree, the first of several
+    origin: int  # the first node of the drafter's tree among them
     number: int  # different for each
     parent: int
     reach: float  # of the parent
-    drafts: list[DraftToken]  # one, or what was drawn
+    drafts: list[DraftToken]  # one, or the sampled children
     drawn: SampledChildren | None
 
 
@@ -209,13 +210,13 @@ class _GrammarWalk:
         self._drafts = tree
         self._matcher = matcher
         self._vocabulary = matcher.constraint.vocabulary
-        self._stops = frozenset(self._vocabulary.eos)
-        self._has_reach = matcher.constraint.native.has_reach  # else to ask for it may cost as much as a mask
+        self._eos = frozenset(self._vocabulary.eos)
+        self._has_reach = matcher.constraint.native.has_reach  # otherwise needs_budget_mask may cost as much as a mask
         self._remaining = remaining
         self._budget = budget
         self._forced = forced
         self._taken: list[int] = []  # by the matcher
-        self._at: int | None = None  # the node that it stands at, where that is known
+        self._at: int | None = None  # the node of the matcher's state, if known
         self._open: list[_NodeCandidates] = []
         self._pushed = 0
 
@@ -225,7 +226,7 @@ class _GrammarWalk:
         run = self._force([TextCursor.before(self._drafts)], self._budget)
         if run is not None:
             self._open_after(ROOT, *run, 1.0)
-        while self._open and self._room > 0:
+        while self._open and self._capacity > 0:
             candidates = heapq.heappop(self._open)
             if candidates.drawn is None:
                 self._try(candidates.parent, candidates.drafts[0], candidates.reach)
@@ -233,13 +234,14 @@ class _GrammarWalk:
                 self._try_drawn(candidates, candidates.drawn)
 
     @property
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         return self._budget - len(self.out)
 
     def _try(self, parent: int, draft: DraftToken, reach: float, *, is_drawn: bool = False) -> bool:
-        """Add a draft token with what is forced after it, if it is of use or was drawn.
+        """Add a draft token with the forced tokens after it, if it is of use or was sampled.
 
-        Whether the grammar allows it.
+        Returns:
+            Whether the grammar allows the draft token.
         """
         if parent != self._at:
             self._move(self.out.prefix(parent))
@@ -247,7 +249,7 @@ class _GrammarWalk:
         if not self._accept(draft.token):
             return False
         self._at = None
-        run = self._force(draft.cursors, self._room - 1)
+        run = self._force(draft.cursors, self._capacity - 1)
         if run is not None or is_drawn:
             node = self.out.add(parent, draft.token, draft.confidence, source=draft.source)
             if run is not None:
@@ -255,27 +257,27 @@ class _GrammarWalk:
         return True
 
     def _try_drawn(self, candidates: _NodeCandidates, drawn: SampledChildren) -> None:
-        """Add children in the order in which they were drawn, for as long as any other would fit as well."""
+        """Add sampled children in order, as long as any other child would fit as well."""
         parent = candidates.parent
         drafts = {draft.token: draft for draft in candidates.drafts}
         refused: set[int] = set()
-        kept: list[int] = []
+        added: list[int] = []
         try:
             for token in drawn.tokens:
-                if self._room <= 0 or token not in drafts:
+                if self._capacity <= 0 or token not in drafts:
                     break
                 if token in refused:
                     continue
-                if token in kept or self._try(parent, drafts[token], candidates.reach, is_drawn=True):
-                    kept.append(token)
+                if token in added or self._try(parent, drafts[token], candidates.reach, is_drawn=True):
+                    added.append(token)
                 else:
                     refused.add(token)
         finally:
-            if kept:
-                self.out.drawn[parent] = SampledChildren(drawn.distribution, tuple(kept), drawn.replaced)
+            if added:
+                self.out.drawn[parent] = SampledChildren(drawn.distribution, tuple(added), drawn.replaced)
 
-    def _force(self, cursors: list[TextCursor], room: int) -> tuple[list[int], list[TextCursor]] | None:
-        """Take what is forced; None if nothing is chosen after it, or it takes more than ``room`` tokens."""
+    def _force(self, cursors: list[TextCursor], capacity: int) -> tuple[list[int], list[TextCursor]] | None:
+        """Take the forced tokens; None if no choice follows, or there are more than ``capacity``."""
         tokens: list[int] = []
         if not self._forced:
             return tokens, cursors
@@ -285,18 +287,18 @@ class _GrammarWalk:
                 allowed = self._matcher.allowed_tokens(2)
                 if not allowed:
                     break
-                if len(allowed) > 1 or (self._stops and self._matcher.is_accepting):
+                if len(allowed) > 1 or (self._eos and self._matcher.is_accepting):
                     return tokens, cursors
                 run = allowed
             for token in run:
-                if len(tokens) == room or not self._accept(token):
+                if len(tokens) == capacity or not self._accept(token):
                     return None
                 tokens.append(token)
                 cursors = cursors_after(cursors, token, self._vocabulary)
         return None
 
     def _open_after(self, node: int, tokens: list[int], cursors: list[TextCursor], reach: float) -> None:
-        """Add what is forced after a node, and note what may follow; the matcher stands there."""
+        """Add the forced tokens after a node, and queue the drafts after them; the matcher is there."""
         if tokens:
             node = self.out.extend(node, tokens, source=FORCED)
         self._at = node
@@ -314,7 +316,7 @@ class _GrammarWalk:
                 self._push(node, reach, together, drawn)
             drafts = [draft for draft in drafts if draft.token not in drawn.tokens]
         for draft in drafts:
-            if draft.token not in self._stops:
+            if draft.token not in self._eos:
                 self._push(node, reach, [draft], None)
 
     def _push(self, parent: int, reach: float, drafts: list[DraftToken], drawn: SampledChildren | None) -> None:
@@ -323,7 +325,7 @@ class _GrammarWalk:
         heapq.heappush(self._open, _NodeCandidates(order, drafts[0].origin, self._pushed, parent, reach, drafts, drawn))
 
     def _is_tight(self) -> bool:
-        """Whether the mask is known to depend on the tokens that are left, or none are."""
+        """Whether the mask is known to depend on the remaining budget, or nothing remains."""
         left = self._remaining - len(self._taken)
         return left <= 0 or (self._has_reach and self._matcher.needs_budget_mask(left))
 
@@ -334,10 +336,10 @@ class _GrammarWalk:
         return accepted
 
     def _move(self, tokens: Sequence[int]) -> None:
-        """Let the matcher stand after ``tokens``, which were accepted before."""
+        """Move the matcher to the end of ``tokens``, which were accepted before."""
         common = 0
-        for taken, wanted in zip(self._taken, tokens, strict=False):
-            if taken != wanted:
+        for before, after in zip(self._taken, tokens, strict=False):
+            if before != after:
                 break
             common += 1
         self._matcher.rollback(len(self._taken) - common)

@@ -1,9 +1,9 @@
 """Speculative decoding in the autoregressive loop: what users pass, and the rounds that draft and verify.
 
-The loop itself does not change: it fills masks, projects and samples as ever.  A pass runs more rows than it must, and
-where the loop comes to a draft token, the distribution that it needs is there.  So drafts change how many passes there
-are and not what is written.  The exception are draft tokens that were sampled: they are verified (``Verifier``), which
-keeps the distribution of the output but not its seed.
+The loop itself does not change: it fills masks, renormalises and samples.  A pass runs extra rows for draft tokens, so
+when the loop arrives at a draft token, the logits after it are there.  Drafts change the number of passes, not the
+output.  Sampled draft tokens are the exception: a ``Verifier`` accepts or rejects them, which keeps the distribution of
+the output but not the output of a seed.
 """
 
 from __future__ import annotations
@@ -48,20 +48,18 @@ _REJECTION: Final = RecursiveRejection()
 @final
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """A drafter with all that can be said about its use.
+    """A drafter and how its drafts are verified and run.
 
     Attributes:
-        drafter: what draft tokens.
-        verifier: what decides which of the tokens is taken that a drafter drew at random.  One of chains decides on a
-            drawn chain at once where grammar and budget alone say what may come, and leaves the rest to
-            ``RecursiveRejection``.
-        budget: the most tokens that are run in one pass beside those that must be.
-        cost: what rows of a pass cost: tokens are only run where they are expected to pay.  None runs all that are
-            drafted.
+        drafter: proposes draft tokens.
+        verifier: accepts or rejects sampled draft tokens.  A ``ChainVerifier`` verifies a sampled chain at once if only
+            grammar and budget restrict it; ``RecursiveRejection`` verifies the rest.
+        budget: the largest number of draft and forced tokens in one pass.
+        cost: the cost of rows: draft tokens are run only if they are expected to save time.  None runs all of them.
 
     Raises:
         ValueError: ``budget`` is below 1.
-        TypeError: one of them is something else.
+        TypeError: the drafter or the verifier has another type.
     """
 
     drafter: Drafter
@@ -81,35 +79,35 @@ class Speculation:
 
     @property
     def alone(self) -> Verifier:
-        """What decides on single positions."""
+        """The verifier of single positions."""
         return self.verifier if isinstance(self.verifier, Verifier) else _REJECTION
 
     @property
     def replaced(self) -> bool:
-        """Whether tokens have to be drawn with replacement."""
+        """Whether tokens must be sampled with replacement."""
         return isinstance(self.verifier, Verifier) and self.verifier.replaced
 
     def cost_of(self, model: LanguageModel) -> CostModel | None:
-        """What rows cost ``model``; None where all that is drafted is run."""
+        """Return the cost of rows of ``model``; None if all draft tokens are run."""
         return CostModel.assumed(model) if self.cost == "assumed" else self.cost
 
 
 AnyDrafter: TypeAlias = Drafter | Speculation | Literal["auto"] | None
-"""What draft tokens tokens: ``"auto"`` chooses, None is nothing."""
+"""A drafter: ``"auto"`` is ``Auto()``, None drafts nothing."""
 
 
 def as_speculation(drafter: AnyDrafter) -> Speculation | None:
-    """Return what ``drafter`` stands for.
+    """Return the ``Speculation`` of an argument ``drafter``.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is none of the allowed types.
     """
     if drafter is None or isinstance(drafter, Speculation):
         return drafter
     if isinstance(drafter, Drafter):
         return Speculation(drafter)
     if drafter == "auto":
-        # Imported here: it takes all that needs no model, and is not wanted where None is.
+        # Imported here: it loads all drafters of the core, which drafter=None does not need.
         from structgen.decode.speculative.drafters.auto import Auto
 
         return Speculation(Auto(), cost="assumed")
@@ -120,16 +118,16 @@ def as_speculation(drafter: AnyDrafter) -> Speculation | None:
 
 
 _STREAM: Final = 1
-"""The random numbers of drafts come from another stream than the sampler's."""
+"""The stream of random numbers for drafts; the sampler has another."""
 
 _MAX_SAMPLED: Final = 16
 _PENDING: Final = 64
-"""A prompt has more rows than this; what one more adds then, a model of costs need not tell."""
+"""A prompt has more rows; the cost of one more row hardly changes beyond this."""
 _BITS: Final = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint32)
 
 
 class _TimedPass(NamedTuple):
-    """A forward pass: rows that it had to run, rows that it ran, and how long it took."""
+    """A forward pass: rows that it needed, rows that it ran, and its time."""
 
     needed: int
     rows: int
@@ -138,17 +136,17 @@ class _TimedPass(NamedTuple):
 
 @final
 class SpeculationRounds:
-    """The draft tokens for one output, and the passes that they were run in.
+    """The draft tokens of one output, and the passes that run them.
 
     Attributes:
-        tree: what is to be run, or was run last; None for nothing.
+        tree: the draft tree of the next or the last pass; None for no draft tokens.
 
     Args:
         speculation: how to draft.
-        context: the prompt, and what stands of the output.
-        constraint: what the output is a member of.
+        context: the prompt and the output so far.
+        constraint: the constraint on the output.
         sampler: how its tokens are chosen.
-        seed: of the output.
+        seed: the seed of the output.
     """
 
     def __init__(
@@ -157,14 +155,14 @@ class SpeculationRounds:
         self._speculation = speculation
         self._choice = VerifiedChoice(speculation.verifier, speculation.alone, sampler)
         self._cost = speculation.cost_of(context.model)
-        self._assumed = self._cost or CostModel.assumed(context.model)  # for what was saved
+        self._assumed = self._cost or CostModel.assumed(context.model)  # for the time that was saved
         generator = np.random.Generator(np.random.PCG64([seed, _STREAM]))
         self._task = DraftTask(constraint, sampler, len(context), generator)
-        self._drafting: GuardedDrafting | None = None  # begun before the first pass: not all outputs have one
+        self._drafting: GuardedDrafting | None = None  # started before the first pass, which not all outputs have
         self.tree: DraftTree | None = None
         self._has_drawn = False
-        self._pending = 0  # rows that the pass has in any case
-        self._start = 0  # how many tokens stood before the tree
+        self._pending = 0  # rows that the pass needs without drafts
+        self._start = 0  # the number of tokens before the tree
         self._drafted: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
         self._lengths: Counter[int] = Counter()
@@ -174,18 +172,18 @@ class SpeculationRounds:
         self._time = 0.0
 
     def propose(self, context: Context, matcher: Matcher, mask: NDArray[np.int32], remaining: int) -> None:
-        """Draft the next tokens, for the forward pass that comes now.
+        """Draft tokens for the next forward pass.
 
         Args:
             context: the prompt and the output so far.
-            matcher: where the output stands in its grammar.
-            mask: what may come next.
+            matcher: the state of the output.
+            mask: the tokens that may come next.
             remaining: tokens that are left of the budget.
         """
         self.tree = None
         self._has_drawn = False
         self._pending = len(context.unseen)
-        if remaining <= 1 or not context.looks_ahead:  # nothing follows the token of this pass, or it costs more
+        if remaining <= 1 or not context.looks_ahead:  # no second token fits, or drafts would cost more
             return
         began = perf_counter()
         if self._drafting is None:
@@ -197,7 +195,7 @@ class SpeculationRounds:
         tree = self._drafting.propose(context, state, budget)
         if len(tree):
             tree.sources[:] = [source or self._speculation.drafter.name for source in tree.sources]
-            # Which of them a distribution with replacement gave may not decide how many there are.
+            # With replacement, the number of children must not depend on which tokens were sampled.
             most = budget if not self._speculation.replaced else _MAX_SAMPLED * (1 + len(tree))
             tree = grammar_filtered(tree, matcher, remaining=remaining, budget=most)
         if len(tree) and self._cost is not None:
@@ -209,12 +207,12 @@ class SpeculationRounds:
         self._time += perf_counter() - began
 
     def observe(self, context: Context, row: LogitsRow, seconds: float) -> None:
-        """Take in what a forward pass told.
+        """Learn from a forward pass.
 
         Args:
             context: as in ``propose``, with the look ahead.
             row: the logits of the next token.
-            seconds: what the pass took.
+            seconds: the time of the pass.
         """
         began = perf_counter()
         ahead, tree = context.ahead, self.tree
@@ -235,35 +233,29 @@ class SpeculationRounds:
 
     @property
     def has_drawn(self) -> bool:
-        """Whether some of the last draft tokens were drawn, so that ``choose`` may have a say."""
+        """Whether some of the last draft tokens were sampled, so that ``choose`` may choose."""
         return self._has_drawn
 
     def spare(self) -> None:
-        """A choice needed no pass, for its distribution was known."""
+        """Count a choice that needed no pass."""
         self._saved += 1
 
     def settle(self, context: Context) -> None:
-        """Count what was taken of the last tree, which no more tokens are compared with."""
+        """Count the accepted tokens of the last tree."""
         tree, self.tree = self.tree, None
         if tree is None:
             return
-        node, length = ROOT, 0
-        for token in context.tokens[self._start :]:
-            child = tree.child(node, token)
-            if child is None:
-                break
-            node, length = child, length + 1
-            if tree.sources[node] != FORCED:
-                self._accepted[tree.sources[node]] += 1
-        self._lengths[length] += 1
+        nodes = tree.follow(context.tokens[self._start :])
+        self._accepted.update(tree.sources[node] for node in nodes if tree.sources[node] != FORCED)
+        self._lengths[len(nodes)] += 1
 
     def finish(self, context: Context) -> None:
-        """The output is complete; it may still be taken back and go on."""
+        """Free the drafter of a complete output; the output may still be taken back and go on."""
         self.settle(context)
         drafting = self._drafting
         if drafting is not None:
             drafting.close()
-            if not drafting.is_dropped:  # else it would be begun anew, and fail again
+            if not drafting.is_dropped:  # else it would be started again, and fail again
                 self._drafting = None
 
     def choose(
@@ -276,17 +268,18 @@ class SpeculationRounds:
         *,
         is_plain: bool,
     ) -> int | None:
-        """Choose the next token where draft tokens for it were drawn.
-
-        An index into the projection, None where none were.
+        """Choose the next token if draft tokens for it were sampled.
 
         Args:
             projection: the distribution of the next token.
             context: the prompt and the output so far.
-            matcher: where the output stands in its grammar.
+            matcher: the state of the output.
             remaining: tokens that are left of the budget.
-            generator: the sampler's.
-            is_plain: see ``Position``.
+            generator: random numbers of the sampler.
+            is_plain: see ``VerifierPosition``.
+
+        Returns:
+            An index into the projection; None if no draft tokens were sampled.
         """
         ahead, tree = context.ahead, self.tree
         if ahead is None or tree is None or not self._has_drawn:
@@ -301,7 +294,7 @@ class SpeculationRounds:
         )
 
     def stats(self) -> DraftStats:
-        """What it came to."""
+        """Return the statistics."""
         sources = {name: SourceStats(drafted, self._accepted[name]) for name, drafted in sorted(self._drafted.items())}
         return DraftStats(
             passes=self._passes,
@@ -313,7 +306,7 @@ class SpeculationRounds:
         )
 
     def _saved_seconds(self) -> float:
-        """What the passes that were not needed would have taken, less what drafts cost."""
+        """Return the time of the passes that were saved, less the time that drafts cost."""
         relative = self._assumed.relative
         wider = sum(each.seconds * (1 - relative(each.needed) / relative(each.rows)) for each in self._run)
         if not self._saved:
@@ -324,9 +317,8 @@ class SpeculationRounds:
 
 
 def position_kind(mask: NDArray[np.int32]) -> int:
-    """A number for the kind of position that a mask belongs to: how many tokens it allows, to a power of two.
+    """Return the kind of position of a mask: the number of bits of the count of allowed tokens.
 
-    One token, a few, the digits of a number, the keys of an object and the inside of a text are kinds of their own, and
-    nothing but the mask is looked at.
+    So one token, a few, the digits of a number, the keys of an object and free text are kinds of their own.
     """
     return int(_BITS[mask.view(np.uint8)].sum()).bit_length()

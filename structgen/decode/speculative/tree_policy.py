@@ -1,4 +1,4 @@
-"""Tree policies: a ``Growth`` returns distributions after nodes of a draft tree, a ``Shape`` decides which to query."""
+"""Tree policies: a ``Shape`` decides how a draft tree grows, a ``Growth`` returns the distributions after its nodes."""
 
 from __future__ import annotations
 
@@ -23,48 +23,50 @@ __all__ = ["Children", "DraftDistribution", "Growth", "Shape", "check_budget", "
 
 @final
 class Children:
-    """Adds children to a node as they are asked for.
+    """Adds children to a node, one with each call.
 
-    Drawn ones come without replacement, each from what those before it left of the distribution: the order is that of
-    Gumbel-top-k (Kool et al. 2019, arXiv 1903.06059), but how many there will be need not be known.
+    Children are sampled without replacement: the order is that of Gumbel-top-k (Kool et al. 2019, arXiv 1903.06059),
+      but
+    their number need not be known in advance.
 
     Args:
-        tree: where to add them.
+        tree: the tree to add to.
         node: the parent.
-        distribution: of what follows it; its forced tokens have been added.
-        generator: draws them; None chooses the most probable ones.
+        distribution: of the token after ``node``; its forced tokens have been added.
+        generator: samples the children; None chooses the most probable ones.
 
     Attributes:
-        left: the probability of all that was not added.
+        left: the probability of all tokens that were not added.
 
     Raises:
-        ValueError: they are to be drawn, and the distribution is not dense.
+        ValueError: the children are to be sampled, and the distribution is not dense.
 
-    Complexity: O(V) for each of the first two that are drawn, O(V / 512 + 512) for each further one; O(1) where they
-        are chosen.
+    Complexity: O(V) for each of the first two sampled children, O(V / 512 + 512) for each further one; O(1) for a
+        chosen child.
     """
 
     def __init__(
         self, tree: DraftTree, node: int, distribution: DraftDistribution, generator: np.random.Generator | None
     ) -> None:
         if generator is not None and distribution.dense is None:
-            raise ValueError("Distribution: children are to be drawn, so dense must be given; found None")
+            raise ValueError("DraftDistribution: dense is None; children can only be sampled from a dense distribution")
         self._tree = tree
         self._node = node
         self._distribution = distribution
         self._generator = generator
         self._tokens: list[int] = []
-        self._sampler: TokensWithoutReplacement | None = None  # of all but the first; few nodes get a second child
+        # of all children but the first; few nodes get a second one
+        self._sampler: TokensWithoutReplacement | None = None
         self._first_left = 1.0
         self.left = 1.0
 
     def share(self) -> float:
-        """The probability of the next one, where it is chosen and not drawn; 0 where there is none."""
+        """Return the probability of the next child if it is chosen, not sampled; 0 if there is none."""
         probabilities = self._distribution.probabilities
         return float(probabilities[len(self._tokens)]) if len(self._tokens) < len(probabilities) else 0.0
 
     def add(self) -> int | None:
-        """Add the next one and return its node; None where no token is left."""
+        """Add the next child and return its node; None if no token is left."""
         dense, generator = self._distribution.dense, self._generator
         if generator is None or dense is None:
             probability = self.share()
@@ -73,17 +75,17 @@ class Children:
             token = int(self._distribution.tokens[len(self._tokens)])
             self.left = max(0.0, self.left - probability)
         else:
-            drawn = self._draw(dense, generator)
-            if drawn is None:
+            sampled = self._sample(dense, generator)
+            if sampled is None:
                 return None
-            token, probability = drawn, float(dense[drawn])
+            token, probability = sampled, float(dense[sampled])
         self._tokens.append(token)
         if generator is not None and dense is not None:
             self._tree.drawn[self._node] = SampledChildren(dense, tuple(self._tokens))
         return self._tree.add(self._node, token, probability)
 
-    def _draw(self, dense: NDArray[np.float64], generator: np.random.Generator) -> int | None:
-        """Draw a token that was not drawn before."""
+    def _sample(self, dense: NDArray[np.float64], generator: np.random.Generator) -> int | None:
+        """Sample a token that was not sampled before."""
         if not self._tokens:
             token = inverse_cdf(dense, generator.random())
             self.left = self._first_left = max(0.0, 1.0 - float(dense[token]))
@@ -104,14 +106,14 @@ class Children:
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class DraftDistribution:
-    """What a drafter expects after a node; tokens that the grammar refuses there have no probability.
+    """The distribution of a drafter after a node; tokens that the grammar refuses have probability 0.
 
     Attributes:
-        tokens: ids of the most probable tokens, the most probable first, integers ``[k]``; none of them twice.
-        probabilities: theirs, float64 ``[k]``, falling; what is missing to 1 belongs to tokens that are not named.
-        dense: the probabilities of all tokens, float64 ``[V]``, which sum to 1; needed to draw children, else optional.
-        forced: tokens that the grammar forces after the node, where it leaves no choice at first.  The distribution is
-            that of what follows the last of them, so whoever runs a model to tell it runs them in the same pass.
+        tokens: ids of the most probable tokens, the most probable first, integers ``[k]``, without duplicates.
+        probabilities: of these tokens, float64 ``[k]``, descending; the rest up to 1 belongs to tokens not listed.
+        dense: the probabilities of all tokens, float64 ``[V]``, which sum to 1; needed to sample children.
+        forced: tokens that the grammar forces after the node.  The distribution is that of the token after them, so a
+            model runs them in the same pass.
     """
 
     tokens: NDArray[np.int64]
@@ -121,14 +123,14 @@ class DraftDistribution:
 
     @classmethod
     def of(cls, dense: NDArray[np.float64], most: int, *, forced: Sequence[int] = ()) -> Self:
-        """The distribution with these probabilities; up to ``most`` tokens are named.
+        """Return the distribution with these probabilities; up to ``most`` tokens are listed.
 
-        Of equally probable tokens those with the lowest ids are named, and stand first.
+        Of equally probable tokens, those with lower ids are listed first.
 
         Args:
             dense: float64 ``[V]``; sums to 1.
-            most: how many children a node may get at most.
-            forced: see ``Distribution.forced``.
+            most: the largest number of children of a node.
+            forced: see ``DraftDistribution.forced``.
 
         Complexity: O(V).
         """
@@ -144,23 +146,23 @@ class DraftDistribution:
         dense: NDArray[np.float64] | None = None,
         forced: Sequence[int] = (),
     ) -> Self:
-        """The distribution that names up to ``most`` of some tokens.
+        """Return the distribution that lists up to ``most`` of some tokens.
 
         Args:
-            tokens: ascending ids, ``[n]``: those that the grammar allows, for instance.
-            probabilities: theirs, float64 ``[n]``, in any order.
-            most: how many to name; those of probability 0 are not.
-            dense: see ``Distribution.dense``.
-            forced: see ``Distribution.forced``.
+            tokens: ascending ids, ``[n]``, such as the tokens that the grammar allows.
+            probabilities: of these tokens, float64 ``[n]``.
+            most: how many to list; tokens of probability 0 are left out.
+            dense: see ``DraftDistribution.dense``.
+            forced: see ``DraftDistribution.forced``.
 
-        Complexity: O(n), as long as there are not many equal ones.
+        Complexity: O(n) unless many probabilities are equal.
         """
         chosen = _largest(probabilities, most)
         chosen = chosen[probabilities[chosen] > 0]
         return cls(tokens[chosen], probabilities[chosen], dense, tuple(forced))
 
     def entropy(self) -> float:
-        """In nats; where ``dense`` is missing, that of the named tokens and of all others as if they were one."""
+        """Return the entropy in nats; without ``dense``, all tokens that are not listed count as one."""
         if self.dense is not None:
             distribution = self.dense[self.dense > 0]
         else:
@@ -170,35 +172,34 @@ class DraftDistribution:
         return max(0.0, float(-(distribution * np.log(distribution)).sum()))
 
     def surest(self) -> float:
-        """The probability of the most probable token; 0 where none is named."""
+        """Return the probability of the most probable token; 0 if none is listed."""
         return float(self.probabilities[0]) if len(self.probabilities) else 0.0
 
 
 class Growth(Protocol):
-    """One draft in progress, as the drafter sees it: it knows the sequence and tells what may follow.
+    """One draft in progress: it knows the sequence and returns the distributions after nodes of the tree.
 
-    While a shape grows a tree, nodes are only added to it and keep their numbers; a distribution, once told, stays what
-    it is. What the shape returns in the end may be a part of that tree, renumbered.
+    While a tree grows, nodes are only added and keep their numbers, and a returned distribution does not change.  The
+    result of the tree policy may be a part of that tree, renumbered.
     """
 
     def distributions(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
-        """Return what may follow each of some nodes; a model is run once for all of them.
+        """Return the distributions after some nodes; a model is run once for all of them.
 
         Args:
-            tree: what has grown so far.
-            nodes: of it, each once, ``ROOT`` for the sequence itself; at different depths.  A node is asked about after
-                its parent was, in another call, and once at most.  Where the distribution of the parent has ``forced``
-                tokens, they stand between the two.
+            tree: the tree so far.
+            nodes: nodes of any depth, each once; ``ROOT`` for the sequence itself.  A node is queried at most once, in
+                a later call than its parent.  ``forced`` tokens of the parent's distribution are between the two nodes.
 
         Returns:
-            For each the distribution; None where nothing can be said, as after the end of the output.
+            The distribution after each node; None if there is none, as after the end of the output.
         """
 
 
 class Shape(ABC):
-    """Decides what a tree of draft tokens looks like: a value, which any number of drafts share.
+    """A tree policy: decides how a draft tree grows.  A value that any number of drafts may share.
 
-    A drafter that can say distributions asks a shape to grow its tree, and tells it later what came instead::
+    A drafter with distributions lets it grow a tree, and later passes the tokens that came::
 
         tree = self.shape.grow(growth, budget, kind=state.kind)
         ...
@@ -206,9 +207,9 @@ class Shape(ABC):
     """
 
     draws: ClassVar[bool] = True
-    """Whether children can be drawn; a shape that cannot refuses a generator with ``ValueError``."""
+    """Whether children can be sampled; otherwise a generator is refused with ``ValueError``."""
     max_children: ClassVar[int] = 16
-    """A hint: how many tokens the distributions should name."""
+    """A hint: how many tokens the distributions should list."""
 
     @abstractmethod
     def grow(
@@ -216,30 +217,27 @@ class Shape(ABC):
     ) -> DraftTree:
         """Return a tree of at most ``budget`` nodes.
 
-        Forced tokens stand in it with confidence 1 and the source ``FORCED``; all others with the probability that
-        their distribution gives them.
+        Forced tokens have confidence 1 and the source ``FORCED``; all others have the probability of their
+        distribution.
 
         Args:
-            growth: tells what may follow.
-            budget: the most nodes; forced ones count.
-            kind: of the position (``DraftState.kind``), for shapes that keep what they learn apart.
-            generator: if given, children are drawn from the distributions, which have to be ``dense``, without
-                replacement, and are recorded in ``DraftTree.drawn`` (the distribution of Gumbel-top-k); else the most
-                probable ones are chosen.
+            growth: returns the distributions after nodes.
+            budget: the largest number of nodes, forced ones included.
+            kind: the kind of position (``DraftState.kind``), for policies that learn by kind.
+            generator: if given, children are sampled without replacement from the distributions, which must be
+                ``dense``, and recorded in ``DraftTree.drawn``; otherwise the most probable ones are chosen.
 
         Raises:
-            ValueError: ``budget`` is negative; or children cannot be drawn with this shape, or from a distribution that
-                is not dense.
+            ValueError: ``budget`` is negative, this policy cannot sample children, or a distribution is not dense.
         """
 
     def learn(self, tree: DraftTree, came: Sequence[int], kind: int) -> None:
-        """Learn from what came; most shapes have nothing to learn.
+        """Learn from the tokens that came; by default nothing.
 
         Args:
             tree: as ``grow`` returned it, whether it was run or not.
-            came: the tokens that followed the sequence, as far as they are known: at least as many as the tree is deep
-                or the output became long.
-            kind: of the position where it was grown.
+            came: the tokens after the sequence: as many as the tree is deep, or all up to the end of the output.
+            kind: the kind of the position where the tree was grown.
         """
         del tree, came, kind
 
@@ -251,25 +249,23 @@ def check_budget(shape: Shape, budget: int) -> None:
 
 
 def with_forced(tree: DraftTree, node: int, distribution: DraftDistribution, budget: int) -> int | None:
-    """Add what the distribution says is forced after a node.
+    """Add the forced tokens of a distribution after a node, and return the last node; None if they exceed the budget.
 
-    Return the last of it, or None where that takes too many nodes.
-
-    A part of it would be of no use: what follows is known without a model up to its end.
+    A part of them would be of no use: a forced token needs no logits row.
     """
     if len(tree) + len(distribution.forced) > budget:
         return None
     return tree.extend(node, distribution.forced, 1.0, source=FORCED)
 
 
-def _largest(values: NDArray[np.float64], most: int) -> NDArray[np.intp]:
-    """The indices of up to ``most`` of the largest values, these first; of equal ones the first."""
-    if most < 1:
+def _largest(values: NDArray[np.float64], count: int) -> NDArray[np.intp]:
+    """Return the indices of up to ``count`` of the largest values in descending order; of equal values the first."""
+    if count < 1:
         return np.empty(0, dtype=np.intp)
-    least = -np.inf
-    if most <= len(values):
-        # As many blocks have a maximum of at least this, so nothing below is among the largest.
-        block = math.isqrt(len(values) // most)
-        least = np.sort(np.maximum.reduceat(values, np.arange(0, len(values), block)))[-most]
-    among = np.flatnonzero(values >= least)
-    return among[np.argsort(-values[among], kind="stable")[:most]]
+    bound = -np.inf
+    if count <= len(values):
+        # ``count`` blocks have a maximum of at least this, so no smaller value is among the largest.
+        block = math.isqrt(len(values) // count)
+        bound = np.sort(np.maximum.reduceat(values, np.arange(0, len(values), block)))[-count]
+    among = np.flatnonzero(values >= bound)
+    return among[np.argsort(-values[among], kind="stable")[:count]]

@@ -1,8 +1,6 @@
-"""Verifiers accept or reject sampled draft tokens; the next token is chosen by one where drafts were sampled.
+"""Verifiers: they choose the next token where draft tokens for it were sampled; recursive rejection is the default.
 
-Recursive rejection is the default.
-
-For one draft this is speculative sampling (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv
+For one draft token it is speculative sampling (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv
 2302.01318).  Without replacement: W. Jeon et al., "Recursive Speculative Decoding" (2024, arXiv 2402.14160); Z. Chen
 et al., "Sequoia" (2024, arXiv 2402.12374); Y. Li et al., "EAGLE-2" (2024, arXiv 2406.16858).  With replacement:
 X. Miao et al., "SpecInfer" (2023, arXiv 2305.09781).
@@ -44,22 +42,23 @@ __all__ = [
     "acceptance",
     "reject_recursively",
     "residual",
+    "shaped_distribution",
 ]
 
 
 class Chance(Protocol):
-    """Answers what is left to chance."""
+    """The random decisions of a verifier."""
 
     def coin(self, probability: Any, /) -> bool:
-        """Return True with ``probability``; one of 1 or more is True, one of 0 or less is False."""
+        """Return True with ``probability``; always True from 1 on, never at 0 or less."""
 
     def draw(self, weights: NDArray[Any], /) -> int:
-        """Return an index with a probability proportional to its weight ``[n]``; not all of them are 0."""
+        """Return an index with a probability proportional to its weight, ``[n]``; not all weights are 0."""
 
 
 @final
 class GeneratorChance:
-    """One run, by a generator of random numbers."""
+    """Random decisions by a random number generator."""
 
     __slots__ = ("_generator",)
 
@@ -78,11 +77,11 @@ class GeneratorChance:
 @final
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """The draft tokens that are taken, and one token after them that is no draft token.
+    """The accepted draft tokens, and the token after them.
 
     Attributes:
-        nodes: the nodes that are taken, one after the other; of a chain, the positions from 0 on.
-        token: what follows them; an index into the distribution of that position.
+        nodes: the accepted nodes, one after the other; for a chain, the indices from 0 on.
+        token: the next token, an index into the distribution of its position.
     """
 
     nodes: tuple[int, ...]
@@ -90,67 +89,62 @@ class VerificationResult:
 
     @property
     def accepted(self) -> int:
-        """How many draft tokens are taken."""
+        """The number of accepted draft tokens."""
         return len(self.nodes)
 
 
 DistributionRows: TypeAlias = Sequence[NDArray[Any]] | NDArray[Any]
-"""The distributions of several positions.
-
-They need not be over the same tokens, so they need not have the same length.
-"""
+"""The distributions of several positions; they may be over different tokens and differ in length."""
 
 
 class Verifier(ABC):
-    """Chooses the next token where some were drawn from another distribution: a value.
+    """Chooses the next token where draft tokens were sampled from another distribution: a value.
 
-    Where the tokens of a tree were chosen by a rule, not drawn, no verifier is needed: the sampler chooses as ever, and
-    a token that was drafted is found to be so (``sample_and_match``).
+    Draft tokens that were chosen by a rule need no verifier: the sampler chooses, and a draft token is accepted if it
+      is
+    the sampler's token (``sample_and_match``).
     """
 
     lossless: ClassVar[bool]
-    """Whether what is chosen has the target's distribution, whatever was drawn."""
+    """Whether the chosen token has the target's distribution, for any draft distribution."""
     replaced: ClassVar[bool]
-    """Whether tokens have to be drawn with replacement; else they may be."""
+    """Whether draft tokens must be sampled with replacement; otherwise they may be."""
 
     @abstractmethod
     def choose(self, p: NDArray[Any], q: NDArray[Any], drafts: Sequence[int], chance: Chance, /) -> int:
-        """Return the index of the next token; never one whose ``p`` is zero.
+        """Return the index of the next token; its ``p`` is never zero.
 
-        Drafts to which ``q`` gives no probability were not drawn from it, and are passed over.
+        Drafts of probability 0 under ``q`` were not sampled from it, and are skipped.
 
         Args:
-            p: the target's distribution over the allowed tokens, ``[n]``: the mask applied, the sampler's shaping done;
-                sums to 1.
-            q: the distribution that the drafts were drawn from, restricted to the same tokens, ``[n]``; sums to 1.  It
-                is not looked at where there are no drafts.
-            drafts: indices in the order in which they were drawn.
-            chance: answers what is left to chance.
+            p: the target's distribution over the allowed tokens, masked and shaped by the sampler, ``[n]``; sums to 1.
+            q: the draft distribution over the same tokens, ``[n]``; sums to 1.  It is not read without drafts.
+            drafts: indices of the draft tokens in the order in which they were sampled.
+            chance: makes the random decisions.
         """
 
 
 class ChainVerifier(ABC):
-    """Decides on all tokens of a drawn chain together: a value."""
+    """Verifies all tokens of a sampled chain together: a value."""
 
     lossless: ClassVar[bool]
-    """Whether what comes out has the target's distribution."""
+    """Whether the result has the target's distribution."""
 
     @abstractmethod
     def verify(
         self, p: DistributionRows, q: DistributionRows, drafts: Sequence[int], chance: Chance, /
     ) -> VerificationResult:
-        """Return how much of a chain is taken, and what follows; nothing whose ``p`` is zero.
+        """Return the accepted part of a chain and the token after it; no ``p`` of them is zero.
 
-        Where the chain ends may depend on the tokens before its end and on the grammar, not on what the next token
-        would have been.  So it may be cut before the first token that the grammar refuses.
+        The end of the chain may depend on its tokens and on the grammar, but not on the next sample.  So the chain may
+        be cut before the first token that the grammar refuses.
 
         Args:
-            p: the target's distributions before each draft and after the last, ``[1 + k]`` rows, each as in
+            p: the target's distributions before each draft token and after the last, ``[1 + k]`` rows as in
                 ``Verifier.choose``.
-            q: the distributions that the drafts were drawn from, ``[k]`` rows, each restricted to the tokens of its row
-                of ``p``.
+            q: the draft distributions, ``[k]`` rows, each over the tokens of its row of ``p``.
             drafts: an index into each row of ``q``, ``[k]``.
-            chance: answers what is left to chance.
+            chance: makes the random decisions.
         """
 
 
@@ -161,12 +155,12 @@ _TINY: Final = 1e-290
 @final
 @dataclass(frozen=True, slots=True)
 class RecursiveRejection(Verifier):
-    """Drafts tried one after the other, each against what those before it left of their distribution.
+    """Tries the drafts one after the other, each against the draft distribution without the rejected drafts.
 
-    They may have been drawn with or without replacement.  Tokens that come again are passed over, and what is left of
-    drafts with replacement is what drawing without would have given: only how many there are is left to chance.
+    The drafts may be sampled with or without replacement: repeated tokens are skipped, and the remaining ones are a
+    sample without replacement, of random size.
 
-    Complexity: O(1) where the first draft is taken, O(n) for each that is rejected.
+    Complexity: O(1) if the first draft is accepted, O(n) for each rejected draft.
     """
 
     lossless: ClassVar[bool] = True
@@ -180,9 +174,9 @@ class RecursiveRejection(Verifier):
 @final
 @dataclass(frozen=True, slots=True)
 class IndependentRejection(Verifier):
-    """Drafts that were drawn with replacement, tried one after the other, each against their whole distribution.
+    """Tries drafts that were sampled with replacement one after the other, each against the whole distribution.
 
-    Of the same drafts it may take more than ``RecursiveRejection`` or less, depending on the distributions.
+    It may accept more or fewer drafts than ``RecursiveRejection``, depending on the distributions.
 
     Complexity: as ``RecursiveRejection``.
     """
@@ -208,20 +202,20 @@ def reject_recursively(
 
     Args:
         p: the target's distribution, ``[n]``.
-        q: the distribution of the drafts, ``[n]``.
-        drafts: indices, in the order in which they were drawn.
-        chance: answers what is left to chance.
-        replaced: whether each is tried against the whole distribution of the drafts; they must have been drawn with
+        q: the draft distribution, ``[n]``.
+        drafts: indices in the order in which they were sampled.
+        chance: makes the random decisions.
+        replaced: whether each draft is tried against the whole draft distribution; they must be sampled with
             replacement.
-        passes: takes a draft at once where it is True; asked only about drafts to which ``p`` gives a probability.
-            What is chosen has the distribution ``p`` only where it is never True.
+        passes: accepts a draft at once if it returns True; called only for drafts of positive ``p``.  The result has
+            the distribution ``p`` only if it is never True.
     """
-    # Both distributions are kept as weights with their sums.  Those of ``q`` need not be touched: of a draft that was
-    # rejected nothing is left in ``p``, so that its ``q`` makes no difference any more.
+    # Both distributions are weights with their sums.  The weights of ``q`` need no update: a rejected draft has weight
+    # 0 in ``left``, so its ``q`` no longer matters.
     left = p
     p_total: Any = 1
     q_total: Any = 1
-    scale: Any = 1  # of the two sums; an integer, not a float, as long as both are 1, so that fractions stay fractions
+    scale: Any = 1  # q_total / p_total; an integer while both are 1, so that fractions stay fractions
     rejected: set[int] = set()
     for draft in drafts:
         if not q[draft] > 0 or (draft in rejected and not replaced):
@@ -234,19 +228,19 @@ def reject_recursively(
         rest[draft] = 0
         total = rest.sum()
         if not total > _TINY:
-            break  # the distributions are equal but for rounding, so that rejection had no probability
+            break  # the distributions are equal up to rounding: a rejection had probability 0
         left, p_total = rest, total
         rejected.add(draft)
         if not replaced:
             q_total = _sum_without(q, q_total - q[draft], rejected)
             if not q_total > _TINY:
-                break  # there is nothing left to draft
+                break  # no draft token is left
         scale = q_total / p_total
     return chance.draw(left)
 
 
 def residual(p: NDArray[Any], q: NDArray[Any], scale: Any) -> NDArray[Any]:
-    """``max(scale p - q, 0)``, ``[n]``."""
+    """Return ``max(scale p - q, 0)``, ``[n]``."""
     rest: NDArray[Any] = p * scale
     np.subtract(rest, q, out=rest)
     np.maximum(rest, 0, out=rest)
@@ -254,14 +248,14 @@ def residual(p: NDArray[Any], q: NDArray[Any], scale: Any) -> NDArray[Any]:
 
 
 def acceptance(weight: Any, against: Any) -> Any:
-    """``min(1, weight / against)``; zero where both are."""
+    """Return ``min(1, weight / against)``; 0 if both are 0."""
     if not weight > 0:
         return 0
     return 1 if weight >= against else weight / against
 
 
 def _sum_without(q: NDArray[Any], difference: Any, rejected: set[int]) -> Any:
-    """The sum of what is not rejected; by subtraction where little cancels."""
+    """The sum of the weights that are not rejected; by subtraction where little cancels."""
     if difference > _CANCELS:
         return difference
     rest = q.copy()
@@ -270,16 +264,16 @@ def _sum_without(q: NDArray[Any], difference: Any, rejected: set[int]) -> Any:
 
 
 class VerifierPosition(NamedTuple):
-    """Where a token has to be chosen, after a look ahead.
+    """A position at which a token is chosen, with the draft tree that was run after it.
 
     Attributes:
         projection: the distribution of the next token under its mask.
-        tree: what was looked at.
-        node: of the tree, where the output stands.
-        ahead: what was told of the tree.
-        matcher: where the output stands in its grammar; it is not moved.
+        tree: the draft tree.
+        node: the last node of the output.
+        ahead: the logits rows of the tree.
+        matcher: the state of the output; it is not moved.
         remaining: tokens that are left of the budget.
-        is_plain: whether nothing but grammar and budget decides what may come: no potentials, nothing blocked.
+        is_plain: whether only grammar and budget restrict the next tokens: no potentials, no blocked tokens.
     """
 
     projection: Projection
@@ -292,7 +286,7 @@ class VerifierPosition(NamedTuple):
 
 
 class _DistributionPair(NamedTuple):
-    """Target and draft over the tokens that are allowed at one position, and the index of what was drawn there."""
+    """The distributions of target and drafter over the allowed tokens of a position, and the indices of the drafts."""
 
     ids: NDArray[np.intp]
     p: NDArray[np.float64]
@@ -301,37 +295,36 @@ class _DistributionPair(NamedTuple):
 
 
 _UNUSED_DISTRIBUTION: Final = np.array([-1], dtype=np.intp), np.ones(1)
-"""The distribution after the last token of a chain where nobody will ask for it."""
+"""The distribution after the last token of a chain if the output ends there or no row was run."""
 
 
 @final
 class VerifiedChoice:
-    """Takes tokens by a verifier wherever some were drawn.
+    """Chooses tokens by a verifier wherever draft tokens were sampled.
 
-    A verifier of single positions is asked where the output stands.  One of chains decides on the whole chain at once
-    and is remembered; where something besides the grammar has a say, which chains cannot foresee, each position is
-    decided by itself.
+    A ``Verifier`` chooses one position at a time.  A ``ChainVerifier`` verifies the whole chain at once, and its result
+    is remembered; if anything besides grammar and budget restricts the tokens, ``alone`` chooses each position.
 
     Args:
-        verifier: see above.
-        alone: decides single positions where the verifier is one of chains.
-        sampler: of the target; only tokens of a ``Multinomial`` have a distribution that can be compared.
+        verifier: the verifier.
+        alone: the verifier of single positions if ``verifier`` is a ``ChainVerifier``.
+        sampler: the sampler of the target; only a ``Multinomial`` has a distribution to verify against.
     """
 
     def __init__(self, verifier: Verifier | ChainVerifier, alone: Verifier, sampler: object) -> None:
         self._chains = verifier if isinstance(verifier, ChainVerifier) else None
         self._alone = alone if isinstance(verifier, ChainVerifier) else verifier
         self._sampler = sampler if isinstance(sampler, Multinomial) else None
-        self._decided: deque[tuple[LookAhead, int, int]] = deque()  # at which node of what look ahead, which token
+        self._decided: deque[tuple[LookAhead, int, int]] = deque()  # look ahead, node, token
 
     def index(self, position: VerifierPosition, generator: np.random.Generator) -> int | None:
-        """Return an index into the projection; None where nothing was drawn, or it cannot be compared."""
+        """Return an index into the projection; None if nothing was sampled or it cannot be verified."""
         while self._decided:
             ahead, node, token = self._decided.popleft()
             if ahead is position.ahead and node == position.node and position.is_plain:
                 return int(np.searchsorted(position.projection.ids, token))
             self._decided.clear()
-        # Once only: what was drawn is no news for a second draw, where the first was blocked.
+        # Once only: after a blocked choice the samples are used up.
         drawn = position.tree.drawn.pop(position.node, None)
         if drawn is None or self._sampler is None:
             return None
@@ -352,22 +345,22 @@ class VerifiedChoice:
         drawn: SampledChildren,
         generator: np.random.Generator,
     ) -> int | None:
-        """Decide on all that was drawn from here on, as long as it is a chain."""
+        """Verify all sampled tokens from here on, as long as they are a chain."""
         tree, matcher, node = position.tree, position.matcher.fork(), position.node
         projection, remaining = position.projection, position.remaining
         mask = empty_masks(matcher.constraint.vocabulary)
-        found: list[_DistributionPair] = []
+        pairs: list[_DistributionPair] = []
         nodes = [node]
         last: tuple[NDArray[np.intp], NDArray[np.float64]]
         while True:
             distributions = _distribution_pair(sampler, projection, drawn)
             if distributions is None or not distributions.drafts:
-                last = projection.ids, _shaped_distribution(sampler, projection)
+                last = projection.ids, shaped_distribution(sampler, projection)
                 break
-            found.append(distributions)
+            pairs.append(distributions)
             child = tree.child(node, drawn.tokens[0])
             if child is None or not matcher.accept(drawn.tokens[0]) or matcher.is_terminated:
-                last = _UNUSED_DISTRIBUTION  # the output ends there, or nothing was looked at after it
+                last = _UNUSED_DISTRIBUTION  # the output ends there, or no row was run after it
                 break
             node, remaining = child, remaining - 1
             while (forced := _forced_child(tree, node)) is not None and matcher.accept(tree.tokens[forced]):
@@ -381,26 +374,27 @@ class VerifiedChoice:
             nodes.append(node)
             following = tree.drawn.pop(node, None)
             if following is None or len(following.tokens) != 1:
-                last = projection.ids, _shaped_distribution(sampler, projection)
+                last = projection.ids, shaped_distribution(sampler, projection)
                 break
             drawn = following
-        if not found:
+        if not pairs:
             return None
         verification = verifier.verify(
-            [*(each.p for each in found), last[1]],
-            [each.q for each in found],
-            [each.drafts[0] for each in found],
+            [*(each.p for each in pairs), last[1]],
+            [each.q for each in pairs],
+            [each.drafts[0] for each in pairs],
             GeneratorChance(generator),
         )
-        ids_of = [*(each.ids for each in found), last[0]]
-        tokens = [int(each.ids[each.drafts[0]]) for each in found[: verification.accepted]]
+        ids_of = [*(each.ids for each in pairs), last[0]]
+        tokens = [int(each.ids[each.drafts[0]]) for each in pairs[: verification.accepted]]
         tokens.append(int(ids_of[verification.accepted][verification.token]))
-        # What stands for nothing comes last, at a node that the chain does not have.
+        # The token of an unused distribution is last, at a node that the chain does not have.
         self._decided.extend((position.ahead, at, token) for at, token in zip(nodes[1:], tokens[1:], strict=False))
         return int(np.searchsorted(position.projection.ids, tokens[0]))
 
 
-def _shaped_distribution(sampler: Multinomial, projection: Projection) -> NDArray[np.float64]:
+def shaped_distribution(sampler: Multinomial, projection: Projection) -> NDArray[np.float64]:
+    """Return the distribution that ``sampler`` samples from, over the allowed tokens, ``[n]``."""
     weights = sampler.shaped(projection.log_p)
     distribution: NDArray[np.float64] = weights / weights.sum()
     return distribution
@@ -409,7 +403,7 @@ def _shaped_distribution(sampler: Multinomial, projection: Projection) -> NDArra
 def _distribution_pair(
     sampler: Multinomial, projection: Projection, drawn: SampledChildren
 ) -> _DistributionPair | None:
-    """The distributions at a position; None where the drafts' distribution gives nothing to what is allowed."""
+    """The distributions at a position; None if the draft distribution gives no probability to an allowed token."""
     ids = projection.ids
     q = drawn.distribution[ids]
     mass = q.sum()
@@ -417,10 +411,10 @@ def _distribution_pair(
         return None
     inside = np.minimum(np.searchsorted(ids, drawn.tokens), len(ids) - 1)
     drafts = [int(index) for index in inside[ids[inside] == np.array(drawn.tokens)]]
-    return _DistributionPair(ids, _shaped_distribution(sampler, projection), q / mass, drafts)
+    return _DistributionPair(ids, shaped_distribution(sampler, projection), q / mass, drafts)
 
 
 def _forced_child(tree: DraftTree, node: int) -> int | None:
-    """The node that is forced after ``node``."""
+    """The forced node after ``node``."""
     children = tree.children(node)
     return children[0] if node != ROOT and len(children) == 1 and tree.sources[children[0]] == FORCED else None

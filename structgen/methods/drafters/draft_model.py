@@ -1,13 +1,11 @@
-"""Another, smaller language model as a drafter, and drafts of the model from a part of a long prompt.
+"""``DraftModel``: a smaller language model drafts.  ``ShortContext``: a model drafts from a part of a long prompt.
 
-``DraftModel`` may have a drafter of its own (staged speculation).  ``ShortContext`` chooses the part by the words that
-it shares with the end of the prompt.
+A ``DraftModel`` may have a drafter of its own (staged speculation): B. Spector and C. Re, "Accelerating LLM Inference
+with Staged Speculative Decoding" (2023, arXiv 2308.04623).
 
-Source: B. Spector and C. Re, "Accelerating LLM Inference with Staged Speculative Decoding" (2023, arXiv 2308.04623).
-
-Source of the idea: G. Chen et al., "Long-Context Inference with Retrieval-Augmented Speculative Decoding" (RAPID, 2025,
-arXiv 2502.20330).  Only its mechanics are here: what is drafted is verified by the target as it is, and nothing of the
-drafter's distribution enters the target's.
+``ShortContext`` chooses the part by the words that it shares with the end of the prompt.  Source of the idea: G. Chen
+et al., "Long-Context Inference with Retrieval-Augmented Speculative Decoding" (RAPID, 2025, arXiv 2502.20330); here the
+drafter's distribution does not enter the target's.
 """
 
 from __future__ import annotations
@@ -52,14 +50,13 @@ _MAX_STAGED: Final = 16
 
 @final
 class InnerStage:
-    """The draft tokens of a drafter at what a draft model will say: a ``Stage``.
+    """A ``DraftStage``: a drafter that predicts the tokens of a draft model.
 
-    They are draft tokens at the draft model's most probable tokens: whether the draft is drawn or chosen, a draft token
-    is right where it is what the draft model then takes.  A drafter that fails is not asked any more; the draft model
-    goes on alone.
+    A draft token is right if it is the token that the draft model then takes, sampled or chosen.  If the drafter fails,
+    the draft model continues alone.
 
     Args:
-        drafter: what draft tokens for the draft model.
+        drafter: drafts for the draft model.
         task: the output that the draft model drafts for.
     """
 
@@ -92,7 +89,7 @@ class InnerStage:
             self._drafting.observe(Verified(start, tree, rows))
 
     def close(self) -> None:
-        """Let the drafter free what it kept for this output."""
+        """Free the drafter's state of this output."""
         drafting, self._drafting = self._drafting, None
         if drafting is not None:
             drafting.close()
@@ -104,25 +101,25 @@ _SHAPE: Final = Chain(length=5)
 @final
 @dataclass(frozen=True)
 class DraftModel(Drafter):
-    """A smaller model writes ahead, and the target reads what it wrote in one pass.
+    """A smaller model drafts, and the target verifies its tokens in one pass.
 
-    Its distributions are masked by the grammar, so that it never writes what could not be taken, and shaped by the
-    sampler as those of the target are.  With a ``Multinomial`` the tokens of a draft are drawn from its distributions,
-    which the tree records; so a verifier takes as many of them as the two distributions have in common.  With any other
-    sampler, the most probable ones are chosen.
+    Its distributions are masked by the grammar and shaped by the sampler, like those of the target.  With a
+    ``Multinomial``, draft tokens are sampled from them and the tree records the distributions, so the verifier accepts
+    as many tokens as the overlap of the two distributions allows.  With any other sampler, the most probable tokens are
+    chosen.
 
     Source: Y. Leviathan et al. (ICML 2023, arXiv 2211.17192); C. Chen et al. (2023, arXiv 2302.01318).
 
     Attributes:
         model: the draft model.
-        shape: what a draft looks like.
-        bridge: what to do where the model has another vocabulary than the target; None is to refuse it.
-        drafter: what drafts for the draft model; None is nothing.  Not with a bridge.
-        draws: whether tokens are drawn where the sampler draws; False chooses the most probable ones, and the output is
-            the same as without drafts, seed for seed.
+        shape: the tree policy.
+        bridge: translates between the vocabularies if the model has another one than the target; None refuses it.
+        drafter: drafts for the draft model; None for none.  Not with a bridge.
+        draws: whether tokens are sampled if the sampler samples; False chooses the most probable tokens, and the output
+            of a seed is the same as without drafts.
 
     Raises:
-        ValueError: there are both a bridge and a drafter for the draft model.
+        ValueError: both a bridge and a drafter are given.
     """
 
     model: LanguageModel
@@ -134,7 +131,7 @@ class DraftModel(Drafter):
     def __post_init__(self) -> None:
         if self.bridge is not None and self.drafter is not None:
             raise ValueError(
-                "DraftModel: what drafts for a draft model has to have its vocabulary; "
+                "DraftModel: a drafter for the draft model and a bridge exclude each other; "
                 f"found bridge={self.bridge!r} and drafter={self.drafter!r}"
             )
 
@@ -148,8 +145,8 @@ class DraftModel(Drafter):
         """See ``Drafter.start``.
 
         Raises:
-            VocabularyError: the vocabularies differ and there is no bridge, or it does not lead from one to the other.
-            GenerationError: the prompt does not fit the draft model's context.
+            VocabularyError: the vocabularies differ and there is no bridge, or it cannot translate between them.
+            GenerationError: the prompt does not fit into the draft model's context.
         """
         target, draft = task.constraint.vocabulary, vocabulary_of(self.model)
         if not have_same_tokens(target, draft):
@@ -163,12 +160,12 @@ class DraftModel(Drafter):
 
 @final
 class SameTokensRows(DraftRows):
-    """The rows of a draft model with the target's tokens.
+    """The logits rows of a draft model with the same tokens as the target.
 
     Args:
         model: the draft model.
         target: the vocabulary of the output.
-        stage: what drafts for the draft model.
+        stage: drafts for the draft model.
     """
 
     def __init__(self, model: LanguageModel, target: Vocabulary, stage: InnerStage | None = None) -> None:
@@ -190,8 +187,8 @@ class SameTokensRows(DraftRows):
         self, paths: Sequence[tuple[int, ...]], positions: Sequence[GrammarPosition], most: int
     ) -> Sequence[DraftRow | None]:
         """See ``DraftRows.rows``."""
-        found = self._session.rows(paths, position=positions[-1], stage=self._stage, most=most)
-        return [None if row is None else fitted_logits(row, self._target, self._draft) for row in found]
+        rows = self._session.rows(paths, position=positions[-1], stage=self._stage, most=most)
+        return [None if row is None else fitted_logits(row, self._target, self._draft) for row in rows]
 
     def close(self) -> None:
         """See ``DraftRows.close``."""
@@ -216,7 +213,7 @@ _WORD: Final = 1 << 31
 
 
 def relevance(chunks: Sequence[Sequence[int]], question: Sequence[int]) -> list[float]:
-    """Score chunks of tokens by the tokens and pairs of tokens that they share with a question.
+    """Score chunks of tokens by the tokens and token pairs that they share with a question.
 
     BM25 with tokens and pairs as terms, ``k1 = 1.5`` and ``b = 0.75``; each term of the question counts once.
 
@@ -227,21 +224,21 @@ def relevance(chunks: Sequence[Sequence[int]], question: Sequence[int]) -> list[
         question: token ids.
 
     Returns:
-        For each chunk a score of at least 0; 0 where nothing is shared.
+        For each chunk a score of at least 0; 0 if nothing is shared.
 
     Complexity: O(n log n) for n tokens.
     """
     if not chunks:
         return []
-    wanted = np.unique(_terms(question))
-    counts = np.zeros((len(chunks), len(wanted)))
+    query = np.unique(_terms(question))
+    counts = np.zeros((len(chunks), len(query)))
     lengths = np.zeros(len(chunks))
     for index, chunk in enumerate(chunks):
         terms, times = np.unique(_terms(chunk), return_counts=True)
         lengths[index] = len(chunk)
-        at = np.searchsorted(wanted, terms)
-        inside = at < len(wanted)
-        inside[inside] = wanted[at[inside]] == terms[inside]
+        at = np.searchsorted(query, terms)
+        inside = at < len(query)
+        inside[inside] = query[at[inside]] == terms[inside]
         counts[index, at[inside]] = times[inside]
     holding = (counts > 0).sum(axis=0)
     rarity = np.log1p((len(chunks) - holding + 0.5) / (holding + 0.5))
@@ -262,24 +259,24 @@ _QUESTION: Final = 64
 @final
 @dataclass(frozen=True)
 class ShortContext(Drafter):
-    """The target itself, or a draft model with its vocabulary, drafts from a part of the prompt.
+    """The target, or a draft model with its vocabulary, drafts from a part of the prompt.
 
-    The part is the prefix of the prompt, its end, and those chunks between them that share most words with the end
-    of the prompt and with what stands of the output; all in their order.  It is chosen anew as the output grows.
-    Prompts that are not longer than ``tokens`` are not drafted for: a draft would cost what the target costs.
+    The part is the head of the prompt, its tail, and the chunks between them that share the most words with the end of
+    the prompt and the output so far, in order.  It is chosen again as the output grows.  Prompts of at most ``tokens``
+    tokens get no drafts, which would cost as much as the target.
 
     Attributes:
-        model: what drafts; None is the target itself.
-        shape: what a draft looks like.
+        model: the model that drafts; None is the target.
+        shape: the tree policy.
         tokens: how many tokens of the prompt are read.
-        head: how many of them are its prefix.
-        tail: how many of them are its end.
-        chunk: how many tokens are chosen together.
-        refresh: the part is chosen anew after so many tokens of the output; None chooses once.
+        head: how many of them are from the start of the prompt.
+        tail: how many of them are from its end.
+        chunk: how many tokens a chunk has.
+        refresh: after how many tokens of the output the part is chosen again; None chooses once.
         draws: as for ``DraftModel``.
 
     Raises:
-        ValueError: a number is not positive, or ``head`` and ``tail`` leave no room for a chunk.
+        ValueError: a number is not positive, or ``head``, ``tail`` and a chunk do not fit into ``tokens``.
     """
 
     model: LanguageModel | None = None
@@ -330,7 +327,7 @@ class ShortContext(Drafter):
 
 @final
 class _NoDrafting(Drafting):
-    """Draft tokens nothing."""
+    """Drafts nothing."""
 
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
         """See ``Drafting.propose``."""
@@ -339,20 +336,20 @@ class _NoDrafting(Drafting):
 
 @final
 class _ShortRows(DraftRows):
-    """The rows of a model that reads a part of the prompt."""
+    """The logits rows of a model that reads a part of the prompt."""
 
     def __init__(self, rows: SameTokensRows, setting: ShortContext, prompt_tokens: int) -> None:
         self._rows = rows
         self._setting = setting
         self._prompt_tokens = prompt_tokens
-        self._chosen: tuple[tuple[int, ...], list[int]] | None = None  # what was asked, and the part
+        self._chosen: tuple[tuple[int, ...], list[int]] | None = None  # the question, and the part
 
     def follow(self, tokens: Sequence[int]) -> None:
         """See ``DraftRows.follow``."""
         prompt, output = tokens[: self._prompt_tokens], tokens[self._prompt_tokens :]
         setting = self._setting
-        told = 0 if setting.refresh is None else len(output) // setting.refresh * setting.refresh
-        question = (*prompt[-_QUESTION:], *output[:told][-_QUESTION:])
+        end = 0 if setting.refresh is None else len(output) // setting.refresh * setting.refresh
+        question = (*prompt[-_QUESTION:], *output[:end][-_QUESTION:])
         if self._chosen is None or self._chosen[0] != question:
             self._chosen = question, shortened(prompt, question, setting)
         self._rows.follow([*self._chosen[1], *output])
@@ -369,14 +366,14 @@ class _ShortRows(DraftRows):
 
 
 def shortened(prompt: Sequence[int], question: Sequence[int], setting: ShortContext) -> list[int]:
-    """Return the part of a prompt that is read: at most ``setting.tokens`` of its tokens, in their order.
+    """Return the part of a prompt that is read: at most ``setting.tokens`` of its tokens, in order.
 
-    Of equally relevant chunks those nearer to the end are taken.
+    Of equally relevant chunks the later one is taken.
 
     Args:
         prompt: token ids, more than ``setting.tokens``.
-        question: what the chunks are compared with.
-        setting: how much is read.
+        question: the tokens that chunks are scored by.
+        setting: the sizes of the parts.
 
     Complexity: O(n log n).
     """
@@ -384,13 +381,13 @@ def shortened(prompt: Sequence[int], question: Sequence[int], setting: ShortCont
     chunks = [middle[at : at + setting.chunk] for at in range(0, len(middle), setting.chunk)]
     scores = relevance(chunks, question)
     ranked = sorted(range(len(chunks)), key=lambda index: (-scores[index], -index))
-    room = setting.tokens - setting.head - setting.tail
-    taken: list[int] = []
+    capacity = setting.tokens - setting.head - setting.tail
+    selected: list[int] = []
     for index in ranked:
-        if len(chunks[index]) <= room:
-            taken.append(index)
-            room -= len(chunks[index])
-    found = list(prompt[: setting.head])
-    for index in sorted(taken):
-        found += chunks[index]
-    return [*found, *prompt[len(prompt) - setting.tail :]]
+        if len(chunks[index]) <= capacity:
+            selected.append(index)
+            capacity -= len(chunks[index])
+    part = list(prompt[: setting.head])
+    for index in sorted(selected):
+        part += chunks[index]
+    return [*part, *prompt[len(prompt) - setting.tail :]]

@@ -1,4 +1,4 @@
-"""Self-speculation: the target drafts for itself by leaving its network early, where measured acceptance says so."""
+"""Self-speculation: the target drafts for itself by early exits, chosen by measured acceptance."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
 from structgen.decode.speculative.fixed_tree import Chain
+from structgen.decode.speculative.verifier import shaped_distribution
 from structgen.decode.step.distribution import project
 from structgen.decode.step.sampler import Multinomial
 from structgen.engine.mask import allowed_ids, empty_masks
@@ -29,21 +30,21 @@ if TYPE_CHECKING:
 __all__ = ["DynamicExit", "ExitRates"]
 
 _PRIOR: Final = 1.0
-"""What is not known yet counts as so many positions at which one draft token in two is right."""
+"""The weight of the prior, an acceptance rate of 1/2, in positions."""
 
 
 @final
 class ExitRates:
-    """Rates of acceptance by exit; later positions weigh more.
+    """Acceptance rates by exit; later positions weigh more.
 
-    Source: Entezari Zarch et al. 2025, DEL (arXiv 2504.05598): tokens per layer.  There the head costs
-    nothing; here it counts as ``head`` layers, and drafting nothing is a choice as well.
+    Source: Entezari Zarch et al. 2025, DEL (arXiv 2504.05598): tokens per layer.  There the head costs nothing; here it
+    counts as ``head`` layers, and a draft may be empty.
 
     Args:
-        exits: after how many layers a draft may end, each from 1 on.
-        layers: how many the network has.
-        head: what the output head costs, in layers.
-        decay: what a position weighs less with each later one, in (0, 1].
+        exits: after how many layers a draft may exit, each at least 1.
+        layers: the number of layers of the network.
+        head: the cost of the output head, in layers.
+        decay: the factor on the weight of a position for each later position, in (0, 1].
     """
 
     def __init__(self, exits: Sequence[int], *, layers: int, head: float, decay: float) -> None:
@@ -55,20 +56,20 @@ class ExitRates:
         self._seen = 0.0
 
     def add(self, taken: NDArray[np.float64]) -> None:
-        """Note a position: for each exit the probability that its draft is taken there."""
+        """Record a position: for each exit the acceptance probability of its draft token."""
         self._taken = self._taken * self._decay + taken
         self._seen = self._seen * self._decay + 1
 
     def rates(self) -> NDArray[np.float64]:
-        """For each exit how probable it is that its next draft token is taken."""
+        """Return the acceptance rate of each exit."""
         rates: NDArray[np.float64] = (self._taken + _PRIOR / 2) / (self._seen + _PRIOR)
         return rates
 
     def tokens_per_layer(self, longest: int) -> NDArray[np.float64]:
-        """The expected tokens by cost in layers, ``[exits, longest + 1]``, of a draft of each length.
+        """Return the expected tokens per layer of drafts of each length, ``[exits, longest + 1]``.
 
-        With rate ``a``, a draft of ``d`` tokens gives ``1 + a + ... + a ** d`` of them, for ``d`` times the layers up
-        to the exit and once the whole network.
+        At acceptance rate ``a``, a draft of ``d`` tokens gives ``1 + a + ... + a ** d`` tokens, and costs ``d`` times
+        the layers up to the exit and once the whole network.
         """
         lengths = np.arange(longest + 1)
         tokens = np.cumsum(self.rates()[:, None] ** lengths, axis=1)
@@ -77,7 +78,7 @@ class ExitRates:
         return result
 
     def best(self, longest: int) -> tuple[int, int]:
-        """The exit and the length of a draft, at most ``longest``, with the most tokens by cost; 0 drafts nothing."""
+        """Return the exit and length, at most ``longest``, with the most tokens per layer; length 0 drafts nothing."""
         values = self.tokens_per_layer(longest)
         at, length = np.unravel_index(int(values.argmax()), values.shape)
         return self.exits[int(at)], int(length)
@@ -85,32 +86,33 @@ class ExitRates:
 
 _EXITS: Final = 6
 _LOOKED_AT: Final = 4
-"""Positions of one pass at which exits are compared with the target."""
+"""The largest number of positions of a pass at which exits are compared with the target."""
 
 
 @final
 @dataclass(frozen=True)
 class DynamicExit(Drafter):
-    """Drafts through the first layers of the target's own network; how many, and how long a draft is, it finds out.
+    """Drafts through the first layers of the target, with the exit and the draft length chosen by measured acceptance.
 
-    What each exit would have drafted where the target has spoken is read off the states of the pass that spoke: the
-    draft at a verified position depends on verified tokens alone, so it is the very draft that a draft would have made.
-    Where the sampler draws, a draft token counts by how probable it is that it would be taken, the sum of ``min(p,
-    q)``.
+    The draft token of each exit at a verified position is computed from the hidden states of the verifying pass; it
+    depends on verified tokens alone, so it is the token that a draft would have had.  If the sampler samples, it counts
+    with its acceptance probability, the sum of ``min(p, q)``.
 
-    The gain depends on a network that was trained to be left early; others speak only after their last layers.
+    The gain depends on a network that was trained for early exits.
 
-    Source: Entezari Zarch et al. 2025, DEL (arXiv 2504.05598).  Keys and values of drafted tokens are not used again
-    when they are verified, as they are there: the pass over them is one in which weights are read, not used.
+    Source: Entezari Zarch et al. 2025, DEL (arXiv 2504.05598).  Unlike there, keys and values of draft tokens are not
+    reused in verification, whose cost is reading the weights.
 
     Attributes:
-        exits: after how many layers a draft may end; empty for six that lie evenly up to three quarters of them.
-        longest: the most tokens of a draft.
-        every: of so many passes, one is looked at.
-        decay: what a position weighs less with each later one that is looked at.
-        head: what the output head costs, in layers.
-        trim: for which tokens logits are computed; None for all.
-        draws: whether tokens are drawn where the sampler is a ``Multinomial``; else the most probable ones are chosen.
+        exits: after how many layers a draft may exit; empty for six evenly spaced ones up to three quarters of the
+            layers.
+        longest: the largest number of tokens of a draft.
+        every: one pass in ``every`` is examined.
+        decay: the factor on the weight of a position for each later examined position.
+        head: the cost of the output head, in layers.
+        trim: the tokens for which logits are computed; None for all.
+        draws: whether tokens are sampled if the sampler is a ``Multinomial``; otherwise the most probable ones are
+            chosen.
 
     Raises:
         ValueError: a value is out of range.
@@ -144,14 +146,14 @@ class DynamicExit(Drafter):
         """See ``Drafter.start``.
 
         Raises:
-            ModelError: the model does not show its layers, or has fewer than one of ``exits``.
+            ModelError: the model does not expose its layers, or has fewer than one of ``exits``.
         """
         session = layered_session(context, drafter="DynamicExit")
         exits = self.exits or _even_exits(session.layers)
         if exits[-1] > session.layers:
             raise ModelError(
                 f"model {context.model.name!r}",
-                f"it has {session.layers} layers, so none can be left after {exits[-1]}",
+                f"it has {session.layers} layers, so it has no exit after {exits[-1]}",
             )
         return _ExitDrafting(self, exits, context, session, task)
 
@@ -184,7 +186,7 @@ class _ExitDrafting(Drafting):
         self._drafting = RowsDrafting(task, Chain(drafter.longest), rows, draws=drafter.draws)
         self._passes = 0
         self._before: tuple[int, Matcher] | None = None
-        self._told: tuple[Verified, Mapping[int, States]] | None = None
+        self._pass: tuple[Verified, Mapping[int, States]] | None = None
 
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
         """See ``Drafting.propose``."""
@@ -198,21 +200,21 @@ class _ExitDrafting(Drafting):
         """See ``Drafting.observe``."""
         self._passes += 1
         if self._passes % self._drafter.every == 0:
-            self._told = verified, self._session.states
+            self._pass = verified, self._session.states
 
     def close(self) -> None:
         """See ``Drafting.close``."""
         self._session.watched = tuple(set(self._session.watched) - set(self._rates.exits))
-        self._told = self._before = None
+        self._pass = self._before = None
         self._drafting.close()
 
     def _learn(self, context: Context) -> None:
-        """Compare what the exits would have drafted with what came, as far as a pass told it."""
-        told, before = self._told, self._before
-        self._told = None
-        if told is None or before is None or told[0].start != before[0]:
+        """Compare the draft tokens of the exits with the tokens after the last examined pass."""
+        examined, before = self._pass, self._before
+        self._pass = None
+        if examined is None or before is None or examined[0].start != before[0]:
             return
-        verified, states = told
+        verified, states = examined
         if any(exit_ not in states for exit_ in self._rates.exits):
             return
         start, matcher = before[0], before[1].fork()
@@ -236,23 +238,17 @@ class _ExitDrafting(Drafting):
             node = child
 
     def _taken(self, exits: States, target: Logits, ids: NDArray[np.intp], token: int) -> NDArray[np.float64]:
-        """For each exit the probability that its draft is taken."""
+        """The acceptance probability of the draft token of each exit."""
         drafts = self._heads.exits(exits, ids)
         sampler = self._task.sampler
         if not (isinstance(sampler, Multinomial) and self._drafter.draws):
             taken: NDArray[np.float64] = (ids[drafts[:, ids].argmax(axis=1)] == token).astype(np.float64)
             return taken
-        p = _exit_distribution(sampler, target, ids)
-        return np.array([np.minimum(p, _exit_distribution(sampler, draft, ids)).sum() for draft in drafts])
-
-
-def _exit_distribution(sampler: Multinomial, row: Logits, ids: NDArray[np.intp]) -> NDArray[np.float64]:
-    weights = sampler.shaped(project(row, ids, 0.0).log_p)
-    weights /= weights.sum()
-    return weights
+        p, *qs = (shaped_distribution(sampler, project(row, ids, 0.0)) for row in (target, *drafts))
+        return np.array([np.minimum(p, q).sum() for q in qs])
 
 
 def _even_exits(layers: int) -> tuple[int, ...]:
-    """Exits that lie evenly up to three quarters of the layers."""
+    """Evenly spaced exits up to three quarters of the layers."""
     last = max(1, layers * 3 // 4)
     return tuple(sorted({max(1, last * at // _EXITS) for at in range(1, _EXITS + 1)}))

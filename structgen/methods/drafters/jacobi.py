@@ -1,4 +1,4 @@
-"""All tokens of a window at once: each is what the last pass said after the draft tokens before it."""
+"""Jacobi decoding: all tokens of a window at once, each the prediction of the last pass after the drafts before it."""
 
 from __future__ import annotations
 
@@ -22,88 +22,84 @@ if TYPE_CHECKING:
 __all__ = ["Jacobi", "TokenChooser", "jacobi_sweep", "most_probable", "rows_along", "with_noise"]
 
 TokenChooser: TypeAlias = Callable[["Logits", GrammarPosition, int], int]
-"""Chooses a token by the logits ``[V]`` at a position; the number says how many choices lie before it, from 0."""
+"""Chooses a token by the logits ``[V]`` at a position; the number counts the choices before it, from 0."""
 
 _PRIOR: Final = 0.4
 _STABLE_PRIOR: Final = 0.7
 
 
-def most_probable(row: Logits, choice: GrammarPosition, number: int) -> int:
-    """The most probable token that the grammar allows; of equally probable ones that with the lowest id.
+def most_probable(row: Logits, position: GrammarPosition, number: int) -> int:
+    """Return the most probable allowed token; of equally probable ones the lowest id.
 
-    Complexity: one pass over the row; a second one where the most probable token of all is refused.
+    Complexity: one pass over the row; a second one if the most probable token is refused.
     """
     del number
     best = int(row.argmax())
-    if contains(choice.mask, best):
+    if contains(position.mask, best):
         return best
-    ids = allowed_ids(choice.mask, len(row))
+    ids = allowed_ids(position.mask, len(row))
     return int(ids[row[ids].argmax()])
 
 
 def with_noise(sampler: Multinomial | GumbelMax, seed: int) -> TokenChooser:
-    """The tokens that ``sampler`` draws with the random numbers of an output with this seed.
+    """Return a chooser of the tokens that ``sampler`` samples for an output with this seed.
 
-    With its random numbers fixed, sampling is a map from the tokens before a position to the token there, as taking the
-    most probable one is; so its fixed point can be found in the same way (Y. Song et al., "Accelerating Feedforward
-    Computation via Parallel Nonlinear Equation Solving", 2021, arXiv 2002.03629).  Both samplers take one number of the
-    generator for each choice.
+    With fixed random numbers, sampling maps the tokens before a position to a token, as taking the most probable one
+    does; so the fixed point is found in the same way (Y. Song et al., "Accelerating Feedforward Computation via
+    Parallel Nonlinear Equation Solving", 2021, arXiv 2002.03629).  Both samplers use one random number for each choice.
     """
 
-    def choose(row: Logits, choice: GrammarPosition, number: int) -> int:
+    def choose(row: Logits, position: GrammarPosition, number: int) -> int:
         numbers = np.random.PCG64(seed)
         numbers.advance(number)
-        ids = allowed_ids(choice.mask, len(row))
+        ids = allowed_ids(position.mask, len(row))
         return int(ids[sampler.draw(row[ids].astype(np.float64), np.random.Generator(numbers))])
 
     return choose
 
 
 def jacobi_sweep(
-    choice: GrammarPosition,
+    position: GrammarPosition,
     rows: Sequence[Logits],
-    place: int,
+    first: int,
     count: int,
     choose: TokenChooser = most_probable,
     number: int = 0,
 ) -> DraftTree:
-    """One sweep of Jacobi's iteration: a chain that the grammar allows, with what it forces in between.
+    """Return one sweep of Jacobi iteration: a chain that the grammar allows, with the forced tokens.
 
-    The token at each position is chosen by the row that the last pass told there, under the mask of the position after
-    the *new* tokens before it.  Where these are what the row was told after, the token is that of sequential decoding.
-    So each pass makes at least one more token final, and a chain that a pass confirms is sequential decoding's own.
+    The token at each position is chosen by the logits row of the last pass there, under the mask after the *new* tokens
+    before it.  If these are the tokens that the row was computed after, the token is that of sequential decoding.  So
+    each pass makes at least one more token final, and a chain that does not change is that of sequential decoding.
 
     Args:
-        choice: the position where the output stands.
-        rows: logits ``[V]`` by position, along the draft tokens of the last pass; at least one.
-        place: which of them belongs to ``choice``.  Beyond the last, that one is taken once more.
-        count: how many draft tokens; forced tokens come on top.
-        choose: chooses.
-        number: how many choices lie before ``choice``.
+        position: the position of the output.
+        rows: logits ``[V]`` along the draft tokens of the last pass; at least one.
+        first: the index of the row for ``position``.  The last row is repeated beyond the end.
+        count: how many draft tokens; forced tokens are extra.
+        choose: chooses a token.
+        number: how many choices are before ``position``.
     """
     tree = DraftTree()
-    node, position = ROOT, place
+    node, at = ROOT, first
     for index in range(count):
-        row = rows[min(position, len(rows) - 1)]
-        token = choose(row, choice, number + index)
-        after = choice.then(token)
+        row = rows[min(at, len(rows) - 1)]
+        token = choose(row, position, number + index)
+        after = position.then(token)
         if after is None:
             break
         node = tree.extend(tree.add(node, token), after.forced, source=FORCED)
-        position += 1 + len(after.forced)
-        choice = after
+        at += 1 + len(after.forced)
+        position = after
     return tree
 
 
 def rows_along(verified: Verified, tokens: Sequence[int]) -> list[Logits]:
-    """The rows after the sequence and after each of ``tokens``, up to the first that was not run."""
+    """Return the rows after the sequence and after each of ``tokens``, up to the first that was not run."""
     rows: list[Logits] = [verified.rows[0]]
-    node = ROOT
-    for token in tokens:
-        child = verified.tree.child(node, token)
-        if child is None or np.isnan(verified.rows[child + 1, 0]):
+    for node in verified.tree.follow(tokens):
+        if np.isnan(verified.rows[node + 1, 0]):
             break
-        node = child
         rows.append(verified.rows[node + 1])
     return rows
 
@@ -111,26 +107,23 @@ def rows_along(verified: Verified, tokens: Sequence[int]) -> list[Logits]:
 @final
 @dataclass(frozen=True)
 class Jacobi(Drafter):
-    """Draft tokens a window of tokens that the model itself corrects from pass to pass.
+    """Drafts a window of tokens that the model corrects from pass to pass, without a store or a second model.
 
-    Without any store or second model.
+    Each pass runs the whole window; after a wrong draft token, the later ones are drafted again from the rows of that
+    pass.  Draft tokens beyond the rows use the last row.
 
-    Each pass runs the whole window; where a draft token was wrong, those after it are drafted anew from the rows that
-    the pass told there.  Draft tokens that no row tells yet repeat the last known row.
-
-    A draft is run for what its row will say as much as for its chance to be taken, so hand it over without a cost model
-    (``Speculation(Jacobi())``), which prunes what will probably be refused.
+    A draft token is run for its logits row as well as for its acceptance.  So use it without a cost model
+    (``Speculation(Jacobi())``), which would prune unlikely tokens.
 
     Source: A. Santilli et al., "Accelerating Transformer Inference for Translation via Parallel Decoding" (2023, arXiv
     2305.10427), algorithm 1; masks, and states of the grammar from left to right, are new here.
 
     Attributes:
-        window: how many tokens are drafted at a time; at least 1.
-        seed: of the output, if its tokens are drawn by ``Multinomial`` or ``GumbelMax``: draft tokens are then made
-            with the random numbers that will draw the tokens, and are right where the tokens before them are.  A few
-            passes over the row for each draft token.  Without it, and for any other sampler, the most probable tokens
-            are drafted.
-        calibration: how often draft tokens came, by their distance and whether the last pass changed them.
+        window: how many tokens are drafted; at least 1.
+        seed: the seed of an output that ``Multinomial`` or ``GumbelMax`` samples: draft tokens are then sampled with
+            the random numbers of the output, at a few passes over the row for each.  Without it, and for any other
+            sampler, the most probable tokens are drafted.
+        calibration: how often draft tokens were right, by distance and by whether the last pass changed them.
 
     Raises:
         ValueError: ``window`` is below 1.
@@ -164,7 +157,7 @@ class _JacobiDrafting(Drafting):
         self._choose = choose
         self._start = start
         self._number = 0  # choices before the start
-        self._choice: GrammarPosition | None = None  # at the start
+        self._position: GrammarPosition | None = None  # at the start
         self._rows: list[Logits] = []
         self._chain: list[int] = []
         self._tree = DraftTree()
@@ -174,14 +167,14 @@ class _JacobiDrafting(Drafting):
         """See ``Drafting.propose``."""
         came = context.tokens[self._start :]
         self._learn(came)
-        self._number += _choices(self._choice, came)
-        self._choice = GrammarPosition.of(state)
+        self._number += _choices(self._position, came)
+        self._position = GrammarPosition.of(state)
         chain, self._chain = self._chain[len(came) :], []
         self._start = len(context)
         self._tree = DraftTree()
         if self._rows:
             swept_tree = jacobi_sweep(
-                self._choice, self._rows, len(came), min(self._drafter.window, budget), self._choose, self._number
+                self._position, self._rows, len(came), min(self._drafter.window, budget), self._choose, self._number
             )
             self._tree = swept_tree.kept(range(budget))
             self._rate(chain)
@@ -189,16 +182,16 @@ class _JacobiDrafting(Drafting):
 
     def observe(self, verified: Verified) -> None:
         """See ``Drafting.observe``."""
-        if verified.start != self._start:  # a pass without draft tokens, elsewhere
+        if verified.start != self._start:  # a pass without these draft tokens
             return
         self._chain = list(self._tree.tokens)
         self._rows = rows_along(verified, self._chain)
 
     def _rate(self, before: Sequence[int]) -> None:
-        """State how likely the draft tokens are.
+        """Set the confidences of the draft tokens.
 
         Args:
-            before: what stood at these positions in the last pass.
+            before: the draft tokens of the last pass at these positions.
         """
         tree, distance = self._tree, 0
         self._keys = []
@@ -213,19 +206,19 @@ class _JacobiDrafting(Drafting):
             distance += 1
 
     def _learn(self, came: Sequence[int]) -> None:
-        for key, token, found in zip(self._keys, self._tree.tokens, came, strict=False):
+        for key, draft, token in zip(self._keys, self._tree.tokens, came, strict=False):
             if key is not None:
-                self._drafter.calibration.record(key, taken=token == found)
-            if token != found:
+                self._drafter.calibration.record(key, taken=draft == token)
+            if draft != token:
                 break
         self._keys = []
 
 
-def _choices(choice: GrammarPosition | None, came: Sequence[int]) -> int:
-    """How many of the tokens that came after a position were chosen, not forced."""
-    chosen = place = 0
-    while choice is not None and place < len(came):
+def _choices(position: GrammarPosition | None, came: Sequence[int]) -> int:
+    """The number of tokens after a position that were chosen, not forced."""
+    chosen = index = 0
+    while position is not None and index < len(came):
         chosen += 1
-        choice = choice.then(came[place])
-        place += 1 + (0 if choice is None else len(choice.forced))
+        position = position.then(came[index])
+        index += 1 + (0 if position is None else len(position.forced))
     return chosen

@@ -1,6 +1,6 @@
-"""Lookahead decoding: a window of draft tokens that passes correct, and the pool of phrases that come of it.
+"""Lookahead decoding: a window of draft tokens that passes correct, and a pool of the phrases found by it.
 
-``Extended`` makes the drafts of another drafter longer by phrases of such a pool.
+``Extended`` extends the drafts of another drafter by phrases of such a pool.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["Extended", "Lookahead", "PhrasePool", "phrases_of_pass"]
 
 @final
 class PhrasePool:
-    """Phrases: of each first token those that came last.
+    """The latest phrases for each first token.
 
-    A phrase that is the prefix of another one with the same first token is not kept beside it.
+    A phrase that is a prefix of another phrase is not kept.
 
     Source: the n-gram pool of Y. Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"
     (2024, arXiv 2402.02057), and the phrase pool of W. Zhao et al., "Ouroboros" (2024, arXiv 2402.13720).
@@ -40,9 +40,9 @@ class PhrasePool:
     Threads may share one.
 
     Args:
-        each: phrases with the same first token; at least 1.
-        most: first tokens; at least 1.  Those that got no phrase longest are forgotten.
-        length: tokens of a phrase, the first included; at least 2.  Longer ones are cut off.
+        each: the largest number of phrases with the same first token; at least 1.
+        most: the largest number of first tokens; at least 1.  The least recently extended one is dropped.
+        length: the largest number of tokens of a phrase, the first included; at least 2.  Longer phrases are cut.
 
     Raises:
         ValueError: a number is too small.
@@ -63,23 +63,23 @@ class PhrasePool:
         return sum(map(len, list(self._phrases.values())))
 
     def add(self, vocabulary: Vocabulary, phrases: Iterable[Sequence[int]]) -> None:
-        """Add phrases; the last counts as the latest; those of a single token are left out."""
+        """Add phrases, the last as the latest; phrases of a single token are left out."""
         with self._lock:
             for phrase in phrases:
                 added = tuple(phrase[: self.length])
                 if len(added) < 2:
                     continue
                 key = (vocabulary.digest, added[0])
-                known = self._phrases.get(key, [])
-                longer = next((each for each in known if each[: len(added)] == added), added)
-                kept = [each for each in known if longer[: len(each)] != each]
-                self._phrases[key] = [longer, *kept][: self.each]
+                phrases_of_key = self._phrases.get(key, [])
+                longer = next((each for each in phrases_of_key if each[: len(added)] == added), added)
+                others = [each for each in phrases_of_key if longer[: len(each)] != each]
+                self._phrases[key] = [longer, *others][: self.each]
                 self._phrases.move_to_end(key)
             while len(self._phrases) > self.most:
                 self._phrases.popitem(last=False)
 
     def after(self, vocabulary: Vocabulary, token: int) -> list[tuple[int, ...]]:
-        """What the phrases that begin with ``token`` go on with, the latest first."""
+        """Return the phrases that begin with ``token``, without it, the latest first."""
         with self._lock:
             return [phrase[1:] for phrase in self._phrases.get((vocabulary.digest, token), ())]
 
@@ -94,29 +94,26 @@ _WINDOW_PRIOR: Final = 0.2
 @final
 @dataclass(frozen=True)
 class Lookahead(Drafter):
-    """Draft tokens by Jacobi's iteration with a memory.
+    """Drafts by Jacobi iteration over a window, and keeps the phrases that the window goes through.
 
-    What the window went through becomes phrases, and these are tried.
+    The window is a trunk of ``window`` draft tokens.  After each of them hangs a branch with the model's predictions
+    from the last passes, one token for each pass, the oldest first.  Each pass adds one token to every branch, and a
+    branch of ``size`` tokens is a phrase that the model has predicted token by token.  Phrases go into a pool.  Phrases
+    that begin with the last token of the output become branches of their own to be verified; window and branches are
+    one tree.
 
-    The window is a trunk of ``window`` draft tokens.  After each of them hangs what the passes since have said about
-    the positions after it, one token for each pass, the oldest first; so each pass tells one more token after every
-    such branch, and a branch of ``size`` tokens is a phrase that the model has written by itself, token by token.
-    Phrases go into a pool.  Those that begin with the last token of the output are run as branches of their own, to be
-    verified; window and branches are one tree, and its rows serve both.
-
-    Draft tokens are the most probable tokens that the grammar allows after the draft tokens before them; one that the
-    trunk as it is now no longer allows is drafted anew.  Hand it over without a cost model: a draft token of the window
-    is run for what its row says.
+    Draft tokens are the most probable tokens that the grammar allows; a token that the current trunk no longer allows
+    is replaced.  Use it without a cost model: a draft token of the window is run for its logits row.
 
     Source: Y. Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding" (2024, arXiv
     2402.02057), section 3: ``window`` is its W, ``size`` its N, and ``hits`` its G.
 
     Attributes:
-        window: draft tokens of the trunk; at least 1.
-        size: tokens of a phrase, the first included; at least 2.
-        hits: phrases that are verified in one pass at most; at least 1.
-        pool: where phrases are kept; outputs that share it find for each other.
-        calibration: how often draft tokens came, by where they are from and their distance.
+        window: how many draft tokens the trunk has; at least 1.
+        size: how many tokens a phrase has, the first included; at least 2.
+        hits: the largest number of phrases that are verified in one pass; at least 1.
+        pool: the phrases; outputs may share it.
+        calibration: how often draft tokens were right, by origin and distance.
 
     Raises:
         ValueError: a number is too small.
@@ -146,20 +143,20 @@ class Lookahead(Drafter):
 
 
 class _WindowColumn(NamedTuple):
-    """A draft of the trunk with what hangs after it.
+    """A draft token of the trunk with its branch.
 
     Attributes:
         above: the tokens of the tree before it.
-        tokens: its own and those after it.
-        place: the position in the sequence that follows.
-        choice: the same in the grammar.
+        tokens: its own token and those of the branch.
+        end: the index of the next token in the sequence.
+        position: the position in the grammar at the end.
         complete: whether every level of the window has its token in it.
     """
 
     above: tuple[int, ...]
     tokens: tuple[int, ...]
-    place: int
-    choice: GrammarPosition
+    end: int
+    position: GrammarPosition
     complete: bool
 
 
@@ -169,9 +166,9 @@ class _LookaheadDrafting(Drafting):
         self._drafter = drafter
         self._vocabulary = task.constraint.vocabulary
         self._start = -1
-        self._levels: list[dict[int, int]] = [{}]  # what each pass said, by position; the oldest first
+        self._levels: list[dict[int, int]] = [{}]  # the predictions of each pass by index; the oldest first
         self._columns: list[_WindowColumn] = []
-        self._row: Logits | None = None  # after the sequence, as it was last
+        self._row: Logits | None = None  # logits after the sequence, of the last pass
         self._tree = DraftTree()
         self._keys: list[tuple[str, int]] = []
 
@@ -191,67 +188,69 @@ class _LookaheadDrafting(Drafting):
     def observe(self, verified: Verified) -> None:
         """See ``Drafting.observe``."""
         self._row = verified.rows[0]
-        if verified.start != self._start:  # a pass without draft tokens, elsewhere
+        if verified.start != self._start:  # a pass without these draft tokens
             return
-        said: dict[int, int] = {}
+        predicted: dict[int, int] = {}
         phrases: list[tuple[int, ...]] = []
         for column in self._columns:
-            node = _node_at(verified.tree, (*column.above, *column.tokens))
-            if node is None or np.isnan(verified.rows[node + 1, 0]):
+            path = (*column.above, *column.tokens)
+            nodes = verified.tree.follow(path)
+            if len(nodes) < len(path) or np.isnan(verified.rows[nodes[-1] + 1, 0]):
                 continue
-            token = most_probable(verified.rows[node + 1], column.choice, 0)
+            token = most_probable(verified.rows[nodes[-1] + 1], column.position, 0)
             phrases.append((*column.tokens, token))
             if column.complete:
-                said[column.place] = token
+                predicted[column.end] = token
         self._columns = []
         self._drafter.pool.add(self._vocabulary, phrases)
-        if said:
-            self._levels = [*self._levels, said][1 - self._drafter.size :]
+        if predicted:
+            self._levels = [*self._levels, predicted][1 - self._drafter.size :]
 
-    def _fill(self, choice: GrammarPosition, row: Logits, budget: int) -> None:
-        """Add the trunk and what hangs on it, as far as there is room."""
-        node, place = ROOT, self._start
+    def _fill(self, position: GrammarPosition, row: Logits, budget: int) -> None:
+        """Add the trunk and its branches within the budget."""
+        node, end = ROOT, self._start
         above: tuple[int, ...] = ()
         for _ in range(self._drafter.window):
-            wanted = self._levels[0].get(place)
-            token = wanted if wanted is not None and choice.allows(wanted) else most_probable(row, choice, 0)
-            after = choice.then(token)
+            predicted = self._levels[0].get(end)
+            is_allowed = predicted is not None and position.allows(predicted)
+            token = predicted if predicted is not None and is_allowed else most_probable(row, position, 0)
+            after = position.then(token)
             if after is None:
                 return
             tokens = (token, *after.forced)
             if len(self._tree) + len(tokens) > budget:
                 return
             node = self._extend("window", node, tokens, budget, forced=1)
-            place += len(tokens)
-            self._hang(node, place, above, tokens, after, budget)
-            choice = after
+            end += len(tokens)
+            self._hang(node, end, above, tokens, after, budget)
+            position = after
             above = (*above, *tokens)
 
     def _hang(
         self,
         node: int,
-        place: int,
+        end: int,
         above: tuple[int, ...],
         tokens: tuple[int, ...],
-        choice: GrammarPosition,
+        position: GrammarPosition,
         budget: int,
     ) -> None:
-        """Add what the later passes said after a draft token of the trunk, as far as the grammar allows it."""
+        """Add the predictions of later passes after a draft token of the trunk, as far as the grammar allows them."""
         complete = True
         for level in self._levels[1:]:
-            token = level.get(place)
-            after = None if token is None or not choice.allows(token) else choice.then(token)
+            token = level.get(end)
+            after = None if token is None or not position.allows(token) else position.then(token)
             if token is None or after is None or len(self._tree) + 1 + len(after.forced) > budget:
                 complete = False
                 break
             node = self._extend("window", node, (token, *after.forced), budget, forced=1)
             tokens = (*tokens, token, *after.forced)
-            place += 1 + len(after.forced)
-            choice = after
-        self._columns.append(_WindowColumn(above, tokens, place, choice, complete))
+            end += 1 + len(after.forced)
+            position = after
+        self._columns.append(_WindowColumn(above, tokens, end, position, complete))
 
     def _extend(self, origin: str, node: int, tokens: Sequence[int], budget: int, *, forced: int | None = None) -> int:
-        """Add tokens one after the other; those from index ``forced`` on leave no choice."""
+        """Add tokens one after the other; tokens from index ``forced`` on are forced."""
         tree = self._tree
         distance = 0 if node == ROOT else self._keys[node][1] + 1
         for index, token in enumerate(tokens):
@@ -267,28 +266,13 @@ class _LookaheadDrafting(Drafting):
         return node
 
     def _learn(self, came: Sequence[int]) -> None:
-        tree, node = self._tree, ROOT
-        for token in came:
+        tree = self._tree
+        for parent, token in zip((ROOT, *tree.follow(came)), came, strict=False):
             self._drafter.calibration.record_all(
                 (self._keys[child], tree.tokens[child] == token)
-                for child in tree.children(node)
+                for child in tree.children(parent)
                 if tree.sources[child] != FORCED
             )
-            found = tree.child(node, token)
-            if found is None:
-                return
-            node = found
-
-
-def _node_at(tree: DraftTree, tokens: Sequence[int]) -> int | None:
-    """The node at the end of a path of tokens."""
-    node = ROOT
-    for token in tokens:
-        child = tree.child(node, token)
-        if child is None:
-            return None
-        node = child
-    return node
 
 
 _PRIOR: Final = 0.5
@@ -298,21 +282,20 @@ _DISTANCES: Final = 8
 @final
 @dataclass(frozen=True)
 class Extended(Drafter):
-    """The draft tokens of ``base``, and after each path of them phrases that begin with its last token.
+    """The drafts of ``base``, each path extended by phrases that begin with its last token.
 
-    Phrases come from what passes tell: wherever a draft token was what the model would have said itself after the draft
-      tokens
-    before it, the two belong to a phrase, whether the output got there or not; so what was refused is of use too.
-    Where ``base`` draft tokens nothing, the phrases that begin with the last token of the output are drafted.
+    Phrases come from the logits of passes: if a draft token is the model's own prediction after the tokens before it,
+    it continues their phrase, even on a path that was rejected.  If ``base`` drafts nothing, the phrases that begin
+    with the last token of the output are drafted.
 
     Source: W. Zhao et al., "Ouroboros: Generating Longer Drafts Phrase by Phrase for Faster Speculative Decoding"
     (2024, arXiv 2402.13720).
 
     Attributes:
         base: the drafter.
-        pool: where phrases are kept; outputs that share it find for each other.
-        phrases: how many are added to a path at most; at least 1.
-        calibration: how often tokens of phrases came, by the rank of the phrase and their distance in it.
+        pool: the phrases; outputs may share it.
+        phrases: the largest number of phrases after a path; at least 1.
+        calibration: how often tokens of phrases were right, by rank of the phrase and distance in it.
 
     Raises:
         ValueError: ``phrases`` is below 1.
@@ -393,34 +376,32 @@ class _ExtendedDrafting(Drafting):
             node = child
 
     def _learn(self, came: Sequence[int]) -> None:
-        tree, node = self._tree, ROOT
-        for token in came:
+        tree = self._tree
+        for parent, token in zip((ROOT, *tree.follow(came)), came, strict=False):
             self._drafter.calibration.record_all(
-                (self._keys[child], tree.tokens[child] == token) for child in tree.children(node) if child in self._keys
+                (self._keys[child], tree.tokens[child] == token)
+                for child in tree.children(parent)
+                if child in self._keys
             )
-            found = tree.child(node, token)
-            if found is None:
-                return
-            node = found
 
 
 def phrases_of_pass(
     verified: Verified, last: int, length: int, matcher: Matcher | None = None
 ) -> Iterator[tuple[int, ...]]:
-    """The phrases that a pass tells: from each token that was run, the way that the model takes from there.
+    """Yield the phrases of a pass: for each token that was run, the model's own continuation.
 
-    The way follows the most probable tokens for as long as they are in the tree, and what is forced after them; the
-    last most probable token, which need not be in it, ends the phrase.
+    A phrase follows the most probable tokens, and the forced ones, as long as they are in the tree; the last most
+    probable token, which need not be in the tree, ends it.
 
     Args:
         verified: the pass.
         last: the token before it.
-        length: tokens of a phrase at most.
-        matcher: where the output stood, to take the most probable tokens among those that are allowed.
+        length: the largest number of tokens of a phrase.
+        matcher: the state before the tree, to restrict the most probable tokens to allowed ones; None for all tokens.
     """
     tree = verified.tree
     best = {node: tokens[0] for node, tokens, _ in node_top_tokens(verified, 1, matcher) if tokens}
-    for start in range(len(tree) - 1, ROOT - 1, -1):  # what follows the sequence itself comes last, as the latest
+    for start in range(len(tree) - 1, ROOT - 1, -1):  # the phrase of the sequence itself comes last, as the latest
         node: int | None = start
         phrase = [last if start == ROOT else tree.tokens[start]]
         while node is not None and len(phrase) < length:

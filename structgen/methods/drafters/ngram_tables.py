@@ -1,6 +1,6 @@
-"""Drafters over tables of what the model expected after the same tokens: ``TrigramDrafts`` and ``Stand``.
+"""Drafters over tables of the model's distributions after the same tokens: ``TrigramDrafts`` and ``Stand``.
 
-``TrigramDrafts`` also tries tokens that were tried little; ``Stand`` samples, from a store that outputs share.
+``TrigramDrafts`` also explores tokens that were tried rarely; ``Stand`` samples from the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 
-from structgen.decode.speculative.acceptance import Calibration, RankRates
+from structgen.decode.speculative.acceptance import Calibration, RankRates, as_prior
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
 from structgen.decode.speculative.drafters.likely_tokens import NGramDistribution, NGramTable, ngram_top_tokens
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Stand", "Trials", "TrigramDrafts"]
 
 _STRENGTH: Final = 3.0
-"""How many trials the probability in the table weighs as much as."""
+"""The weight of the probability in the table, in trials."""
 
 _MEMORY: Final = 64.0
 _MIN_ACCEPTANCE: Final = 0.005
@@ -43,13 +43,13 @@ _ORDER: Final = 2
 
 @final
 class Trials:
-    """How often a token was proposed after two others, and how often it came.
+    """How often a token was proposed after two others, and how often it was right.
 
-    Threads may share one.  Pairs that were not tried longest are forgotten beyond ``most``; counts fade beyond 64
-    trials of a token.
+    Threads may share one.  Beyond ``most`` pairs, the least recently tried one is dropped; counts fade beyond 64 trials
+    of a token.
 
     Args:
-        most: pairs of tokens; at least 1.
+        most: the largest number of pairs of tokens; at least 1.
 
     Raises:
         ValueError: ``most`` is below 1.
@@ -66,12 +66,12 @@ class Trials:
         return len(self._trials)
 
     def of(self, vocabulary: Vocabulary, before: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """By token: how often it was proposed after ``before``, and how often it came."""
+        """Return by token how often it was proposed after ``before``, and how often it was right."""
         with self._lock:
             return dict(self._trials.get((vocabulary.digest, before), {}))
 
     def record(self, vocabulary: Vocabulary, before: tuple[int, ...], proposed: Iterable[int], came: int) -> None:
-        """Note what was proposed after ``before``, and what came."""
+        """Record the tokens that were proposed after ``before``, and the token that came."""
         with self._lock:
             trials = self._trials.setdefault((vocabulary.digest, before), {})
             self._trials.move_to_end((vocabulary.digest, before))
@@ -86,29 +86,25 @@ class Trials:
 @final
 @dataclass(frozen=True)
 class TrigramDrafts(Drafter):
-    """Draft tokens a tree by what the model told after the last two tokens, or the last one.
+    """Drafts a tree by the model's distributions after the last two tokens, or the last one, and by past acceptance.
 
-    And by how draft tokens fared.
-
-    The tree grows where the score of a path, the product of those of its tokens, is largest.  A token's score is that
-    of the rule PUCT (C. Rosin 2011): what it is worth by experience, and a bonus for what was tried little,
+    The tree grows where the score of a path, the product of the scores of its tokens, is largest.  The score of a token
+    is that of PUCT (C. Rosin 2011), its estimated acceptance and an exploration bonus,
 
         Q + exploration * P * sqrt(1 + N) / (1 + n),  at most 1,
 
     with ``P`` its probability in the table, ``n`` how often it was proposed after these tokens, ``N`` how often any
-    was, and ``Q`` the share of the ``n`` times that it came, with ``P`` for a prior.  So a draft token that the table
-    finds likely and that keeps failing makes room for others, and comes back as they fail.  The confidence of a draft
-    token is
-    ``Q``: the bonus says what to try, not what to expect.
+    token was, and ``Q`` its acceptance rate with prior ``P``.  So a likely token that keeps failing gives way to
+    others, and comes back as they fail.  The confidence of a draft token is ``Q``, without the bonus.
 
     Source: X. Liu et al., "Adaptive Draft-Verification for Efficient Large Language Model Decoding" (2024, arXiv
     2407.12021), which searches such a table with simulated visits; here the visits are those of real passes, so the
-    same state gives the same tree and nothing is simulated.
+    same state gives the same tree.
 
     Attributes:
         store: the table; outputs that share it learn from each other.
-        trials: how draft tokens fared; likewise.
-        exploration: weight of the bonus; 0 is none.
+        trials: the past outcomes; outputs that share them learn from each other.
+        exploration: the weight of the bonus; 0 for none.
 
     Raises:
         ValueError: ``exploration`` is negative or not finite.
@@ -133,9 +129,9 @@ class TrigramDrafts(Drafter):
 
 
 class _CandidateScore(NamedTuple):
-    """Of a candidate: ``Q``, and the score by which the tree grows."""
+    """The estimated acceptance ``Q`` of a candidate, and the score by which the tree grows."""
 
-    worth: float
+    value: float
     score: float
 
 
@@ -168,7 +164,7 @@ class _TrigramDrafting(Drafting):
     def _grow(self, growth: TableGrowth, tail: Sequence[int], budget: int) -> None:
         """Add the candidate with the largest score of its path, again and again."""
         tree, order = self._tree, count()
-        waiting: list[tuple[float, int, int, int, float]] = []  # score of the path, order, parent, token, worth
+        waiting: list[tuple[float, int, int, int, float]] = []  # score of the path, order, parent, token, value
 
         def wait(node: int, reach: float) -> None:
             distribution: DraftDistribution | None = growth.distributions(tree, [node])[0]
@@ -179,30 +175,30 @@ class _TrigramDrafting(Drafting):
                 return
             scores = self._scores[self._pair(tail, parent)]
             for token in distribution.tokens.tolist():
-                worth, score = scores[token]
+                value, score = scores[token]
                 if reach * score >= _MIN_ACCEPTANCE:
-                    heapq.heappush(waiting, (-reach * score, next(order), parent, token, worth))
+                    heapq.heappush(waiting, (-reach * score, next(order), parent, token, value))
 
         if budget > 0:
             wait(ROOT, 1.0)
         while waiting and len(tree) < budget:
-            negative, _, parent, token, worth = heapq.heappop(waiting)
-            node = tree.add(parent, token, worth)
+            negative, _, parent, token, value = heapq.heappop(waiting)
+            node = tree.add(parent, token, value)
             if len(tree) < budget:
                 wait(node, -negative)
 
-    def _look_up(self, tail: tuple[int, ...], depth: int, choice: GrammarPosition) -> TableCandidates | None:
+    def _look_up(self, tail: tuple[int, ...], depth: int, position: GrammarPosition) -> TableCandidates | None:
         del depth
-        for known in self._drafter.store.find(self._vocabulary, tail):
+        for after in self._drafter.store.find(self._vocabulary, tail):
             distribution = {
                 token: probability
-                for token, probability in zip(known.tokens, known.probabilities, strict=True)
-                if choice.allows(token)
+                for token, probability in zip(after.tokens, after.probabilities, strict=True)
+                if position.allows(token)
             }
             if distribution:
                 self._scores[tail] = scores = self._scored(tail, distribution)
                 ranked = sorted(distribution, key=lambda token: -scores[token].score)
-                return TableCandidates(ranked, [scores[token].worth for token in ranked])
+                return TableCandidates(ranked, [scores[token].value for token in ranked])
         return None
 
     def _scored(self, before: tuple[int, ...], distribution: dict[int, float]) -> dict[int, _CandidateScore]:
@@ -211,8 +207,8 @@ class _TrigramDrafting(Drafting):
         scores = {}
         for token, probability in distribution.items():
             tried, taken = trials.get(token, (0.0, 0.0))
-            worth = (_STRENGTH * probability + taken) / (_STRENGTH + tried)
-            scores[token] = _CandidateScore(worth, min(1.0, worth + bonus * probability / (1 + tried)))
+            value = (_STRENGTH * probability + taken) / (_STRENGTH + tried)
+            scores[token] = _CandidateScore(value, min(1.0, value + bonus * probability / (1 + tried)))
         return scores
 
     def _pair(self, tail: Sequence[int], node: int) -> tuple[int, ...]:
@@ -224,22 +220,18 @@ class _TrigramDrafting(Drafting):
         return (*tail, *path[::-1])[-_ORDER:]
 
     def _learn(self, before: Sequence[int], came: Sequence[int]) -> None:
-        """Note which draft tokens fared how, those that were not run as well."""
-        tree, tail, node = self._tree, tuple(before[-_ORDER:]), ROOT
-        for token in came:
-            children = tree.children(node)
-            proposed = [tree.tokens[child] for child in children if tree.sources[child] != FORCED]
+        """Record which draft tokens were right, including those that were not run."""
+        tree, tail = self._tree, tuple(before[-_ORDER:])
+        for parent, token in zip((ROOT, *tree.follow(came)), came, strict=False):
+            proposed = [tree.tokens[child] for child in tree.children(parent) if tree.sources[child] != FORCED]
             if proposed:
                 self._drafter.trials.record(self._vocabulary, tail, proposed, token)
-            found = tree.child(node, token)
-            if found is None:
-                break
-            node, tail = found, (*tail, token)[-_ORDER:]
+            tail = (*tail, token)[-_ORDER:]
         self._tree = DraftTree()
 
 
 _RATES: Final = (0.7, 0.1, 0.06, 0.04, 0.03, 0.02)
-"""How often the draft token of each rank came in JSON documents and prose that the embedded model wrote."""
+"""How often the draft token of each rank was right in JSON documents and prose of the embedded model."""
 
 _GRADES: Final = 8
 
@@ -247,25 +239,24 @@ _GRADES: Final = 8
 @final
 @dataclass(frozen=True)
 class Stand(Drafter):
-    """Draft tokens from a table of distributions by the last few tokens.
+    """Drafts from a table of the model's distributions by the last few tokens.
 
-    What the model told after a run of tokens is kept with its probabilities, so draft tokens can be drawn at random
-    from it, without replacement, and verified as such (``DraftTree.drawn``); the distribution is restricted to what the
-    grammar allows before anything is drawn, and shaped as the sampler shapes the model's.  For a sampler that draws
-    nothing the most probable tokens are chosen.  Several outputs for one prompt repeat each other, and draft for each
-    other through the store.
+    The table keeps probabilities, so draft tokens can be sampled without replacement and verified
+    (``DraftTree.drawn``). The distribution is masked by the grammar and shaped by the sampler first.  For a sampler
+    other than ``Multinomial``, the most probable tokens are chosen.  Several outputs of one prompt draft for each other
+    through the store.
 
     Source: W. Song et al., "Accelerated Test-Time Scaling with Model-Free Speculative Sampling" (2025, arXiv
     2506.04708).
 
     Attributes:
-        shape: what tree is grown.
+        shape: the tree policy.
         store: the table; outputs that share it learn from each other.
-        draws: whether to draw for a sampler that draws (``Multinomial``); else draft tokens are chosen for it too, and
-            an output is the same as without draft tokens, seed for seed.
-        ranks: how often the draft token of each rank came; ``RankTree.of_rates(stand.ranks.rates(6), 24)`` is the tree
-            that these say is best.
-        calibration: how often chosen draft tokens came, by the length of the run and the probability in the table.
+        draws: whether tokens are sampled if the sampler is a ``Multinomial``; otherwise the most probable ones are
+            chosen, and the output of a seed is the same as without drafts.
+        ranks: the acceptance of draft tokens by rank and depth; ``RankTree.of_rates(stand.ranks.rates(6), 24)`` is the
+            best tree for them.
+        calibration: how often chosen draft tokens were right, by n-gram length and probability in the table.
     """
 
     shape: Shape = field(default_factory=lambda: RankTree.of_rates([_RATES], 24))
@@ -315,27 +306,27 @@ class _StandDrafting(Drafting):
         before = self._context.tokens[max(verified.start - store.order, 0) : verified.start]
         store.learn(self._vocabulary, ngram_top_tokens(verified, before, store.order, store.keep))
 
-    def _look_up(self, tail: tuple[int, ...], depth: int, choice: GrammarPosition) -> TableCandidates | None:
+    def _look_up(self, tail: tuple[int, ...], depth: int, position: GrammarPosition) -> TableCandidates | None:
         del depth
-        for known in self._drafter.store.find(self._vocabulary, tail):
-            kept = [
+        for after in self._drafter.store.find(self._vocabulary, tail):
+            allowed = [
                 (token, probability)
-                for token, probability in zip(known.tokens, known.probabilities, strict=True)
-                if choice.allows(token)
+                for token, probability in zip(after.tokens, after.probabilities, strict=True)
+                if position.allows(token)
             ]
-            if kept:
-                tokens, probabilities = zip(*kept, strict=True)
+            if allowed:
+                tokens, probabilities = zip(*allowed, strict=True)
                 if self._sampler is not None:
                     return _shaped_distribution(tokens, probabilities, self._sampler)
-                return self._graded(tokens, probabilities, known)
+                return self._graded(tokens, probabilities, after)
         return None
 
     def _graded(
-        self, tokens: Sequence[int], probabilities: Sequence[float], known: NGramDistribution
+        self, tokens: Sequence[int], probabilities: Sequence[float], after: NGramDistribution
     ) -> TableCandidates:
-        keys = [(known.length, round(probability * _GRADES)) for probability in probabilities]
+        keys = [(after.length, round(probability * _GRADES)) for probability in probabilities]
         chances = [
-            self._drafter.calibration.probability(key, min(max(probability, 0.01), 0.99))
+            self._drafter.calibration.probability(key, as_prior(probability))
             for key, probability in zip(keys, probabilities, strict=True)
         ]
         ranked = sorted(range(len(tokens)), key=lambda index: -chances[index])
@@ -347,7 +338,7 @@ class _StandDrafting(Drafting):
         )
 
     def _learn(self, came: Sequence[int]) -> None:
-        """Compare the last draft tokens with what came."""
+        """Compare the last draft tokens with the tokens that came."""
         growth, self._growth = self._growth, None
         if growth is None or not came:
             return
@@ -365,7 +356,7 @@ class _StandDrafting(Drafting):
 def _shaped_distribution(
     tokens: Sequence[int], probabilities: Sequence[float], sampler: Multinomial
 ) -> TableCandidates:
-    """The distribution that the sampler makes of a distribution that is known for these tokens alone."""
+    """The candidates with probabilities shaped by the sampler and renormalised."""
     weights = sampler.shaped(np.log(np.array(probabilities)))
     ranked = [index for index in np.argsort(-weights, kind="stable").tolist() if weights[index] > 0]
     shares = weights[ranked] / weights[ranked].sum()

@@ -1,15 +1,15 @@
 """String-level rejection: drafts are sampled from the draft model's text as a distribution over target tokens.
 
-A draft model writes a text token by token.  Its first target token is the longest token of the target that the text
-begins with, so it is known once what is written cannot become a longer one.  Its distribution is what the draft model
-gives to all sequences of its tokens that lead to it, whichever way they cut the text:
+The first target token of a text is the longest target token that the text begins with, so it is certain once the text
+cannot begin with a longer one.  Its probability is the sum over all sequences of draft tokens that lead to it, however
+they tokenize the text:
 
     p(t) = sum over draft sequences d_1 ... d_n of q(d_1) q(d_2 | d_1) ... q(d_n | d_1 ... d_(n-1))
 
-over those where ``t`` is certain after ``d_n`` and not before.  These are all ends of a tree, so it sums to 1 but for
-texts that no target token begins.  Equivalently, with ``psi(b)`` the probability that the text begins with ``b`` (the
-sum over all its tokenizations), ``p(t) = psi(t) - sum of psi(u)`` over the shortest longer tokens ``u`` that begin with
-``t`` on each branch.
+over the sequences after which ``t`` is certain, and not before ``d_n``.  They are the leaves of a tree, so the
+probabilities sum to 1 except for texts that no target token begins.  Equivalently, with ``psi(b)`` the probability that
+the text begins with ``b`` (a sum over tokenizations), ``p(t) = psi(t) - sum of psi(u)`` over the shortest longer tokens
+``u`` on each branch that begin with ``t``.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ NO_TOKEN = -1
 
 
 class NextTokenDistribution(NamedTuple):
-    """What a draft model writes next.
+    """The next-token distribution of a draft model.
 
     Attributes:
-        ids: of its tokens, those that may come, ascending, ``[n]``.
+        ids: the allowed tokens of the draft model, ascending, ``[n]``.
         p: their probabilities, float64 ``[n]``.
     """
 
@@ -63,7 +63,7 @@ class NextTokenDistribution(NamedTuple):
 
 
 NextDistributions = Callable[[Sequence[tuple[int, ...]]], Sequence[NextTokenDistribution | None]]
-"""Tells the distributions after sequences of draft tokens; None where nothing can be said."""
+"""Returns the distributions after sequences of draft tokens; None if there is none."""
 
 
 @final
@@ -71,13 +71,13 @@ class TokenPrefixes:
     """How the tokens of a draft model begin tokens of a target.
 
     Attributes:
-        longest: for each draft token the longest target token that it begins with or is; -1 where there is none,
+        longest: for each draft token the longest target token that is a prefix of it, or -1,
             ``[size of the draft vocabulary]``.
-        open: whether a longer text that begins with the draft token may begin with a longer target token.
+        open: whether a text that begins with the draft token may begin with a longer target token.
 
     Args:
-        target: the vocabulary of what is written.
-        draft: that of the model that writes.
+        target: the vocabulary of the target.
+        draft: the vocabulary of the draft model.
 
     Complexity: O(V log V), once.
     """
@@ -88,26 +88,26 @@ class TokenPrefixes:
             if target.tokens[token]:
                 self._ids[target.tokens[token]] = token
         self._sorted = sorted(self._ids)
-        self._most = max(map(len, self._sorted))
+        self._longest = max(map(len, self._sorted))
         self.longest: NDArray[np.intp] = np.array([self.token_of(piece) for piece in draft.tokens], dtype=np.intp)
         self.open: NDArray[np.bool_] = np.array([bool(p) and self.is_open(p) for p in draft.tokens], dtype=np.bool_)
 
     def token_of(self, text: bytes) -> int:
-        """The longest target token that ``text`` begins with; -1 for none."""
-        for length in range(min(len(text), self._most), 0, -1):
+        """Return the longest target token that ``text`` begins with, or -1."""
+        for length in range(min(len(text), self._longest), 0, -1):
             token = self._ids.get(text[:length])
             if token is not None:
                 return token
         return NO_TOKEN
 
     def is_open(self, text: bytes) -> bool:
-        """Whether a longer target token begins with ``text``."""
+        """Return whether a longer target token begins with ``text``."""
         at = bisect_right(self._sorted, text)
         return at < len(self._sorted) and self._sorted[at].startswith(text)
 
 
 token_prefixes = lru_cache(maxsize=8)(TokenPrefixes)
-"""``Prefixes`` of two vocabularies, kept for the pairs that were used last."""
+"""``TokenPrefixes`` of two vocabularies, with a cache of the last pairs."""
 
 
 def string_distribution(
@@ -121,24 +121,23 @@ def string_distribution(
     depth: int | None,
     least: float,
 ) -> NDArray[np.float64] | None:
-    """The distribution of the first target token of what a draft model writes, float64 ``[target.size]``.
+    """Return the distribution of the first target token of the draft model's text, float64 ``[target.size]``.
 
-    Where a bound is reached, the text is taken to end there: the mass of a prefix goes to the longest token in it.
-    Without bounds the distribution is exact, as the module says.
+    At a bound, the text is taken to end there: the probability of a prefix goes to the longest token in it.  Without
+    bounds the distribution is exact.
 
     Args:
-        distributions: what the draft model writes; asked once for each depth.
-        table: of the two vocabularies.
-        target: the vocabulary of what is written.
-        draft: that of the model that writes.
-        contexts: the most prefixes of each depth whose continuation is asked about, the most probable ones; None is
-            all.
-        tokens: the most tokens that are looked at after each of them, the most probable ones; None is all.
-        depth: how many tokens a prefix has at most; None is any number.
-        least: the least probability of a prefix that is asked about.
+        distributions: the draft model's distributions; called once for each depth.
+        table: the table of the two vocabularies.
+        target: the vocabulary of the target.
+        draft: the vocabulary of the draft model.
+        contexts: the largest number of prefixes of each depth that are continued, the most probable ones; None is all.
+        tokens: the largest number of continuations of each, the most probable ones; None is all.
+        depth: the largest number of tokens of a prefix; None is any number.
+        least: the smallest probability of a prefix that is continued.
 
     Returns:
-        None where nothing can be said.  It may sum to less than 1: see the module.
+        The distribution, which may sum to less than 1 (see the module); None if the draft model has none.
     """
     first = distributions([()])[0]
     if first is None:
@@ -152,25 +151,25 @@ def string_distribution(
     pending: dict[tuple[int, ...], float] = {(int(first.ids[index]),): float(first.p[index]) for index in at}
     while pending and (depth is None or len(next(iter(pending))) <= depth):
         ranked = sorted(pending.items(), key=lambda item: (-item[1], item[0]))[:contexts]
-        told = distributions([context for context, _ in ranked])
+        following_distributions = distributions([context for context, _ in ranked])
         pending = {}
-        for (context, mass), following in zip(ranked, told, strict=True):
+        for (context, mass), following in zip(ranked, following_distributions, strict=True):
             if following is None:
                 continue
             text = draft.decode(context)
             so_far = table.token_of(text)
             for token, p in _most_probable(following, tokens):
                 longer = text + draft.tokens[token]
-                found = so_far if token in draft.eos else table.token_of(longer)
-                if found != so_far:
-                    _move_mass(distribution, so_far, found, mass * p)
+                first_token = so_far if token in draft.eos else table.token_of(longer)
+                if first_token != so_far:
+                    _move_mass(distribution, so_far, first_token, mass * p)
                 if token not in draft.eos and mass * p > least and table.is_open(longer):
                     pending[(*context, token)] = mass * p
     return np.maximum(distribution, 0.0)
 
 
 def _move_mass(distribution: NDArray[np.float64], source: int, target: int, mass: float) -> None:
-    """Give mass from one token to another; it comes from nowhere, or goes there, where there is no token."""
+    """Move probability from one token to another; ``NO_TOKEN`` has none."""
     if source != NO_TOKEN:
         distribution[source] -= mass
     if target != NO_TOKEN:
@@ -187,22 +186,20 @@ def _most_probable(distribution: NextTokenDistribution, count: int | None) -> li
 @final
 @dataclass(frozen=True, slots=True)
 class StringRejection(Bridge):
-    """The distribution of the draft model's text, summed over all ways to cut it into its tokens.
+    """The draft model's text as a distribution over target tokens, summed over all its tokenizations.
 
-    As one over target tokens.
+    Drafts that are sampled from it can be verified by rejection, and every target token can be drafted, also those that
+    the draft model lacks.  The bounds make the distribution less like the draft model's, but the tree records it, so
+    the output keeps the target's distribution.
 
-    Drafts that are drawn from it can be verified by rejection, and all tokens of the target can be drafted, also those
-    that the draft model lacks.  What the bounds leave out makes the distribution less like the draft model's; whatever
-    it is, the tree records it, and the verifier is exact.
-
-    Source: see ``Bridge``; there "SLRS", whose sum over all tokenizations has a number of terms that grows
-        exponentially with the bytes of a token.  Here the terms are those of a tree of prefixes, which is bounded,
-        and the distribution is that of the longest target token that the text begins with.
+    Source: see ``Bridge``; there "SLRS", whose sum over all tokenizations grows exponentially with the bytes of a
+        token.
+    Here the sum is over a bounded tree of prefixes, for the longest target token that the text begins with.
 
     Attributes:
-        contexts: the most prefixes of a token that are continued at each depth, in one pass; None is all.
-        tokens: the most continuations of each that are looked at; None is all.
-        depth: how many tokens of the draft model a prefix has at most; None is any number.
+        contexts: the largest number of prefixes that are continued at each depth, in one pass; None is all.
+        tokens: the largest number of continuations of each; None is all.
+        depth: the largest number of draft model tokens of a prefix; None is any number.
         least: prefixes with at most this probability are not continued.
 
     Raises:
@@ -234,7 +231,7 @@ class _StringRows(DraftRows):
         self._draft = vocabulary_of(crossing.model)
         self._prompt_tokens = crossing.task.prompt_tokens
         self._bridge = TokenBridge(self._target, crossing.model, self._prompt_tokens)
-        self._bridge.check_room(crossing.tokens)
+        self._bridge.check_capacity(crossing.tokens)
         self._reference = GrammarReference(constraint, self._draft)
         self._session = DraftSession(crossing.model)
         self._table = token_prefixes(self._target, self._draft)
@@ -256,7 +253,7 @@ class _StringRows(DraftRows):
         self._session.close()
 
     def _row_within_limits(self, path: tuple[int, ...]) -> NDArray[np.float64] | None:
-        """None where the draft model's grammar reaches a limit: limits are for outputs, not for draft tokens."""
+        """None if the draft model's grammar reaches a limit: limits are for outputs, not for draft tokens."""
         try:
             return self._row(path)
         except LimitExceeded:
@@ -288,22 +285,22 @@ class _StringRows(DraftRows):
     def _distributions(
         self, matcher: Matcher, contexts: Sequence[tuple[int, ...]]
     ) -> list[NextTokenDistribution | None]:
-        """What the draft model writes after its own tokens; where there is no choice it is not asked."""
+        """The draft model's distributions after its own tokens; forced tokens need no row."""
         tree = DraftTree()
         nodes = [tree.extend(ROOT, context) for context in contexts]
         masks = tree_masks(tree, matcher)
         allowed = [
             allowed_ids(masks[node], self._draft.size) if node in masks else np.empty(0, np.intp) for node in nodes
         ]
-        asked = [context for context, ids in zip(contexts, allowed, strict=True) if len(ids) > 1]
-        rows = dict(zip(asked, self._session.rows(asked) if asked else [], strict=True))
-        found: list[NextTokenDistribution | None] = []
+        queried = [context for context, ids in zip(contexts, allowed, strict=True) if len(ids) > 1]
+        rows = dict(zip(queried, self._session.rows(queried) if queried else [], strict=True))
+        result: list[NextTokenDistribution | None] = []
         for context, ids in zip(contexts, allowed, strict=True):
             row = rows.get(context)
             if len(ids) == 1:
-                found.append(NextTokenDistribution(ids, np.ones(1)))
+                result.append(NextTokenDistribution(ids, np.ones(1)))
             elif row is None or row[ids].max() == -np.inf:
-                found.append(None)
+                result.append(None)
             else:
-                found.append(NextTokenDistribution(ids, np.exp(project(row, ids, 0.0).log_p)))
-        return found
+                result.append(NextTokenDistribution(ids, np.exp(project(row, ids, 0.0).log_p)))
+        return result

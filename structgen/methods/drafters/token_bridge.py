@@ -1,8 +1,8 @@
-"""Bridges to a draft model with other tokens: by the tokens that both have, and by text that matches exactly.
+"""Bridges to a draft model with other tokens.
 
-``GrammarReference`` is the grammar over the draft model's tokens and ``TokenBridge`` its token stream.
-``TokenIntersection`` drafts in the shared tokens; ``ExactStringMatch`` has the draft model write text, which the
-target reads in its own tokens.
+``TokenIntersection`` drafts in the shared tokens; ``ExactStringMatch`` has the draft model write text, which is
+tokenized for the target.  ``GrammarReference`` is the grammar over the draft model's tokens, ``TokenBridge`` its token
+stream.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class GrammarReference:
     """The same grammar compiled for another vocabulary, with a matcher that follows the bytes of the output.
 
     Args:
-        constraint: of the output.
-        vocabulary: of the draft model.
+        constraint: the constraint on the output.
+        vocabulary: the vocabulary of the draft model.
 
     Raises:
-        GrammarError: the grammar does not compile for it.
+        GrammarError: the grammar does not compile for this vocabulary.
         VocabularyError: its tokens cannot spell the grammar.
     """
 
@@ -69,7 +69,7 @@ class GrammarReference:
         self._output: list[int] = []
 
     def at(self, output: Sequence[int]) -> Matcher | None:
-        """A matcher of its own after the tokens of an output; None where the draft model cannot write them."""
+        """Return a new matcher after the tokens of an output; None if the draft model's tokens cannot spell them."""
         common = common_length(self._output, output)
         self._matcher.rollback(len(self._output) - common)
         del self._output[common:]
@@ -90,19 +90,19 @@ class GrammarReference:
 
 
 _PIECE: Final = 64
-"""Tokens of the output that are read together; what is complete is not read again."""
+"""The tokens of the output that are tokenized together; a complete piece is not tokenized again."""
 
 
 @final
 class TokenBridge:
-    """Reads the tokens of a target as bytes, and these by a draft model's own tokenizer.
+    """Translates target tokens into a draft model's tokens, by their bytes.
 
-    The prompt is read as one text; the output in pieces of 64 tokens, so that what is long written needs no work, and
-    the draft model's tokens of it stay what they are.  Whatever came before, equal tokens are read equally.
+    The prompt is tokenized as one text, the output in pieces of 64 tokens, so that complete pieces need no work and
+    keep their tokens.  Equal tokens give equal results, whatever came before.
 
-    A special token becomes the special token of the same text where the draft model has it, and nothing at all where
-    it has not: chat templates differ, and the marks of one are noise to a model that was not trained with them.  Where
-    the draft model's own prompts begin with a special token (BOS), so does this.
+    A special token becomes the draft model's special token of the same text, or is left out: chat templates differ, and
+    the marks of one are noise to another model.  If the draft model's prompts begin with a special token (BOS), so does
+    the result.
 
     Args:
         target: the vocabulary of the output.
@@ -126,48 +126,48 @@ class TokenBridge:
                 break
             self._head.append(token)
         self._fallback = model.encode_prompt("", chat=False)
-        self._known: list[tuple[tuple[int, ...], list[int]]] = []  # pieces, and what they are read as
+        self._pieces: list[tuple[tuple[int, ...], list[int]]] = []  # pieces with their draft model tokens
 
     def read(self, tokens: Sequence[int]) -> list[int]:
-        """Return the draft model's tokens for a prompt and an output; never none.
+        """Return the draft model's tokens for a prompt and an output; never empty.
 
         Raises:
             VocabularyError: the draft model's tokens cannot spell the text.
 
-        Complexity: O(n) comparisons; what differs from the last call is tokenized anew.
+        Complexity: O(n) comparisons; only pieces that differ from the last call are tokenized.
         """
-        found = list(self._head)
+        result = list(self._head)
         start, end, index = 0, min(self._prompt_tokens, len(tokens)), 0
         while start < len(tokens):
             piece = tuple(tokens[start:end])
-            if index == len(self._known) or self._known[index][0] != piece:
-                del self._known[index:]
-                self._known.append((piece, self._read(piece)))
-            found += self._known[index][1]
+            if index == len(self._pieces) or self._pieces[index][0] != piece:
+                del self._pieces[index:]
+                self._pieces.append((piece, self._read(piece)))
+            result += self._pieces[index][1]
             start, end, index = end, end + _PIECE, index + 1
-        return found or list(self._fallback)
+        return result or list(self._fallback)
 
-    def check_room(self, tokens: Sequence[int]) -> None:
-        """Refuse a prompt that the draft model cannot read: see ``draft_session.check_room``."""
+    def check_capacity(self, tokens: Sequence[int]) -> None:
+        """Refuse a prompt that is too long for the draft model: see ``draft_session.check_capacity``."""
         check_capacity(self._model, len(self.read(tokens)))
 
     def text(self, tokens: Sequence[int]) -> list[int]:
-        """Return the draft model's tokens for tokens that follow."""
+        """Return the draft model's tokens for tokens of the output."""
         return self._read(tuple(tokens))
 
     def _read(self, tokens: tuple[int, ...]) -> list[int]:
-        found: list[int] = []
+        result: list[int] = []
         data = bytearray()
         for token in tokens:
             if token not in self._special:
                 data += self._target.tokens[token]
                 continue
-            found += self._draft.tokenize(bytes(data))
+            result += self._draft.tokenize(bytes(data))
             data.clear()
             special = self._special[token]
             if special is not None:
-                found.append(special)
-        return found + self._draft.tokenize(bytes(data))
+                result.append(special)
+        return result + self._draft.tokenize(bytes(data))
 
 
 _shared = lru_cache(maxsize=8)(SharedTokens)
@@ -176,10 +176,10 @@ _shared = lru_cache(maxsize=8)(SharedTokens)
 @final
 @dataclass(frozen=True, slots=True)
 class TokenIntersection(Bridge):
-    """The draft model's distribution is restricted to tokens whose bytes are a token of both, and renormalised.
+    """Restricts the draft model's distribution to the tokens that both vocabularies have, and renormalises it.
 
-    These are real distributions over the target's tokens, so drafts can be drawn from them and verified; what the draft
-    model would have said with other tokens is lost.  Good where most tokens are shared.
+    It is a distribution over target tokens, so drafts can be sampled from it and verified.  The probability of other
+    tokens is lost, so it works well if most tokens are shared.
 
     Source: see ``Bridge``; there "TLI".
     """
@@ -204,7 +204,7 @@ class _SharedRows(DraftRows):
                 remedy="draft through its text: bridge=ExactStringMatch()",
             )
         self._bridge = TokenBridge(target, crossing.model, crossing.task.prompt_tokens)
-        self._bridge.check_room(crossing.tokens)
+        self._bridge.check_capacity(crossing.tokens)
         self._session = DraftSession(crossing.model)
 
     def follow(self, tokens: Sequence[int]) -> None:
@@ -215,30 +215,29 @@ class _SharedRows(DraftRows):
         self, paths: Sequence[tuple[int, ...]], positions: Sequence[GrammarPosition], most: int
     ) -> Sequence[DraftRow | None]:
         """See ``DraftRows.rows``."""
-        found = self._session.rows([self._read(path) for path in paths])
-        return [None if row is None else self._shared.row(row) for row in found]
+        rows = self._session.rows([self._read(path) for path in paths])
+        return [None if row is None else self._shared.row(row) for row in rows]
 
     def close(self) -> None:
         """See ``DraftRows.close``."""
         self._session.close()
 
     def _read(self, path: tuple[int, ...]) -> tuple[int, ...]:
-        """The draft model's tokens for drafted ones; only those that the grammar forced may not be shared."""
-        found: list[int] = []
+        """The draft model's tokens for a path; only tokens that the grammar forces may be unshared."""
+        result: list[int] = []
         for token in path:
             same = self._shared.draft_id(token)
-            found += self._bridge.text([token]) if same is None else (same,)
-        return tuple(found)
+            result += self._bridge.text([token]) if same is None else (same,)
+        return tuple(result)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ExactStringMatch(Bridge):
-    """The draft model writes text in its own tokens, masked by the same grammar, and the target's tokens spell it.
+    """The draft model writes text in its own tokens, masked by the same grammar; it is tokenized for the target.
 
-    What it writes is chosen, not drawn: a draft token is right where the target writes the same.  So the output is the
-      same
-    as without drafts, seed for seed.  Tokens of the two models need not have anything in common but bytes.
+    Draft tokens are chosen, not sampled, so the output of a seed is the same as without drafts.  The two models need to
+    have only bytes in common.
 
     Source: see ``Bridge``; there "SLEM".
     """
@@ -255,12 +254,12 @@ class _TextDrafting(ShapedDrafting):
         model, constraint = crossing.model, crossing.task.constraint
         self._draft = vocabulary_of(model)
         self._bridge = TokenBridge(constraint.vocabulary, model, crossing.task.prompt_tokens)
-        self._bridge.check_room(crossing.tokens)
+        self._bridge.check_capacity(crossing.tokens)
         self._reference = GrammarReference(constraint, self._draft)
         self._rows = _TextRows(DraftSession(model))
 
     def grow(self, context: Context, state: DraftState, budget: int) -> tuple[DraftTree, DraftTree]:
-        """See ``ShapedDrafting.grow``; budgets count tokens of either model alike."""
+        """See ``ShapedDrafting.grow``; budgets count tokens of either model."""
         tokens = context.tokens
         try:
             matcher = self._reference.at(tokens[self._task.prompt_tokens :])
@@ -282,7 +281,7 @@ class _TextDrafting(ShapedDrafting):
 
 @final
 class _TextRows(DraftRows):
-    """The rows of a draft model in its own tokens."""
+    """The logits rows of a draft model in its own tokens."""
 
     def __init__(self, session: DraftSession) -> None:
         self._session = session
@@ -303,19 +302,19 @@ class _TextRows(DraftRows):
 
 
 def retokenized(tree: DraftTree, draft: Vocabulary, target: Vocabulary) -> DraftTree:
-    """The texts of a tree in the tokens of another vocabulary, without special tokens and what follows them.
+    """Return the texts of a tree in the tokens of another vocabulary; a path ends before a special token.
 
-    Each token is as likely as all tokens of the first tree that begin in it together.  The last token of a path may
-    come out otherwise in what the target writes, where that goes on.
+    The confidence of a token is the product of the confidences that begin in it.  The last token of a path may differ
+    from the target's tokenization of a longer text.
 
     Args:
         tree: tokens of ``draft``.
         draft: the vocabulary of ``tree``.
-        target: the vocabulary of what is returned.
+        target: the vocabulary of the result.
 
     Complexity: one call of the tokenizer for each leaf.
     """
-    found = DraftTree()
+    result = DraftTree()
     for leaf in tree.leaves():
         data = bytearray()
         starts: list[tuple[int, float]] = []
@@ -329,13 +328,13 @@ def retokenized(tree: DraftTree, draft: Vocabulary, target: Vocabulary) -> Draft
             tokens = target.tokenize(bytes(data))
         except VocabularyError:
             continue
-        found.extend(ROOT, tokens, _confidences([target.tokens[token] for token in tokens], starts))
-    return found
+        result.extend(ROOT, tokens, _confidences([target.tokens[token] for token in tokens], starts))
+    return result
 
 
 def _confidences(pieces: Sequence[bytes], starts: Sequence[tuple[int, float]]) -> list[float]:
     """For each piece, the product of the confidences that start in it."""
-    found: list[float] = []
+    result: list[float] = []
     waiting = list(reversed(starts))
     end = 0
     for piece in pieces:
@@ -343,5 +342,5 @@ def _confidences(pieces: Sequence[bytes], starts: Sequence[tuple[int, float]]) -
         confidence = 1.0
         while waiting and waiting[-1][0] < end:
             confidence *= waiting.pop()[1]
-        found.append(confidence)
-    return found
+        result.append(confidence)
+    return result

@@ -1,4 +1,4 @@
-"""Output heads of drafts over the tokens that an output can contain, instead of the whole vocabulary."""
+"""Output heads for drafts, restricted to the tokens that an output can contain."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ _CONTINUATIONS: Final = range(0x80, 0xC0)
 
 
 def byte_alphabet(grammar: Grammar) -> frozenset[int]:
-    """Return the bytes that strings of the grammar are made of.
+    """Return a superset of the bytes of all valid strings.
 
-    A byte that is missing is in no member.  One that is there need not be in any: what is excluded by intersections,
-    by rules that are never reached, or by what stands beside it, is not looked at.  Of characters beyond ASCII, every
-    continuation byte is counted.
+    Exclusions by intersections, unreachable rules and context are ignored.  For characters beyond ASCII, every
+    continuation byte is included.
 
     Complexity: linear in the distinct nodes of the term and in the ranges of its classes.
     """
@@ -69,7 +68,7 @@ def _bytes_of_characters(node: CharClass) -> Iterator[int]:
     for low, high in node.ranges:
         yield from range(low, min(high, 0x7F) + 1)
         if high > 0x7F:
-            # In the order of characters, leading bytes never fall.
+            # Leading bytes ascend with the characters.
             first, last = chr(max(low, 0x80)).encode()[0], chr(high).encode()[0]
             yield from range(first, last + 1)
             yield from _CONTINUATIONS
@@ -80,39 +79,38 @@ _CACHE: Final[WeakKeyDictionary[Constraint, NDArray[np.intp]]] = WeakKeyDictiona
 
 
 def reachable_tokens(constraint: Constraint) -> NDArray[np.intp]:
-    """Return the ids that are ever allowed, ascending; the array is shared: do not write to it.
+    """Return a superset of the ids that are ever allowed, ascending; the array is shared and read-only.
 
-    Sound, not complete: the stop, the special tokens that the grammar names, and all tokens made of bytes that its
-    terms can hold (``byte_alphabet``).  So a grammar of digits and punctuation leaves a few hundred of 49k tokens,
-    and one with free text nearly all.
+    These are EOS, the special tokens of the grammar, and all tokens made of bytes of ``byte_alphabet``.  So a grammar
+    of digits and punctuation has a few hundred of 49k tokens, one with free text nearly all.
 
     Complexity: O(bytes of the vocabulary + size of the grammar), once for each constraint.
 
-    Source of the idea to leave out rows of a drafter's output head: Goel et al. 2025, VocabTrim (arXiv 2506.22694),
-    which keeps the tokens that are frequent in some text.
+    Source of the idea to trim a drafter's output head: Goel et al. 2025, VocabTrim (arXiv 2506.22694), which keeps the
+    frequent tokens of a text.
     """
     with _LOCK:
-        known = _CACHE.get(constraint)
-    if known is None:
-        known = _reachable(constraint)
-        known.flags.writeable = False
+        ids = _CACHE.get(constraint)
+    if ids is None:
+        ids = _reachable(constraint)
+        ids.flags.writeable = False
         with _LOCK:
-            _CACHE[constraint] = known
-    return known
+            _CACHE[constraint] = ids
+    return ids
 
 
 def _reachable(constraint: Constraint) -> NDArray[np.intp]:
     vocabulary, grammar = constraint.vocabulary, constraint.grammar
     alphabet = bytes(sorted(byte_alphabet(grammar)))
     named = special_tokens(grammar)
-    wanted = set(vocabulary.eos) | {token for token in named if isinstance(token, int)}
-    wanted.update(vocabulary.token_id(token) for token in named if isinstance(token, str))
-    wanted.update(
+    reachable = set(vocabulary.eos) | {token for token in named if isinstance(token, int)}
+    reachable.update(vocabulary.token_id(token) for token in named if isinstance(token, str))
+    reachable.update(
         token
         for token, piece in enumerate(vocabulary.tokens)
         if piece and token not in vocabulary.special and not piece.translate(None, alphabet)
     )
-    return np.array(sorted(wanted), dtype=np.intp)
+    return np.array(sorted(reachable), dtype=np.intp)
 
 
 _HEADS: Final = 16
@@ -121,19 +119,18 @@ _HEADS: Final = 16
 @final
 @dataclass(frozen=True, slots=True)
 class VocabularyTrim:
-    """For which tokens a draft computes logits: a value.
+    """The tokens for which a draft computes logits: a value.
 
-    Where the grammar allows few tokens, for these, so nothing is lost.  Where it allows many, for the most frequent of
-    those that it can ever allow; a draft then never draft tokens another one, which costs acceptance and no exactness.
+    If the grammar allows at most ``most`` tokens, these are exact.  If it allows more, the most frequent of all tokens
+    that it can ever allow; the draft then lacks the others, which costs acceptance but not exactness.
 
-    Source: Goel et al. 2025, VocabTrim (arXiv 2506.22694), with the tokens that a grammar reaches in the place of those
-    of a text.
+    Source: Goel et al. 2025, VocabTrim (arXiv 2506.22694), here with the reachable tokens of a grammar instead of the
+    tokens of a text.
 
     Attributes:
-        most: rows of a head.
-        frequent: token ids, the most frequent first; those that are missing come after, in ascending order.  Empty
-            means ascending order alone: byte-pair merges are numbered by how frequent they were in training, though not
-            in any particular text.
+        most: the largest number of rows of a head.
+        frequent: token ids, the most frequent first; all others follow in ascending order.  Empty means ascending
+            order: byte-pair merges are numbered by their frequency in training.
 
     Raises:
         ValueError: ``most`` is below 1.
@@ -147,27 +144,27 @@ class VocabularyTrim:
             raise ValueError(f"VocabularyTrim: most must be an integer of at least 1; found {self.most!r}")
 
     def ids(self, constraint: Constraint) -> NDArray[np.intp]:
-        """Return the tokens that are kept where many are allowed, ascending."""
+        """Return the tokens of the head for positions with many allowed tokens, ascending."""
         reachable = reachable_tokens(constraint)
         if len(reachable) <= self.most:
             return reachable
-        kept = np.zeros(constraint.vocabulary.size, dtype=np.bool_)
-        kept[reachable] = True
-        first = [token for token in dict.fromkeys(self.frequent) if 0 <= token < len(kept) and kept[token]]
+        left = np.zeros(constraint.vocabulary.size, dtype=np.bool_)
+        left[reachable] = True
+        first = [token for token in dict.fromkeys(self.frequent) if 0 <= token < len(left) and left[token]]
         first = first[: self.most]
-        kept[first] = False
-        rest = np.flatnonzero(kept)[: self.most - len(first)]
+        left[first] = False
+        rest = np.flatnonzero(left)[: self.most - len(first)]
         return np.sort(np.concatenate((np.array(first, dtype=np.intp), rest)))
 
 
 @final
 class TrimmedHeads:
-    """The heads that drafts of one output use.
+    """The output heads for the drafts of one output.
 
     Args:
-        session: of the model.
-        constraint: of the output.
-        trim: None computes all rows.
+        session: the session of the model.
+        constraint: the constraint on the output.
+        trim: the tokens of the heads; None computes all logits.
     """
 
     def __init__(self, session: LayeredSession, constraint: Constraint, trim: VocabularyTrim | None) -> None:
@@ -178,7 +175,7 @@ class TrimmedHeads:
         self._narrow: OrderedDict[bytes, TrimmedHead] = OrderedDict()
 
     def of(self, ids: NDArray[np.intp]) -> TrimmedHead | None:
-        """Return the head for a position where ``ids`` are allowed, ascending; None is the whole one."""
+        """Return the head for a position with the allowed ``ids``, ascending; None is the whole head."""
         if self._trim is None or self._wide is None:
             return None
         if len(ids) > self._trim.most:
@@ -195,7 +192,7 @@ class TrimmedHeads:
         return head
 
     def spread(self, logits: Logits, head: TrimmedHead | None) -> Logits:
-        """Return logits of all tokens, ``[..., V]``: minus infinity for those that the head lacks."""
+        """Return logits of all tokens, ``[..., V]``: minus infinity for tokens that the head lacks."""
         if head is None:
             return logits
         rows: Logits = np.full((*logits.shape[:-1], self._size), -np.inf, dtype=np.float32)
@@ -203,6 +200,6 @@ class TrimmedHeads:
         return rows
 
     def exits(self, states: States, ids: NDArray[np.intp]) -> Logits:
-        """Return what early exits at ``states`` ``[rows, width]`` say where ``ids`` are allowed, ``[rows, V]``."""
+        """Return the logits of early exits at ``states`` ``[rows, width]`` for the allowed ``ids``, ``[rows, V]``."""
         head = self.of(ids)
         return self.spread(self._session.exit_logits(states, head=head), head)

@@ -1,4 +1,4 @@
-"""One of several drafters at a time, chosen by a bandit in each kind of position."""
+"""``Bandit`` chooses one of several drafters at a time, by a multi-armed bandit for each kind of position."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _MAX_KINDS: Final = 256
 
 @final
 class ArmRecord:
-    """What is known of the arms in one kind of position.
+    """The statistics of the arms for one kind of position.
 
     Args:
-        arms: how many there are.
+        arms: the number of arms.
 
     Attributes:
         plays: how often each was played, float64 ``[arms]``.
         totals: the sums of their rewards.
         squares: the sums of the squares of their rewards.
-        log_weights: of ``EXP3``.
-        chosen: how often each was chosen, whether its reward is known already or not.
+        log_weights: the weights of ``EXP3``.
+        chosen: how often each was chosen, including choices without a reward yet.
     """
 
     def __init__(self, arms: int) -> None:
@@ -51,20 +51,20 @@ class ArmRecord:
 
 
 class Policy(ABC):
-    """A rule by which arms are chosen, whose rewards lie in [0, 1]: a value."""
+    """A rule that chooses arms with rewards in [0, 1]: a value."""
 
     @abstractmethod
     def choose(self, record: ArmRecord, uniform: Callable[[], float]) -> tuple[int, float]:
         """Return an arm, and the probability with which it was chosen.
 
         Args:
-            record: what is known.
-            uniform: draws a number from [0, 1), for rules that leave something to chance.
+            record: the statistics of the arms.
+            uniform: samples a number from [0, 1), for randomised rules.
         """
 
     @abstractmethod
     def learn(self, record: ArmRecord, arm: int, probability: float, reward: float) -> None:
-        """Take in the reward of an arm that was chosen with this probability."""
+        """Learn the reward of an arm that was chosen with this probability."""
 
 
 @final
@@ -90,7 +90,7 @@ class UCB(Policy):
             raise ValueError(f"UCB: width must be positive and finite; found {self.width!r}")
 
     def choose(self, record: ArmRecord, uniform: Callable[[], float]) -> tuple[int, float]:
-        """See ``Policy.choose``; draws nothing."""
+        """See ``Policy.choose``; uses no random number."""
         unknown = record.plays == 0
         if unknown.any():
             return int(np.where(unknown, -record.chosen, -np.inf).argmax()), 1.0
@@ -110,9 +110,7 @@ class UCB(Policy):
 @final
 @dataclass(frozen=True, slots=True)
 class EXP3(Policy):
-    """Draws an arm by weights that grow with its rewards, for rewards that follow no distribution.
-
-    As when texts change.
+    """Samples an arm by weights that grow with its rewards; the rewards may change over time.
 
     Source: P. Auer, N. Cesa-Bianchi, Y. Freund, R. Schapire (2002), "The Nonstochastic Multiarmed Bandit Problem",
     section 3.
@@ -131,7 +129,7 @@ class EXP3(Policy):
             raise ValueError(f"EXP3: explore must lie in (0, 1]; found {self.explore!r}")
 
     def choose(self, record: ArmRecord, uniform: Callable[[], float]) -> tuple[int, float]:
-        """See ``Policy.choose``; draws one number."""
+        """See ``Policy.choose``; uses one random number."""
         weights = np.exp(record.log_weights - record.log_weights.max())
         distribution: NDArray[np.float64] = (1 - self.explore) * weights / weights.sum() + self.explore / len(weights)
         arm = inverse_cdf(distribution, uniform())
@@ -147,11 +145,11 @@ class EXP3(Policy):
 
 @final
 class Arms:
-    """What is known of the arms, for each kind of position; threads may share one.
+    """The statistics of the arms by kind of position; threads may share them.
 
     Args:
         policy: the rule.
-        count: how many arms there are.
+        count: the number of arms.
     """
 
     def __init__(self, policy: Policy, count: int) -> None:
@@ -174,7 +172,7 @@ class Arms:
             self._policy.learn(self._record(kind), arm, probability, reward)
 
     def plays(self, kind: int) -> tuple[int, ...]:
-        """How often each arm was played in a kind of position."""
+        """Return how often each arm was played in a kind of position."""
         with self._lock:
             record = self._records.get(kind)
             return (0,) * self.count if record is None else tuple(map(int, record.plays))
@@ -186,31 +184,30 @@ class Arms:
 
 
 _WIDTH: Final = 0.5
-"""Outputs are short: less is tried than theory asks for."""
+"""Outputs are short: it explores less than theory suggests."""
 
 
 @final
 @dataclass(frozen=True)
 class Bandit(Drafter):
-    """Chooses among drafters, and learns which to choose in which kind of position.
+    """Chooses one drafter at a time, and learns which is best for each kind of position.
 
-    A drafter may come several times with other settings.  What a round brings is the number of choices that its pass
-    and its rows told, divided by its time, that of a pass over one row and the tree that was run and the price of the
-    drafter; the reward is that, up to ``most``, as a share of it.
+    A drafter may be given several times with different settings.  The speed of a round is the number of choices that
+    its pass decided, divided by the time of the pass and the price of the drafter.  The reward is the speed as a share
+    of ``most``, at most 1.
 
-    For drafters that cost something.  Where asking is free, ``Combined`` asks all of them and learns from every draft
-    token.
+    It is for drafters that cost time.  If drafting is free, ``Combined`` uses all drafters and learns from every token.
 
     Source: Y. Hou, F. Zhang, C. Du et al., "BanditSpec" (ICML 2025, arXiv 2505.15141); kinds of positions and costs are
     ours.
 
     Attributes:
-        drafters: the arms; one that fails brings no draft tokens from then on.
+        drafters: the arms; one that fails proposes nothing from then on.
         policy: ``UCB`` or ``EXP3``.
-        cost: of passes; None is what is assumed of the model.
-        prices: what a draft of each costs, in passes over one row; none at all where it is empty.
-        most: choices in the time of a pass over one row that count as the full reward; above 1.
-        arms: what is known; outputs that share it learn from each other.
+        cost: the cost of passes; None assumes that of the model.
+        prices: the cost of a draft of each drafter, in passes over one row; empty for no cost.
+        most: the speed with the full reward, in choices per pass over one row; above 1.
+        arms: the statistics; outputs that share them learn from each other.
 
     Raises:
         ValueError: there are no drafters, or a number is out of range.
@@ -225,9 +222,9 @@ class Bandit(Drafter):
 
     def __post_init__(self) -> None:
         if not self.drafters:
-            raise ValueError("Bandit: there must be a drafter; found none")
+            raise ValueError("Bandit: expected at least one drafter; found none")
         if self.prices and len(self.prices) != len(self.drafters):
-            raise ValueError(f"Bandit: there must be a price for each of {len(self.drafters)} drafters, or none at all")
+            raise ValueError(f"Bandit: expected {len(self.drafters)} prices, or none; found {len(self.prices)}")
         if not all(math.isfinite(price) and price >= 0 for price in self.prices):
             raise ValueError(f"Bandit: prices must be finite and not negative; found {self.prices!r}")
         if not (math.isfinite(self.most) and self.most > 1):
@@ -259,43 +256,43 @@ class _BanditDrafting(Drafting):
         self._cost = cost
         self._context = context
         self._generator = task.generator
-        self._members = [GuardedDrafting(drafter, context, task) for drafter in bandit.drafters]
+        self._draftings = [GuardedDrafting(drafter, context, task) for drafter in bandit.drafters]
         self._round: _BanditRound | None = None
 
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
         """See ``Drafting.propose``."""
         self._settle()
         arm, probability = self._bandit.arms.choose(state.kind, self._generator.random)
-        member = self._members[arm]
-        tree = member.propose(context, state, budget)
+        drafting = self._draftings[arm]
+        tree = drafting.propose(context, state, budget)
         self._round = _BanditRound(len(context), state.kind, arm, probability, tree)
-        return _signed(tree, member.name)
+        return _signed(tree, drafting.name)
 
     def observe(self, verified: Verified) -> None:
         """See ``Drafting.observe``."""
         if self._round is not None and self._round.start == verified.start:
-            self._round = self._round._replace(tree=verified.tree)  # what was made of it
-        for member in self._members:
-            member.observe(verified)
+            self._round = self._round._replace(tree=verified.tree)  # the part that was run
+        for drafting in self._draftings:
+            drafting.observe(verified)
 
     def close(self) -> None:
         """See ``Drafting.close``."""
         self._settle()
-        for member in self._members:
-            member.close()
+        for drafting in self._draftings:
+            drafting.close()
 
     def _settle(self) -> None:
         """Reward the last round."""
         last, self._round = self._round, None
         if last is None or last.start >= len(self._context):
             return
-        told = 1 + choice_count(last.tree, self._context.tokens[last.start :])
+        choices = 1 + choice_count(last.tree, self._context.tokens[last.start :])
         price = self._bandit.prices[last.arm] if self._bandit.prices else 0.0
-        speed = told / (self._cost.relative(1 + len(last.tree)) + price)
+        speed = choices / (self._cost.relative(1 + len(last.tree)) + price)
         self._bandit.arms.learn(last.kind, last.arm, last.probability, min(speed / self._bandit.most, 1.0))
 
 
 def _signed(tree: DraftTree, name: str) -> DraftTree:
-    """The tree with the drafter's name where no source is told."""
+    """The tree with the drafter's name for nodes without a source."""
     tree.sources[:] = [source or name for source in tree.sources]
     return tree

@@ -1,4 +1,4 @@
-"""How long a draft is: rules that stop one, and drafters that set its length (``Pearl``, ``Goodput``)."""
+"""The length of drafts: stopping rules, and drafters that limit the depth of another one (``Pearl``, ``Goodput``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.speculative.acceptance import Calibration
+from structgen.decode.speculative.acceptance import Calibration, as_prior
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.draft_tree import DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
@@ -22,7 +22,6 @@ from structgen.methods.tree_policies.draft_outcome import (
     PendingDrafts,
     cut_to_depth,
     draft_depths,
-    taken_nodes,
     visited_siblings,
 )
 
@@ -37,15 +36,15 @@ _MAX_KINDS: Final = 256
 
 @final
 class Survival:
-    """For each kind of position, how deep drafts are right, and how many nodes they have down to each depth.
+    """For each kind of position, the acceptance of drafts by depth, and their number of nodes down to each depth.
 
-    Depths count draft tokens; forced tokens between them are no draft tokens.  Threads may share one.
+    Depths count draft tokens, not forced tokens.  Threads may share one.
 
     Args:
-        most: the largest depth that is told apart.
-        prior: the probability that one more draft is right, before anything is known; strictly between 0 and 1.
-        strength: how many drafts the prior weighs as much as; positive.
-        memory: how many drafts of a kind count at most; at least 1.
+        most: the largest depth.
+        prior: the prior probability that one more draft token is right; strictly between 0 and 1.
+        strength: the weight of the prior in drafts; positive.
+        memory: the largest number of drafts of a kind that count; at least 1.
 
     Raises:
         ValueError: a number is out of range.
@@ -69,17 +68,17 @@ class Survival:
         self._lock = threading.Lock()
 
     def estimate(self, kind: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """For each depth from 0 on, the probability to be right so deep, and the nodes of a draft down to there."""
+        """Return for each depth from 0 the probability that a draft is right so deep, and its nodes down to there."""
         with self._lock:
             count, sums = self._sums.get(kind, (0.0, np.zeros_like(self._prior)))
         right, nodes = (self._strength * self._prior + sums) / (self._strength + count)
         return right, nodes
 
     def learn(self, outcome: DraftOutcome) -> None:
-        """Count a draft with a known result; one without nodes is right at no depth."""
+        """Count a draft with a known outcome; an empty draft is right at depth 0 only."""
         tree = outcome.tree
         at = draft_depths(tree)
-        right = max((at[node] for node in taken_nodes(tree, outcome.came)), default=0)
+        right = max((at[node] for node in tree.follow(outcome.came)), default=0)
         levels = np.arange(self.most + 1)
         nodes = np.searchsorted(np.sort(np.array(at, dtype=np.intp)), levels, side="right")
         with self._lock:
@@ -93,24 +92,25 @@ class Survival:
 @final
 @dataclass(frozen=True)
 class Goodput(Drafter):
-    """Another drafter, as deep as it pays, down to not at all.
+    """Limits the drafts of another drafter to the depth that pays, possibly 0.
 
-    With drafts cut at depth ``k``, a pass is expected to bring ``1 + sum(right[d] for d in 1..k)`` choices in the time
-    of a pass over one row and the draft's nodes; ``k`` is that at which they come fastest, for each kind of position.
+    With drafts cut at depth ``k``, a pass is expected to decide ``1 + sum(right[d] for d in 1..k)`` choices in the time
+    of a pass over one row and the draft's nodes.  ``k`` is the depth with the most choices per time, for each kind of
+    position.
 
-    What a draft would have brought is known later without running it.  So the estimates of all depths are kept up by
-    every draft, however much of it was run, and where none pays the drafter is still asked every ``trial``-th time, and
-    its draft compared with what came: it is taken up again once it is right often enough.
+    The outcome of a draft is known later without running it, so every draft updates the estimates of all depths.  Where
+    no depth pays, the drafter still drafts every ``trial``-th time without a run, and is used again once it is right
+    often enough.
 
     Source: X. Liu, C. Daniel, L. Hu et al., "Optimizing Speculative Decoding for Serving Large Language Models Using
-    Goodput" (2024, arXiv 2406.14066), for a batch of one; trials that are not run are ours.
+    Goodput" (2024, arXiv 2406.14066), for a batch of one; trials that are not run are new here.
 
     Attributes:
-        drafter: what draft tokens.
-        cost: of passes; None is what is assumed of the model.
-        price: what a draft itself costs, in passes over one row.
-        trial: how often the drafter is asked where it does not pay; at least 1.
-        survival: what is known of drafts; outputs that share it learn from each other.
+        drafter: the drafter to limit.
+        cost: the cost of passes; None assumes that of the model.
+        price: the cost of a draft, in passes over one row.
+        trial: where no depth pays, one draft in ``trial`` is still made; at least 1.
+        survival: the measured acceptance by depth; outputs that share it learn from each other.
 
     Raises:
         ValueError: a number is out of range.
@@ -138,9 +138,9 @@ class Goodput(Drafter):
         return _GoodputDrafting(self, self.cost or CostModel.assumed(context.model), context, task)
 
     def depth(self, kind: int, cost: CostModel) -> int:
-        """The depth at which tokens come fastest in a kind of position, as far as it is known; 0 is not to draft."""
+        """Return the depth with the most choices per time for a kind of position; 0 drafts nothing."""
         right, nodes = self.survival.estimate(kind)
-        choices = np.cumsum(right)  # depth 0 is the choice that the pass tells in any case
+        choices = np.cumsum(right)  # depth 0 is the choice that the pass decides without drafts
         rows = 1 + nodes
         relatives = cost.relatives(math.ceil(rows[-1]) + 1)
         times = np.interp(rows, np.arange(len(relatives)), relatives) + self.price
@@ -155,7 +155,7 @@ class _GoodputDrafting(Drafting):
         self._cost = cost
         self._drafting = goodput.drafter.start(context, task)
         self._watch = PendingDrafts()
-        self._left_out: dict[int, int] = {}  # by kind, how often in a row nothing was asked
+        self._left_out: dict[int, int] = {}  # by kind, the drafts left out since the last one
 
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
         """See ``Drafting.propose``."""
@@ -184,23 +184,22 @@ class _GoodputDrafting(Drafting):
 @final
 @dataclass(frozen=True, slots=True)
 class Pearl(Drafter):
-    """Another drafter, cut to a length that follows what was accepted.
+    """Cuts the drafts of another drafter to a length that follows the accepted lengths.
 
-    While all of a draft is accepted, drafting goes on: the next may be twice as long.  Once a draft token is refused,
-      the
-    next is one longer than the mean of what the last ones were right.  Each kind of position has a length of its own.
+    After a draft that was accepted as a whole, the next one may be twice as long.  After a rejection, it is one longer
+    than the mean accepted length of the last drafts.  Each kind of position has its own length.
 
     That is the adaptive length of PEARL: T. Liu, Y. Li, Q. Lv et al., "PEARL: Parallel Speculative Decoding with
-    Adaptive Draft Length" (2024, arXiv 2408.11850), where the length is how many tokens are drafted until a refusal is
-    known.  Its other half is not done: there the first draft token is verified while the others are still drafted, and
-    drafting goes on while the rest is verified, which needs a second device for the drafter.
+      Adaptive
+    Draft Length" (2024, arXiv 2408.11850).  Its other half, drafting and verifying in parallel, needs a second device
+    and is not implemented.
 
     Attributes:
-        drafter: what draft tokens.
-        least: the shortest length, in draft tokens on the way to a node; at least 1, so that the length can grow again.
-        most: the longest.
+        drafter: the drafter to limit.
+        least: the smallest length, in draft tokens on a path; at least 1, so that the length can grow again.
+        most: the largest length.
         first: the length of the first draft.
-        window: how many drafts the mean is over.
+        window: the number of drafts of the mean.
 
     Raises:
         ValueError: a number is out of range.
@@ -215,7 +214,7 @@ class Pearl(Drafter):
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.first <= self.most:
             raise ValueError(
-                "Pearl: least, first and most must be at least 1 and not fall; "
+                "Pearl: least, first and most must be at least 1 and ascend; "
                 f"found {self.least!r}, {self.first!r} and {self.most!r}"
             )
         if self.window < 1:
@@ -243,7 +242,7 @@ class _PearlDrafting(Drafting):
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
         """See ``Drafting.propose``."""
         for tree, came, kind in self._watch.settled(context):
-            self._adapt(tree, taken_nodes(tree, came), kind)
+            self._adapt(tree, tree.follow(came), kind)
         length = self._lengths.get(state.kind, self._pearl.first)
         tree = cut_to_depth(self._drafting.propose(context, state, budget), length)
         if len(tree):
@@ -276,17 +275,17 @@ _GRADES: Final = 8
 @final
 @dataclass(frozen=True, slots=True)
 class EntropyStop(Stop):
-    """Stops where the next draft token is too uncertain for the drafter itself.
+    """Stops where the drafter itself is too uncertain about the next token.
 
-    Where target and drafter agree up to a cross entropy in proportion to the drafter's own entropy ``H``, Pinsker's
-    inequality bounds the probability that a drawn draft is accepted from below by ``1 - sqrt(scale * H)``; the draft
-    ends where that falls below ``least``.  Entropies are those of distributions to which the grammar was applied.
+    If the divergence of target and drafter is proportional to the drafter's entropy ``H``, Pinsker's inequality bounds
+    the acceptance probability of a sampled token from below by ``1 - sqrt(scale * H)``; the draft ends where that is
+    below ``least``.  Entropies are those of masked distributions.
 
     Source: Z. Zhang, J. Xu, T. Liang et al., "Draft Model Knows When to Stop" (2024, arXiv 2411.18462).
 
     Attributes:
-        least: the smallest acceptance that is worth a draft token, in [0, 1].
-        scale: how the divergence from the target grows with the entropy, per nat; positive.
+        least: the smallest acceptance probability at which drafting continues, in [0, 1].
+        scale: the divergence from the target per nat of entropy; positive.
 
     Raises:
         ValueError: a number is out of range.
@@ -309,18 +308,17 @@ class EntropyStop(Stop):
 @final
 @dataclass(frozen=True)
 class RejectionStop(Stop):
-    """Stops once it is too likely that one of the draft tokens is refused already.
+    """Stops once it is too likely that one of the draft tokens so far is rejected.
 
-    With the probabilities ``p`` that each draft token is taken, one at least is refused with probability ``1 -
-    prod(p)``; a threshold on that is the best rule where draft tokens and verification have fixed costs.  The original
-    learns a head for ``p``; here it is how often draft tokens of the same grade of confidence came true, in the same
-    kind of position.
+    If each draft token is accepted with probability ``p``, at least one is rejected with probability ``1 - prod(p)``; a
+    threshold on that is optimal for fixed costs of drafting and verification.  The original learns a head for ``p``;
+    here it is the measured acceptance of draft tokens with about the same confidence at the same kind of position.
 
     Source: K. Huang, X. Guo, M. Wang, "SpecDec++" (2024, arXiv 2405.19715).
 
     Attributes:
-        most: the largest probability of a refusal at which a draft goes on, in [0, 1].
-        calibration: what is known of draft tokens; drafts that share it learn from each other.
+        most: the largest probability of a rejection at which drafting continues, in [0, 1].
+        calibration: measured acceptance of draft tokens; drafts that share it learn from each other.
 
     Raises:
         ValueError: ``most`` is out of range.
@@ -336,23 +334,18 @@ class RejectionStop(Stop):
     def stops(self, distribution: DraftDistribution, confidences: Sequence[float], kind: int) -> bool:
         """See ``Stop.stops``."""
         probabilities = (
-            self.calibration.probability(_key(kind, confidence), _inside(confidence)) for confidence in confidences
+            self.calibration.probability(_key(kind, confidence), as_prior(confidence)) for confidence in confidences
         )
         return 1 - math.prod(probabilities) > self.most
 
     def learn(self, tree: DraftTree, came: Sequence[int], kind: int) -> None:
         """See ``Stop.learn``."""
         self.calibration.record_all(
-            (_key(kind, tree.confidences[node]), node == next_one)
-            for siblings, next_one in visited_siblings(tree, came)
+            (_key(kind, tree.confidences[node]), node == accepted)
+            for siblings, accepted in visited_siblings(tree, came)
             for node in siblings
         )
 
 
 def _key(kind: int, confidence: float) -> tuple[int, int]:
     return kind, round(confidence * _GRADES)
-
-
-def _inside(confidence: float) -> float:
-    """The confidence as a prior, which is never certain."""
-    return min(max(confidence, 0.01), 0.99)

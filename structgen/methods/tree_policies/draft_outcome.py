@@ -1,4 +1,4 @@
-"""What became of draft tokens, read from the tokens that came: of trees that were run, and of those that were not."""
+"""The outcomes of drafts, read from the tokens that came, whether the trees were run or not."""
 
 from __future__ import annotations
 
@@ -16,30 +16,16 @@ __all__ = [
     "choice_count",
     "cut_to_depth",
     "draft_depths",
-    "taken_nodes",
     "visited_siblings",
 ]
 
 
-def taken_nodes(tree: DraftTree, came: Sequence[int]) -> list[int]:
-    """The nodes of a tree that the tokens run through which came after it, for as long as they stay in it."""
-    nodes: list[int] = []
-    node = ROOT
-    for token in came:
-        child = tree.child(node, token)
-        if child is None:
-            break
-        nodes.append(child)
-        node = child
-    return nodes
-
-
 def visited_siblings(tree: DraftTree, came: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int | None]]:
-    """Each group of siblings after what was taken, and which of them was taken next; None for none of them.
+    """Yield the children of each accepted node, and which child was accepted; None for none of them.
 
-    Siblings that were forced are nobody's draft tokens and left out, as are those without a result.
+    Forced children are left out, as are those without a known outcome.
     """
-    nodes = taken_nodes(tree, came)
+    nodes = tree.follow(came)
     for position, parent in enumerate((ROOT, *nodes)):
         children = tree.children(parent)
         if position < len(came) and children and tree.sources[children[0]] != FORCED:
@@ -47,17 +33,12 @@ def visited_siblings(tree: DraftTree, came: Sequence[int]) -> Iterator[tuple[tup
 
 
 def choice_count(tree: DraftTree, came: Sequence[int]) -> int:
-    """How many choices the rows of a tree told the distribution of.
-
-    Those of nodes that were taken and force nothing.
-    """
-    return sum(
-        not any(tree.sources[child] == FORCED for child in tree.children(node)) for node in taken_nodes(tree, came)
-    )
+    """Return the number of choices that the rows of a tree decided: its accepted nodes without a forced child."""
+    return sum(not any(tree.sources[child] == FORCED for child in tree.children(node)) for node in tree.follow(came))
 
 
 def draft_depths(tree: DraftTree) -> list[int]:
-    """For each node how many draft tokens lie on the way to it, itself included; forced tokens are none."""
+    """Return the number of draft tokens on the path of each node, itself included; forced tokens do not count."""
     depths: list[int] = []
     for parent, source in zip(tree.parents, tree.sources, strict=True):
         depths.append((0 if parent == ROOT else depths[parent]) + (source != FORCED))
@@ -65,21 +46,18 @@ def draft_depths(tree: DraftTree) -> list[int]:
 
 
 def cut_to_depth(tree: DraftTree, depth: int) -> DraftTree:
-    """The part of a tree with at most ``depth`` draft tokens one after the other.
-
-    With what is forced after the last.
-    """
-    kept = [node for node, at in enumerate(draft_depths(tree)) if at <= depth]
-    return tree if len(kept) == len(tree) else tree.kept(kept)
+    """Return the part of a tree with at most ``depth`` draft tokens on a path, and the forced tokens after them."""
+    nodes = [node for node, at in enumerate(draft_depths(tree)) if at <= depth]
+    return tree if len(nodes) == len(tree) else tree.kept(nodes)
 
 
 class DraftOutcome(NamedTuple):
-    """A draft and what came.
+    """A draft and the tokens that came.
 
     Attributes:
         tree: the draft.
-        came: the tokens after the place where it began.
-        kind: of that place.
+        came: the tokens after the position where it began.
+        kind: the kind of that position.
     """
 
     tree: DraftTree
@@ -89,11 +67,12 @@ class DraftOutcome(NamedTuple):
 
 @final
 class PendingDrafts:
-    """Keeps drafts of one output until it is known what became of all their nodes.
+    """Keeps drafts of one output until the outcome of all their nodes is known.
 
-    A draft that was not run, or not all of it (a shadow), is known once the output has left it or is as long.  That
-    needs no pass and costs no row.  It holds for tokens that were chosen: whether a drawn one would have been accepted
-    is up to chance, and the token that came may be another.
+    That is once the output has left the draft or is as long, whether the draft was run or not; so a draft that was not
+    run costs nothing.  It holds for chosen draft tokens: a sampled one is accepted at random, and the token that came
+      may
+    be another.
     """
 
     def __init__(self) -> None:
@@ -104,17 +83,17 @@ class PendingDrafts:
         self._open.append((start, tree, kind))
 
     def settled(self, context: Context) -> list[DraftOutcome]:
-        """Return the drafts whose results are known, and forget them, as those after tokens that were taken back."""
+        """Return and remove the drafts with known outcomes; drafts after tokens that were taken back are dropped."""
         tokens = context.tokens
-        found: list[DraftOutcome] = []
-        left: list[tuple[int, DraftTree, int]] = []
+        outcomes: list[DraftOutcome] = []
+        still_open: list[tuple[int, DraftTree, int]] = []
         for start, tree, kind in self._open:
             came = tokens[start:]
             if start > len(tokens):
                 continue
-            if len(taken_nodes(tree, came)) < len(came) or len(came) >= tree.depth():
-                found.append(DraftOutcome(tree, came, kind))
+            if len(tree.follow(came)) < len(came) or len(came) >= tree.depth():
+                outcomes.append(DraftOutcome(tree, came, kind))
             else:
-                left.append((start, tree, kind))
-        self._open = left
-        return found
+                still_open.append((start, tree, kind))
+        self._open = still_open
+        return outcomes

@@ -1,7 +1,7 @@
-"""Trees that are grown from the draft distribution: where tokens are most probable, or by independent samples.
+"""Trees that are grown from the draft distributions.
 
-``OptTree`` grows level by level, ``DySpec`` one node after the other.  ``IndependentDraws`` samples children
-independently of each other, for verifiers that need that.
+``OptTree`` adds the most probable nodes level by level, ``DySpec`` one at a time.  ``IndependentDraws`` samples
+children with replacement, for verifiers that need that.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ __all__ = ["DySpec", "IndependentDraws", "OptTree", "RankedTree"]
 
 @final
 class RankedTree:
-    """A tree of candidates, and which of them are the most probable ones.
+    """A tree of candidates that keeps track of the most probable ones.
 
-    A node is at most as probable as its parent, so the most probable ones of a number are a tree; of equally probable
-    ones those that were added first count as more probable.
+    A node is at most as probable as its parent, so the most probable nodes are a tree; of equally probable nodes the
+    earlier ones count as more probable.
 
     Args:
-        size: how many are the best.
-        least: nodes that are less probable are no candidates.
+        size: the number of most probable nodes, the best.
+        least: nodes that are less probable are left out.
 
     Attributes:
-        tree: the candidates; those that cannot be among the best are left out.
+        tree: the candidates, without those that cannot be among the best.
     """
 
     def __init__(self, size: int, *, least: float = 0.0) -> None:
         self.tree = DraftTree()
         self._size = size
         self._least = least
-        self._heap: list[tuple[float, int]] = []  # the best: reach, and the negative node; the least of them first
+        self._heap: list[tuple[float, int]] = []  # the best: reach and negative node; the smallest first
         self._reach: dict[int, float] = {ROOT: 1.0}
-        self._unasked = {ROOT}
+        self._unexpanded = {ROOT}
         self._runs: list[range] = []
 
     def waiting(self) -> list[int]:
-        """The nodes whose descendants may be among the best and are not known, the most probable first."""
+        """Return the nodes without known children whose descendants may be among the best, the most probable first."""
         bound = self._heap[0][0] if len(self._heap) == self._size else 0.0
-        self._unasked &= {ROOT, *self.best()}
-        nodes = (node for node in self._unasked if self._reach[node] > bound)
+        self._unexpanded &= {ROOT, *self.best()}
+        nodes = (node for node in self._unexpanded if self._reach[node] > bound)
         return sorted(nodes, key=lambda node: (-self._reach[node], node))
 
     def add(self, node: int, distribution: DraftDistribution | None) -> None:
-        """Add what may follow a node, as far as it is among the best."""
-        self._unasked.discard(node)
+        """Add the children of a node that are among the best."""
+        self._unexpanded.discard(node)
         first = len(self.tree)
         end = None if distribution is None else with_forced(self.tree, node, distribution, first + self._size)
         if distribution is None or end is None:
@@ -73,18 +73,18 @@ class RankedTree:
                 break
             child = self.tree.add(end, token, probability)
             self._push(child, likely)
-            self._unasked.add(child)
+            self._unexpanded.add(child)
 
     def best(self) -> set[int]:
-        """The best nodes."""
+        """Return the best nodes."""
         return {-negative for _, negative in self._heap}
 
     def expected(self) -> float:
-        """The expected number of them that are taken."""
+        """Return the expected number of accepted nodes among the best."""
         return sum(reach for reach, _ in self._heap)
 
     def result(self) -> DraftTree:
-        """The tree of the best nodes; a run of forced ones that is not there up to its end is left out."""
+        """Return the tree of the best nodes; an incomplete run of forced nodes is left out."""
         best = self.best()
         for run in self._runs:
             if run[-1] not in best:
@@ -102,22 +102,22 @@ class RankedTree:
 @final
 @dataclass(frozen=True, slots=True)
 class DySpec(Shape):
-    """Adds the next child where that is expected to bring the most.
+    """Adds the next child where its expected gain is largest.
 
-    Where children are chosen, what a node brings is its probability on its way from the root: the result is the best
-    tree of its size, as that of ``OptTree`` with all levels.
+    For chosen children, the gain of a node is the product of the probabilities on its path: the result is the best tree
+    of its size, as that of ``OptTree`` with all levels.
 
-    Where they are drawn, each node has a place for its next child, which is worth the probability that it is come to:
-    that its node is taken and the children before it are not, which is the probability of the node times what they left
-    of its distribution.  The place of the largest worth is filled next.  So whether a token is drawn never depends on
-    which one it will be, and what was drawn is never dropped.
+    For sampled children, each node has a slot for its next child.  The value of a slot is the probability that the slot
+    is reached: the probability of the node times the probability that its earlier children left.  The slot of the
+      largest
+    value is filled next.  So the decision to sample never depends on the sample, and samples are never dropped.
 
     Source: Y. Xiong, R. Zhang, Y. Li et al., "DySpec" (2024, arXiv 2410.11744), algorithm 1.
 
     Attributes:
-        least: nodes that bring less are left out, and places that are worth less stay empty, in [0, 1].
-        width: the most nodes that the drafter is asked about in one call: the one that is needed, and those that come
-            next in worth.  It changes the number of calls and not the result, but for equally probable nodes.
+        least: nodes of less gain are left out, and slots of less value stay empty, in [0, 1].
+        width: the largest number of nodes in one query of the drafter: the node that is needed, and the next ones by
+            value.  It changes the number of queries, but not the result, except for equally probable nodes.
 
     Raises:
         ValueError: a number is out of range.
@@ -138,25 +138,25 @@ class DySpec(Shape):
         """See ``Shape.grow``."""
         check_budget(self, budget)
         if generator is not None:
-            return self._drawn(growth, budget, generator)
+            return self._sampled(growth, budget, generator)
         ranked = RankedTree(budget, least=self.least)
-        while budget and (asked := ranked.waiting()[: self.width]):
-            for node, distribution in zip(asked, growth.distributions(ranked.tree, asked), strict=True):
+        while budget and (nodes := ranked.waiting()[: self.width]):
+            for node, distribution in zip(nodes, growth.distributions(ranked.tree, nodes), strict=True):
                 ranked.add(node, distribution)
         return ranked.result()
 
-    def _drawn(self, growth: Growth, budget: int, generator: np.random.Generator) -> DraftTree:
+    def _sampled(self, growth: Growth, budget: int, generator: np.random.Generator) -> DraftTree:
         tree = DraftTree()
         numbers = count(1)
         heap = [_PendingChild(-1.0, 0, ROOT, 1.0, None)]
         distributions: dict[int, DraftDistribution | None] = {}
         while heap and len(tree) < budget and -heap[0].order >= self.least:
-            place = heapq.heappop(heap)
-            node, reach, children = place.node, place.reach, place.children
+            slot = heapq.heappop(heap)
+            node, reach, children = slot.node, slot.reach, slot.children
             if children is None:
                 if node not in distributions:
-                    asked = [node, *self._next(heap, distributions)]
-                    distributions.update(zip(asked, growth.distributions(tree, asked), strict=True))
+                    nodes = [node, *self._next(heap, distributions)]
+                    distributions.update(zip(nodes, growth.distributions(tree, nodes), strict=True))
                 distribution = distributions.pop(node)
                 end = None if distribution is None else with_forced(tree, node, distribution, budget)
                 if distribution is None or end is None:
@@ -168,53 +168,52 @@ class DySpec(Shape):
                     continue
                 below = reach * tree.confidences[child]
                 heapq.heappush(heap, _PendingChild(-below, next(numbers), child, below, None))
-            worth = reach * children.left
-            if worth > 0:
-                heapq.heappush(heap, _PendingChild(-worth, next(numbers), node, reach, children))
+            value = reach * children.left
+            if value > 0:
+                heapq.heappush(heap, _PendingChild(-value, next(numbers), node, reach, children))
         return tree
 
     def _next(self, heap: list[_PendingChild], distributions: dict[int, DraftDistribution | None]) -> list[int]:
-        """The nodes that the drafter will probably be asked about soon."""
+        """The nodes that will probably be queried next."""
         waiting = [
-            place
-            for place in heap
-            if place.children is None and place.node not in distributions and -place.order >= self.least
+            slot
+            for slot in heap
+            if slot.children is None and slot.node not in distributions and -slot.order >= self.least
         ]
-        return [place.node for place in heapq.nsmallest(self.width - 1, waiting)]
+        return [slot.node for slot in heapq.nsmallest(self.width - 1, waiting)]
 
 
 class _PendingChild(NamedTuple):
-    """Where a child may be added; the one that is worth the most comes first, of equal ones the first that was made."""
+    """A slot for a child; the slot of the largest value comes first, of equal ones the oldest."""
 
     order: float
-    """The negative worth."""
+    """The negative value."""
     number: int
     node: int
     reach: float
-    """The probability that ``node`` is taken."""
+    """The acceptance probability of ``node``."""
     children: Children | None
-    """None as long as the distribution after the node is not known."""
+    """None before the distribution after the node is known."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class OptTree(Shape):
-    """Keeps the nodes that are most probable, each with the product of probabilities on its way.
+    """Retains the nodes with the largest product of probabilities on their path.
 
-    A tree is expected to bring the sum of these products, and no product is larger than that of the parent, so of all
-    trees of a size the best is made of the largest ones.  The drafter is asked once for each level, about those of its
-    nodes that are among the best of all so far; no other has a descendant in the result.  With ``least_gain=0`` the
-    result is exactly the best for what the distributions name.
+    The expected number of accepted nodes of a tree is the sum of these products, and no product is larger than that of
+    the parent, so the best tree of a size has the largest ones.  The drafter is queried once for each level, for the
+    nodes that are among the best so far; no other node has a descendant in the result.  With ``least_gain=0`` the
+    result is optimal for the listed tokens of the distributions.
 
-    Children that are drawn must not be left out for their own probability, which is all that this shape does: it
-    refuses a generator; ``DySpec`` draws.
+    Sampled children must not be selected by their own probability, so this policy refuses a generator; ``DySpec``
+    samples.
 
     Source: J. Wang, Y. Su, J. Li et al., "OPT-Tree" (2024, arXiv 2406.17276), algorithm 1.
 
     Attributes:
-        least_gain: the drafter is not asked about another level once one raised the expected number of tokens by no
-            more than that.
-        depth: the most levels, each of one question; None is no bound.
+        least_gain: growth stops once a level raises the expected number of tokens by no more than this.
+        depth: the largest number of levels, each with one query; None for no bound.
 
     Raises:
         ValueError: a number is out of range.
@@ -237,7 +236,7 @@ class OptTree(Shape):
         """See ``Shape.grow``."""
         check_budget(self, budget)
         if generator is not None:
-            raise ValueError("OptTree: drawn children cannot be chosen by their probability; use DySpec")
+            raise ValueError("OptTree: sampled children cannot be selected by their probability; use DySpec")
         ranked = RankedTree(budget)
         expected = 0.0
         depth = 0
@@ -255,18 +254,18 @@ class OptTree(Shape):
 @final
 @dataclass(frozen=True, slots=True)
 class IndependentDraws(Shape):
-    """At each depth so many draws after each node, with replacement: equal ones are one child.
+    """Samples a given number of children at each depth, with replacement: equal samples are one child.
 
-    For verifiers whose drafts are ``replaced`` (``KSequential``, ``IndependentRejection``).  Where tokens are chosen,
-    not drawn, these are the most probable ones.
+    For verifiers that need samples with replacement (``KSequential``, ``IndependentRejection``).  Without a generator,
+    the most probable tokens are chosen.
 
     Source: Z. Sun et al., "SpecTr" (NeurIPS 2023, arXiv 2310.15141), whose candidates are independent.
 
     Attributes:
-        draws_by_depth: how many draws at each depth; no more is drawn than the budget has nodes for.
+        draws_by_depth: the number of samples after a node at each depth; at most the budget that is left.
 
     Raises:
-        ValueError: there are none, or one is no positive integer.
+        ValueError: the tuple is empty, or a number is not a positive integer.
     """
 
     draws_by_depth: tuple[int, ...] = (2, 1, 1, 1)
@@ -279,7 +278,7 @@ class IndependentDraws(Shape):
     def grow(
         self, growth: Growth, budget: int, *, kind: int = 0, generator: np.random.Generator | None = None
     ) -> DraftTree:
-        """See ``Shape.grow``; what is drawn, is drawn with replacement."""
+        """See ``Shape.grow``; children are sampled with replacement."""
         check_budget(self, budget)
         tree = DraftTree()
         nodes = [ROOT]
@@ -291,15 +290,15 @@ class IndependentDraws(Shape):
                 last = None if distribution is None else with_forced(tree, node, distribution, budget)
                 if distribution is None or last is None:
                     continue
-                most = min(width, budget - len(tree))
+                count = min(width, budget - len(tree))
                 if generator is None:
-                    chosen = [int(token) for token in distribution.tokens[:most]]
-                    sure = distribution.probabilities.tolist()
-                    grown += [tree.add(last, token, p) for token, p in zip(chosen, sure, strict=False)]
+                    chosen = [int(token) for token in distribution.tokens[:count]]
+                    probabilities = distribution.probabilities.tolist()
+                    grown += [tree.add(last, token, p) for token, p in zip(chosen, probabilities, strict=False)]
                 elif distribution.dense is None:
-                    raise ValueError("IndependentDraws: children can only be drawn from distributions that are dense")
-                elif most:
-                    drawn = tuple(inverse_cdf(distribution.dense, generator.random()) for _ in range(most))
+                    raise ValueError("IndependentDraws: children can only be sampled from dense distributions")
+                elif count:
+                    drawn = tuple(inverse_cdf(distribution.dense, generator.random()) for _ in range(count))
                     tree.drawn[last] = SampledChildren(distribution.dense, drawn, replaced=True)
                     grown += [tree.add(last, token, float(distribution.dense[token])) for token in dict.fromkeys(drawn)]
             nodes = grown

@@ -1,11 +1,7 @@
-"""The best tree for acceptance rates that depend on the rank alone, and how many nodes fit into memory.
+"""The best tree for measured acceptance rates by rank, and the number of nodes that fit into memory.
 
-The rates are measured as drafts go on.  ``DraftMemory`` is a model of what the nodes of a tree hold in memory.
-
-Source: Z. Chen, A. May, R. Svirschevski et al., "Sequoia" (2024, arXiv 2402.12374).
-
-Source: S. Yildirim, D. Chen, "SpecMemo" (2025, arXiv 2506.01986), which bounds the buffers of candidates by a model of
-their sizes.
+Sources: Z. Chen, A. May, R. Svirschevski et al., "Sequoia" (2024, arXiv 2402.12374); S. Yildirim, D. Chen, "SpecMemo"
+(2025, arXiv 2506.01986), which bounds the buffers of candidates by a model of their sizes (``DraftMemory``).
 """
 
 from __future__ import annotations
@@ -38,18 +34,18 @@ _MAX_KINDS: Final = 256
 
 @final
 class RankAcceptance:
-    """Estimates, for each kind of position, the probability that a child is taken, by its rank among its siblings.
+    """Estimates the acceptance rate of a child by its rank among its siblings, for each kind of position.
 
-    The estimates have a prior that halves from rank to rank, and fade: what lies more than ``memory`` nodes back weighs
-    less and less.  A rank that no tree had stays at its prior, so it is tried once it looks worthwhile.
+    The prior is geometric in the rank, and counts beyond ``memory`` nodes fade.  A rank that no tree had stays at its
+    prior, so it is tried once it seems to pay.
 
-    Threads may share one; what it says depends on the order of what it learned.
+    Threads may share one; the estimates depend on the order of the records.
 
     Args:
-        ranks: how many ranks are told apart; children beyond are taken for impossible.
+        ranks: the number of ranks; children of higher rank count as impossible.
         first: the prior of the first rank, strictly between 0 and 1.
-        strength: how many nodes the prior weighs as much as; positive.
-        memory: how many nodes of a kind count at most; at least 1.
+        strength: the weight of the prior in nodes; positive.
+        memory: the largest number of nodes of a kind that count; at least 1.
 
     Raises:
         ValueError: a number is out of range.
@@ -72,10 +68,7 @@ class RankAcceptance:
         self._lock = threading.Lock()
 
     def rates(self, kind: int) -> tuple[float, ...]:
-        """For each rank the estimated probability that the child is taken if its parent was, in steps of 1/64.
-
-        At most 1 together.
-        """
+        """Return the estimated acceptance rate of each rank, in steps of 1/64; the sum is at most 1."""
         with self._lock:
             counts = self._counts.get(kind)
             trials, hits = (0.0, 0.0) if counts is None else counts.copy()
@@ -84,7 +77,7 @@ class RankAcceptance:
         return tuple((np.floor(rates * _GRADES) / _GRADES).tolist())
 
     def learn(self, tree: DraftTree, came: Sequence[int], kind: int) -> None:
-        """Count what became of a tree whose siblings stand in the order of their ranks (``Shape.learn``)."""
+        """Record the outcome of a tree with siblings in the order of their ranks (``Shape.learn``)."""
         trials, hits = np.zeros(self.ranks), np.zeros(self.ranks)
         for siblings, node in visited_siblings(tree, came):
             trials[: len(siblings)] += 1
@@ -110,8 +103,8 @@ class OptimalForm(NamedTuple):
     """The form of a tree.
 
     Attributes:
-        parents: of each node, before itself (``Fixed.parents``).
-        expected: how many of its nodes are taken on average.
+        parents: the parent of each node (``Fixed.parents``).
+        expected: the expected number of accepted nodes.
     """
 
     parents: tuple[int, ...]
@@ -121,17 +114,18 @@ class OptimalForm(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Sequoia(Shape):
-    """A form that is the best on average, whatever the distributions of the moment say.
+    """The tree form that is best on average, independent of the current distributions.
 
-    Its size and depth are those at which tokens come fastest: with ``E`` of ``n`` nodes taken, a pass brings ``1 + E``
-    tokens in ``cost.relative(1 + n)``, and each of the ``d`` levels costs a question to the drafter.  The form does not
-    depend on what is drawn, so it serves drawn children as well as chosen ones.
+    Its size and depth give the most tokens per time: with ``E`` expected accepted nodes of ``n``, a pass gives ``1 +
+      E``
+    tokens in ``cost.relative(1 + n)``, and each of the ``d`` levels costs a query of the drafter.  The form does not
+    depend on samples, so children may be sampled or chosen.
 
     Attributes:
-        cost: of passes.
-        price: what a question to the drafter (``Growth.distributions``) costs, in passes of the target over one row.
-        depth: the most levels.
-        acceptance: what is known of ranks; drafts that share it learn from each other.
+        cost: the cost of passes.
+        price: the cost of a query of the drafter (``Growth.distributions``), in passes of the target over one row.
+        depth: the largest number of levels.
+        acceptance: the acceptance rates by rank; drafts that share it learn from each other.
 
     Raises:
         ValueError: a number is out of range.
@@ -149,7 +143,7 @@ class Sequoia(Shape):
             raise ValueError(f"Sequoia: depth must be at least 1; found {self.depth!r}")
 
     def form(self, kind: int, budget: int) -> OptimalForm:
-        """The form for a kind of position, as far as that is known; no nodes where none pay."""
+        """Return the form for a kind of position; without nodes if none pay."""
         return _fastest(self.acceptance.rates(kind), min(budget, _SIZE), self.depth, self.cost, self.price)
 
     def grow(
@@ -165,15 +159,16 @@ class Sequoia(Shape):
 
 
 def optimal_form(rates: Sequence[float], size: int, depth: int | None = None) -> OptimalForm:
-    """Return the tree of up to ``size`` nodes with the most accepted nodes on average.
+    """Return the tree of up to ``size`` nodes with the largest expected number of accepted nodes.
 
-    A node is taken with the product of ``rates`` on its way: ``rates[r]`` for the child of rank ``r``, which has all
-    children of lower rank for siblings.
+    A node is accepted with the product of ``rates`` on its path: ``rates[r]`` for the child of rank ``r``, whose
+      siblings
+    of lower rank are in the tree.
 
     Args:
         rates: by rank, each in [0, 1].
-        size: the most nodes.
-        depth: the most levels; None is no bound.
+        size: the largest number of nodes.
+        depth: the largest number of levels; None for no bound.
 
     Raises:
         ValueError: a number is out of range.
@@ -202,18 +197,18 @@ def _fastest(rates: tuple[float, ...], size: int, depth: int, cost: CostModel, p
 class _OptimalFormTable:
     """The dynamic program.
 
-    ``expected[d, n]`` is the most that up to ``n`` nodes on up to ``d`` levels bring after a node that is taken, and
-    ``_split[d, r, n]`` how many of them belong to the child of rank ``r``, itself included, of ``n`` that are left for
-    the ranks from ``r`` on; 0 where there is no such child.
+    ``expected[d, n]`` is the largest expected number of accepted nodes among up to ``n`` nodes on up to ``d`` levels
+    after an accepted node.  ``_split[d, r, n]`` is how many of ``n`` nodes for the ranks from ``r`` on belong to the
+    subtree of the child of rank ``r``; 0 for no such child.
     """
 
     def __init__(self, rates: tuple[float, ...], size: int, levels: int) -> None:
         self._ranks = len(rates)
         self.expected: NDArray[np.float64] = np.zeros((levels + 1, size + 1))
         self._split = np.zeros((levels + 1, self._ranks, size + 1), dtype=np.intp)
-        left = np.arange(size + 1)[:, None] - np.arange(size + 1)  # [n, s]: what s nodes leave of n
+        left = np.arange(size + 1)[:, None] - np.arange(size + 1)  # [n, s]: n - s
         for level in range(1, levels + 1):
-            rest = np.zeros(size + 1)  # what the ranks after bring
+            rest = np.zeros(size + 1)  # the expected number of the later ranks
             for rank in range(self._ranks - 1, -1, -1):
                 child = np.concatenate(([-np.inf], rates[rank] * (1 + self.expected[level - 1, :-1])))
                 sums = np.where(left >= 0, child + rest[left], -np.inf)
@@ -223,7 +218,7 @@ class _OptimalFormTable:
             self.expected[level] = rest
 
     def form(self, size: int, levels: int) -> OptimalForm:
-        """The tree of up to ``size`` nodes on up to ``levels`` levels, level by level."""
+        """Return the tree of up to ``size`` nodes on up to ``levels`` levels, level by level."""
         parents: list[int] = []
         frontier = [(ROOT, size)]
         for level in range(levels, 0, -1):
@@ -244,14 +239,14 @@ class _OptimalFormTable:
 @final
 @dataclass(frozen=True, slots=True)
 class DraftMemory:
-    """What the nodes of a tree hold during a pass, in bytes.
+    """The memory of a tree during a pass, in bytes.
 
     Attributes:
-        node: of each node: its keys and values in all layers, and its row of logits.
-        pair: of each pair of a node and a position that it may look at: its entry of the attention mask.
+        node: bytes of each node: its keys and values in all layers, and its logits row.
+        pair: bytes of each pair of a node and a position: its entry of the attention mask.
 
     Raises:
-        ValueError: a number is negative, or a node holds nothing.
+        ValueError: ``node`` is below 1 or ``pair`` is negative.
     """
 
     node: int
@@ -274,13 +269,13 @@ class DraftMemory:
         number: int = 4,
         mask_number: int = 4,
     ) -> Self:
-        """The memory of a transformer.
+        """Return the memory of a transformer.
 
         Args:
-            layers: how many layers have keys and values.
-            key_value_heads: heads of keys and values in each.
-            head_size: numbers of a head.
-            vocabulary_size: numbers of a row of logits, of 4 bytes each.
+            layers: the number of layers with keys and values.
+            key_value_heads: the number of key-value heads of a layer.
+            head_size: the width of a head.
+            vocabulary_size: the width of a logits row, with 4 bytes for each number.
             number: bytes of a number in the cache.
             mask_number: bytes of an entry of the attention mask.
 
@@ -293,16 +288,16 @@ class DraftMemory:
         return cls(2 * layers * key_value_heads * head_size * number + 4 * vocabulary_size, mask_number)
 
     def size(self, nodes: int, context: int) -> int:
-        """The bytes of a tree after ``context`` tokens."""
+        """Return the bytes of a tree after ``context`` tokens."""
         return nodes * self.node + nodes * (context + nodes) * self.pair
 
     def max_nodes(self, limit: int, context: int, *, sequences: int = 1) -> int:
-        """The most nodes that a tree may have so that the trees of all sequences together fit.
+        """Return the largest number of nodes of a tree so that the trees of all sequences fit.
 
         Args:
             limit: bytes.
-            context: tokens that stand before each tree.
-            sequences: how many are run in one pass.
+            context: the number of tokens before each tree.
+            sequences: the number of sequences in a pass.
 
         Raises:
             ValueError: ``limit`` or ``context`` is negative, or ``sequences`` below 1.

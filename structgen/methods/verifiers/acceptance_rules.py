@@ -1,16 +1,16 @@
 """Verifiers with other acceptance rules: k-sequential selection, and relaxed acceptance, which is not lossless.
 
-K-sequential selection is for drafts that were sampled independently.  Each draft ``x`` is accepted with probability
-``min(1, p(x) / (rho q(x)))``, up to the first that is.  With ``beta = sum of min(p / rho, q)``, one of ``k`` drafts is
-accepted with probability ``1 - (1 - beta)**k``, and where none is, the token is sampled from what is left,
+K-sequential selection is for independent samples.  Drafts ``x`` are tried in order, each accepted with probability
+``min(1, p(x) / (rho q(x)))``.  With ``beta = sum of min(p / rho, q)``, one of ``k`` drafts is accepted with probability
+``1 - (1 - beta)**k``; if none is, the token is sampled from the residual
 
     p - min(p / rho, q) (1 - (1 - beta)**k) / beta,
 
-which is nowhere negative where ``1 - (1 - beta)**k <= rho beta``.  The smallest such ``rho`` accepts
-drafts with at least ``1 - 1/e`` times the probability of the best transport from drafts to tokens.
+which is nonnegative if ``1 - (1 - beta)**k <= rho beta``.  The smallest such ``rho`` accepts drafts with at least
+``1 - 1/e`` times the probability of the best transport from drafts to tokens.
 
-Relaxed acceptance accepts a draft if a criterion lets it pass, or else by recursive rejection: the output has another
-distribution than the target.  What has no probability under the target is never accepted.
+Relaxed acceptance accepts a draft if a criterion passes it, and otherwise by recursive rejection; the output then
+differs from the target's distribution.  A token of probability 0 under the target is never accepted.
 
 Source: Z. Sun et al., "SpecTr: Fast Speculative Decoding via Optimal Transport" (NeurIPS 2023, arXiv 2310.15141).
 """
@@ -41,18 +41,18 @@ _CLOSE: Final = 1e-3
 @final
 @dataclass(frozen=True, slots=True)
 class KSequential(Verifier):
-    """Drafts that were drawn with replacement, each tried against the same distribution, as the module says.
+    """K-sequential selection, for drafts that were sampled with replacement.
 
-    How many there are must not depend on which they are, but the grammar may refuse some of them.
+    The number of drafts must not depend on the samples, but the grammar may refuse some of them.
 
     Attributes:
-        rho: used at each choice; where it is too small for the distributions there, the number of drafts is, which
-            always suffices.  It saves the time that None takes, which solves for the least one at each choice.
+        rho: the constant at each choice; where it is too small, the number of drafts is used, which always suffices.
+            None solves for the smallest one at each choice, which takes longer.
 
     Raises:
         ValueError: ``rho`` is not a finite number of at least 1.
 
-    Complexity: O(n) for each of about five steps that solve for ``rho``, and where no draft is taken.
+    Complexity: O(n) for each of about five steps that solve for ``rho``, and if no draft is accepted.
     """
 
     rho: float | None = None
@@ -76,11 +76,11 @@ def select_k_sequentially(
 
     Args:
         p: the target's distribution, ``[n]``.
-        q: the distribution of the drafts, ``[n]``.
-        drafts: indices of tokens that were drawn independently.
-        chance: answers what is left to chance.
-        rho: in the numbers of the distributions; where it is too small for them, the number of drafts.  None is
-            ``min_rho``.
+        q: the draft distribution, ``[n]``.
+        drafts: indices of tokens that were sampled independently.
+        chance: makes the random decisions.
+        rho: the constant, in the number type of the distributions; if it is too small, the number of drafts is used.
+            None is ``min_rho``.
     """
     drafts = [draft for draft in drafts if q[draft] > 0]
     count = len(drafts)
@@ -97,24 +97,24 @@ def select_k_sequentially(
     rest *= _tries(rest.sum() / rho, count) / rho
     np.subtract(p, rest, out=rest)
     np.maximum(rest, 0, out=rest)
-    # An empty rest means that, but for rounding, one of the drafts is always taken.
+    # An empty residual means that, up to rounding, one of the drafts is always accepted.
     return chance.draw(rest if rest.sum() > 0 else p)
 
 
 def min_rho(p: NDArray[Any], q: NDArray[Any], count: int) -> float:
-    """Return the least ``rho`` for so many drafts, or up to about a thousandth more, never less (but for rounding).
+    """Return the smallest ``rho`` for so many drafts, up to about a thousandth too large, never too small.
 
-    Tokens far less probable than the average are left out of ``beta`` where they have at most a millionth together:
-    with less of it ``rho`` is larger, so that the choice stays lossless.
+    Tokens far less probable than the average are left out of ``beta`` if they have at most a millionth together: that
+    makes ``rho`` larger, so the choice stays lossless.
 
     Complexity: O(n) for each of about five steps.
     """
     if count <= 1:
         return 1.0
     target, draft = p.astype(np.float64, copy=False), q.astype(np.float64, copy=False)
-    looked_at = np.flatnonzero(draft >= _FAR_BELOW / len(draft))
-    if draft[looked_at].sum() >= 1 - _LEFT_OUT:
-        target, draft = target[looked_at], draft[looked_at]
+    likely = np.flatnonzero(draft >= _FAR_BELOW / len(draft))
+    if draft[likely].sum() >= 1 - _LEFT_OUT:
+        target, draft = target[likely], draft[likely]
     scaled = np.empty_like(draft)
 
     def excess(rho: float) -> float:
@@ -128,28 +128,28 @@ def min_rho(p: NDArray[Any], q: NDArray[Any], count: int) -> float:
     above, below = excess(low), excess(high)
     if above <= 0:
         return low
-    # False position with the correction of Anderson and Bjoerck (1973); the excess falls as rho grows.
+    # False position with the correction of Anderson and Bjoerck (1973); the excess decreases in rho.
     moved_low: bool | None = None
     while high - low > _CLOSE and below < 0:
         middle = min(max((low * below - high * above) / (below - above), low + _CLOSE / 2), high - _CLOSE / 2)
         value = excess(middle)
         if value > 0:
-            below *= _kept(value, above) if moved_low is True else 1
+            below *= _damping(value, above) if moved_low is True else 1
             low, above, moved_low = middle, value, True
         else:
-            above *= _kept(value, below) if moved_low is False else 1
+            above *= _damping(value, below) if moved_low is False else 1
             high, below, moved_low = middle, value, False
     return high
 
 
-def _kept(value: float, before: float) -> float:
-    """How much of the value at the end that stays is kept where the other end moves for the second time."""
-    kept = 1 - value / before
-    return kept if kept > 0 else 0.5
+def _damping(value: float, before: float) -> float:
+    """The factor on the value at the fixed end if the other end moves for the second time."""
+    factor = 1 - value / before
+    return factor if factor > 0 else 0.5
 
 
 def _tries(beta: Any, count: int) -> Any:
-    """``(1 - (1 - beta)**count) / beta``, as a sum, in which nothing cancels; ``count`` where ``beta`` is zero."""
+    """Return ``(1 - (1 - beta)**count) / beta`` as a sum without cancellation; ``count`` if ``beta`` is 0."""
     total: Any = 0
     for _ in range(count):
         total = total * (1 - beta) + 1
@@ -168,29 +168,26 @@ def _suffices(p: NDArray[Any], q: NDArray[Any], count: int, rho: Any) -> bool:
 
 
 JudgeScore: TypeAlias = "Callable[[NDArray[Any], NDArray[Any], int], float]"
-"""How good a draft is: of the target's distribution ``[n]``, the drafter's ``[n]``.
-
-And the index of the draft in them.
-"""
+"""Scores a draft: called with the distributions of target and drafter, ``[n]``, and the index of the draft."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TypicalAcceptance(Verifier):
-    """A draft passes if the target finds it typical: ``p(x) > min(epsilon, delta exp(-H(p)))``, with the entropy ``H``.
+    """A draft passes if it is typical of the target: ``p(x) > min(epsilon, delta exp(-H(p)))``, with the entropy ``H``.
 
-    Where the target is unsure, its entropy is high, and less probable drafts pass.
+    If the target is uncertain, its entropy is high, and less probable drafts pass.
 
     Attributes:
-        epsilon: a draft that is more probable than this passes anywhere; in (0, 1].
+        epsilon: a draft that is more probable than this always passes; in (0, 1].
         delta: positive; larger values let fewer drafts pass.
 
     Raises:
         ValueError: a value is out of range.
 
     Source: T. Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads" (ICML
-        2024, arXiv 2401.10774, on typical acceptance), which takes drafts by this alone; here those that do not pass
-        have a chance by recursive rejection.
+        2024, arXiv 2401.10774, on typical acceptance), which accepts by this criterion alone; here recursive rejection
+        may accept the other drafts.
     """
 
     epsilon: float = 0.09
@@ -223,12 +220,12 @@ class TypicalAcceptance(Verifier):
 @final
 @dataclass(frozen=True, slots=True)
 class Judge(Verifier):
-    """A draft passes if a judge scores it at the threshold or above.
+    """A draft passes if a judge scores it at least the threshold.
 
     Attributes:
-        score: the judge; see ``Score``.  One that needs more than the two distributions, such as what a trained head
-            makes of the target's hidden states, has to hold that itself.
-        threshold: what a draft must score.
+        score: the judge; see ``JudgeScore``.  It must hold any further input itself, such as hidden states of the
+            target.
+        threshold: the smallest score that passes.
 
     Raises:
         ValueError: ``threshold`` is NaN.
@@ -254,6 +251,6 @@ class Judge(Verifier):
 
 
 def _entropy(p: NDArray[Any]) -> float:
-    """In nats."""
+    """The entropy in nats."""
     positive = p[p > 0].astype(np.float64, copy=False)
     return -float((positive * np.log(positive)).sum())

@@ -1,10 +1,8 @@
 """Verification of whole chains, and of whole trees for custom loops.
 
 Chains are verified token by token as in speculative sampling, or as one block; trees by a verifier at each node, by
-sample and match, or with fixed noise.
-
-Source: M. Daliri, C. Musco, A. T. Suresh, "Coupling without Communication and Drafter-Invariant Speculative Decoding"
-    (2024, arXiv 2408.07978).
+sample and match, or with fixed noise (M. Daliri, C. Musco, A. T. Suresh, "Coupling without Communication and
+Drafter-Invariant Speculative Decoding", 2024, arXiv 2408.07978).
 """
 
 from __future__ import annotations
@@ -51,10 +49,9 @@ __all__ = [
 @final
 @dataclass(frozen=True, slots=True)
 class BlockVerification(ChainVerifier):
-    """Takes the longest prefix of a chain that joint acceptance lets pass.
+    """Accepts the longest prefix of a chain that passes joint acceptance.
 
-    Coins are asked from the whole chain downwards, which has the same distribution as asking for all and looking for
-    the longest prefix that passed.
+    Prefixes are tried from the whole chain downwards, which has the same distribution as trying all of them.
 
     Complexity: O(k), and O(n) for each prefix that does not pass.
 
@@ -68,35 +65,35 @@ class BlockVerification(ChainVerifier):
         self, p: DistributionRows, q: DistributionRows, drafts: Sequence[int], chance: Chance, /
     ) -> VerificationResult:
         """See ``ChainVerifier.verify``."""
-        worth: list[Any] = [1]
+        weights: list[Any] = [1]
         for position, draft in enumerate(drafts):
             if not q[position][draft] > 0:
-                break  # it was not drawn from this distribution: the chain ends before it
-            worth.append(acceptance(worth[-1] * p[position][draft], q[position][draft]))
-        length = len(worth) - 1
-        if chance.coin(worth[length]):
+                break  # not sampled from this distribution: the chain ends before it
+            weights.append(acceptance(weights[-1] * p[position][draft], q[position][draft]))
+        length = len(weights) - 1
+        if chance.coin(weights[length]):
             return VerificationResult(tuple(range(length)), chance.draw(p[length]))
         for taken in range(length - 1, 0, -1):
-            if not worth[taken] > 0:
+            if not weights[taken] > 0:
                 continue
-            rest = residual(p[taken], q[taken], worth[taken])
+            rest = residual(p[taken], q[taken], weights[taken])
             total = rest.sum()
-            if total > 0 and chance.coin(acceptance(total, total + (1 - worth[taken]))):
+            if total > 0 and chance.coin(acceptance(total, total + (1 - weights[taken]))):
                 return VerificationResult(tuple(range(taken)), chance.draw(rest))
         rest = residual(p[0], q[0], 1)
-        # An empty residual means that the distributions are equal but for rounding: this has then no probability.
+        # An empty residual means that the distributions are equal up to rounding: this line has probability 0.
         return VerificationResult((), chance.draw(rest if rest.sum() > 0 else p[0]))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ChainSampling(ChainVerifier):
-    """Takes drafts up to the first that is rejected.
+    """Accepts drafts up to the first rejection.
 
-    A draft ``x`` is taken with probability ``min(1, p(x) / q(x))``; in place of the one that is rejected comes a token
-    of the residual ``max(p - q, 0)``, and after a chain that is taken whole one of the last ``p``.
+    A draft ``x`` is accepted with probability ``min(1, p(x) / q(x))``.  A rejected draft is replaced by a sample of the
+    residual ``max(p - q, 0)``; after a whole chain, a token is sampled from the last ``p``.
 
-    Complexity: O(n) where a draft is rejected, and for the last token.
+    Complexity: O(n) for a rejected draft, and for the last token.
 
     Source: Y. Leviathan, M. Kalman, Y. Matias, "Fast Inference from Transformers via Speculative Decoding" (ICML 2023,
         arXiv 2211.17192, algorithm 1); C. Chen et al., "Accelerating Large Language Model Decoding with Speculative
@@ -119,12 +116,12 @@ class ChainSampling(ChainVerifier):
 @final
 @dataclass(frozen=True, slots=True)
 class WeightedVerificationResult(Generic[Number]):
-    """As ``Verdict``, where each token was drawn with a weight.
+    """As ``VerificationResult``, for tokens that were sampled with weights.
 
     Attributes:
-        nodes: the nodes that are taken.
-        token: what follows them; None where nothing was found, and then the last weight is zero.
-        weights: of each token that was drawn: of those that are taken, and of ``token``.
+        nodes: the accepted nodes.
+        token: the next token; None if no token was found, and the last weight is then 0.
+        weights: the weights of the accepted tokens and of ``token``.
     """
 
     nodes: tuple[int, ...]
@@ -133,18 +130,18 @@ class WeightedVerificationResult(Generic[Number]):
 
     @property
     def weight(self) -> Number:
-        """All weights multiplied."""
+        """The product of the weights."""
         return math.prod(self.weights[1:], start=self.weights[0])
 
 
 def sample_and_match(tree: DraftTree, draw: Callable[[int], int]) -> VerificationResult:
-    """Walk down a tree for as long as it holds what is drawn.
+    """Walk down a tree as long as it has the sampled token.
 
     Args:
         tree: the draft tokens; token ids, or whatever ``draw`` returns.
-        draw: the token after a node, ``ROOT`` for the first; asked for each node that is taken, once.
+        draw: samples the token after a node, ``ROOT`` for the first; called once for each accepted node.
 
-    Complexity: one draw for each token of the outcome.
+    Complexity: one sample for each token of the result.
     """
     nodes: list[int] = []
     node = ROOT
@@ -160,12 +157,11 @@ def sample_and_match(tree: DraftTree, draw: Callable[[int], int]) -> Verificatio
 def sample_and_match_weighted(
     tree: DraftTree, draw: Callable[[int], WeightedSample[Number]]
 ) -> WeightedVerificationResult[Number]:
-    """As ``sample_and_match``, of draws with weights, which are multiplied along the way.
+    """As ``sample_and_match``, for samples with weights.
 
-    Where each draw is right on average given the tokens before it, as those of
-    ``structgen.decode.step.without_replacement`` are, so is the product for the whole sequence: E[weight 1{tokens}]
-    is the probability that the model gives to these tokens if they
-    are all admitted, else zero.  Only tokens that were drawn are asked about; no mask is needed.
+    If each sample is properly weighted given the tokens before it, as those of
+    ``structgen.decode.step.without_replacement`` are, so is the sequence: ``E[weight 1{tokens}]`` is the model's
+    probability of the tokens if all of them are allowed, else 0.  No mask is needed.
     """
     nodes: list[int] = []
     weights: list[Number] = []
@@ -181,7 +177,7 @@ def sample_and_match_weighted(
 
 
 def match_greedily(rows: DistributionRows, tree: DraftTree) -> VerificationResult:
-    """Walk down a tree for as long as it holds the most probable token; of equally probable ones the first.
+    """Walk down a tree as long as it has the most probable token; of equally probable ones the first.
 
     Args:
         rows: logits, log-probabilities or distributions over all token ids, masked: ``[1 + len(tree)]`` rows, before
@@ -192,7 +188,7 @@ def match_greedily(rows: DistributionRows, tree: DraftTree) -> VerificationResul
 
 
 def match_greedily_chain(rows: DistributionRows, tokens: Iterable[int]) -> VerificationResult:
-    """As ``match_greedily``, of a chain: ``[1 + k]`` rows, each with the token that was drafted as an index into it."""
+    """As ``match_greedily`` for a chain: ``[1 + k]`` rows, with the draft tokens as indices into them."""
     drafts: Sequence[int] = list(tokens)
     for position, draft in enumerate(drafts):
         best = _best(rows[position])
@@ -206,13 +202,13 @@ def _best(row: NDArray[Any]) -> int:
 
 
 def match_fixed_noise(p: DistributionRows, tree: DraftTree, keys: Sequence[int]) -> VerificationResult:
-    """Walk down a tree for as long as it holds what the target takes with the noise of each position.
+    """Walk down a tree as long as it has the token that the target takes with the noise of each position.
 
     Args:
         p: the target's distributions (they need not sum to 1) over all token ids, masked and shaped: ``[1 +
             len(tree)]`` rows of ``[V]``, before the tree and after each node.
         tree: the draft tokens, token ids.
-        keys: of the noise of each position, at least one more than the tree is deep.
+        keys: the noise keys of the positions, at least one more than the tree is deep.
     """
     depths: dict[int, int] = {ROOT: 0}
 
@@ -227,22 +223,22 @@ def match_fixed_noise(p: DistributionRows, tree: DraftTree, keys: Sequence[int])
 def verify_tree(
     p: DistributionRows, tree: DraftTree, verifier: Verifier, chance: Chance, *, allowed: DistributionRows | None = None
 ) -> VerificationResult:
-    """Return the path that is taken, and the token that follows it.
+    """Return the accepted path, and the token after it.
 
-    After a node whose children were chosen, not drawn, the target draws, and a child is taken that it happens to draw.
+    After a node with chosen children, the target samples, and a child is accepted if it is the sample.
 
     Args:
         p: the target's distributions over all token ids, masked and shaped: ``[1 + len(tree)]`` rows of ``[V]``, before
             the tree and after each node.
         tree: the draft tokens, token ids.
-        verifier: chooses among drawn children.
-        chance: answers what is left to chance.
-        allowed: what the grammar allows at the same places, bool rows of ``[V]``; the drafters' distributions are
-            restricted to it.  None leaves the distributions, and needs all tokens that were drawn to be in the tree,
-            refused ones included.
+        verifier: chooses where children were sampled.
+        chance: makes the random decisions.
+        allowed: the tokens that the grammar allows at the same positions, bool rows of ``[V]``; the draft distributions
+            are restricted to them.  None leaves the distributions, and requires all sampled tokens in the tree, refused
+            ones included.
 
     Raises:
-        ValueError: children that are reached were drawn without replacement, and the verifier needs them drawn with it.
+        ValueError: children were sampled without replacement, and the verifier needs replacement.
     """
     nodes: list[int] = []
     node = ROOT
@@ -267,19 +263,19 @@ def verify_tree(
 def restricted(
     distribution: NDArray[Any], drafts: Sequence[int], allowed: NDArray[np.bool_]
 ) -> tuple[NDArray[Any], tuple[int, ...]]:
-    """A distribution given that its token is allowed, ``[V]``, and those of the drafts that are.
+    """Return a distribution restricted to the allowed tokens, ``[V]``, and the allowed drafts.
 
-    Tokens that are drawn until one is allowed have this distribution, with and without replacement, so what is left of
-    the drafts was drawn from it.  It is all zero where nothing allowed has any probability, and no draft is left then.
+    The allowed drafts are samples of the restricted distribution, with and without replacement.  If no allowed token
+    has any probability, it is all zero, and no draft is left.
     """
-    kept = np.where(allowed, distribution, distribution * 0)
-    total = kept.sum()
-    return kept / total if total > 0 else kept, tuple(draft for draft in drafts if allowed[draft])
+    masked = np.where(allowed, distribution, distribution * 0)
+    total = masked.sum()
+    return masked / total if total > 0 else masked, tuple(draft for draft in drafts if allowed[draft])
 
 
 def _check(drawn: SampledChildren, verifier: Verifier) -> None:
     if verifier.replaced and not drawn.replaced:
         raise ValueError(
-            f"{type(verifier).__name__}: tokens have to be drawn with replacement; found {drawn.tokens!r}, drawn "
+            f"{type(verifier).__name__}: tokens must be sampled with replacement; found {drawn.tokens!r}, sampled "
             "without; use RecursiveRejection(), which takes both"
         )

@@ -1,4 +1,4 @@
-"""The drafter that ``generate`` has unless one is given, and ``Combined``: several drafters in one tree."""
+"""``Auto``, the default drafter of ``generate``, and ``Combined``: several drafters in one tree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, final
 
-from structgen.decode.speculative.acceptance import Calibration
+from structgen.decode.speculative.acceptance import Calibration, as_prior
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GuardedDrafting, Verified
 from structgen.decode.speculative.drafters.grammar_statistics import ForcedTokens, GrammarStatistics
@@ -29,20 +29,18 @@ _STRENGTH: Final = 6.0
 @final
 @dataclass(frozen=True)
 class Combined(Drafter):
-    """All draft tokens of several drafters, in one tree.
+    """The draft tokens of several drafters in one tree.
 
-    Every draft is later compared with what came, whether it was run or not: that costs nothing, since what came is
-    known.  So the confidence of a draft token is how often draft tokens like it came true (the same drafter, the same
-    kind of position, the same grade of what the drafter itself says), and drafters that draft token badly fade without
-    a trial, those that begin to draft well come back without one.
+    Every draft token is compared with the output later, whether a pass ran it or not.  Its confidence is how often such
+    draft tokens were right: from the same drafter, at the same kind of position, with about the same confidence of the
+    drafter.  So the tokens of a bad drafter lose their place in the tree, and win it back when it improves.
 
-    Drafters that draw their tokens from a distribution do not belong here: a tree that is chosen by what was drawn
-    would not leave the distribution of the output alone.  Their distributions are dropped, so that their tokens are
-    verified as chosen ones are.
+    Sampled draft tokens are treated as chosen ones and their distributions dropped: selecting among samples would
+    change the distribution of the output.
 
     Attributes:
-        drafters: what draft tokens; one that fails is dropped alone.
-        calibration: what is known of draft tokens; outputs that share it learn from each other.
+        drafters: the drafters; one that fails is dropped alone.
+        calibration: measured acceptance of draft tokens; outputs that share it learn from each other.
 
     Raises:
         ValueError: there are no drafters, or two have the same name.
@@ -70,8 +68,8 @@ class Combined(Drafter):
 
 @final
 class _CombinedDrafting(Drafting):
-    def __init__(self, members: list[GuardedDrafting], calibration: Calibration) -> None:
-        self._members = members
+    def __init__(self, draftings: list[GuardedDrafting], calibration: Calibration) -> None:
+        self._draftings = draftings
         self._calibration = calibration
         self._start = 0
         self._proposed: list[tuple[str, DraftTree]] = []
@@ -82,45 +80,42 @@ class _CombinedDrafting(Drafting):
         self._learn(context.tokens[self._start :])
         self._start, self._kind = len(context), state.kind
         together = DraftTree()
-        for member in self._members:
-            tree = member.propose(context, state, budget)
+        for drafting in self._draftings:
+            tree = drafting.propose(context, state, budget)
             if not len(tree):
                 continue
-            self._proposed.append((member.name, tree))
+            self._proposed.append((drafting.name, tree))
             numbers = {ROOT: ROOT}
             for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
-                source = tree.sources[node] or member.name
+                source = tree.sources[node] or drafting.name
                 confidence = tree.confidences[node]
                 if source != FORCED:
-                    confidence = self._calibration.probability(self._key(member.name, confidence), _inside(confidence))
+                    confidence = self._calibration.probability(
+                        self._key(drafting.name, confidence), as_prior(confidence)
+                    )
                 numbers[node] = together.add(numbers[parent], token, confidence, source=source)
         return together
 
     def observe(self, verified: Verified) -> None:
         """See ``Drafting.observe``."""
-        for member in self._members:
-            member.observe(verified)
+        for drafting in self._draftings:
+            drafting.observe(verified)
 
     def close(self) -> None:
         """See ``Drafting.close``."""
-        for member in self._members:
-            member.close()
+        for drafting in self._draftings:
+            drafting.close()
 
     def _learn(self, came: tuple[int, ...]) -> None:
-        """Compare the last draft tokens with what came."""
+        """Compare the last draft tokens with the tokens that came."""
         outcomes: list[tuple[Hashable, bool]] = []
         for name, tree in self._proposed:
-            node = ROOT
-            for token in came:
+            for parent, token in zip((ROOT, *tree.follow(came)), came, strict=False):
                 outcomes += (
                     (self._key(name, tree.confidences[each]), tree.tokens[each] == token)
-                    for each in tree.children(node)
+                    for each in tree.children(parent)
                     if tree.sources[each] != FORCED
                 )
-                child = tree.child(node, token)
-                if child is None:
-                    break
-                node = child
         self._calibration.record_all(outcomes)
         self._proposed = []
 
@@ -128,22 +123,17 @@ class _CombinedDrafting(Drafting):
         return name, self._kind, round(confidence * _GRADES)
 
 
-def _inside(confidence: float) -> float:
-    """The confidence as a prior, which is never certain."""
-    return min(max(confidence, 0.01), 0.99)
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Auto(Drafter):
-    """All drafters that need no model, together.
+    """All drafters that need no model, combined.
 
-    They draft what the grammar leaves few of, what stands in the prompt, what earlier outputs had, what came in the
-    same state of the grammar, and what the model itself expected after the same token.
+    They draft the few tokens that the grammar allows, copies from the prompt and from earlier outputs, frequent tokens
+    of the same grammar state, and the model's own predictions after the same token.
 
-    What is learned is kept for the vocabulary, for as long as that lives: outputs of one process learn from each other,
-    in any thread.  It decides how many forward passes an output takes, and nothing about what is written; ``forget``
-    drops it.
+    The learned statistics belong to the vocabulary: all outputs of a process learn from each other, in any thread.
+      They
+    change how many forward passes an output takes, never the output; ``forget`` drops them.
     """
 
     @property
@@ -157,10 +147,10 @@ class Auto(Drafter):
 
 
 def forget(vocabulary: Vocabulary | None = None) -> None:
-    """Drop what ``Auto`` has learned from outputs so far.
+    """Drop the statistics that ``Auto`` has learned.
 
     Args:
-        vocabulary: of the models whose outputs are forgotten; None is all.
+        vocabulary: the vocabulary whose statistics are dropped; None drops all.
     """
     with _lock:
         if vocabulary is None:
@@ -185,7 +175,7 @@ def _default_drafters() -> Combined:
 @final
 @dataclass(frozen=True)
 class _VocabularyMemory:
-    """What was learned from the outputs of one vocabulary."""
+    """The statistics of the outputs of one vocabulary."""
 
     drafter: Combined = field(default_factory=_default_drafters)
 

@@ -1,7 +1,4 @@
-"""Draft tokens from the grammar alone: what it forces, and what came most often in the same state of it.
-
-``ForcedTokens`` drafts where the grammar leaves little choice; ``GrammarStatistics`` counts.
-"""
+"""Drafts from the grammar: ``ForcedTokens`` where it allows few tokens, ``GrammarStatistics`` by state counts."""
 
 from __future__ import annotations
 
@@ -30,20 +27,20 @@ if TYPE_CHECKING:
 __all__ = ["ForcedTokens", "GrammarStatistics", "StateCounts", "few_allowed"]
 
 _MAX_PIECES: Final = 64
-"""Allowed tokens, prefixes of others counted, beyond which a mask is not looked at."""
+"""The largest number of allowed tokens, prefixes of others included, that is examined."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ForcedTokens(Drafter):
-    """All that the grammar allows where that is little: enumerations, booleans, keys, punctuation, and what it forces.
+    """All allowed tokens where they are few: enumerations, booleans, keys, punctuation, and forced text.
 
-    Of the allowed tokens those that are the prefix of another allowed one are left out: of ``t``, ``tr`` and
-    ``true`` only the last is drafted.  How likely each is is counted for each set of choices.
+    Prefixes of other allowed tokens are left out: of ``t``, ``tr`` and ``true`` only the last is drafted.  The
+    probability of each token is measured for each set of choices.
 
     Attributes:
-        most: the maximum number of choices that are all drafted.
-        calibration: of the confidences; outputs that share the value share what was learned.
+        most: the largest number of choices that are all drafted.
+        calibration: estimates the confidences; outputs that share it learn from each other.
 
     Raises:
         ValueError: ``most`` is less than 1.
@@ -75,12 +72,11 @@ class _ForcedDrafting(FollowingDrafting):
         self._row: NDArray[np.int32] = empty_masks(self._vocabulary)
 
     def drafts(self, state: DraftState) -> Iterable[DraftCandidate]:
-        """See ``FollowingDrafting.draft tokens``."""
+        """See ``FollowingDrafting.drafts``."""
         return self._choices(state.matcher, state.mask)
 
     def _choices(self, matcher: Matcher, mask: NDArray[np.int32]) -> Iterator[DraftCandidate]:
-        found = few_allowed(mask, self._vocabulary.eos, _MAX_PIECES)
-        longest = _longest(found, self._vocabulary.tokens)
+        longest = _longest(few_allowed(mask, self._vocabulary.eos, _MAX_PIECES), self._vocabulary.tokens)
         if not longest or len(longest) > self._most:
             return
         among = tuple(longest)
@@ -101,7 +97,7 @@ class _ForcedDrafting(FollowingDrafting):
             yield from self._choices(probe, self._row[0])
 
     def _forced(self, matcher: Matcher, tokens: list[int], index: int) -> DraftCandidate:
-        """The token at ``index``; ``matcher`` stands before the first."""
+        """The candidate for the token at ``index``; ``matcher`` is the state before the first."""
 
         def after() -> Iterable[DraftCandidate]:
             if index + 1 < len(tokens):
@@ -112,33 +108,32 @@ class _ForcedDrafting(FollowingDrafting):
 
 
 def few_allowed(mask: NDArray[np.int32], eos: Iterable[int], most: int) -> list[int]:
-    """The ids that are set in a mask, EOS ids left out; none where there are more than ``most``.
+    """Return the allowed ids of a mask without EOS; none if there are more than ``most``.
 
     Args:
         mask: words ``[ceil(V / 32)]`` in the layout of ``Matcher.fill_mask``.
-        eos: the ids that end a text.
-        most: the most ids.
+        eos: the EOS ids.
+        most: the largest number of ids.
     """
     words = np.flatnonzero(mask)
     if len(words) > most:
         return []
-    held = mask[words].view(np.uint32)
-    ends = set(eos)
-    found: list[int] = []
-    for word, bits in zip(words.tolist(), held.tolist(), strict=True):
+    stops = set(eos)
+    ids: list[int] = []
+    for word, bits in zip(words.tolist(), mask[words].view(np.uint32).tolist(), strict=True):
         left = bits
         while left:
             token = 32 * word + (left & -left).bit_length() - 1
             left &= left - 1
-            if token not in ends:
-                found.append(token)
-        if len(found) > most:
+            if token not in stops:
+                ids.append(token)
+        if len(ids) > most:
             return []
-    return found
+    return ids
 
 
 def _longest(ids: list[int], tokens: tuple[bytes, ...]) -> list[int]:
-    """Those of ``ids`` whose bytes are not the prefix of those of another, in order; of equal ones the lowest."""
+    """The ``ids`` whose bytes are not a prefix of the bytes of another, in order; of equal bytes the lowest id."""
     ordered = sorted(ids, key=lambda token: (tokens[token], -token))
     begins = [tokens[after].startswith(tokens[token]) for token, after in pairwise(ordered)]
     return sorted(token for token, is_shorter in zip(ordered, [*begins, False], strict=False) if not is_shorter)
@@ -152,12 +147,12 @@ _MAX_SUCCESSORS: Final = 16
 class StateCounts:
     """Counts of tokens for each engine and state; threads may share one.
 
-    States are numbered by the engine of a vocabulary, alike for constraints of equal grammars, so that outputs of a
-    grammar that was compiled anew go on with the same counts.  Of a state the 16 tokens that came most are kept, and
-    the states that were not used for longest are forgotten beyond ``max_states``.  Counts go with their engine.
+    The engine of a vocabulary numbers states alike for constraints of equal grammars, so a grammar that is compiled
+    again continues with the same counts.  A state keeps its 16 most frequent tokens.  Beyond ``max_states``, the least
+    recently used states are dropped.  Counts live as long as their engine.
 
     Args:
-        max_states: the most states of each engine, each with up to 32 counts.
+        max_states: the largest number of states of each engine, each with up to 32 counts.
 
     Raises:
         ValueError: ``max_states`` is less than 1.
@@ -171,43 +166,43 @@ class StateCounts:
         self._lock = threading.Lock()
 
     def states(self, constraint: Constraint) -> int:
-        """How many states of the engine of a constraint are known."""
+        """Return the number of states with counts for the engine of a constraint."""
         with self._lock:
             return len(self._counts.get(_engine(constraint), ()))
 
     def add(self, constraint: Constraint, states: Iterable[Hashable], token: int) -> None:
-        """Count a token that came in a state, which goes by several names, from precise to coarse."""
+        """Count a token in a state, under several keys from precise to coarse."""
         with self._lock:
-            known = self._counts.setdefault(_engine(constraint), OrderedDict())
+            by_state = self._counts.setdefault(_engine(constraint), OrderedDict())
             for state in states:
-                counts = known.setdefault(state, {})
+                counts = by_state.setdefault(state, {})
                 counts[token] = counts.get(token, 0) + 1
                 if len(counts) > 2 * _MAX_SUCCESSORS:
                     for rare in sorted(counts, key=counts.__getitem__)[:_MAX_SUCCESSORS]:
                         del counts[rare]
-                known.move_to_end(state)
-            while len(known) > self._max_states:
-                known.popitem(last=False)
+                by_state.move_to_end(state)
+            while len(by_state) > self._max_states:
+                by_state.popitem(last=False)
 
     def after(
         self, constraint: Constraint, states: Iterable[Hashable], count: int
     ) -> tuple[int, int, list[tuple[int, int]]]:
-        """What came in a state.
+        """Return the most frequent tokens of a state.
 
         Args:
-            constraint: the grammar.
-            states: the names of the state, from precise to coarse; the first that is known counts.
-            count: the most tokens.
+            constraint: the constraint.
+            states: the keys of the state, from precise to coarse; the first with counts is used.
+            count: the largest number of tokens.
 
         Returns:
-            Which of the names that is (their number where none is), how often the state came, and its tokens with how
-            often each came, the most frequent first.
+            The index of that key (the number of keys if there is none), the count of the state, and its tokens with
+            their counts, the most frequent first.
         """
         level = 0
         with self._lock:
-            known = self._counts.get(_engine(constraint))
+            by_state = self._counts.get(_engine(constraint))
             for state in states:
-                counts = known.get(state) if known is not None else None
+                counts = by_state.get(state) if by_state is not None else None
                 if counts:
                     best = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:count]
                     return level, sum(counts.values()), best
@@ -216,7 +211,7 @@ class StateCounts:
 
 
 def _engine(constraint: Constraint) -> object:
-    """What numbers the states of a constraint; the constraint itself where that is not its vocabulary's engine."""
+    """The engine that numbers the states of a constraint; the constraint itself if its vocabulary's engine does not."""
     engine = constraint.vocabulary.engine
     return engine if engine is not None and constraint.is_of(engine) else constraint
 
@@ -224,20 +219,20 @@ def _engine(constraint: Constraint) -> object:
 @final
 @dataclass(frozen=True, slots=True)
 class GrammarStatistics(Drafter):
-    """Follows the counts of what came in each state of the grammar, in this output and in those before it.
+    """Drafts the most frequent tokens of each grammar state, in this output and in earlier ones.
 
-    A state is that of the automaton, with the two last tokens or the last one where such a state has been seen, else
-    alone.  ``Matcher.state_id`` numbers states alike for all outputs of equal grammars on a vocabulary, until their
-    engine has reached a limit and forgets all states.  The bytes that may come next are part of the key, so that
-    numbers which are then given to other states mostly meet no counts; where they do, drafts are wasted, nothing else.
+    A key is the state of the automaton with the last two tokens, with the last one, or alone: the first that has
+    counts. ``Matcher.state_id`` numbers states alike for all outputs of equal grammars on a vocabulary, until the
+    engine reaches a limit and drops all states.  The bytes that may come next are part of the key, so reused numbers
+    mostly meet no counts; a collision only wastes drafts.
 
     Source: L. Beurer-Kellner et al., "Guiding LLMs The Right Way: Fast, Non-Invasive Constrained Generation" (ICML
     2024, arXiv 2403.06988), which counts by the states of parser and scanner.
 
     Attributes:
-        counts: what came; outputs and drafters may share it.
-        most: the most tokens that are drafted in a state.
-        calibration: of the confidences; outputs that share the value share what was learned.
+        counts: the counts; outputs and drafters may share them.
+        most: the largest number of tokens that are drafted in a state.
+        calibration: estimates the confidences; outputs that share it learn from each other.
 
     Raises:
         ValueError: ``most`` is less than 1.
@@ -267,25 +262,25 @@ class _CountDrafting(FollowingDrafting):
         super().__init__(context, task, settings.calibration)
         self._settings = settings
         self._matcher = task.constraint.matcher()
-        self._read = 0  # tokens of the output that it has taken
+        self._read = 0  # tokens of the output that the matcher accepted
 
     def appended(self, tokens: Sequence[int]) -> None:
         """See ``FollowingDrafting.appended``."""
         for token in self.output[self._read :]:
-            names = _state_keys(self._matcher, *_last_two(self.output[max(self._read - 2, 0) : self._read]))
+            keys = _state_keys(self._matcher, *_last_two(self.output[max(self._read - 2, 0) : self._read]))
             if not self._matcher.accept(token):
                 break
-            self._settings.counts.add(self._task.constraint, names, token)
+            self._settings.counts.add(self._task.constraint, keys, token)
             self._read += 1
 
     def truncated(self, length: int) -> None:
         """See ``FollowingDrafting.truncated``."""
-        kept = min(max(length - self._task.prompt_tokens, 0), self._read)
-        self._matcher.rollback(self._read - kept)
-        self._read = kept
+        left = min(max(length - self._task.prompt_tokens, 0), self._read)
+        self._matcher.rollback(self._read - left)
+        self._read = left
 
     def drafts(self, state: DraftState) -> Iterator[DraftCandidate]:
-        """See ``FollowingDrafting.draft tokens``."""
+        """See ``FollowingDrafting.drafts``."""
         return self._frequent(state.matcher, *_last_two(self.output))
 
     def _frequent(self, matcher: Matcher, first: int, second: int) -> Iterator[DraftCandidate]:
@@ -313,6 +308,6 @@ def _last_two(output: Sequence[int]) -> tuple[int, int]:
 
 
 def _state_keys(matcher: Matcher, first: int, second: int) -> tuple[Hashable, ...]:
-    """The state of a matcher after two tokens, from precise to coarse."""
+    """The keys of the state of a matcher after two tokens, from precise to coarse."""
     state = (matcher.state_id, zlib.crc32(matcher.live_bytes()))
     return (*state, first, second), (*state, second), state

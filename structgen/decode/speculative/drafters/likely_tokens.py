@@ -1,4 +1,4 @@
-"""The most probable tokens in the logits of each pass, and a table of them by the last few tokens."""
+"""The most probable tokens in the logits of a pass, and a table of them by the last few tokens."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ __all__ = [
 ]
 
 _MEMORY: Final = 16
-"""The mean of the distributions after a run goes over so many of the last, in effect."""
+"""The mean of the distributions after an n-gram has about the weight of so many passes."""
 
 _MeanTable: TypeAlias = "OrderedDict[tuple[int, ...], tuple[int, dict[int, float]]]"
 
 
 class NGramDistribution(NamedTuple):
-    """What is known after a run of tokens.
+    """The distribution after an n-gram.
 
     Attributes:
-        length: how many tokens the run has.
-        tokens: ids, the most probable first; of equally probable ones the one with the lowest id.
-        probabilities: theirs, which sum to 1.
+        length: the number of tokens of the n-gram.
+        tokens: ids, the most probable first; of equally probable tokens the one with the lowest id.
+        probabilities: of the tokens; they sum to 1.
     """
 
     length: int
@@ -52,21 +52,21 @@ class NGramDistribution(NamedTuple):
 
 @final
 class NGramTable:
-    """After each run of up to ``order`` tokens the mean of the distributions that the model told there.
+    """For each n-gram of up to ``order`` tokens, the mean of the model's distributions after it.
 
-    Of each distribution only the most probable tokens are kept, and their probabilities are shared out anew among them,
-    so what is kept can be drawn from.  Where a run comes again, its mean moves on; distributions of long ago fade.
+    Only the most probable tokens of a distribution are kept, renormalised, so that one can sample from them.  Each new
+    distribution moves the mean; older ones fade.
 
     Source: the n-gram module of W. Song et al., "Accelerated Test-Time Scaling with Model-Free Speculative Sampling"
     (2025, arXiv 2506.04708).
 
-    Threads may share one.  Runs that were neither learned nor asked for longest are forgotten beyond ``most``, for each
-    vocabulary by itself; one takes about 1 kB.
+    Threads may share one.  Beyond ``most`` n-grams of a vocabulary, the least recently used one is dropped; an n-gram
+    takes about 1 kB.
 
     Args:
-        order: tokens of the longest runs; at least 1.
-        keep: tokens of each distribution; at least 1.
-        most: runs; at least 1.
+        order: how many tokens the longest n-grams have; at least 1.
+        keep: how many tokens of each distribution are kept; at least 1.
+        most: the largest number of n-grams; at least 1.
 
     Raises:
         ValueError: a number is below 1.
@@ -74,7 +74,7 @@ class NGramTable:
 
     def __init__(self, order: int = 3, *, keep: int = 8, most: int = 16_384) -> None:
         if order < 1 or keep < 1 or most < 1:
-            raise ValueError(f"NGramLaws: order, keep and most must be at least 1; found {order}, {keep} and {most}")
+            raise ValueError(f"NGramTable: order, keep and most must be at least 1; found {order}, {keep} and {most}")
         self.order = order
         self.keep = keep
         self.most = most
@@ -87,12 +87,12 @@ class NGramTable:
     def learn(
         self, vocabulary: Vocabulary, distributions: Iterable[tuple[Sequence[int], Sequence[int], Sequence[float]]]
     ) -> None:
-        """Take in what the model told.
+        """Learn from distributions of the model.
 
         Args:
-            vocabulary: what the ids belong to.
-            distributions: the tokens before a position, the last at the end; the most probable tokens there; their
-                logits; the first is the largest.
+            vocabulary: the vocabulary of the ids.
+            distributions: for each, the tokens before the position, the most probable tokens in order, and their
+                logits.
 
         Complexity: O(order * keep) for each distribution.
         """
@@ -105,33 +105,33 @@ class NGramTable:
             table = self._tables.setdefault(vocabulary.digest, OrderedDict())
             for before, distribution in prepared:
                 for start in range(len(before)):
-                    run = before[start:]
-                    table[run] = self._mean(table.get(run), distribution)
-                    table.move_to_end(run)
+                    ngram = before[start:]
+                    table[ngram] = self._mean(table.get(ngram), distribution)
+                    table.move_to_end(ngram)
             while len(table) > self.most:
                 table.popitem(last=False)
 
     def find(self, vocabulary: Vocabulary, before: Sequence[int]) -> list[NGramDistribution]:
-        """What is known after the longest run at the end of ``before``, then the next longest, and so on."""
+        """Return the distributions after the n-grams at the end of ``before``, the longest first."""
         end = tuple(before[-self.order :])
-        found = []
+        means = []
         with self._lock:
             table = self._tables.get(vocabulary.digest) or OrderedDict()
             for start in range(len(end)):
-                known = table.get(end[start:])
-                if known is not None:
-                    found.append((len(end) - start, known[1]))
-            if found:
-                table.move_to_end(end[len(end) - found[0][0] :])
-        return [_ranked(length, distribution) for length, distribution in found]
+                entry = table.get(end[start:])
+                if entry is not None:
+                    means.append((len(end) - start, entry[1]))
+            if means:
+                table.move_to_end(end[len(end) - means[0][0] :])
+        return [_ranked(length, distribution) for length, distribution in means]
 
     def _mean(
-        self, known: tuple[int, dict[int, float]] | None, distribution: dict[int, float]
+        self, entry: tuple[int, dict[int, float]] | None, distribution: dict[int, float]
     ) -> tuple[int, dict[int, float]]:
-        """Never changes ``known``, which a reader may hold."""
-        if known is None:
+        """The entry with one more distribution; the old one stays as it is, since a reader may hold it."""
+        if entry is None:
             return 1, distribution
-        count, old = known
+        count, old = entry
         share = 1 / (count + 1)
         mean = {token: probability * (1 - share) for token, probability in old.items()}
         for token, probability in distribution.items():
@@ -141,7 +141,7 @@ class NGramTable:
         return min(count + 1, _MEMORY), mean
 
     def __repr__(self) -> str:
-        return f"<NGramLaws after {len(self)} runs of up to {self.order} tokens>"
+        return f"<NGramTable of {len(self)} n-grams of up to {self.order} tokens>"
 
 
 def _shares(tokens: Sequence[int], logits: Sequence[float]) -> dict[int, float]:
@@ -161,18 +161,18 @@ def _falling(item: tuple[int, float]) -> tuple[float, int]:
 
 
 _HEIGHT: Final = 12
-"""So many logits make a column."""
+"""How many logits a column has."""
 
 _MIN_WIDTH: Final = 4
-"""So many times as many columns as tokens must there be, or the row is sorted as it is."""
+"""If there are fewer than this many columns for each requested token, the whole row is sorted."""
 
 
 def top_tokens(rows: Logits, count: int) -> tuple[NDArray[np.int64], Logits]:
-    """Return the tokens with the largest logits of each row, the largest first; of equal ones those with lower ids.
+    """Return the tokens with the largest logits of each row, the largest first; of equal logits the lower id first.
 
     Args:
         rows: logits, ``[n, V]``, without NaN.
-        count: how many; at least 1.  Where the vocabulary is smaller, all of it.
+        count: how many; at least 1.  A smaller vocabulary is returned whole.
 
     Returns:
         Token ids and their logits, each ``[n, min(count, V)]``.
@@ -181,16 +181,16 @@ def top_tokens(rows: Logits, count: int) -> tuple[NDArray[np.int64], Logits]:
     """
     size = rows.shape[1]
     width = size // _HEIGHT
-    if width < max(_MIN_WIDTH * count, _HEIGHT):  # what is left over has to fit in a row of columns
+    if width < max(_MIN_WIDTH * count, _HEIGHT):  # the remainder must fit into one row of columns
         return _sorted(np.arange(size)[None], rows, count)
     body = _HEIGHT * width
     maxima = rows[:, :body].reshape(len(rows), _HEIGHT, width).max(axis=1)
-    tail = size - body  # fewer than the columns are high, so fewer than there are
+    tail = size - body  # less than _HEIGHT, so less than the width
     np.maximum(maxima[:, :tail], rows[:, body:], out=maxima[:, :tail])
-    least = np.partition(maxima, width - count, axis=1)[:, width - count]
-    reached = np.flatnonzero(maxima >= least[:, None])
+    bound = np.partition(maxima, width - count, axis=1)[:, width - count]
+    reached = np.flatnonzero(maxima >= bound[:, None])
     if len(reached) > len(rows) * count:
-        return _with_ties(rows, least, count)
+        return _with_ties(rows, bound, count)
     columns = reached.reshape(len(rows), count) % width
     ids = (columns[:, None, :] + np.arange(0, size, width)[None, :, None]).reshape(len(rows), -1)
     inside = np.minimum(ids, size - 1)
@@ -200,35 +200,34 @@ def top_tokens(rows: Logits, count: int) -> tuple[NDArray[np.int64], Logits]:
 
 
 def _sorted(ids: NDArray[np.int64], values: Logits, count: int) -> tuple[NDArray[np.int64], Logits]:
-    """The ``count`` largest values of each row with their ids, which ascend in a row or in all of them."""
+    """The ``count`` largest values of each row with their ids; ``ids``, ascending, are of one row or of all rows."""
     order = np.argsort(-values, axis=1, kind="stable")[:, :count]
     return np.take_along_axis(np.broadcast_to(ids, values.shape), order, axis=1), np.take_along_axis(values, order, 1)
 
 
-def _with_ties(rows: Logits, least: Logits, count: int) -> tuple[NDArray[np.int64], Logits]:
-    """As ``top_tokens``, where at least ``count`` logits of each row are known to reach ``least``."""
+def _with_ties(rows: Logits, bounds: Logits, count: int) -> tuple[NDArray[np.int64], Logits]:
+    """As ``top_tokens``, if at least ``count`` logits of each row reach the bound of the row."""
     ids = np.empty((len(rows), count), dtype=np.int64)
     values = np.empty((len(rows), count), dtype=rows.dtype)
-    for row, bound, found, largest in zip(rows, least, ids, values, strict=True):
+    for index, (row, bound) in enumerate(zip(rows, bounds, strict=True)):
         candidates = np.flatnonzero(row >= bound)
-        candidates = candidates[np.argsort(-row[candidates], kind="stable")[:count]]
-        found[:] = candidates
-        largest[:] = row[candidates]
+        ids[index] = candidates[np.argsort(-row[candidates], kind="stable")[:count]]
+        values[index] = row[ids[index]]
     return ids, values
 
 
 _WIDER: Final = 2
 _MIN_CANDIDATES: Final = 16
-"""So many times as many tokens are looked at as are wanted, and at least so many, since the grammar refuses some."""
+"""How many candidates are read for each requested token, and at least, since the grammar refuses some."""
 
 
 class NodeTopTokens(NamedTuple):
     """The most probable tokens after a node.
 
     Attributes:
-        node: of the tree; ``ROOT`` for the sequence itself.
+        node: the node; ``ROOT`` for the sequence itself.
         tokens: ids, the most probable first.
-        logits: theirs.
+        logits: of the tokens.
     """
 
     node: int
@@ -237,20 +236,20 @@ class NodeTopTokens(NamedTuple):
 
 
 def node_top_tokens(verified: Verified, count: int, matcher: Matcher | None = None) -> list[NodeTopTokens]:
-    """Return the most probable tokens after each node that was run and after which a token is chosen.
+    """Return the most probable tokens after each node that was run and has no forced token after it.
 
     Args:
         verified: a forward pass.
-        count: how many tokens at most; they are among the ``2 * count`` or 16 that are most probable without a grammar,
-            but where the grammar allows none of these.
-        matcher: where the output stood, to leave out what the grammar refuses; None leaves out nothing.
+        count: the largest number of tokens.  They are among the ``2 * count`` or 16 most probable tokens of all, unless
+            the grammar allows none of these.
+        matcher: the state before the tree, to leave out tokens that the grammar refuses; None leaves out none.
 
-    Complexity: one pass over the rows, a mask for each node.
+    Complexity: one pass over the rows, and a mask for each node.
     """
-    tree, told = verified.tree, verified.told
+    tree, rows = verified.tree, verified.told
     forced = {parent for parent, source in zip(tree.parents, tree.sources, strict=True) if source == FORCED}
     masks = None if matcher is None else tree_masks(tree, matcher)
-    was_run = told.were_run()
+    was_run = rows.were_run()
     nodes = [
         node
         for node in range(ROOT, len(tree))
@@ -258,15 +257,15 @@ def node_top_tokens(verified: Verified, count: int, matcher: Matcher | None = No
     ]
     if not nodes:
         return []
-    places = np.array(nodes) + 1
+    indices = np.array(nodes) + 1
     width = count if masks is None else max(_WIDER * count, _MIN_CANDIDATES)
-    resident = told.resident_top(places.tolist(), width)
-    if resident is not None:
-        tokens, logits = resident
-    elif was_run.all():  # a copy of the rows would cost as much as those that are not asked for
-        tokens, logits = (found[places] for found in top_tokens(verified.rows, width))
+    on_device = rows.resident_top(indices.tolist(), width)
+    if on_device is not None:
+        tokens, logits = on_device
+    elif was_run.all():  # copying the requested rows would cost as much as the other rows
+        tokens, logits = (each[indices] for each in top_tokens(verified.rows, width))
     else:
-        tokens, logits = top_tokens(verified.rows[places], width)
+        tokens, logits = top_tokens(verified.rows[indices], width)
     possible = logits > -np.inf
     if masks is not None:
         possible &= allowed_among(np.stack([masks[node] for node in nodes]), tokens)
@@ -275,7 +274,7 @@ def node_top_tokens(verified: Verified, count: int, matcher: Matcher | None = No
         keep = np.flatnonzero(possible[index])[:count]
         ids, values = tokens[index][keep], logits[index][keep]
         if masks is not None and not len(keep):
-            row = on_host(told[node + 1])
+            row = on_host(rows[node + 1])
             every = allowed_ids(masks[node], len(row))
             best, largest = top_tokens(row[None, every], count)
             finite = largest[0] > -np.inf
@@ -287,13 +286,13 @@ def node_top_tokens(verified: Verified, count: int, matcher: Matcher | None = No
 def ngram_top_tokens(
     verified: Verified, before: Sequence[int], order: int, count: int
 ) -> Iterator[tuple[tuple[int, ...], list[int], list[float]]]:
-    """What ``readings`` finds, with up to ``order`` tokens before each position in place of the node.
+    """Yield the result of ``node_top_tokens`` with up to ``order`` tokens before each position instead of the node.
 
     Args:
         verified: a forward pass.
-        before: the tokens before it, at least ``order`` of the last, or all.
-        order: how many tokens to give.
-        count: see ``readings``.
+        before: the tokens before it, at least the last ``order``, or all.
+        order: the largest number of tokens before a position.
+        count: see ``node_top_tokens``.
     """
     tree = verified.tree
     tails: dict[int, tuple[int, ...]] = {ROOT: tuple(before[-order:])}

@@ -1,4 +1,4 @@
-"""The field that an output is writing, and the structure up to the next value."""
+"""The field that an output is writing, and the structural text up to the next value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["FieldPosition", "OutputField", "OutputFields", "ValueSeparator", "structure_after"]
 
 FieldPosition: TypeAlias = Literal["key", "string", "bare", "before", "between", "line"]
-"""Within a key, a string or a bare value (a number, a name); before a value; between fields; in text without JSON."""
+"""In a key, a string or a bare value (a number, a name); before a value; between fields; in text that is not JSON."""
 
 _QUOTE, _ESCAPE, _COMMA, _COLON = b'"\\,:'
 _OPENING, _CLOSING = b"{[", b"}]"
@@ -25,12 +25,12 @@ _LINE: Final = re.compile(rb"[ \t]*(?:[-*][ \t]+)?([^:=\n]{1,60}?)[ \t]*[:=][ \t
 
 
 class OutputField(NamedTuple):
-    """Where an output stands.
+    """The field at the end of an output.
 
     Attributes:
-        place: in what kind of text.
-        label: the innermost key whose value this is, or what stands before a colon on the line; may be empty.
-        value: what stands of the value, or of the key: of strings without escapes.
+        place: the kind of text.
+        label: the innermost key of the value, or the text before a colon on the line; may be empty.
+        value: the value or key so far; strings are unescaped.
         in_array: whether it is an item of an array.
     """
 
@@ -42,13 +42,12 @@ class OutputField(NamedTuple):
 
 @final
 class OutputFields:
-    """Reads an output as it is written, JSON or lines of text; what is malformed is read somehow.
+    """Follows an output, JSON or lines of text; malformed text raises nothing.
 
     Attributes:
-        comma: what stood last between a member of an object and the next key; None before the first.
-        colon: what stood last between a key and its value; None before the first.
-        previous: the string that was completed last, without escapes; keys do not count, nor does what stands before an
-            array that was begun since.
+        comma: the last text between an object member and the next key; None before the first.
+        colon: the last text between a key and its value; None before the first.
+        previous: the last completed string value, unescaped; empty at the start of an array.
     """
 
     __slots__ = (
@@ -71,7 +70,7 @@ class OutputFields:
         self.previous = b""
         self._is_json: bool | None = None
         self._line = bytearray()
-        self._frames: list[tuple[bool, bytes]] = []  # whether an object, and the key of it
+        self._frames: list[tuple[bool, bytes]] = []  # whether it is an object, and its key
         self._place: FieldPosition = "before"
         self._key = b""
         self._buffer = bytearray()
@@ -79,7 +78,7 @@ class OutputFields:
         self._escaped = False
 
     def feed(self, data: bytes) -> None:
-        """Read on: ``O(len(data))``."""
+        """Read the next bytes: O(len(data))."""
         for byte in data:
             if self._is_json is None and byte not in _SPACE:
                 self._is_json = byte in b'{["'
@@ -92,11 +91,11 @@ class OutputFields:
 
     @property
     def field(self) -> OutputField:
-        """Where the output stands now."""
+        """The field at the end of the output."""
         in_array = bool(self._frames) and not self._frames[-1][0]
         if not self._is_json:
-            found = _LINE.fullmatch(self._line)
-            label, value = (found[1], found[2]) if found else (b"", bytes(self._line))
+            match = _LINE.fullmatch(self._line)
+            label, value = (match[1], match[2]) if match else (b"", bytes(self._line))
             return OutputField("line", label, value, False)
         value = _unescaped(bytes(self._buffer)) if self._place in ("key", "string") else bytes(self._buffer)
         return OutputField(self._place, b"" if self._place == "key" else self._key, value, in_array)
@@ -164,7 +163,7 @@ class OutputFields:
         self._gap.clear()
 
     def _note_gap(self) -> None:
-        """Remember how what comes now was set off from what came before."""
+        """Remember the white space and punctuation before the next key or value."""
         gap = bytes(self._gap)
         if gap.lstrip().startswith(b":"):
             self.colon = gap
@@ -194,13 +193,13 @@ _MAX_LENGTH: Final = 160
 
 
 class ValueSeparator(NamedTuple):
-    """Text up to the prefix of the next value.
+    """The text from the end of a value to the start of the next one.
 
     Attributes:
         data: the text.
-        label: the key of that value; empty where there is none.
-        quoted: whether it is a string; its quotation mark is part of the text.
-        ends: whether the output is complete after it.
+        label: the key of the next value; empty if it has none.
+        quoted: whether the next value is a string; its quotation mark is part of the text.
+        ends: whether the output is complete after the text.
     """
 
     data: bytes
@@ -210,18 +209,18 @@ class ValueSeparator(NamedTuple):
 
 
 def structure_after(matcher: Matcher, place: FieldPosition, fields: OutputFields) -> ValueSeparator | None:
-    """Return what closes the value at which ``matcher`` stands and leads to the next one.
+    """Return the text that closes the current value and leads to the next one.
 
-    This is the prefix of the shortest completion: it leaves out what may be left out, and names the next key that
-    is required.  White space is as the output had it so far where the grammar allows that.
+    It is a prefix of the shortest completion, so it skips optional fields up to the next required key.  White space
+    follows the style of the output so far if the grammar allows it.
 
     Args:
-        matcher: the state after all that stands of the value.
-        place: within what it stands.
-        fields: of the output so far.
+        matcher: the state within the value.
+        place: the kind of text of the value.
+        fields: the fields of the output so far.
 
     Returns:
-        None where the value cannot end here, or nothing follows.
+        None if the value cannot end here, or nothing follows.
     """
     try:
         completion = matcher.shortest_completion()
@@ -229,8 +228,8 @@ def structure_after(matcher: Matcher, place: FieldPosition, fields: OutputFields
         return None
     rest = bytes(takewhile(_is_byte, completion[:_MAX_LENGTH]))  # a special token is -1 - id
     if place == "line":
-        found = _LINE_END.match(rest)
-        data = found[0] if found else b""
+        match = _LINE_END.match(rest)
+        data = match[0] if match else b""
         return (
             ValueSeparator(data, data.rstrip(b":= \t").rsplit(b"\n")[-1], False, len(data) == len(completion))
             if data
@@ -252,7 +251,7 @@ def _is_byte(symbol: SupportsIndex) -> bool:
 
 
 def _json_prefix(rest: bytes, place: FieldPosition, comma: bytes | None, colon: bytes | None) -> ValueSeparator | None:
-    """The prefix of a JSON text up to its next value, with other white space where that is given."""
+    """The prefix of a JSON text up to its next value, with the given separators in place of its own."""
     at, out, label = 0, bytearray(), b""
     if place in ("string", "key"):
         closing = _REST_OF_STRING.match(rest)

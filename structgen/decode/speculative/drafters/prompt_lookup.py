@@ -1,4 +1,4 @@
-"""Copies from the prompt and from the output itself: ``PromptLookup``, and ``CopySpec`` for a single chain."""
+"""Drafts copied from the prompt and the output: ``PromptLookup`` as a tree, ``CopySpec`` as a single chain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CopySpec", "PromptLookup"]
 
-# A polynomial hash modulo a Mersenne prime (Karp and Rabin 1987): any multiplier below the prime serves.
+# A polynomial hash modulo a Mersenne prime (Karp and Rabin 1987); the multiplier is any number below the prime.
 _PRIME: Final = (1 << 61) - 1
 _BASE: Final = 0x1F3D5B79A2C4E687
 _MAX_LENGTH: Final = 64
@@ -34,18 +34,17 @@ _PRIORS: Final = (0.75, 0.88, 0.9, 0.92)
 @final
 @dataclass(frozen=True, slots=True)
 class CopySpec(Drafter):
-    """Copies a chain from the latest place where the last ``gamma`` tokens stand.
+    """Copies a chain from the latest earlier occurrence of the last ``gamma`` tokens.
 
-    A rolling hash finds it in constant time, whatever the length of the context; equal hashes are compared before they
-    are believed.
+    A rolling hash finds it in constant time, whatever the length of the context; the tokens are compared as well.
 
     Source: R. Dumitru et al., "CopySpec: Accelerating LLMs with Speculative Copy-and-Paste Without Compromising
     Quality" (2025, arXiv 2502.08923).
 
     Attributes:
-        gamma: how many tokens have to agree.
-        most: the most tokens that are copied at a time.
-        calibration: of the confidences; outputs that share the value share what was learned.
+        gamma: how many tokens must agree.
+        most: the largest number of tokens that are copied at a time.
+        calibration: estimates the confidences; outputs that share it learn from each other.
 
     Raises:
         ValueError: a number is out of range.
@@ -83,8 +82,8 @@ class _CopyDrafting(FollowingDrafting):
     def _clear(self) -> None:
         self._length = 0
         self._hash = 0
-        self._ends: dict[int, int] = {}  # hash of a window -> where it ended last, but for the newest
-        self._source: int | None = None  # where the newest window ended before
+        self._ends: dict[int, int] = {}  # hash of a window -> end of its latest occurrence
+        self._source: int | None = None  # end of the previous occurrence of the last window
 
     def appended(self, tokens: Sequence[int]) -> None:
         """See ``FollowingDrafting.appended``."""
@@ -101,12 +100,12 @@ class _CopyDrafting(FollowingDrafting):
 
     def truncated(self, length: int) -> None:
         """See ``FollowingDrafting.truncated``."""
-        kept = self.tokens[:length]
+        left = self.tokens[:length]
         self._clear()
-        self.appended(kept)
+        self.appended(left)
 
     def drafts(self, state: DraftState) -> Iterable[DraftCandidate]:
-        """See ``FollowingDrafting.draft tokens``."""
+        """See ``FollowingDrafting.drafts``."""
         seen, source, gamma = self.tokens, self._source, self._gamma
         if source is None or seen[source - gamma : source] != seen[len(seen) - gamma :]:
             return ()
@@ -131,21 +130,20 @@ class _CopyDrafting(FollowingDrafting):
 @final
 @dataclass(frozen=True, slots=True)
 class PromptLookup(Drafter):
-    """Copies from the prompt and from what stands of the output.
+    """Drafts by copying from the prompt and from the output so far.
 
-    Two ways together.  As tokens: the end of the output is looked for in all that stands before it, and what followed
-    there is drafted, of several places as a tree; where a copy goes wrong, it is taken up again around the place where
-    it was lost.  As text: what stands of the value that is being written is looked for in the prompt, see
-    ``ValueCopier``.
+    It combines two ways.  As tokens: earlier occurrences of the last tokens are followed, several as a tree; if a copy
+    goes wrong, it is resumed around the position where it was lost.  As text: the value that is being written is looked
+    up in the prompt, see ``ValueCopier``.
 
     Source: A. Saxena, "Prompt Lookup Decoding" (2023); T. Ge et al., "Lossless Acceleration for Seq2seq Generation with
     Aggressive Decoding" (2022, arXiv 2205.10350); N. Yang et al., "Inference with Reference" (2023, arXiv 2304.04487).
 
     Attributes:
-        places: how many earlier occurrences of the last tokens are followed at a time.
-        shortest: how many tokens must agree at least.
+        places: how many earlier occurrences of the last tokens are followed.
+        shortest: the smallest number of tokens that must agree.
         values: whether values are matched as text as well.
-        calibration: of the confidences; outputs that share the value share what was learned.
+        calibration: estimates the confidences; outputs that share it learn from each other.
 
     Raises:
         ValueError: a number is out of range.
@@ -182,7 +180,7 @@ class _LookupDrafting(FollowingDrafting):
         self._tokens = task.constraint.vocabulary.tokens
         self._fields = OutputFields()
         prompt = context.tokens[: task.prompt_tokens]
-        # Special tokens, which have no bytes, set texts apart.
+        # Special tokens, which have no bytes, separate texts.
         data = b"".join([self._spelled(token) or b"\n" for token in prompt]) if settings.values else b""
         self._copier = ValueCopier(task.constraint.vocabulary, data)
 
@@ -195,7 +193,7 @@ class _LookupDrafting(FollowingDrafting):
             self._fields.feed(self._tokens[token])
 
     def _spelled(self, token: int) -> bytes:
-        """Its bytes; a prompt may have tokens that no output has, beyond the vocabulary."""
+        """The bytes of a token; a prompt may have token ids beyond the vocabulary."""
         return self._tokens[token] if token < len(self._tokens) else b""
 
     def truncated(self, length: int) -> None:
@@ -206,7 +204,7 @@ class _LookupDrafting(FollowingDrafting):
         self._fields.feed(b"".join([self._tokens[token] for token in self.output]))
 
     def drafts(self, state: DraftState) -> Iterator[DraftCandidate]:
-        """See ``FollowingDrafting.draft tokens``."""
+        """See ``FollowingDrafting.drafts``."""
         suffix = self.tokens[-MAX_MATCH:]
         matches = [
             match

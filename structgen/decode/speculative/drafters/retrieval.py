@@ -1,4 +1,4 @@
-"""Copies from earlier outputs, which a store keeps."""
+"""Drafts copied from earlier outputs, which a store keeps."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _MAX_TOKENS: Final = 1 << 15
 
 @final
 class DraftStore:
-    """The tokens of outputs that are complete, by what they contain; threads may share one.
+    """The tokens of complete outputs, with an index of their n-grams; threads may share one.
 
-    The oldest outputs are forgotten beyond ``max_tokens`` tokens (about 300 bytes each), and of an output
-    that is longer than that, its prefix.  A store belongs to one vocabulary: ids of another one would mean nothing.
+    Beyond ``max_tokens`` tokens (about 300 bytes each) the oldest outputs are dropped; of a longer output, only the end
+    is kept.  A store belongs to one vocabulary.
 
     Args:
-        max_tokens: the most tokens of outputs.
+        max_tokens: the largest number of tokens.
 
     Raises:
         ValueError: ``max_tokens`` is less than 2.
@@ -55,67 +55,69 @@ class DraftStore:
             raise ValueError(f"DraftStore: max_tokens must be at least 2; found {max_tokens!r}")
         self._max_tokens = max_tokens
         self._index = SuffixIndex()
-        self._lengths: deque[int] = deque()  # of the outputs, the barrier after each counted
-        self._starts: deque[int] = deque()  # where they begin
+        self._lengths: deque[int] = deque()  # of the outputs, with the barrier after each
+        self._starts: deque[int] = deque()  # positions where the outputs begin
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many tokens it holds, and one for each output."""
+        """The number of tokens, plus one for each output."""
         return len(self._index)
 
     @property
     def outputs(self) -> int:
-        """How many outputs it holds."""
+        """The number of outputs."""
         return len(self._lengths)
 
     def add(self, output: Sequence[int]) -> None:
-        """Remember an output: ``O(len(output))``, and the same for each that is forgotten for it."""
+        """Add an output: O(len(output)), and the same for each output that is dropped."""
         if not output:
             return
-        kept = output[-(self._max_tokens - 1) :]
+        tokens = output[-(self._max_tokens - 1) :]
         with self._lock:
             self._starts.append(self._index.end)
-            self._index.extend(kept)
+            self._index.extend(tokens)
             self._index.append(BARRIER)
-            self._lengths.append(len(kept) + 1)
+            self._lengths.append(len(tokens) + 1)
             while len(self._index) > self._max_tokens:
                 self._index.forget(self._lengths.popleft())
                 self._starts.popleft()
 
     def continuations(self, suffix: Sequence[int], *, places: int) -> list[Continuation]:
-        """What followed the last tokens of ``suffix`` in outputs, the longest match first, at most 64 tokens each."""
+        """Return up to 64 tokens after each occurrence of the end of ``suffix``, the longest match first."""
         return self.retrieve(suffix, places, Realignment(self._index))[0] if suffix else []
 
     def realignment(self) -> Realignment:
-        """The place in the store that an output is a copy of; only ``follow`` and ``retrieve`` may use it."""
+        """Return a new copy position in the store; only ``follow`` and ``retrieve`` may use it."""
         return Realignment(self._index)
 
     def follow(self, realignment: Realignment, tokens: Sequence[int]) -> None:
-        """Move a place on by tokens that have come."""
+        """Move a copy position on by new tokens."""
         with self._lock:
             realignment.follow(tokens)
 
     def retrieve(
         self, output: Sequence[int], places: int, realignment: Realignment
     ) -> tuple[list[Continuation], list[DraftCandidate]]:
-        """What may follow an output.
+        """Return continuations of an output.
 
         Args:
-            output: what stands of it; where it is empty, the prefixes of the latest outputs are meant.
-            places: how many occurrences are looked at.
-            realignment: the place that it is a copy of.
+            output: the output so far; if it is empty, the latest outputs are followed from their start.
+            places: how many occurrences are followed.
+            realignment: its copy position.
 
         Returns:
-            What followed the last tokens, and the draft tokens at where a copy that went wrong goes on.
+            The continuations of the last tokens, and candidates that resume a copy that went wrong.
         """
         with self._lock:
             if not output:
                 matches = [SuffixMatch(start, 0) for start in islice(reversed(self._starts), places)]
             else:
                 matches = self._index.find(output[-MAX_MATCH:], places)
-            found = [Continuation(self._index.following(each.position, MAX_MATCH), each.length) for each in matches]
+            continuations = [
+                Continuation(self._index.following(each.position, MAX_MATCH), each.length) for each in matches
+            ]
             again = list(realignment.drafts(matches, "retrieval again", output[-1])) if output else []
-        return found, again
+        return continuations, again
 
     def __repr__(self) -> str:
         return f"<DraftStore of {self.outputs} outputs, {len(self)} tokens>"
@@ -123,7 +125,7 @@ class DraftStore:
 
 _PAIR: Final = 2
 _LIKELY: Final = 3
-"""Tokens of each distribution that are kept."""
+"""How many tokens of each distribution are kept."""
 
 
 def _pair_table() -> NGramTable:
@@ -133,21 +135,20 @@ def _pair_table() -> NGramTable:
 @final
 @dataclass(frozen=True, slots=True)
 class Retrieval(Drafter):
-    """Follows what earlier outputs had after the same tokens, the most frequent continuations as a tree.
+    """Drafts the continuations of the same tokens in earlier outputs, the most frequent ones as a tree.
 
-    What is asked again with a small change is copied from the first answer: where a token differs, the copy is taken up
-    again around that place.  Where no earlier output helps, what the target itself found likely after the same two
-    tokens is drafted.
+    The answer to a slightly changed request is copied from the first answer: after a token that differs, the copy is
+    resumed around that position.  Otherwise the target's own predictions after the same two tokens are drafted.
 
     Source: Z. He et al., "REST: Retrieval-Based Speculative Decoding" (NAACL 2024, arXiv 2311.08252); X. Liu et al.,
     "Adaptive Draft-Verification for Efficient Large Language Model Decoding" (2024, arXiv 2407.12021) for what the
-    target said after two tokens.
+    target predicted after two tokens.
 
     Attributes:
-        store: the outputs; each that is complete is added.
-        places: how many occurrences of the last tokens are followed at a time.
-        distributions: what the target said after two tokens; None leaves that out.
-        calibration: of the confidences; outputs that share the value share what was learned.
+        store: the earlier outputs; each complete output is added.
+        places: how many occurrences of the last tokens are followed.
+        distributions: the distributions of the target after two tokens; None leaves them out.
+        calibration: estimates the confidences; outputs that share it learn from each other.
 
     Raises:
         ValueError: a number is out of range.
@@ -195,9 +196,9 @@ class _RetrievalDrafting(FollowingDrafting):
         self._realignment.forget()
 
     def drafts(self, state: DraftState) -> Iterator[DraftCandidate]:
-        """See ``FollowingDrafting.draft tokens``."""
-        found, again = self._store.retrieve(self.output, self._settings.places, self._realignment)
-        yield from candidates_of(found, "retrieval")
+        """See ``FollowingDrafting.drafts``."""
+        continuations, again = self._store.retrieve(self.output, self._settings.places, self._realignment)
+        yield from candidates_of(continuations, "retrieval")
         yield from again
         if self._settings.distributions is not None:
             yield from self._likely(self._settings.distributions, tuple(self.tokens[-_PAIR:]), 0)
@@ -215,10 +216,10 @@ class _RetrievalDrafting(FollowingDrafting):
         self._store.add(self.output)
 
     def _likely(self, distributions: NGramTable, before: tuple[int, ...], depth: int) -> Iterator[DraftCandidate]:
-        for known in distributions.find(self._task.constraint.vocabulary, before)[:1]:
-            if known.length < _PAIR:  # what came after one token says too little
+        for after in distributions.find(self._task.constraint.vocabulary, before)[:1]:
+            if after.length < _PAIR:  # the distribution after one token is too vague
                 return
-            for rank, (token, share) in enumerate(zip(known.tokens, known.probabilities, strict=True)):
+            for rank, (token, share) in enumerate(zip(after.tokens, after.probabilities, strict=True)):
                 yield DraftCandidate(
                     token,
                     ("likely", rank, round(4 * share), min(depth, 2)),

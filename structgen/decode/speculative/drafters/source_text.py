@@ -1,4 +1,4 @@
-"""The text that values are copied from: where a value or a label occurs in it, and where a value may end."""
+"""The text that values are copied from: where values and labels occur in it, and where a value may end."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _END_PRIORS: Final = {
 
 
 def boundary_kind(source: SourceText, offset: int) -> str | None:
-    """What kind of boundary lies at ``offset``: None within a word or after a space.
+    """Return the kind of boundary at ``offset``; None within a word or after a space.
 
-    ``line``, ``stop`` (a sentence may end), ``comma``, ``colon``, ``bracket``, ``quote``, ``end`` of the text, or a
-    ``space`` together with what the words on its sides begin with (``letter_kind``).
+    ``line``, ``stop`` (a sentence may end), ``comma``, ``colon``, ``bracket``, ``quote``, ``end`` of the text, or
+    ``space`` with the first letters of the words on both sides (``letter_kind``).
     """
     text = source.text
     if offset <= 0 or text[offset - 1] == 32:
@@ -49,12 +49,12 @@ def boundary_kind(source: SourceText, offset: int) -> str | None:
 
 
 def letter_kind(byte: bytes) -> str:
-    """A for an upper-case letter, a for a lower-case one, 1 for a digit, a full stop for anything else."""
+    """Return A for an upper-case letter, a for a lower-case one, 1 for a digit, a full stop for anything else."""
     return "A" if byte.isupper() else "1" if byte.isdigit() else "a" if byte.isalpha() else "."
 
 
 def end_prior(kind: str) -> float:
-    """How likely a value ends at a boundary of this kind, before anything was learned of it."""
+    """Return the prior probability that a value ends at a boundary of this kind."""
     return _END_PRIORS.get(kind) or _END_PRIORS[kind.split(maxsplit=1)[0]]
 
 
@@ -62,7 +62,7 @@ _MAX_LENGTH: Final = 64
 _MIN_PART: Final = 3
 _WORDS_BACK: Final = 8
 _MAX_OCCURRENCES: Final = 500
-"""Places of a short text that are looked at; most may lie within words."""
+"""The largest number of occurrences that are examined; most occurrences of a short text are within words."""
 _RUN: Final = re.compile(rb"\s+")
 _WORDS: Final = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\x00-\x7f]+")
 _WORD_BYTE: Final = re.compile(rb"[0-9A-Za-z\x80-\xff]")
@@ -74,14 +74,14 @@ _NUMBER: Final = re.compile(rb"(?<![0-9A-Za-z.])-?[0-9]+(?:\.[0-9]+)?(?![0-9A-Za
 
 
 class Occurrence(NamedTuple):
-    """Where what stands of a value occurs.
+    """An occurrence of a value, or the start of a possible value.
 
     Attributes:
         end: the offset in the text after it.
         length: how many bytes of the value agree.
-        kind: ``exact``; ``case`` where letters differ in case; ``part`` where only the end of the value occurs; after a
-            label, ``set off`` from it by a colon or a word such as "is", ``quoted`` where it stands in quotation marks
-            as well, or ``next`` to it.
+        kind: ``exact``; ``case`` if letters differ in case; ``part`` if only the end of the value occurs.  For the
+            start of a value after a label: ``set off`` by a colon or a word such as "is", ``quoted`` if the label is in
+            quotation marks as well, or ``next`` to the label.
     """
 
     end: int
@@ -95,14 +95,14 @@ class SourceText:
 
     Attributes:
         text: the text.
-        breaks: the offsets of spaces that stand for a line break.
+        breaks: the offsets of spaces that replace a line break.
     """
 
     __slots__ = ("_lower", "_numbers", "breaks", "text")
 
     def __init__(self, data: bytes) -> None:
         self.breaks: set[int] = set()
-        self._numbers: list[int] | None = None  # where they begin, once they were asked for
+        self._numbers: list[int] | None = None  # where numbers begin; found on first use
         pieces: list[bytes] = []
         at = length = 0
         for run in _RUN.finditer(data):
@@ -118,20 +118,20 @@ class SourceText:
         self._lower = self.text.lower()
 
     def starts_word(self, offset: int) -> bool:
-        """Whether no letter or digit stands before ``offset``."""
+        """Return whether no letter or digit is before ``offset``."""
         return offset == 0 or not _WORD_BYTE.match(self.text, offset - 1)
 
     def occurrences(self, value: bytes, limit: int) -> list[Occurrence]:
-        """Where ``value`` occurs, or the longest part at its end that begins with a word and does.
+        """Return the occurrences of ``value``, or of its longest suffix that begins with a word and occurs.
 
-        The value is looked for as it is, then in any case, both at most at its last 64 bytes.  Occurrences that begin a
-        word come first; others count from three bytes on.
+        The last 64 bytes of the value are searched as they are, then ignoring case.  Occurrences at the start of a word
+        come first; others count from three bytes on.
 
         Complexity: a few linear searches of the text.
 
         Args:
             value: not empty.
-            limit: the most occurrences.
+            limit: the largest number of occurrences.
         """
         value = _RUN.sub(b" ", value)
         if len(value) > _MAX_LENGTH:
@@ -141,24 +141,25 @@ class SourceText:
             part = value[start:]
             if start and len(part) < _MIN_PART:
                 break
-            for text, wanted, kind in ((self.text, part, "exact"), (self._lower, part.lower(), "case")):
-                ends = self._ends(text, wanted, limit)
+            for text, needle, kind in ((self.text, part, "exact"), (self._lower, part.lower(), "case")):
+                ends = self._ends(text, needle, limit)
                 if ends:
                     return [Occurrence(end, len(part), "part" if start else kind) for end in ends]
         return []
 
     def after_label(self, label: bytes, limit: int) -> list[Occurrence]:
-        """Where a value may begin that ``label`` names.
+        """Return where a value of ``label`` may begin.
 
-        The words of the label, then its last word and its first, are looked for in any case; what is set off from them
-        by a colon, an equals sign, a dash or a word such as "is" comes before what only stands next to them.
+        The words of the label, then its last word, then its first word are searched, ignoring case.  Text that is set
+        off from them by a colon, an equals sign, a dash or a word such as "is" comes before text that is just next to
+        them.
 
         Args:
             label: a key such as ``order_number`` or ``orderNumber``.
-            limit: the most places.
+            limit: the largest number of positions.
         """
         words = words_of_label(label)
-        found: dict[int, Occurrence] = {}
+        starts: dict[int, Occurrence] = {}
         phrases = [b" ".join(words), words[-1], words[0]] if words else []
         for phrase in dict.fromkeys(phrases):
             near: list[Occurrence] = []
@@ -172,59 +173,59 @@ class SourceText:
                     near.append(Occurrence(gap.end(), 0, kind))
             near.sort(key=lambda each: _LABELLED.index(each.kind))
             for each in near:
-                found.setdefault(each.end, each)
-            if len(found) >= limit:
+                starts.setdefault(each.end, each)
+            if len(starts) >= limit:
                 break
-        return list(found.values())[:limit]
+        return list(starts.values())[:limit]
 
     def numbers_near(self, label: bytes, limit: int) -> list[Occurrence]:
-        """Where numbers stand close to the words of ``label``, the closest first; without those the first numbers."""
+        """Return the numbers closest to the words of ``label``; the first numbers if there are no such words."""
         if self._numbers is None:
             self._numbers = [match.start() for match in _NUMBER.finditer(self.text)]
         numbers = self._numbers
-        places = [end for word in words_of_label(label) for end in self._ends(self._lower, word.rstrip(b"s"), limit)]
-        if not places:
+        ends = [end for word in words_of_label(label) for end in self._ends(self._lower, word.rstrip(b"s"), limit)]
+        if not ends:
             return [Occurrence(start, 0, "number") for start in numbers[:limit]]
         distances: dict[int, int] = {}
-        for place in places:
-            middle = bisect(numbers, place)
+        for end in ends:
+            middle = bisect(numbers, end)
             for start in numbers[max(middle - limit, 0) : middle + limit]:
-                distances[start] = min(abs(start - place), distances.get(start, len(self.text)))
+                distances[start] = min(abs(start - end), distances.get(start, len(self.text)))
         near = sorted(distances, key=lambda start: (distances[start], start))
         return [Occurrence(start, 0, "near") for start in near[:limit]]
 
     def item_after(self, offset: int) -> int | None:
-        """Where the next item of an enumeration begins after ``offset``; None at the end of the text."""
-        found = _ENUMERATION.match(self.text, offset)
-        end = offset if found is None else found.end()
+        """Return where the next item of an enumeration begins after ``offset``; None if there is none."""
+        separator = _ENUMERATION.match(self.text, offset)
+        end = offset if separator is None else separator.end()
         return end if offset < end < len(self.text) else None
 
     def number_at(self, offset: int) -> bytes:
-        """The number that begins at ``offset``."""
-        found = _NUMBER.match(self.text, offset)
-        return found[0] if found else b""
+        """Return the number that begins at ``offset``; empty if there is none."""
+        number = _NUMBER.match(self.text, offset)
+        return number[0] if number else b""
 
-    def _ends(self, text: bytes, wanted: bytes, limit: int, *, whole: bool = False) -> list[int]:
-        """After where ``wanted`` occurs: first where it begins a word, then elsewhere if it is long enough."""
-        if not wanted:
+    def _ends(self, text: bytes, needle: bytes, limit: int, *, whole: bool = False) -> list[int]:
+        """The ends of occurrences: first those at the start of a word, then others if ``needle`` is long enough."""
+        if not needle:
             return []
         good: list[int] = []
         other: list[int] = []
-        at = text.find(wanted)
+        at = text.find(needle)
         for _ in range(_MAX_OCCURRENCES):
             if at < 0 or len(good) >= limit or len(other) >= 4 * limit:
                 break
-            end = at + len(wanted)
-            begins = self.starts_word(at) or not _WORD_BYTE.match(wanted)
+            end = at + len(needle)
+            begins = self.starts_word(at) or not _WORD_BYTE.match(needle)
             if whole:
                 if begins and not _WORD_BYTE.match(text, end):
                     good.append(end)
             else:
                 (good if begins else other).append(end)
-            at = text.find(wanted, at + 1)
-        return (good + (other if len(wanted) >= _MIN_PART and not whole else []))[:limit]
+            at = text.find(needle, at + 1)
+        return (good + (other if len(needle) >= _MIN_PART and not whole else []))[:limit]
 
 
 def words_of_label(label: bytes) -> list[bytes]:
-    """The words of a key, in lower case: ``orderNumber``, ``order_number`` and ``Order number`` have the same."""
+    """Return the words of a key in lower case: equal for ``orderNumber``, ``order_number`` and ``Order number``."""
     return [word.lower() for word in _WORDS.findall(label)]

@@ -1,4 +1,4 @@
-"""Where the end of a sequence occurred before, what followed it there, and how a copy goes on after an edit."""
+"""Earlier occurrences of the end of a sequence, their continuations, and how a copy is resumed after an edit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from structgen.decode.speculative.acceptance import DraftCandidate, no_candidate
 __all__ = ["BARRIER", "Continuation", "Realignment", "SuffixIndex", "SuffixMatch", "candidates_of", "length_bucket"]
 
 _PRIORS: Final = (0.1, 0.25, 0.5, 0.65, 0.75, 0.8, 0.85, 0.88, 0.9, 0.93, 0.95)
-"""Of a copied token by how many tokens agree before it, from 0 on; the last stands for all above."""
+"""Prior of a copied token by the number of agreeing tokens before it, from 0; the last holds for all above."""
 
 
 class Continuation(NamedTuple):
-    """What followed at one place.
+    """The tokens after an earlier occurrence.
 
     Attributes:
-        tokens: what followed.
-        length: how many tokens agreed before it.
+        tokens: the tokens.
+        length: how many tokens before them agree.
     """
 
     tokens: Sequence[int]
@@ -26,19 +26,19 @@ class Continuation(NamedTuple):
 
 
 def length_bucket(length: int) -> int:
-    """Lengths that fare alike: 0 to 8 one by one, then 9 to 16 and all above."""
+    """Return the bucket of a match length: 0 to 8 one by one, then 9 to 16, then all above."""
     return length if length <= 8 else 9 if length <= 16 else 10
 
 
 def candidates_of(continuations: Sequence[Continuation], kind: str, depth: int = 0) -> Iterable[DraftCandidate]:
-    """The tokens that followed, each once, and after them what followed there.
+    """Yield the next tokens of continuations as candidates, each token once.
 
-    A place counts by the square of the length that agrees, so that long matches outweigh many short ones; the share of
-    a token among all places, and the length of the longest of its own, are its kind.
+    An occurrence weighs the square of its match length, so that a long match outweighs many short ones.  The kind of a
+    candidate is its share of the weight and the length of its longest match.
 
     Args:
         continuations: the longest match first.
-        kind: their source, the first part of the keys.
+        kind: the first part of the keys.
         depth: how many of their tokens the tree has already.
     """
     groups: dict[int, list[Continuation]] = {}
@@ -62,7 +62,7 @@ def candidates_of(continuations: Sequence[Continuation], kind: str, depth: int =
 
 
 BARRIER: Final = -1
-"""Stands between texts that have nothing to do with each other: no match extends over it."""
+"""Separates unrelated texts: no match extends over it."""
 
 _LEVELS: Final = (1, 2, 4, 8)
 MAX_MATCH: Final = 64
@@ -72,8 +72,8 @@ class SuffixMatch(NamedTuple):
     """An earlier occurrence of the last tokens of a sequence.
 
     Attributes:
-        position: of the token that followed there, counted from the first that was ever appended.
-        length: how many tokens before it are the same, at most 64.
+        position: of the token after it, counted from the first token that was ever appended.
+        length: how many tokens before it agree, at most 64.
     """
 
     position: int
@@ -82,15 +82,15 @@ class SuffixMatch(NamedTuple):
 
 @final
 class SuffixIndex:
-    """Tokens, with all places where runs of 1, 2, 4 and 8 of them end.
+    """A sequence of tokens with the ends of all its runs of 1, 2, 4 and 8 tokens.
 
-    The places of each run are chained from the latest to the earliest, as in compressors of the Lempel-Ziv family.
-    Appending, and taking back from either end, costs a dictionary access for each of the four lengths; about 300 bytes
-    a token are kept.
+    The ends of equal runs are chained from the latest to the earliest, as in compressors of the Lempel-Ziv family.
+    Appending a token, or removing one at either end, costs a dictionary access for each of the four lengths; a token
+    takes about 300 bytes.
 
     Attributes:
-        tokens: those that are kept.
-        first: the position of the first of them; larger than 0 once some were forgotten.
+        tokens: the tokens.
+        first: the position of the first token; larger than 0 once some were dropped.
     """
 
     __slots__ = ("_heads", "_links", "_run", "first", "tokens")
@@ -98,9 +98,9 @@ class SuffixIndex:
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self.tokens: list[int] = []
         self.first = 0
-        self._run = 0  # tokens at the end without a barrier
-        self._heads: list[dict[int, int]] = [{} for _ in _LEVELS]  # hash of a run -> where it ended last
-        self._links: list[list[int]] = [[] for _ in _LEVELS]  # by end: where the same run ended before; -1 for nowhere
+        self._run = 0  # the number of tokens after the last barrier
+        self._heads: list[dict[int, int]] = [{} for _ in _LEVELS]  # hash of a run -> its latest end
+        self._links: list[list[int]] = [[] for _ in _LEVELS]  # by end: the end before of the same run, or -1
         self.extend(tokens)
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class SuffixIndex:
         return self.first + len(self.tokens)
 
     def append(self, token: int) -> None:
-        """Add a token, or a barrier, at the end."""
+        """Add a token or a barrier at the end."""
         tokens = self.tokens
         tokens.append(token)
         self._run = 0 if token == BARRIER else self._run + 1
@@ -131,7 +131,7 @@ class SuffixIndex:
             self.append(token)
 
     def truncate(self, end: int) -> None:
-        """Drop all tokens from position ``end`` on, which must not lie before the first that is kept."""
+        """Drop all tokens from position ``end`` on; ``end`` must not be before the first position."""
         tokens = self.tokens
         while self.end > end:
             for level, heads, links in zip(_LEVELS, self._heads, self._links, strict=True):
@@ -150,7 +150,7 @@ class SuffixIndex:
             self._run += 1
 
     def forget(self, count: int) -> None:
-        """Drop the first ``count`` tokens; those after keep their positions."""
+        """Drop the first ``count`` tokens; the others keep their positions."""
         for level, heads, links in zip(_LEVELS, self._heads, self._links, strict=True):
             for end in range(level, count + 1):
                 run = hash(tuple(self.tokens[end - level : end]))
@@ -161,18 +161,18 @@ class SuffixIndex:
         self.first += count
 
     def find(self, suffix: Sequence[int], limit: int) -> list[SuffixMatch]:
-        """Return where the last tokens of ``suffix`` occur with a token after them.
+        """Return the occurrences of the last tokens of ``suffix`` that have a token after them.
 
-        The longest come first, of equal ones the latest.  Only the latest ``limit`` occurrences of a run are looked at,
-        so the longest of all is found wherever its last 8, 4, 2 or 1 tokens (as many as it has) occur no more often.
+        The longest match comes first, of equal ones the latest.  Only the latest ``limit`` occurrences of a run are
+        examined, so the longest match is found if its last 8, 4, 2 or 1 tokens (as many as it has) occur no more often.
 
         Complexity: at most ``4 * limit`` comparisons of up to 64 tokens each.
 
         Args:
-            suffix: tokens; may be the end of those that are kept.
-            limit: the most matches.
+            suffix: tokens; may be the end of the indexed tokens.
+            limit: the largest number of matches.
         """
-        found: dict[int, int] = {}
+        lengths: dict[int, int] = {}
         first, end = self.first, self.end
         for level, heads, links in zip(reversed(_LEVELS), reversed(self._heads), reversed(self._links), strict=True):
             if len(suffix) < level:
@@ -181,19 +181,19 @@ class SuffixIndex:
             for _ in range(limit + 1):
                 if position <= first:
                     break
-                if position < end and position not in found and self.tokens[position - first] != BARRIER:
+                if position < end and position not in lengths and self.tokens[position - first] != BARRIER:
                     length = self._length(position, suffix)
-                    if length >= level:  # else only the hashes are the same
-                        found[position] = length
+                    if length >= level:  # otherwise only the hashes are equal
+                        lengths[position] = length
                 position = links[position - first - 1]
-            if len(found) >= limit:
+            if len(lengths) >= limit:
                 break
-        matches = [SuffixMatch(position, length) for position, length in found.items()]
+        matches = [SuffixMatch(position, length) for position, length in lengths.items()]
         matches.sort(key=lambda match: (-match.length, -match.position))
         return matches[:limit]
 
     def following(self, position: int, count: int) -> list[int]:
-        """The tokens from ``position`` on: at most ``count``, and none after a barrier."""
+        """Return the tokens from ``position`` on: at most ``count``, and none after a barrier."""
         start = position - self.first
         if start < 0:
             return []
@@ -202,9 +202,9 @@ class SuffixIndex:
 
     def _length(self, position: int, suffix: Sequence[int]) -> int:
         tokens, at = self.tokens, position - self.first
-        most = min(MAX_MATCH, len(suffix), at)
+        max_length = min(MAX_MATCH, len(suffix), at)
         length = 0
-        while length < most and tokens[at - 1 - length] == suffix[-1 - length] != BARRIER:
+        while length < max_length and tokens[at - 1 - length] == suffix[-1 - length] != BARRIER:
             length += 1
         return length
 
@@ -220,13 +220,13 @@ _LENGTH: Final = 48
 
 @final
 class Realignment:
-    """Keeps the place that an output is a copy of, and draft tokens where it goes on once a token differs.
+    """Follows the position that an output is a copy of, and drafts where the copy resumes after a token that differs.
 
-    An edit exchanges, leaves out or adds a few tokens.  So after a token that differs, the places around the one where
-    it was lost are tried: those after the same token, the closest first, and the one that leaves the lengths equal.
+    An edit replaces, removes or adds a few tokens.  So after a token that differs, positions around the lost one are
+    tried: those after the same token, the closest first, and the position that assumes a replacement.
 
     Source: T. Ge et al., "Lossless Acceleration for Seq2seq Generation with Aggressive Decoding" (2022, arXiv
-    2205.10350), which aligns by the longest suffix; that needs a token or two which agree again.
+    2205.10350), which aligns by the longest suffix and so needs a token or two that agree again.
 
     Args:
         index: the tokens that are copied.
@@ -236,21 +236,21 @@ class Realignment:
 
     def __init__(self, index: SuffixIndex) -> None:
         self._index = index
-        self._position: int | None = None  # of the token that should come next
-        self._lost: int | None = None  # where the copy stood when it went wrong
+        self._position: int | None = None  # of the expected next token
+        self._lost: int | None = None  # the position at which the copy went wrong
         self._since = 0  # tokens since then
 
     @property
     def lost(self) -> int | None:
-        """Where the copy stood when it went wrong; None while it goes well, and once it was given up."""
+        """The position at which the copy went wrong; None while it goes well or after it was given up."""
         return self._lost
 
     def forget(self) -> None:
-        """Give up the place: the output was changed."""
+        """Give up the position: the output was changed."""
         self._position = self._lost = None
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Go on with tokens that have come, before the index has them."""
+        """Follow new tokens, before they are added to the index."""
         for token in tokens:
             if self._position is not None:
                 if self._index.following(self._position, 1) == [token]:
@@ -263,7 +263,7 @@ class Realignment:
                     self._lost = None
 
     def settle(self, matches: Sequence[SuffixMatch], least: int = 2) -> None:
-        """Take the place of a match that is certain enough: the longest, of equal ones the closest."""
+        """Take the position of the longest match if it is long enough; of equal ones the closest."""
         if self._position is not None or not matches or matches[0].length < least:
             return
         near = self._lost
@@ -274,12 +274,12 @@ class Realignment:
             self._lost = None
 
     def drafts(self, matches: Sequence[SuffixMatch], kind: str, last: int | None = None) -> Iterator[DraftCandidate]:
-        """What comes where the copy may go on.
+        """Yield the candidates where the copy may resume.
 
         Args:
             matches: of the end of the output, the longest first.
             kind: the first part of the keys.
-            last: the last token of the output, where the index does not end with it.
+            last: the last token of the output, if the index does not end with it.
         """
         lost, since = self._lost, self._since
         if lost is not None:
@@ -287,12 +287,12 @@ class Realignment:
             same = lost + since
             first = max(lost - _WINDOW // 2, self._index.first + 1)
             window = self._index.following(first - 1, _WINDOW + 1)
-            places = [first + offset for offset, each in enumerate(window) if each == token]
-            places.sort(key=lambda place: abs(place - same))
-            for rank, place in enumerate(dict.fromkeys([*places[:_MAX_POSITIONS], same])):
-                agrees = place in places
+            positions = [first + offset for offset, each in enumerate(window) if each == token]
+            positions.sort(key=lambda position: abs(position - same))
+            for rank, position in enumerate(dict.fromkeys([*positions[:_MAX_POSITIONS], same])):
+                agrees = position in positions
                 prior = 0.4 / (1 + rank) if agrees else 0.2
-                tokens = self._index.following(place, _LENGTH)
+                tokens = self._index.following(position, _LENGTH)
                 yield from _chain(tokens, 0, (kind, agrees, min(rank, 2), min(since, 4)), prior, kind)
         self.settle(matches)
 

@@ -1,4 +1,4 @@
-"""Draft tokens from the tokens that the model last expected after the same token."""
+"""Drafts from the tokens that the model last predicted after the same token."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ __all__ = ["Successors", "TokenRecycling"]
 
 @final
 class Successors:
-    """For each token the ``count`` tokens that were expected after it the last time it was seen.
+    """For each token, the ``count`` tokens that the model last predicted after it.
 
     Source: the adjacency matrix of X. Luo et al., "Turning Trash into Treasure: Accelerating Inference of Large
     Language Models with Token Recycling" (2024, arXiv 2408.08696).
 
-    Threads may share one.  It holds a matrix of int32 ``[V, count]`` for each vocabulary that it was used with: 1.6 MB
-    for 49k tokens and 8 successors; a system with lazy pages provides only the used part.
+    Threads may share one.  It holds an int32 matrix ``[V, count]`` for each vocabulary: 1.6 MB for 49k tokens and 8
+    successors.
 
     Args:
-        count: successors of each token; at least 1.
+        count: the number of successors of each token; at least 1.
 
     Raises:
         ValueError: ``count`` is below 1.
@@ -53,28 +53,28 @@ class Successors:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all matrices."""
+        """The bytes of all matrices."""
         return sum(matrix.nbytes for matrix in list(self._matrices.values()))
 
     def learn(self, vocabulary: Vocabulary, rows: Iterable[tuple[int, Sequence[int]]]) -> None:
-        """Note what is expected after tokens, in place of what was noted before.
+        """Replace the successors of some tokens.
 
         Args:
-            vocabulary: what the ids belong to.
-            rows: tokens with their successors, the most probable first; more than ``count`` are cut off.
+            vocabulary: the vocabulary of the ids.
+            rows: tokens with their successors, the most probable first; those beyond ``count`` are left out.
         """
         with self._lock:
             matrix = self._matrices.get(vocabulary.digest)
             if matrix is None:
                 matrix = self._matrices[vocabulary.digest] = np.zeros((vocabulary.size, self.count), dtype=np.int32)
             for token, successors in rows:
-                kept = successors[: self.count]
+                first = successors[: self.count]
                 matrix[token] = 0
-                matrix[token, : len(kept)] = kept
-                matrix[token, : len(kept)] += 1
+                matrix[token, : len(first)] = first
+                matrix[token, : len(first)] += 1
 
     def after(self, vocabulary: Vocabulary, token: int) -> list[int]:
-        """What is expected after ``token``, the most probable first; empty where nothing is known."""
+        """Return the successors of ``token``, the most probable first; empty if it was not seen."""
         with self._lock:
             matrix = self._matrices.get(vocabulary.digest)
             row: list[int] = [] if matrix is None else matrix[token].tolist()
@@ -85,27 +85,27 @@ class Successors:
 
 
 _RATES: Final = (0.55, 0.1, 0.05, 0.03, 0.02, 0.02, 0.015, 0.015)
-"""How often the successor of each rank came in JSON documents and prose that the embedded model wrote."""
+"""How often the successor of each rank was right in JSON documents and prose of the embedded model."""
 
 
 @final
 @dataclass(frozen=True)
 class TokenRecycling(Drafter):
-    """Draft tokens a tree of successors: after each token those that the model expected there the last time.
+    """Drafts a tree of successors: after each token, the model's last predictions after that token.
 
-    The tokens that a model finds most probable come with every row of logits, also after draft tokens that were
-    refused. They are kept for the last token before the row, and refreshed with each row.
+    Every logits row has the model's most probable tokens, also rows after rejected draft tokens.  They replace the
+    successors of the last token before the row.
 
     Source: X. Luo et al., "Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token
-    Recycling" (2024, arXiv 2408.08696).  Three things differ.  Ranks count what the grammar allows, so that a refused
-    successor leaves its place in the tree to the next one.  The confidence of a draft token is how often its rank at
-    its depth came.  Of a token that a pass has several times, the first row counts, which is the surest to be reached.
+    Recycling" (2024, arXiv 2408.08696).  Three things differ.  Ranks count allowed tokens only, so the next successor
+    takes the rank of a refused one.  The confidence of a draft token is the measured acceptance of its rank and depth.
+    If a pass has a token several times, its first row counts, which is the most likely to be accepted.
 
     Attributes:
-        shape: what tree is grown.
-        store: what was expected; outputs that share it learn from each other.
-        ranks: how often the successor of each rank came at each depth: ``RankTree.of_rates(recycling.ranks.rates(8),
-            24)`` is the tree that these say is best.
+        shape: the tree policy.
+        store: the successors; outputs that share it learn from each other.
+        ranks: the acceptance of successors by rank and depth; ``RankTree.of_rates(recycling.ranks.rates(8), 24)`` is
+            the best tree for them.
 
     Example:
         >>> TokenRecycling(RankTree.of_rates([[0.6, 0.2], [0.4]], 4)).shape.paths
@@ -149,19 +149,19 @@ class _RecyclingDrafting(Drafting):
     def observe(self, verified: Verified) -> None:
         """See ``Drafting.observe``."""
         drafter, tree = self._drafter, verified.tree
-        found: dict[int, Sequence[int]] = {}
+        successors: dict[int, Sequence[int]] = {}
         for node, tokens, _ in node_top_tokens(verified, drafter.store.count):
             last = self._context.tokens[verified.start - 1] if node == ROOT else tree.tokens[node]
-            found.setdefault(last, tokens)
-        drafter.store.learn(self._vocabulary, found.items())
+            successors.setdefault(last, tokens)
+        drafter.store.learn(self._vocabulary, successors.items())
 
-    def _look_up(self, tail: tuple[int, ...], depth: int, choice: GrammarPosition) -> TableCandidates:
-        known = self._drafter.store.after(self._vocabulary, tail[-1])
-        tokens = [token for token in known if choice.allows(token)]
+    def _look_up(self, tail: tuple[int, ...], depth: int, position: GrammarPosition) -> TableCandidates:
+        successors = self._drafter.store.after(self._vocabulary, tail[-1])
+        tokens = [token for token in successors if position.allows(token)]
         return TableCandidates(tokens, [self._drafter.ranks.rate(depth, rank) for rank in range(len(tokens))])
 
     def _learn(self, came: Sequence[int]) -> None:
-        """Compare the last draft tokens with what came, those that were not run as well."""
+        """Compare the last draft tokens with the tokens that came, including those that were not run."""
         growth, self._growth = self._growth, None
         if growth is None or not came:
             return

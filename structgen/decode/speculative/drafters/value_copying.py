@@ -1,4 +1,4 @@
-"""Values copied from the prompt: matched by bytes, ended where words end, led on to the next field."""
+"""Values copied from the prompt: matched by bytes, ended at word boundaries, continued with the next field."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ _MAX_TEXTS: Final = 512
 
 @final
 class Spelling:
-    """The canonical tokens of short texts; those of the last 512 are kept.
+    """The canonical tokens of short texts, with a cache of 512 texts.
 
     Args:
         vocabulary: the tokens.
     """
 
-    __slots__ = ("_known", "_vocabulary")
+    __slots__ = ("_cache", "_vocabulary")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._known: OrderedDict[bytes, list[int]] = OrderedDict()
+        self._cache: OrderedDict[bytes, list[int]] = OrderedDict()
 
     def of(self, data: bytes) -> list[int]:
-        """The tokens of a text; none where characters are broken, which the tokenizer itself cannot spell."""
-        known = self._known.get(data)
-        if known is None:
+        """Return the tokens of a text; none if it ends or begins within a character."""
+        tokens = self._cache.get(data)
+        if tokens is None:
             try:
-                known = self._vocabulary.tokenize(data.decode())
+                tokens = self._vocabulary.tokenize(data.decode())
             except (UnicodeDecodeError, VocabularyError):
-                known = []
-            self._known[data] = known
-            if len(self._known) > _MAX_TEXTS:
-                self._known.popitem(last=False)
-        return known
+                tokens = []
+            self._cache[data] = tokens
+            if len(self._cache) > _MAX_TEXTS:
+                self._cache.popitem(last=False)
+        return tokens
 
     def following(self, word: bytes, text: bytes) -> list[int]:
-        """The tokens of ``text`` as they are after the prefix of its first word, which stands already.
+        """Return the tokens of ``text`` after ``word``, the part of its first word that is written already.
 
-        Where no token of both together begins at ``text``, those of ``text`` alone.
+        They are from the tokens of both together if one of them begins at ``text``, otherwise from ``text`` alone.
         """
         if word and text:
             length = 0
@@ -74,7 +74,7 @@ _MAX_STARTS: Final = 4
 _SEGMENT: Final = 96
 _NEXT_ITEM: Final = b'", "'
 _MAX_FIELDS: Final = 3
-"""Values ahead whose prefix is drafted."""
+"""The largest number of consecutive values that one draft starts."""
 _MAX_LABELS: Final = 512
 _ENDS_COPY: Final = re.compile(rb'["\\\x00-\x1f]')
 _NUMBER: Final = re.compile(rb"-?[0-9]*\.?[0-9]*")
@@ -87,21 +87,21 @@ _MATCH_PRIORS: Final = {"exact": 0.88, "case": 0.5, "part": 0.4}
 
 @final
 class ValueCopier:
-    """Draft tokens at the rest of a value and at what comes after it, for one output.
+    """Drafts the rest of a value and the text after it, for one output.
 
-    What stands of a value is looked for in the prompt as text, because a word has other tokens within a JSON string
-    than after a space.  The text that follows there is tokenized together with the word that it completes.  Wherever a
-    word ends, the end of the value is drafted as well, with the punctuation that the grammar wants, and the key of the
-    next field; how likely that is depends on what stands at that place of the prompt.  Where a value has not begun,
-    only what the prompt has after the words of its key is drafted, and for numbers what is closest to them.
+    The value so far is searched in the prompt as text, since a word has other tokens in a JSON string than after a
+    space. The text after an occurrence is tokenized together with the word that it completes.  Wherever a word ends,
+    the end of the value is drafted as well, with the punctuation of the grammar and the key of the next field; its
+    probability depends on the boundary in the prompt.  A value that has not begun is drafted from the text after the
+    words of its key, a number from the closest numbers.
 
     Source: T. Ge et al., "Lossless Acceleration for Seq2seq Generation with Aggressive Decoding" (2022, arXiv
     2205.10350) for copying the input and aligning anew after a mismatch; N. Yang et al., "Inference with
     Reference" (2023, arXiv 2304.04487).
 
     Args:
-        vocabulary: of the output.
-        prompt: what values are copied from.
+        vocabulary: the vocabulary of the output.
+        prompt: the text that values are copied from.
     """
 
     __slots__ = ("_fields", "_labels", "_source", "_spelling", "_tokens")
@@ -114,11 +114,11 @@ class ValueCopier:
         self._fields = OutputFields()
 
     def drafts(self, fields: OutputFields, matcher: Matcher) -> Iterator[DraftCandidate]:
-        """What may come next.
+        """Yield the candidates for the next token.
 
         Args:
-            fields: of the output so far.
-            matcher: where the output stands; not moved.
+            fields: the fields of the output so far.
+            matcher: the state of the output; not moved.
         """
         self._fields = fields
         field = fields.field
@@ -143,10 +143,10 @@ class ValueCopier:
                 )
             yield from self._structural(matcher, field.place, ("number ends", min(len(value), 4)), 0.4, 1)
             return
-        found = self._distinct(self._source.occurrences(value, 4 * _MAX_SOURCES), field)
+        occurrences = self._distinct(self._source.occurrences(value, 4 * _MAX_SOURCES), field)
         head = _LAST_WORD.search(value)
         word = head[0] if head else b""
-        for rank, each in enumerate(found):
+        for rank, each in enumerate(occurrences):
             key = ("value", each.kind, min(each.length, 6), min(rank, 3))
             prior = _MATCH_PRIORS[each.kind] * (1 if each.length > 2 else 0.6) / (1 + rank)
             segment = self._text_from(each.end)
@@ -155,30 +155,29 @@ class ValueCopier:
             kind = boundary_kind(self._source, each.end)
             if kind is not None:
                 yield from self._end(matcher, field.place, kind, words, 1, each.end)
-        if not found:
+        if not occurrences:
             letter = letter_kind(value[-1:])
             yield from self._structural(matcher, field.place, ("not found", letter), 0.15, 1)
 
-    def _distinct(self, found: list[Occurrence], field: OutputField) -> list[Occurrence]:
-        """At most a few occurrences with different texts after them; those after the label come first."""
-        starts = [each.end for each in self._places(field.label, number=False)]
-        found = sorted(found, key=lambda each: each.end - each.length not in starts)
+    def _distinct(self, occurrences: list[Occurrence], field: OutputField) -> list[Occurrence]:
+        """A few occurrences with different texts after them; those after the label come first."""
+        starts = [each.end for each in self._value_starts(field.label, number=False)]
         distinct: dict[bytes, Occurrence] = {}
-        for each in found:
+        for each in sorted(occurrences, key=lambda each: each.end - each.length not in starts):
             distinct.setdefault(self._source.text[each.end : each.end + 16], each)
         return list(distinct.values())[:_MAX_SOURCES]
 
     def _starts(
         self, label: bytes, place: FieldPosition, matcher: Matcher, level: int, after: int | None, *, in_array: bool
     ) -> Iterator[DraftCandidate]:
-        """Values that stand after the words of a label, or numbers close to them; and what follows the last value.
+        """Candidates for the start of a value: after the words of its label, close numbers, and after the last value.
 
         Args:
             label: the key of the value.
-            place: in what kind of text it stands.
+            place: the kind of text of the value.
             matcher: the state before it.
-            level: how many values have been begun.
-            after: where in the source the value before it ended, if it is from there.
+            level: how many values the draft has started.
+            after: where in the source the previous value ended, if it is from there.
             in_array: whether it is an item of an array.
         """
         live = matcher.live_bytes()
@@ -192,7 +191,7 @@ class ValueCopier:
             yield from self._segment(segment, b"", place, matcher, key, 0.5 if in_array else 0.08, 0, following, level)
         if in_array and following is not None:
             return
-        for rank, each in enumerate(self._places(label, number=is_number)):
+        for rank, each in enumerate(self._value_starts(label, number=is_number)):
             key = ("start", each.kind, rank)
             prior = _START_PRIORS[each.kind] / (1 + rank)
             if is_number:
@@ -202,7 +201,7 @@ class ValueCopier:
                 segment = self._text_from(each.end)
                 yield from self._segment(segment, b"", place, matcher, key, prior, 0, each.end, level)
 
-    def _segment(  # noqa: PLR0913, PLR0917  all that a piece of text is
+    def _segment(  # noqa: PLR0913, PLR0917  the parts of a segment
         self,
         segment: bytes,
         word: bytes,
@@ -218,14 +217,14 @@ class ValueCopier:
 
         Args:
             segment: the text.
-            word: the prefix of its first word, which stands already.
-            place: in what kind of text it stands.
+            word: the part of its first word that is written already.
+            place: the kind of text of the value.
             matcher: the state before it.
             key: of its first token.
             prior: of its first token.
             words: how many words the value has already.
             offset: of the segment in the source; None for a number, which is whole.
-            level: how many values have been begun.
+            level: how many values the draft has started.
         """
         tokens = self._spelling.following(word, segment)
         if not tokens:
@@ -247,7 +246,7 @@ class ValueCopier:
                     after_it = None if offset is None else offset + at
                     yield from self._end(probe, place, kind, count, level, after_it)
             if not is_last:
-                # How far the copy has come tells as much as what stands at its edge.
+                # The length of the copy matters as much as the boundary at its end.
                 goes_on = 0.95 if kind is None else max(0.9 - end_prior(kind), 0.05)
                 yield DraftCandidate(
                     tokens[index + 1],
@@ -261,7 +260,7 @@ class ValueCopier:
     def _end(
         self, matcher: Matcher, place: FieldPosition, kind: str, words: int, level: int, after: int | None
     ) -> Iterator[DraftCandidate]:
-        """The end of a value, and in an array another item as well where the grammar does not ask for one."""
+        """The end of a value, and in an array also the next item if the grammar requires none."""
         in_array = self._fields.field.in_array
         key = ("ends", kind, min(words, 4), in_array)
         yield from self._structural(matcher, place, key, end_prior(kind), level, after)
@@ -280,21 +279,21 @@ class ValueCopier:
         level: int,
         after: int | None = None,
     ) -> Iterator[DraftCandidate]:
-        """The end of a value and all up to the next one, token by token."""
-        found = structure_after(matcher, place, self._fields)
-        if found is not None:
-            yield from self._written(matcher, found, key, prior, level, after)
+        """The end of a value and the text up to the next one, token by token."""
+        separator = structure_after(matcher, place, self._fields)
+        if separator is not None:
+            yield from self._written(matcher, separator, key, prior, level, after)
 
     def _written(
         self,
         matcher: Matcher,
-        found: ValueSeparator,
+        separator: ValueSeparator,
         key: tuple[object, ...],
         prior: float,
         level: int,
         after: int | None,
     ) -> Iterator[DraftCandidate]:
-        tokens = self._spelling.of(found.data)
+        tokens = self._spelling.of(separator.data)
         if not tokens:
             return
 
@@ -303,38 +302,38 @@ class ValueCopier:
                 yield DraftCandidate(
                     tokens[index + 1], ("structure", min(index, 2)), 0.96, lambda: following(index + 1)
                 )
-            elif not found.ends and level < _MAX_FIELDS:
-                yield from self._next_value(matcher, found, level, after)
+            elif not separator.ends and level < _MAX_FIELDS:
+                yield from self._next_value(matcher, separator, level, after)
 
         yield DraftCandidate(tokens[0], key, prior, lambda: following(0))
 
     def _next_value(
-        self, matcher: Matcher, found: ValueSeparator, level: int, after: int | None
+        self, matcher: Matcher, separator: ValueSeparator, level: int, after: int | None
     ) -> Iterator[DraftCandidate]:
         probe = matcher.fork()
-        if probe.accept_bytes(found.data) == len(found.data):
-            place: FieldPosition = "string" if found.quoted else "before"
+        if probe.accept_bytes(separator.data) == len(separator.data):
+            place: FieldPosition = "string" if separator.quoted else "before"
             field = self._fields.field
-            in_array = field.in_array and not found.label
-            label = found.label or field.label
+            in_array = field.in_array and not separator.label
+            label = separator.label or field.label
             yield from self._starts(label, place, probe, level + 1, after, in_array=in_array)
 
     def _end_of(self, value: bytes) -> int | None:
-        """Where a value ends in the source, if all of it is there."""
-        found = self._source.occurrences(value, 1) if value.strip() else []
-        return found[0].end if found and found[0].kind != "part" else None
+        """Where a value ends in the source, if it occurs there as a whole."""
+        occurrences = self._source.occurrences(value, 1) if value.strip() else []
+        return occurrences[0].end if occurrences and occurrences[0].kind != "part" else None
 
-    def _places(self, label: bytes, *, number: bool) -> list[Occurrence]:
-        known = self._labels.get((label, number))
-        if known is None:
+    def _value_starts(self, label: bytes, *, number: bool) -> list[Occurrence]:
+        starts = self._labels.get((label, number))
+        if starts is None:
             search = self._source.numbers_near if number else self._source.after_label
-            known = search(label, 2 if number else _MAX_STARTS)
+            starts = search(label, 2 if number else _MAX_STARTS)
             if len(self._labels) < _MAX_LABELS:
-                self._labels[label, number] = known
-        return known
+                self._labels[label, number] = starts
+        return starts
 
     def _numbers(self, value: bytes) -> list[bytes]:
-        """What is missing of the numbers of the source that begin with ``value``."""
+        """The rests of the numbers in the source that begin with ``value``."""
         if not _NUMBER.fullmatch(value):
             return []
         rests: dict[bytes, None] = {}
@@ -346,7 +345,7 @@ class ValueCopier:
         return list(rests)[:_MAX_SOURCES]
 
     def _text_from(self, offset: int) -> bytes:
-        """What may be copied from ``offset`` on: up to a quotation mark, and no part of a word."""
+        """The text to copy from ``offset`` on: up to a quotation mark, in whole words."""
         text = self._source.text[offset : offset + _SEGMENT]
         if offset + _SEGMENT < len(self._source.text):
             cut = text.rfind(b" ")

@@ -1,4 +1,4 @@
-"""Which heads a folder holds."""
+"""Reading a folder of trained heads of any kind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def heads_in(folder: Path, model: LlamaModel) -> DraftHeads:
         return EagleHeads(model, weights, name=name)
     raise ModelError(
         f"heads {name!r}",
-        "config.json does not say which heads they are",
+        "config.json does not name the kind of heads",
         evidence=f"it has the keys {sorted(config)}",
         remedy="add medusa_num_heads, hydra_num_heads, or architectures with a name that begins with Eagle",
     )
@@ -58,14 +58,14 @@ def _read(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, torch.Tens
             f"heads {name!r}", "their files cannot be read", evidence=f"{type(error).__name__}: {error} in {folder}"
         ) from error
     if not isinstance(config, dict):
-        raise ModelError(f"heads {name!r}", "config.json holds no object", evidence=f"found {type(config).__name__}")
+        raise ModelError(f"heads {name!r}", "config.json is not an object", evidence=f"found {type(config).__name__}")
     if not weights:
         raise ModelError(f"heads {name!r}", "there are no weights", evidence=f"no file *.safetensors in {folder}")
     return config, weights
 
 
 def _counts(config: dict[str, Any], kind: str, name: str) -> tuple[int, int]:
-    """How many heads there are, and blocks in each."""
+    """The number of heads, and of blocks in each."""
     heads, blocks = config[f"{kind}_num_heads"], config.get(f"{kind}_num_layers", 1)
     if not (isinstance(heads, int) and isinstance(blocks, int) and heads >= 1 and blocks >= 0):
         raise ModelError(

@@ -1,4 +1,4 @@
-"""EAGLE: one decoder layer that goes on with hidden states, from those of the model and the tokens that came.
+"""EAGLE: one decoder layer that predicts hidden states from those of the model and the tokens.
 
 Source: Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty" (arXiv 2401.15077),
 section 3; the layer has no norm at its input, as there.
@@ -28,16 +28,16 @@ _LAYER: Final = "layers.0."
 
 @final
 class EagleHeads:
-    """A layer whose input is the embedding of a token and the state of the token before, whose output is its own state.
+    """A layer from the embedding of a token and the state of the token before to the state of the token.
 
-    States are normed, so the model's output head turns them into logits.  The layer attends to what it made of the
-    tokens that it was given the states of, and to its own draft tokens.
+    States are normed, so the model's output head gives logits.  The layer attends to its keys and values of the tokens
+    with known states, and of its own draft tokens.
 
     Args:
-        model: what it belongs to; heads of attention are as many and as wide as the model's.
+        model: the model that they were trained for; it has the same number and width of attention heads.
         weights: ``fc.weight`` ``[width, 2 * width]`` for embedding and state, ``fc.bias`` if it has one, and of
             ``layers.0.`` the matrices of a Llama's layer and ``post_attention_layernorm.weight``.
-        name: what messages call it.
+        name: its name in messages.
 
     Raises:
         ModelError: a weight is missing or has another shape.
@@ -65,7 +65,7 @@ class EagleHeads:
         if f"{_LAYER}input_layernorm.weight" in weights or "layers.1.self_attn.q_proj.weight" in weights:
             raise ModelError(
                 f"heads {name!r}",
-                "they are of another kind of EAGLE",
+                "they are another version of EAGLE",
                 evidence="a norm at the input, or a second layer",
                 remedy="use weights of the first kind: one layer without a norm at its input",
             )
@@ -80,23 +80,23 @@ class EagleHeads:
         return EagleSession(self)
 
     def inputs(self, tokens: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        """What goes into the layer for tokens ``[rows]`` and the states before them ``[rows, width]``."""
+        """Return the input of the layer for tokens ``[rows]`` and the states before them ``[rows, width]``."""
         pairs = torch.cat((self.model.network.embedding(tokens), states), dim=-1)
         return F.linear(pairs, self._weights["fc.weight"], self._weights.get("fc.bias"))
 
     def keys_and_values(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of inputs ``[rows, width]`` at positions ``[rows]``, each ``[rows, key_value_heads, head_width]``."""
+        """Return both for inputs ``[rows, width]`` at positions ``[rows]``: ``[rows, key_value_heads, head_width]``."""
         keys = rotate(self._projected(x, "k"), *self.model.network.rotation(positions))
         return keys, self._projected(x, "v")
 
     def queries(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Of inputs ``[rows, width]`` at positions ``[rows]``: ``[rows, heads, head_width]``."""
+        """Return the queries for inputs ``[rows, width]`` at positions ``[rows]``: ``[rows, heads, head_width]``."""
         return rotate(self._projected(x, "q"), *self.model.network.rotation(positions))
 
-    def outputs(self, x: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-        """The states of inputs ``[rows, width]`` and of what attention found, ``[rows, heads * head_width]``."""
+    def outputs(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """Return the states for inputs ``[rows, width]`` and attention outputs ``[rows, heads * head_width]``."""
         shape = self.model.network.shape
-        x = x + F.linear(found, self._weights[f"{_LAYER}self_attn.o_proj.weight"])
+        x = x + F.linear(attended, self._weights[f"{_LAYER}self_attn.o_proj.weight"])
         norm = self._weights[f"{_LAYER}post_attention_layernorm.weight"]
         normed = F.rms_norm(x, (shape.width,), norm, shape.epsilon)
         gate, up, down = (self._weights[f"{_LAYER}mlp.{kind}_proj.weight"] for kind in ("gate", "up", "down"))
@@ -108,7 +108,7 @@ class EagleHeads:
 
 
 class _Step(NamedTuple):
-    """What the layer made of the last token of a path."""
+    """The output of the layer for the last token of a path."""
 
     state: torch.Tensor
     key: torch.Tensor
@@ -119,7 +119,7 @@ class _Step(NamedTuple):
 class EagleSession:
     """An EAGLE layer after one sequence: see ``HeadSession``.
 
-    Tokens before those that it was given first do not exist for it.
+    It does not see tokens before the first one whose state it was given.
     """
 
     def __init__(self, heads: EagleHeads) -> None:
@@ -128,23 +128,23 @@ class EagleSession:
         self._start = 0
         self._tokens: list[int] = []
         nothing = torch.empty(0, device=network.device, dtype=network.dtype)
-        self._states = nothing.view(0, shape.width)  # normed, of the tokens
+        self._states = nothing.view(0, shape.width)  # of the tokens, normed
         self._keys = nothing.view(0, shape.key_value_heads, shape.head_width)  # of all but the last
         self._values = self._keys
         self._steps: dict[tuple[int, ...], _Step] = {}
 
     def follow(self, position: int, token_ids: Sequence[int], states: States, /) -> None:
-        """See ``HeadSession.follow``; O(new tokens), and a copy of what is held."""
+        """See ``HeadSession.follow``; O(new tokens), and a copy of the cache."""
         network = self._heads.model.network
-        kept = position - self._start
-        if not 0 <= kept <= len(self._tokens):
-            self._start, kept = position, 0
+        length = position - self._start
+        if not 0 <= length <= len(self._tokens):
+            self._start, length = position, 0
         self._steps = {}
         with torch.inference_mode():
             new = torch.tensor(states, device=network.device, dtype=network.dtype)
-            self._states = torch.cat((self._states[:kept], network.normed(new)))
-            self._tokens = [*self._tokens[:kept], *(int(token) for token in token_ids)]
-            done = min(len(self._keys), max(kept - 1, 0))
+            self._states = torch.cat((self._states[:length], network.normed(new)))
+            self._tokens = [*self._tokens[:length], *(int(token) for token in token_ids)]
+            done = min(len(self._keys), max(length - 1, 0))
             last = len(self._tokens) - 1
             if last <= done:
                 self._keys, self._values = self._keys[:last], self._values[:last]
@@ -157,23 +157,23 @@ class EagleSession:
             self._values = torch.cat((self._values[:done], values))
 
     def logits(self, paths: Sequence[Sequence[int]], /, *, head: TrimmedHead | None = None) -> Logits:
-        """See ``HeadSession.logits``; prefixes of paths that were asked about before cost nothing."""
+        """See ``HeadSession.logits``; prefixes of earlier paths cost nothing."""
         heads = self._heads
         check_paths(paths, depth=heads.depth, name=heads.name)
         if not self._tokens:
-            raise GenerationError(f"heads {heads.name!r}", "they follow nothing yet")
-        wanted = [tuple(int(token) for token in path) for path in paths]
+            raise GenerationError(f"heads {heads.name!r}", "they follow no sequence yet")
+        keys = [tuple(int(token) for token in path) for path in paths]
         with torch.inference_mode():
-            for length in range(1, len(wanted[0]) + 1):
-                missing = {path[:length] for path in wanted if path[:length] not in self._steps}
+            for length in range(1, len(keys[0]) + 1):
+                missing = {path[:length] for path in keys if path[:length] not in self._steps}
                 if missing:
                     self._step(sorted(missing))
-            states = torch.stack([self._steps[path].state for path in wanted])
+            states = torch.stack([self._steps[path].state for path in keys])
             rows: Logits = heads.model.network.unembedded(states, weights_of(head, heads.model)).cpu().numpy()
             return rows
 
     def _step(self, paths: Sequence[tuple[int, ...]]) -> None:
-        """Run the last tokens of paths of one length, whose prefixes were run."""
+        """Run the last tokens of paths of one length; their prefixes were run."""
         heads, length = self._heads, len(paths[0])
         network = heads.model.network
         before = [self._states[-1] if length == 1 else self._steps[path[:-1]].state for path in paths]
@@ -183,7 +183,7 @@ class EagleSession:
         positions = torch.full((len(paths),), position, device=network.device)
         keys, values = heads.keys_and_values(x, positions)
         own = [[self._steps[path[:end]] for end in range(1, length)] for path in paths]
-        found = self._attend(
+        attended = self._attend(
             heads.queries(x, positions),
             torch.stack(
                 [torch.stack([*(step.key for step in steps), key]) for steps, key in zip(own, keys, strict=True)]
@@ -195,16 +195,16 @@ class EagleSession:
                 ]
             ),
         )
-        states = heads.outputs(x, found)
+        states = heads.outputs(x, attended)
         for path, state, key, value in zip(paths, states, keys, values, strict=True):
             self._steps[path] = _Step(state, key, value)
 
     def _attend(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Look at the sequence and at paths.
+        """Attend to the sequence and to paths.
 
         Args:
             queries: ``[paths, heads, head_width]``.
-            keys: of each path, ``[paths, length, key_value_heads, head_width]``.
+            keys: of the tokens of each path, ``[paths, length, key_value_heads, head_width]``.
             values: as ``keys``.
 
         Returns:
@@ -217,6 +217,6 @@ class EagleSession:
         scores = torch.cat((past, path), dim=-1) * queries.shape[-1] ** -0.5
         shares = scores.float().softmax(-1).to(queries.dtype)
         split = self._keys.shape[0]
-        found = torch.einsum("pkgn,nkd->pkgd", shares[..., :split], self._values)
-        found = found + torch.einsum("pkgl,plkd->pkgd", shares[..., split:], values)
-        return found.reshape(count, -1)
+        attended = torch.einsum("pkgn,nkd->pkgd", shares[..., :split], self._values)
+        attended = attended + torch.einsum("pkgl,plkd->pkgd", shares[..., split:], values)
+        return attended.reshape(count, -1)

@@ -1,4 +1,4 @@
-"""Heads that read the last hidden state alone: Medusa, and Hydra, whose heads also know the tokens before.
+"""Heads on the last hidden state: Medusa, and Hydra, whose heads also read the draft tokens before.
 
 Source: Ankner et al. 2024, "Hydra: Sequentially-Dependent Draft Heads for Medusa Decoding" (arXiv 2402.05109), section
 3.  The names of the weights are those of this project.
@@ -40,7 +40,7 @@ class OneStateHeads(Protocol):
 
 @final
 class LastState:
-    """Heads that look at the last state alone, after one sequence: see ``HeadSession``."""
+    """Heads on the last state, after one sequence: see ``HeadSession``."""
 
     def __init__(self, heads: OneStateHeads) -> None:
         self._heads = heads
@@ -58,14 +58,14 @@ class LastState:
         """See ``HeadSession.logits``."""
         check_paths(paths, depth=self._heads.depth, name=self._heads.name)
         if self._state is None:
-            raise GenerationError(f"heads {self._heads.name!r}", "they follow nothing yet")
+            raise GenerationError(f"heads {self._heads.name!r}", "they follow no sequence yet")
         with torch.inference_mode():
             rows: Logits = self._heads.after(self._state, paths, head).float().cpu().numpy().copy()
             return rows
 
 
 def check_paths(paths: Sequence[Sequence[int]], *, depth: int | None, name: str) -> None:
-    """Raise ``GenerationError`` unless the paths can be looked after in one step."""
+    """Raise ``GenerationError`` unless the paths have one length that the heads can predict after."""
     lengths = {len(path) for path in paths}
     if len(lengths) != 1 or min(lengths) < 1 or (depth is not None and max(lengths) > depth):
         raise GenerationError(
@@ -78,7 +78,7 @@ def check_paths(paths: Sequence[Sequence[int]], *, depth: int | None, name: str)
 def check_shapes(
     weights: Mapping[str, torch.Tensor], expected: Mapping[str, tuple[int, ...]], *, model: LlamaModel, name: str
 ) -> dict[str, torch.Tensor]:
-    """Return the weights that are needed, where the model computes.
+    """Return the expected weights, on the device of the model.
 
     Raises:
         ModelError: one is missing or has another shape.
@@ -121,19 +121,19 @@ def _some(weights: Mapping[str, torch.Tensor]) -> str:
 class HydraHeads:
     """Heads on the normed last state and the embeddings of the tokens after it.
 
-    Head ``k``, counted from 0, draft tokens the token after ``k + 1`` tokens that the model has not seen.  Its input
+    Head ``k``, from 0, drafts the token after ``k + 1`` tokens that the model has not seen.  Its input
     ``z`` is the state and their embeddings, one after the other; then come ``skip(z) + silu(input(z))``, blocks
     ``x + silu(linear(x))`` and an output matrix.
 
     Args:
-        model: what they belong to.
+        model: the model that they were trained for.
         weights: ``heads.{head}.input.weight`` ``[width, (head + 2) * width]``, ``heads.{head}.input.bias`` ``[width]``,
             ``heads.{head}.skip.weight`` as the first, ``heads.{head}.blocks.{block}.weight`` ``[width, width]`` and
             ``.bias`` ``[width]``, and ``heads.{head}.output.weight`` ``[V, width]``; where the last is missing, the
             model's own output head serves.
         heads: how many.
         blocks: of each head, after the first that takes the input.
-        name: what messages call them.
+        name: their name in messages.
 
     Raises:
         ModelError: a weight is missing or has another shape.
@@ -195,15 +195,15 @@ class HydraHeads:
 class MedusaHeads:
     """Heads of blocks ``x + silu(linear(x))`` on the normed last state, and an output matrix.
 
-    Head ``k``, counted from 0, draft tokens the token after ``k + 1`` tokens that the model has not seen.
+    Head ``k``, from 0, drafts the token after ``k + 1`` tokens that the model has not seen.
 
     Args:
-        model: what they belong to.
+        model: the model that they were trained for.
         weights: ``{head}.{block}.linear.weight`` ``[width, width]``, ``{head}.{block}.linear.bias`` ``[width]`` and
-            ``{head}.{blocks}.weight`` ``[V, width]``; where the last is missing, the model's own output head serves.
-        heads: how many.
-        blocks: of each head.
-        name: what messages call them.
+            ``{head}.{blocks}.weight`` ``[V, width]``; if the last is missing, the model's output head is used.
+        heads: the number of heads.
+        blocks: the number of blocks of each head.
+        name: their name in messages.
 
     Raises:
         ModelError: a weight is missing or has another shape.
@@ -239,7 +239,7 @@ class MedusaHeads:
 
         Args:
             states: normed, ``[rows, width]``: one for each path, or one for all.
-            paths: tokens after each; what they are makes no difference.
+            paths: tokens after each; only their number matters.
             head: what to compute.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Trained heads that draft tokens from a model's last hidden states: how they are loaded, and their drafter.
+"""Trained heads that draft from a model's last hidden states: loading, and their drafter.
 
 Importing this module imports no torch; ``load_heads`` does.
 """
@@ -37,63 +37,63 @@ class HeadSession(Protocol):
     """Heads after one sequence; not for use by two threads at a time."""
 
     def follow(self, position: int, token_ids: Sequence[int], states: States, /) -> None:
-        """Stand after the last of some tokens.
+        """Move to the end of some tokens.
 
-        What it holds of earlier tokens stays if they reach up to these, and is dropped otherwise.
+        Earlier tokens stay if these continue them, and are dropped otherwise.
 
         Args:
-            position: of the first.
+            position: the position of the first token.
             token_ids: at least one.
-            states: what the network's last layer made of each, ``[len(token_ids), width]``, before the final norm.
+            states: the outputs of the network's last layer, ``[len(token_ids), width]``, before the final norm.
         """
 
     def logits(self, paths: Sequence[Sequence[int]], /, *, head: TrimmedHead | None = None) -> Logits:
-        """Return what may follow each of some continuations.
+        """Return the logits after each of some continuations.
 
         Args:
-            paths: tokens after the sequence: from one to ``DraftHeads.depth`` of them, all as many.
-            head: what to compute; None for all tokens.
+            paths: tokens after the sequence, all of one length from 1 to ``DraftHeads.depth``.
+            head: the tokens for which logits are computed; None for all.
 
         Returns:
             float32 ``[len(paths), V]``, or ``[len(paths), len(head.ids)]``; the caller owns the array.
 
         Raises:
-            GenerationError: nothing is followed yet, paths are of different lengths, or too long.
+            GenerationError: there is no sequence yet, or paths are too long or of different lengths.
         """
 
 
 @runtime_checkable
 class DraftHeads(Protocol):
-    """Trained heads of a model: unchanging, so any number of sequences may share them."""
+    """Trained heads of a model: immutable, so any number of sequences may share them."""
 
     @property
     def name(self) -> str:
-        """What messages and statistics call them."""
+        """Their name in messages and statistics."""
 
     @property
     def depth(self) -> int | None:
-        """How many tokens a path may have at most; None where there is no bound."""
+        """The largest number of tokens of a path; None for no bound."""
 
     @property
     def width(self) -> int:
-        """How long the states are that they were trained for."""
+        """The width of the states that they were trained for."""
 
     def start(self) -> HeadSession:
-        """Return a session that follows nothing yet."""
+        """Return a session without a sequence."""
 
 
 def load_heads(folder: str | Path, model: LanguageModel) -> DraftHeads:
     """Load heads that were trained for a model.
 
-    A folder holds ``config.json`` and one or more files of safetensors.  Which heads they are, the configuration says:
+    The folder has ``config.json`` and one or more safetensors files.  The configuration names the kind of heads:
 
     * ``medusa_num_heads`` (and ``medusa_num_layers``): Medusa, with the names of its own files (``0.0.linear.weight``).
-    * ``hydra_num_heads`` (and ``hydra_num_layers``): heads that know the tokens before (``HydraHeads``).
+    * ``hydra_num_heads`` (and ``hydra_num_layers``): heads that also read the draft tokens before (``HydraHeads``).
     * ``architectures`` that begin with ``Eagle``, or ``fc.weight`` among the weights: EAGLE, with its own names.
 
     Args:
-        folder: see above.
-        model: what they were trained for: a ``LlamaModel``, whose embedding and output head they may use.
+        folder: the folder.
+        model: the model that they were trained for, a ``LlamaModel``; they may use its embedding and output head.
 
     Raises:
         ModelError: a file is missing or damaged, the heads are of another kind or for another model.
@@ -105,7 +105,7 @@ def load_heads(folder: str | Path, model: LanguageModel) -> DraftHeads:
     if not isinstance(model, LlamaModel):
         raise ModelError(
             f"model {getattr(model, 'name', model)!r}",
-            "heads need a model that shows its hidden states",
+            "heads need a model that exposes its hidden states",
             evidence=f"found {type(model).__name__}",
             remedy="use the embedded model or another LlamaModel",
         )
@@ -114,13 +114,13 @@ def load_heads(folder: str | Path, model: LanguageModel) -> DraftHeads:
 
 @final
 class HeadRows(DraftRows):
-    """Rows of trained heads, which follow the states of the passes over the output.
+    """The logits rows of trained heads, which follow the hidden states of the passes over the output.
 
     Args:
-        context: of the output.
+        context: the context of the output.
         session: its session.
-        heads: what draft tokens.
-        trim: for which tokens logits are computed.
+        heads: the trained heads.
+        trim: the tokens for which logits are computed.
     """
 
     def __init__(self, context: Context, session: LayeredSession, heads: DraftHeads, trim: TrimmedHeads) -> None:
@@ -129,34 +129,34 @@ class HeadRows(DraftRows):
         self._trained = heads
         self._heads = heads.start()
         self._trim = trim
-        self._told: list[tuple[Verified, States]] = []  # passes that are not followed yet
-        self._start = 0  # of the tokens that are followed
+        self._passes: list[tuple[Verified, States]] = []  # passes that the heads do not follow yet
+        self._start = 0  # position of the first token that the heads follow
         self._tokens: list[int] = []
         self._pending: list[int] = []
 
     @property
     def is_after(self) -> bool:
-        """Whether the heads follow all that the model has seen."""
+        """Whether the heads follow all tokens that the model has seen."""
         return bool(self._tokens) and self._start + len(self._tokens) == self._session.length
 
     def watch(self) -> None:
-        """See to it that the next pass notes the last states."""
+        """Have the next pass record the last hidden states."""
         self._session.watched = tuple({*self._session.watched, self._session.layers})
 
     def observe(self, verified: Verified) -> None:
-        """Take in a pass."""
+        """Record a pass."""
         states = self._session.states.get(self._session.layers)
         if states is not None:
-            self._told.append((verified, states))
+            self._passes.append((verified, states))
 
     def follow(self, tokens: Sequence[int]) -> None:
         """See ``DraftRows.follow``."""
-        seen = self._context.session.length  # with what was looked ahead at and came
+        seen = self._context.session.length  # accepted draft tokens included
         self._pending = list(tokens[seen:])
         if common_length(self._tokens, tokens[self._start : seen]) < len(self._tokens):  # some were taken back
             self._heads, self._tokens = self._trained.start(), []
-        told, self._told = self._told, []
-        for verified, states in told:
+        passes, self._passes = self._passes, []
+        for verified, states in passes:
             self._follow(tokens[:seen], verified, states)
 
     def rows(
@@ -180,7 +180,7 @@ class HeadRows(DraftRows):
         return found
 
     def _follow(self, tokens: Sequence[int], verified: Verified, states: States) -> None:
-        """Follow what became of a pass: its tokens, and those of its tree that came."""
+        """Follow the tokens of a pass: its new tokens, and the accepted part of its tree."""
         tree = verified.tree
         run = range(len(tree)) if self._context.branches else tree.token_tree().first_chain()
         trunk = len(states) - len(run)
@@ -205,26 +205,27 @@ class HeadRows(DraftRows):
     def close(self) -> None:
         """See ``DraftRows.close``."""
         self._session.watched = tuple(set(self._session.watched) - {self._session.layers})
-        self._told = []
+        self._passes = []
 
 
 @final
 @dataclass(frozen=True)
 class TrainedHeads(Drafter):
-    """Drafts by heads that predict from the target's last hidden states (see ``loading.load_heads``).
+    """Drafts with heads that predict from the target's last hidden states (see ``load_heads``).
 
-    The grammar is applied to what heads say before a tree is made of it, so no node is spent on what cannot come.  The
-    states are those of passes over the output; a prompt that was read before has none, which only EAGLE's layer misses.
+    The grammar masks the logits of the heads before a tree is grown, so no node is refused.  The states are those of
+    passes over the output; states of a prompt that was read before are missing, which matters for EAGLE only.
 
     Sources: Cai et al. 2024, Medusa (arXiv 2401.10774); Ankner et al. 2024, Hydra (arXiv 2402.05109); Li et al. 2024,
     EAGLE (arXiv 2401.15077).
 
     Attributes:
-        heads: trained for the model that writes.
-        shape: of the drafts.  Without knowledge of each other, Medusa's heads make a product of their draft tokens, of
-            which the likeliest are kept.
-        trim: for which tokens logits are computed; None for all.
-        draws: whether tokens are drawn where the sampler is a ``Multinomial``; else the most probable ones are chosen.
+        heads: heads that were trained for the target.
+        shape: the tree policy.  Medusa's heads are independent of each other, so a tree has the likeliest products of
+            their draft tokens.
+        trim: the tokens for which logits are computed; None for all.
+        draws: whether tokens are sampled if the sampler is a ``Multinomial``; otherwise the most probable ones are
+            chosen.
     """
 
     heads: DraftHeads
@@ -241,7 +242,7 @@ class TrainedHeads(Drafter):
         """See ``Drafter.start``.
 
         Raises:
-            ModelError: the model does not show its layers, or the heads are for states of another width.
+            ModelError: the model does not expose its layers, or the heads are for states of another width.
         """
         session = layered_session(context, drafter="TrainedHeads")
         if session.width != self.heads.width:

@@ -112,7 +112,7 @@ def test_what_is_drawn_needs_a_dense_distribution(shape: Chain | Fixed | DySpec)
             return DraftDistribution.among(np.arange(2), np.array([0.6, 0.2]), 2)
 
     assert len(shape.grow(Sparse(0), 4)) >= 2
-    with pytest.raises(ValueError, match="dense must be given"):
+    with pytest.raises(ValueError, match="from a dense distribution"):
         shape.grow(Sparse(0), 4, generator=np.random.default_rng(0))
 
 

@@ -157,5 +157,5 @@ def test_a_verifier_that_needs_replacement_refuses_drafts_without() -> None:
     tree.add(ROOT, 1)
     tree.drawn[ROOT] = SampledChildren(np.array([0.5, 0.5]), (1,))
     p = [np.array([0.5, 0.5])] * 2
-    with pytest.raises(ValueError, match=r"IndependentRejection: tokens have to be drawn with replacement"):
+    with pytest.raises(ValueError, match=r"IndependentRejection: tokens must be sampled with replacement"):
         distribution_of(lambda chance: verify_tree(p, tree, IndependentRejection(), chance))

@@ -158,9 +158,9 @@ def test_models_that_do_not_show_their_layers_are_written_without(
     model = HashModel(json_vocabulary)
     with Context(model, [5]) as context:
         for drafter in (LayerSkip((5,)), Clasp(1), DynamicExit()):
-            with pytest.raises(ModelError, match="do not show their layers"):
+            with pytest.raises(ModelError, match="do not expose their layers"):
                 drafter.start(context, task(constraint, Greedy(), 1))
-    with pytest.warns(DraftWarning, match="do not show their layers"):
+    with pytest.warns(DraftWarning, match="do not expose their layers"):
         generate(model, "x", constraint, drafter=Clasp(1), sampler=Greedy())
     constraint = compile(regex("[a-z]{2,6}"), llama.vocabulary)
     with Context(llama, [5]) as context:

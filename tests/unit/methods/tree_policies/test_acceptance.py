@@ -7,7 +7,7 @@ import random
 import pytest
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.methods.tree_policies.draft_outcome import choice_count, draft_depths, taken_nodes, visited_siblings
+from structgen.methods.tree_policies.draft_outcome import choice_count, draft_depths, visited_siblings
 from structgen.methods.tree_policies.sequoia import RankAcceptance
 
 
@@ -66,9 +66,9 @@ def a_tree() -> DraftTree:
 
 def test_what_was_taken_of_a_tree() -> None:
     tree = a_tree()
-    assert taken_nodes(tree, ()) == []
-    assert taken_nodes(tree, (7,)) == []
-    assert taken_nodes(tree, (1, 8, 9, 4, 4)) == [0, 2, 3, 5]
+    assert tree.follow(()) == []
+    assert tree.follow((7,)) == []
+    assert tree.follow((1, 8, 9, 4, 4)) == [0, 2, 3, 5]
     assert list(visited_siblings(tree, (1, 8, 9, 4))) == [((0, 1), 0), ((4, 5), 5)]
     assert list(visited_siblings(tree, (1, 8, 9))) == [((0, 1), 0)]
     assert list(visited_siblings(tree, (5, 8))) == [((0, 1), None)]

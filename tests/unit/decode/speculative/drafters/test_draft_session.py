@@ -103,8 +103,8 @@ def test_a_stage_is_asked_for_one_path_and_told(ab_vocabulary: Vocabulary) -> No
     session = DraftSession(model)
     stage: Any = Drafting([7, 8, 9])
     session.follow([1, 2, 3])
-    place: Any = object()
-    session.rows([(4,)], place=place, stage=stage, most=3)
+    position: Any = object()
+    session.rows([(4,)], position=position, stage=stage, most=3)
     assert session.forwards == 1
     for path in [(4, 7), (4, 7, 8)]:
         (row,) = session.rows([path])
@@ -113,7 +113,7 @@ def test_a_stage_is_asked_for_one_path_and_told(ab_vocabulary: Vocabulary) -> No
     assert session.forwards == 1
     assert stage.asked == [((1, 2, 3, 4), 3)]
     assert stage.tokens == [7, 8]
-    session.rows([(5,), (6,)], place=place, stage=stage, most=3)
+    session.rows([(5,), (6,)], position=position, stage=stage, most=3)
     assert len(stage.asked) == 1
 
 
@@ -134,7 +134,7 @@ class Drafting:
         self.tokens: list[int] = []
         self._chain = chain
 
-    def draft(self, context: Any, place: Any, most: int) -> DraftTree:
+    def draft(self, context: Any, position: Any, most: int) -> DraftTree:
         self.asked.append((context.tokens, most))
         tree = DraftTree()
         tree.extend(ROOT, self._chain)

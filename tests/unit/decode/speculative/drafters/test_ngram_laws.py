@@ -105,5 +105,5 @@ def test_threads_share_it() -> None:
 
 @pytest.mark.parametrize("numbers", [{"order": 0}, {"keep": 0}, {"most": 0}])
 def test_numbers_are_checked(numbers: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="NGramLaws"):
+    with pytest.raises(ValueError, match="NGramTable"):
         NGramTable(**numbers)

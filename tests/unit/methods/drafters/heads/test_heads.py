@@ -138,7 +138,7 @@ def test_a_trimmed_head(model: LlamaModel, heads: Any) -> None:
 def test_what_cannot_be_asked(heads: Any) -> None:
     kind, _, loaded = heads
     session = loaded.start()
-    with pytest.raises(GenerationError, match="follow nothing"):
+    with pytest.raises(GenerationError, match="follow no sequence"):
         session.logits([[7]])
     for paths in ([[]], [], [[7], [7, 8]]):
         with pytest.raises(GenerationError, match="same number of tokens"):
@@ -198,19 +198,19 @@ def test_folders_that_say_nothing_are_refused(model: LlamaModel, json_vocabulary
     weights = {"a": torch.zeros(1)}
     folder = save(tmp_path / "unknown", "medusa", weights)
     for text, problem in (
-        ("{}", "does not say which heads"),
-        ("[]", "holds no object"),
+        ("{}", "does not name the kind of heads"),
+        ("[]", "is not an object"),
         ('{"medusa_num_heads": 0}', "at least one head"),
         ('{"hydra_num_heads": "2"}', "at least one head"),
     ):
         (folder / "config.json").write_text(text)
         with pytest.raises(ModelError, match=problem):
             load_heads(folder, model)
-    with pytest.raises(ModelError, match="shows its hidden states"):
+    with pytest.raises(ModelError, match="exposes its hidden states"):
         load_heads(folder, HashModel(json_vocabulary))
 
 
 def test_other_kinds_of_eagle_are_refused(model: LlamaModel, tmp_path: Path) -> None:
     weights = new_weights("eagle", model, heads=1) | {"layers.0.input_layernorm.weight": torch.ones(24)}
-    with pytest.raises(ModelError, match="another kind of EAGLE"):
+    with pytest.raises(ModelError, match="another version of EAGLE"):
         load_heads(save(tmp_path / "second", "eagle", weights), model)

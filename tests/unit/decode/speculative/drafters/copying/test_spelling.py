@@ -37,4 +37,4 @@ def test_few_texts_are_kept() -> None:
     spelling = Spelling(VOCABULARY)
     for number in range(2000):
         spelling.of(str(number).encode())
-    assert len(spelling._known) <= 512
+    assert len(spelling._cache) <= 512
