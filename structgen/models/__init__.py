@@ -1,4 +1,4 @@
-"""Language models behind one protocol.
+"""Language models with one protocol.
 
 Importing this package imports neither torch nor transformers; ``load_model`` does.
 """

@@ -1,4 +1,4 @@
-"""Masked diffusion language models behind one protocol.
+"""Masked diffusion language models with one protocol.
 
 Importing this package imports neither torch nor transformers; ``load_diffusion_model`` does.
 """

@@ -1,6 +1,6 @@
 """Logits of canvases that stay on the model's device and are queried there: ``SlotLogits`` in torch.
 
-``LiveLogits`` are the logits of a canvas of which each pass runs only some slots.
+``LiveLogits`` are the logits of a canvas whose forward passes run only some slots.
 """
 
 from __future__ import annotations

@@ -559,7 +559,7 @@ def refused(kind: type[Exception], match: str, **options: Any) -> None:
          {"model": ScriptedDiffusion(lambda canvas: None, max_context=3), "prompt": "1.1.1"[:3]}),
         (ModelError, "no MASK", {"model": ScriptedDiffusion(lambda canvas: None, mask_token=None)}),
         (ModelError, "no special token", {"model": ScriptedDiffusion(lambda canvas: None, mask_token=1)}),
-        (ModelError, "ends a text", {"model": ScriptedDiffusion(lambda canvas: None, mask_token=0)}),
+        (ModelError, "it is an EOS", {"model": ScriptedDiffusion(lambda canvas: None, mask_token=0)}),
         (TypeError, "DiffusionModel, found HashModel", {"model": HashModel(VOCABULARY)}),
         (TypeError, "Grammar or a Constraint, found str", {"grammar": "(a|b)*"}),
         (TypeError, "CommitPolicy, found 0.9", {"policy": 0.9}),
