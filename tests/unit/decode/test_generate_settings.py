@@ -42,7 +42,7 @@ UNMASKING: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", AUTOREGRESSIVE, ids=str)
+@pytest.mark.parametrize("settings", AUTOREGRESSIVE, ids=lambda settings: "-".join(settings) or "none")
 def test_keywords_of_tokens_are_fields_of_autoregressive(settings: dict[str, Any]) -> None:
     """Same tokens for both spellings; and same steps and passes, but for drafters that learn from each output."""
     for seed in range(3):
@@ -56,7 +56,7 @@ def test_keywords_of_tokens_are_fields_of_autoregressive(settings: dict[str, Any
             assert by_keyword.stats.forwards == by_value.stats.forwards
 
 
-@pytest.mark.parametrize("settings", UNMASKING, ids=str)
+@pytest.mark.parametrize("settings", UNMASKING, ids=lambda settings: "-".join(settings) or "none")
 def test_keywords_of_canvases_are_fields_of_unmasking(settings: dict[str, Any]) -> None:
     """Same tokens, commits and passes for both spellings."""
     for seed in range(3):
