@@ -24,7 +24,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install test test-all lint types unit nightly outcomes wheel-test asan bench format clean
+.PHONY: help run install test test-all lint types unit nightly outcomes golden wheel-test asan bench format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ nightly: $(VENV)/stamp-test  ## pytest, the tests that are too slow for every co
 
 outcomes: $(VENV)/stamp-test  ## judge all JSON Schema data again and write tests/record and the tables of docs/json-schema.md
 	$(BIN)/python tests/support/outcomes/outcome_record.py
+
+golden: $(VENV)/stamp-test  ## write the records of signatures, help, error texts and masks in tests/record again
+	$(BIN)/python tests/support/outcomes/golden_record.py
 
 # The wheel is used outside the checkout, where nothing of the source tree can stand in for it.
 wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it from another folder

@@ -120,8 +120,8 @@ def compare(
     assert got == wanted, f"after {prefix!r}: {[(t, vocabulary.tokens[t]) for t in sorted(got ^ wanted)[:8]]}"
 
 
-def test_distributions_hold_on_a_real_vocabulary(deepseek_vocabulary: Vocabulary) -> None:
-    """All distributions, with samples of the tokens where they try tokens one by one."""
+def test_properties_hold_on_a_real_vocabulary(deepseek_vocabulary: Vocabulary) -> None:
+    """All properties, with samples of the tokens where they try tokens one by one."""
     for grammar, _ in GRAMMARS.values():
         check_laws(compile(grammar, deepseek_vocabulary), random.Random(3), Effort(walks=1, length=4, tokens=200))
 

@@ -1,4 +1,4 @@
-"""Words that the project has left after for the field's do not come back."""
+"""Words that the project has replaced by the field's do not come back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BANNED: Final = re.compile(rf"(?<![\w-])(?:{'|'.join(WORDS)})(?![\w-]|:[\w{{])",
 FOLDERS: Final = ("structgen", "kernels", "docs", "tests", "benchmarks", "examples", "grammars", "training")
 SUFFIXES: Final = (".py", ".pyi", ".cpp", ".h", ".md")
 ALLOWED: Final = {
-    # algebraic distributions
+    # laws of algebra
     *("structgen/testing", "tests/unit/testing", "tests/property", "docs/checking.md", "CONTRIBUTING.md"),
     # measurements of earlier versions, and the history
     *("benchmarks/record", "CHANGELOG.md"),

@@ -1,7 +1,7 @@
 """Expansion of the keywords that apply in place: ``allOf``, ``anyOf``, ``oneOf``, ``not``, ``if``, references.
 
 A conjunction of schemas is the list of all meets of their disjuncts; a negated schema is resolved by De Morgan's
-distributions. The schemas of members and items are not expanded.
+rules. The schemas of members and items are not expanded.
 """
 
 from __future__ import annotations

