@@ -172,6 +172,7 @@ def test_sequences_in_one_pass_do_not_see_each_other(model: LanguageModel) -> No
         new = [[int(row.argmax())] for row in rows]
 
 
+@pytest.mark.exhaustive
 def test_programs_that_run_together_write_what_each_writes_alone(model: LanguageModel) -> None:
     """Greedy outputs under a schema are the same tokens, whether four programs share their passes or not."""
     schema = {

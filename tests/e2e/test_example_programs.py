@@ -89,6 +89,7 @@ def test_queries_are_executed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert shown == "".join(f"   | {' | '.join(map(str, row))}\n" for row in rows[:5])
 
 
+@pytest.mark.exhaustive
 def test_the_lines_of_the_invoice_add_up() -> None:
     written = _run("invoice.py").stdout
     lines = re.findall(r"^ *(\d+) .* (\d+\.\d\d) +(\d+\.\d\d)$", written, re.MULTILINE)
@@ -100,6 +101,7 @@ def test_the_lines_of_the_invoice_add_up() -> None:
     assert re.search(r"^invoice [A-Z]{2}-\d{4}, issued \d\d [A-Z][a-z]+ \d{4}, due ", written, re.MULTILINE)
 
 
+@pytest.mark.exhaustive
 def test_the_form_fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a pipe a line for each field that is final; on a terminal the form is drawn anew, at last with all of them."""
     names = list(_module("terminal", monkeypatch).Request.model_fields)
@@ -126,6 +128,7 @@ def test_the_form_fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
     assert frames[-1].replace("\x1b[2K", "").splitlines() == [*lines, value]
 
 
+@pytest.mark.exhaustive
 def test_thoughts_come_before_answers() -> None:
     """The counts are those of the answers that are shown."""
     written = _run("thought.py").stdout

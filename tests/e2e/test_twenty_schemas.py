@@ -91,6 +91,7 @@ def test_there_are_twenty_schemas():
     assert len(SCHEMAS) == 20
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["open", "pattern", "union", "tree"])
 def test_some_schemas(model: LanguageModel, name: str):
     """Greedy and one seed, valid within the budget and at the minimum."""

@@ -246,6 +246,7 @@ def test_arguments_that_do_not_fit(data: Path, capsys: pytest.CaptureFixture[str
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["structgen", "llguidance", "xgrammar"])
 def test_engines_agree_with_the_schema(name: str, deepseek_vocabulary: object) -> None:
     """Each engine that is installed accepts a valid text, rejects another, and fills the same mask in a batch."""

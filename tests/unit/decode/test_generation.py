@@ -277,6 +277,7 @@ def test_a_vocabulary_without_eos_ends_where_the_grammar_does() -> None:
     assert generate(model, "a", Repeat(choice("a", "b"), 0, None), max_tokens=9).stats.tokens == 9
 
 
+@pytest.mark.exhaustive
 def test_sampling_follows_the_projected_distribution() -> None:
     """Outputs occur with the probability that masking and renormalising step by step gives them (chi-squared)."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab", b"ba"], eos=[0])

@@ -54,6 +54,7 @@ def grows(grammar: Grammar, length: int) -> int:
     return constraint.native.states_used
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["s s", "s s s", "cycle"])
 def test_a_thousand_bytes_of_ambiguity(name: str) -> None:
     """The states that an ambiguous grammar makes stay far below the limits, and grow linearly."""

@@ -235,6 +235,7 @@ def check_random(terms: Iterable[Grammar], tokens: Vocabulary) -> None:
     assert checked > 4 * unclear
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("tokens", [FEW, COMPLETE], ids=["few-bytes", "all-bytes"])
 def test_random_terms(tokens: Vocabulary) -> None:
     """Terms made at random: members, masks, masks within a number of tokens, trees, forks and rollbacks."""

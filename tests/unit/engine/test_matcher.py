@@ -303,6 +303,7 @@ def test_deep_right_recursion_and_deep_nesting():
     assert compile(listed, BYTES).matcher().accept_bytes(b"a" * depth) == depth
 
 
+@pytest.mark.exhaustive
 def test_deep_terms_are_only_data():
     """Grammars nested 100,000 deep compile without recursion."""
     term: Grammar = literal("a")

@@ -100,6 +100,7 @@ def test_logits_outlive_later_passes(models: tuple[Any, Any]) -> None:
     np.testing.assert_allclose(first.host(0), expected, atol=CLOSE)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("drafter", [None, "auto"])
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), Multinomial(0.7, top_k=9, top_p=0.9, min_p=0.05)])
 def test_outputs_are_those_of_the_host(models: tuple[Any, Any], sampler: Any, drafter: Any) -> None:
@@ -129,6 +130,7 @@ def test_load_model_says_it(network: Any, tokenizer: Any) -> None:
     assert model.start().is_resident
 
 
+@pytest.mark.exhaustive
 @pytest.mark.model
 def test_the_embedded_model() -> None:
     """Real distributions over 49,152 tokens, one wait a pass; with drafts it learns from the largest logits alone."""
@@ -185,6 +187,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("compiler", "dynamic", "resident", "drafters"), WAYS)
 def test_compiled_models(
     compiler: str, dynamic: bool | None, resident: bool, drafters: tuple[Any, ...], tokenizer: Any

@@ -112,6 +112,7 @@ def result_of(outcome: Outcome) -> Result:
     return outcome.result
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("title", JOBS)
 def test_events_values_and_scores_are_the_same(json_vocabulary: Vocabulary, title: str) -> None:
     """Fields that are taken back, quotations, turns on one text; greedy and drawn."""

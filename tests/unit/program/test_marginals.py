@@ -187,6 +187,7 @@ KINDS: list[Any] = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "seed"), itertools.product(KINDS, range(2)))
 def test_they_are_those_of_all_outputs(vocabulary: Vocabulary, kind: Any, seed: int) -> None:
     model = TableModel(vocabulary, seed)
@@ -269,6 +270,7 @@ def test_masks_made_by_hand_agree(seed: int) -> None:
     assert found == pytest.approx({each.decode(): masses[each] for each in texts}, abs=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_samples_have_these_frequencies(vocabulary: Vocabulary) -> None:
     """2,000 draws: no frequency is off by more than 6 standard errors (a chance of 2e-9 for each value)."""
     kind, model, count = Literal["ab", "aab", "abab", "ba", "b"], TableModel(vocabulary, 5), 2_000

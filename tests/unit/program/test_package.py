@@ -8,6 +8,7 @@ import sys
 import pytest
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "first",
     [

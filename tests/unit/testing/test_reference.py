@@ -136,12 +136,14 @@ def test_any_regular_term_means_what_set_algebra_says(term: Grammar) -> None:
     agree(term, 4, b"ab")
 
 
+@pytest.mark.exhaustive
 @given(rule_terms(b"ab"))
 def test_any_rules_mean_what_set_algebra_says(term: Grammar) -> None:
     """Random rules with any recursion."""
     agree(term, 4, b"ab")
 
 
+@pytest.mark.exhaustive
 @given(rule_terms(b"ab", nested=True))
 def test_any_rules_inside_rules_mean_what_set_algebra_says(term: Grammar) -> None:
     """Random rules that hide the names of others."""
@@ -188,6 +190,7 @@ def test_regular_terms_match_what_re_matches(pattern: str) -> None:
     assert {word for word in live if len(word) <= 4} == {word for word in prefixes(wanted) if len(word) <= 4}
 
 
+@pytest.mark.exhaustive
 def test_characters_are_exactly_utf8() -> None:
     """Every byte sequence of up to three bytes from the edges of UTF-8 is a character iff Python decodes it."""
     edges = bytes.fromhex("00 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff")
@@ -296,6 +299,7 @@ def test_special_tokens_are_symbols_by_id_and_by_text() -> None:
     assert matcher.is_accepting
 
 
+@pytest.mark.exhaustive
 @given(st.one_of(json_terms('a"é'), text_terms("aé€"), rule_terms(b"ab")), st.integers(0, 99))
 @settings(max_examples=60)
 def test_allowed_bytes_are_those_that_can_be_read(term: Grammar, seed: int) -> None:

@@ -220,6 +220,7 @@ def test_seeds_decide(policy: Any) -> None:
         assert len(set(texts(Dingo()))) == 1
 
 
+@pytest.mark.exhaustive
 def test_all_at_once_is_a_draw_from_the_distribution_given_the_language() -> None:
     """One step that commits everything, 4,000 seeds against all canvases: chi-square, alpha 1e-6.
 

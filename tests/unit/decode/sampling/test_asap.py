@@ -58,6 +58,7 @@ def test_success_is_a_bound_that_only_falls(name: str) -> None:
     assert gaps[-1] < 0.25 * gaps[0] + 1e-9
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FAR)
 def test_the_distribution_of_the_next_output_comes_near_the_target(name: str) -> None:
     """Worked out from the trie: that of locally constrained decoding at first, which is far, and ever nearer."""

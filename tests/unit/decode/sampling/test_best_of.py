@@ -79,6 +79,7 @@ def test_self_certainty_of_simple_distributions() -> None:
     assert self_certainty(np.array([-np.inf, 3.0], dtype=np.float32)) == 0.0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["one eos, [abc]{1,4}, 4 tokens", "no eos, (ab|c)*a?, 3 tokens", "few b, two eos"])
 def test_outputs_are_those_of_locally_constrained_decoding(name: str) -> None:
     """Chi-square over 20,000 outputs, alpha 1e-6; the target itself fails.

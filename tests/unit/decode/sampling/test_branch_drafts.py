@@ -119,6 +119,7 @@ SAMPLERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samples_do_not_depend_on_drafts(json_vocabulary: Vocabulary, name: str) -> None:
     """Whatever is drafted, and whether the model packs sequences, runs them one by one, or looks at no trees."""
@@ -164,6 +165,7 @@ def test_a_look_at_the_rest_changes_nothing() -> None:
             same(plain, sample(model, "ab", constraint, drafter=drafter, **options))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["even", "none"])
 def test_estimates_stay_unbiased(name: str) -> None:
     """150 runs, one z-score, with random trees after every particle, against all outputs."""

@@ -81,6 +81,7 @@ def reached(branches: Branches, tokens: tuple[int, ...]) -> Branch:
     return branch
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("pattern", ["a{4}|(b|c)(a|b|c){2,3}", "(ab|c)*", "[abc]{0,3}", "(a|b)*c"])
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_expectations_are_those_of_all_texts(pattern: str, order: int) -> None:
@@ -132,6 +133,7 @@ def test_beyond_the_limit_nothing_is_known_against_a_state() -> None:
         assert Lookahead(strength=0).start().log_h(root) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_good_draft_makes_estimates_vary_less() -> None:
     """60 runs each: the spread of the evidence falls by a third at least."""
     model = HashModel(VOCABULARY, seed=1)

@@ -83,6 +83,7 @@ def branches_of(potentials: Sequence[Potential], pattern: str = "[a-g]{1,3}") ->
     return Branches(problem, Context(model, problem.prompt))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "proposal", [AWRS(), AWRS(most_rejects=2), AWRS(mask_after=None), AWRS(mask_after=1), Multinomial()], ids=repr
 )

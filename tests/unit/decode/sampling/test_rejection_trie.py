@@ -48,6 +48,7 @@ TRIES: dict[str, Callable[[], PrefixTrie]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("room", TRIES)
 @pytest.mark.parametrize("name", SMALL)
 def test_each_try_is_accepted_in_proportion_to_the_target(name: str, room: str) -> None:
@@ -75,6 +76,7 @@ def test_each_try_is_accepted_in_proportion_to_the_target(name: str, room: str) 
         assert accepted / weight[one] > toy.z * (1 + 1e-6) or toy.z > 1 - 1e-9
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("room", TRIES)
 @pytest.mark.parametrize("name", TINY)
 def test_tries_that_are_made_together_are_independent(name: str, room: str) -> None:
@@ -130,6 +132,7 @@ def test_a_bound_above_the_scores_changes_the_rate_alone() -> None:
     assert dict(found) == pytest.approx(wanted, abs=1e-9)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [

@@ -138,6 +138,7 @@ def expected(target: dict[tuple[int, ...], float]) -> dict[str, float]:
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "case"),
     [
@@ -156,6 +157,7 @@ def test_estimates_are_unbiased(name: str, case: str) -> None:
     assert {one.result.tokens for each in found for one in each.samples} <= set(target)
 
 
+@pytest.mark.exhaustive
 def test_the_test_of_bias_sees_what_is_wrong() -> None:
     """Without their weights the same samples fail it, and so does locally constrained decoding."""
     target = exact_target(HashModel(VOCABULARY, seed=3), "ab", MYOPIC, 4)
@@ -164,6 +166,7 @@ def test_the_test_of_bias_sees_what_is_wrong() -> None:
     assert max(abs(z_score(unweighted[key], right[key])) for key in ("a", "long", "split")) > LIMIT
 
 
+@pytest.mark.exhaustive
 def test_potentials_that_tell_of_all_tokens_are_unbiased_too() -> None:
     """200 runs, one z-score; outputs cost 0.4 a token here."""
     model = HashModel(VOCABULARY, seed=5)
@@ -186,6 +189,7 @@ def test_potentials_that_tell_of_all_tokens_are_unbiased_too() -> None:
         assert abs(z) < LIMIT
 
 
+@pytest.mark.exhaustive
 def test_several_eos_ids_are_one_stop() -> None:
     """600 runs, four z-scores."""
     target = exact_target(HashModel(TWO_STOPS, seed=10), "ab", MYOPIC, 4)
@@ -194,6 +198,7 @@ def test_several_eos_ids_are_one_stop() -> None:
         assert abs(z_score(estimates(found, log_total(target))[key], right)) < LIMIT
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("model", range(4))
 def test_many_particles_come_near_the_target_where_masking_does_not(model: int) -> None:
     distribution = normalised(exact_target(HashModel(VOCABULARY, seed=model), "ab", MYOPIC, 4))
@@ -210,6 +215,7 @@ def test_many_particles_come_near_the_target_where_masking_does_not(model: int) 
     assert distance(SMC(256), 20) < 0.25 * masking + 0.02
 
 
+@pytest.mark.exhaustive
 def test_the_evidence_of_one_run_comes_with_an_error_that_is_not_too_small() -> None:
     log_z = log_total(exact_target(HashModel(VOCABULARY, seed=3), "ab", MYOPIC, 4))
     for resampling in ("multinomial", "stratified"):
@@ -219,6 +225,7 @@ def test_the_evidence_of_one_run_comes_with_an_error_that_is_not_too_small() -> 
         assert 0.8 * np.std(errors) < claimed < 4 * np.std(errors)
 
 
+@pytest.mark.exhaustive
 def test_particles_that_hardly_count_are_not_written_to_their_end() -> None:
     """Those that are left weigh less than one: one of them goes on, or none; importance sampling writes all of them.
 
@@ -343,6 +350,7 @@ def test_vocabularies_without_eos_end_where_nothing_may_follow(grammar: Grammar)
         assert generate(model, "ab", grammar, sampler=SMC(8), max_tokens=5).text
 
 
+@pytest.mark.exhaustive
 def test_one_output_has_nearly_the_distribution_of_the_target() -> None:
     """``generate`` draws by weight: 400 outputs of 32 particles each; masking alone is far off."""
     model = HashModel(VOCABULARY, seed=1)
@@ -362,6 +370,7 @@ def test_one_output_has_nearly_the_distribution_of_the_target() -> None:
     assert abs(shares["lcd"] - first) > 0.2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scheme", ["multinomial", "stratified", "systematic", "residual"])
 def test_resampling_keeps_expectations(scheme: Resampling) -> None:
     """20,000 draws of 7 from 5 weights; five z-scores."""

@@ -210,6 +210,7 @@ def test_a_matcher_that_is_moved_is_no_matter(constraint: Constraint) -> None:
             assert_alike(plain, generate(model, "say", constraint, drafter=drafter, **options))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(30)
 def test_huge_trees_are_cut(constraint: Constraint) -> None:
     """A chain and a fan of many thousand tokens, allowed ones and others."""

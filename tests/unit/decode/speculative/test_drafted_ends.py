@@ -116,6 +116,7 @@ def check(model: HashModel, constraint: Constraint, target: Any = None, **option
     return plain
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_budgets_of_every_size(json_vocabulary: Vocabulary, sampler: Sampler) -> None:
     """From the smallest on; whatever is drafted, the output is complete."""
@@ -135,6 +136,7 @@ def test_a_budget_of_nothing(json_vocabulary: Vocabulary) -> None:
         check(HashModel(json_vocabulary, seed=1), constraint, max_tokens=most)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("room", [0, 1, 3, 30])
 def test_contexts_that_are_full_at_the_end(json_vocabulary: Vocabulary, room: int) -> None:
     """A tree fits wherever the output does, also where none is left of the context."""
@@ -149,6 +151,7 @@ def test_contexts_that_are_full_at_the_end(json_vocabulary: Vocabulary, room: in
             check(full, constraint, target, max_tokens=12, sampler=SAMPLERS[seed], seed=seed)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stops", [(), (0,), (0, 1, 2)], ids=["none", "one", "three"])
 def test_vocabularies_with_any_number_of_stops(stops: tuple[int, ...]) -> None:
     """Where there is none, outputs end where nothing may follow."""
@@ -227,6 +230,7 @@ def some_tag(text: str) -> bool:
     return "[]" not in text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_potentials_that_forbid(json_vocabulary: Vocabulary, sampler: Sampler) -> None:
     """What is drawn anew, blocked and taken back is the same."""

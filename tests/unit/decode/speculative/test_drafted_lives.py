@@ -415,6 +415,7 @@ MODELS: dict[str, Callable[[Vocabulary], Any]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", MODELS)
 def test_lives(json_vocabulary: Vocabulary, kind: str) -> None:
     """Exactly, on sessions that look at trees, on those that run chains, and in a batch."""

@@ -225,6 +225,7 @@ def check_distribution(
     assert excess(found, exact_distribution(model, language, sampler)) < 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("title", [*DRAWERS, *BRIDGED])
 def test_the_distribution_of_outputs_is_exact(title: str) -> None:
     """Languages and samplers in turn."""
@@ -303,6 +304,7 @@ def found_by(rule: Callable[..., int], shape: Any, count: int) -> float:
     return excess(found, exact_distribution(model, language, sampler))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rule", [_with_every, _without_residual, _the_wrong_way_round], ids=lambda rule: rule.__doc__)
 def test_mistakes_are_found(rule: Callable[..., int]) -> None:
     """By the same test, in little more outputs."""
@@ -351,6 +353,7 @@ def test_the_distribution_is_exact_where_something_is_forbidden(verifier: Any) -
     assert excess(found, exact_distribution(model, language, sampler, forbids)) < 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("title", ["tree", "block", "k-sequential"])
 def test_the_distribution_is_exact_for_sessions_that_run_chains(title: str) -> None:
     """Of a tree one chain is run; the rest of it has to be as if it had not been drawn."""
@@ -406,6 +409,7 @@ def check_layered(llama: Any, title: str, sampler: Multinomial, count: int) -> N
     assert excess(found, distribution) < 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("title", LAYERED)
 def test_the_distribution_is_exact_where_layers_are_left_out(llama: Any, title: str) -> None:
     """A network that drafts for itself."""

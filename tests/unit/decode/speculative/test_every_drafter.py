@@ -109,6 +109,7 @@ def test_outputs_are_the_same_for_every_prompt(constraints: dict[str, Constraint
     check(TITLES[title], constraints, jobs)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("title", TITLES)
 def test_outputs_in_one_batch_are_the_same(json_vocabulary: Vocabulary, constraints: Any, title: str) -> None:
@@ -172,6 +173,7 @@ CHECKED = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("title", CHECKED)
 def test_outputs_of_a_network_are_the_same(llama: Any, of_llama: dict[str, Constraint], title: str) -> None:
     """With each grammar, one drafter for all."""
@@ -185,6 +187,7 @@ def test_all_outputs_of_a_network_are_the_same(llama: Any, of_llama: dict[str, C
     check_network(NETWORK_CASES[title], llama, of_llama, range(5 * len(PROMPTS)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("title", ["auto", "draft model, dyspec", "lookahead", "bandit, exp3"])
 def test_outputs_of_a_network_in_one_batch_are_the_same(llama: Any, of_llama: Any, title: str) -> None:
     """Trees of four outputs in one pass."""
@@ -204,6 +207,7 @@ def check_network(case: DrafterCase, llama: Any, constraints: dict[str, Constrai
     assert draft_tokens
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle"])
 def test_outputs_with_trained_heads_are_the_same(llama: Any, of_llama: Any, kind: str, tmp_path: Path) -> None:
     """Heads with random weights draft badly, which must not matter."""

@@ -63,6 +63,7 @@ def same(first: Result, second: Result) -> None:
             assert one.log_z == pytest.approx(other.log_z, abs=1e-9)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", GRAMMARS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_output_does_not_depend_on_drafts(json_vocabulary: Vocabulary, name: str, sampler: str) -> None:

@@ -73,6 +73,7 @@ def both(models: tuple[HashModel, ResidentHashModel], constraint: Any, **setting
     return results[0], results[1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_outputs_are_those_of_the_host(
@@ -95,6 +96,7 @@ def test_outputs_are_those_of_the_host(
         assert models[1].residence.launches > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial()], ids=["greedy", "multinomial"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_no_row_is_copied_and_a_pass_is_waited_for_once(
@@ -153,6 +155,7 @@ def test_drawn_drafts_are_verified_on_the_host(json_vocabulary: Vocabulary) -> N
     assert models[1].residence.copied_rows > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial()], ids=["greedy", "multinomial"])
 def test_every_budget(sampler: Sampler, constraints: dict[str, Constraint], json_vocabulary: Vocabulary) -> None:
     """Also where masks depend on the tokens that are left."""
@@ -174,6 +177,7 @@ class NoVowels(Potential):
         return 0.0 if len(hypothesis.data) > 6 else -np.inf
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", SAMPLERS[:3], ids=["greedy", "multinomial", "shaped"])
 def test_potentials(sampler: Sampler, json_vocabulary: Vocabulary) -> None:
     """What they forbid is blocked, and drawn again with the next random number."""

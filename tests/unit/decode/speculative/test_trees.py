@@ -82,6 +82,7 @@ SHAPES: dict[str, Shape] = {
 }
 
 
+@pytest.mark.exhaustive
 @verifiers
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

@@ -157,6 +157,7 @@ def mean_weight(
     return float(values.mean()), float(values.std() / math.sqrt(draws))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mass", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15, 1e-40, 1e-280])
 @pytest.mark.parametrize("estimator", [sample_recursive, sample_geometric])
 def test_a_small_admitted_mass_has_its_weight(estimator: Estimator, mass: float) -> None:
@@ -169,6 +170,7 @@ def test_a_small_admitted_mass_has_its_weight(estimator: Estimator, mass: float)
     assert error < spread / math.sqrt(4_000)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("distribution", "admitted"),
     [
@@ -211,6 +213,7 @@ def test_the_urn_knows_what_is_left_precisely() -> None:
     assert sampler.probability(3) == pytest.approx(float(exact[3] / total), rel=1e-14)
 
 
+@pytest.mark.exhaustive
 def test_the_urn_draws_in_proportion() -> None:
     """Each uniform number stands for the token that the inverse distribution function of what is left has there."""
 

@@ -76,6 +76,7 @@ def test_noise_has_its_distribution() -> None:
     assert max(abs(neighbours), abs(keys)) < 5 / math.sqrt(len(noise))
 
 
+@pytest.mark.exhaustive
 def test_tokens_have_their_distribution() -> None:
     distribution = np.array([0.5, 0.0, 0.3, 0.15, 0.05])
     generator = np.random.default_rng(0)

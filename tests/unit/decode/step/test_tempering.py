@@ -35,6 +35,7 @@ def distribution(temperatures: list[float]) -> dict[bytes, float]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "sampler", [Multinomial(temperature=4.0), GumbelMax(Multinomial(temperature=4.0))], ids=["multinomial", "gumbel"]
 )

@@ -57,6 +57,7 @@ ORDERS = Permutation([literal("a"), literal("b")], [literal("c")], literal("d"),
 RECURSIVE = {"sum": SUM, "pairs": PAIRS, "palindromes": PALINDROMES, "empties": EMPTIES}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "grammar", [recursive(term) for term in small_terms(4, [literal("a"), literal("b"), ITSELF])][::3], ids=str
 )
@@ -242,6 +243,7 @@ def test_terms_that_are_shared_become_rules() -> None:
     assert one == other
 
 
+@pytest.mark.exhaustive
 def test_a_grammar_whose_terminals_are_too_large() -> None:
     """The strings in the library's grammar of Python have too many states for an automaton; it reads the members."""
     grammar = load(LIBRARY / "python" / "grammar.lark")

@@ -125,6 +125,7 @@ def test_a_budget_is_a_bound() -> None:
     assert _found(Rules(dict(grammar.rules), Reference("a")), "no bound on the length")
 
 
+@pytest.mark.exhaustive
 def test_what_is_left_out_of_a_large_grammar() -> None:
     """The lints that take long are named, and the many findings of one are cut."""
     count = 25_000

@@ -209,6 +209,7 @@ junk = st.recursive(
 )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(places(FILES)), value=junk)
 def test_any_value_in_any_place_is_read_or_refused(folder: Folder, place: tuple[Any, ...], value: object) -> None:

@@ -167,6 +167,7 @@ def test_the_report_has_each_rule_with_its_place() -> None:
     assert "not reachable" in described(grammar).description.entries[2].detail
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("text", ["(" * 100_000 + '"a"' + ")" * 100_000, "((" * 100_000, ")" * 100_000, "|" * 300_000])
 def test_deep_and_odd_texts_end_in_an_error(text: str) -> None:
     with pytest.raises((GrammarSyntaxError, LimitExceeded)), at_most(10):
@@ -182,6 +183,7 @@ def test_limits_are_named() -> None:
         gbnf('root ::= "a" "b" "c" "d" "e" "f"', limits=Limits(grammar_nodes=5))
 
 
+@pytest.mark.exhaustive
 def test_large_grammars_are_read() -> None:
     """A megabyte in one string, and twenty thousand rules in a chain, in linear time."""
     with at_most(20):

@@ -94,6 +94,7 @@ def random_grammars(count: int) -> Iterator[Grammar]:
         yield Rules({name: any_term(dice, 2, names) for name in names}, any_term(dice, 3, names))
 
 
+@pytest.mark.exhaustive
 def test_random_grammars() -> None:
     """Three hundred grammars of two rules, left recursion, empty rules and ambiguity among them."""
     for term in random_grammars(300):

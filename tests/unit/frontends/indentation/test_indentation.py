@@ -150,6 +150,7 @@ NAME: /(?!(?:if|n)\b)[fin]+\b/
 """
 
 
+@pytest.mark.exhaustive
 def test_words_do_not_run_together() -> None:
     """Boundaries at the ends of terminals are those that Python's ``re`` finds in the text."""
     parser = peer.Lark(WORDS, parser="lalr", lexer="contextual")

@@ -115,6 +115,7 @@ def policies() -> list[JsonPolicy]:
     return [*plain, *free, *(replace(policy, order="any") for policy in (*plain, *free))]
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300)
 @given(
     schema=st.recursive(leaves, containers, max_leaves=4),

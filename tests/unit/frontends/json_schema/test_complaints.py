@@ -219,6 +219,7 @@ def test_one_and_one_point_zero_are_different_constants(constant: str, keyword: 
     compare(schema, numbers + lists, EVERY_SPELLING)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
 def test_many_tools_time_out_or_mix_up_their_arguments(keyword: str) -> None:
     """128 tools in one choice: two seconds at most, and the arguments are those of the tool that was named."""

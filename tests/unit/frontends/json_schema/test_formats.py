@@ -197,6 +197,7 @@ def test_labels_of_one_range_always_fit() -> None:
     assert longest_label(low, high, longest + 1) == longest
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("low", "high", "longest"), _WINDOWS)
 def test_bad_labels_fit(low: int, high: int, longest: int) -> None:
     """Labels with many ASCII characters or with code points far apart have at most 63 octets in Punycode."""

@@ -283,6 +283,7 @@ def nested(keyword: str, depth: int) -> Any:
     return schema
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("keyword", ["items", "additionalProperties", "allOf", "anyOf", "oneOf", "not"])
 def test_deep_nesting_is_a_limit_error_or_refused(keyword: str) -> None:
     """A hundred thousand levels give one clear error, in little time."""

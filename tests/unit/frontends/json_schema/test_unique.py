@@ -65,6 +65,7 @@ arrays = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.exhaustive
 @given(arrays)
 def test_each_value_at_most_once(schema: dict[str, Any]) -> None:
     """Constants, booleans, null and short intervals, unions of these, and prefixes."""

@@ -202,6 +202,7 @@ NASTY_SIZES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("pattern", NASTY_SIZES.values(), ids=NASTY_SIZES)
 def test_huge_patterns_answer(pattern: str) -> None:

@@ -24,6 +24,7 @@ def free_dave(rng: random.Random) -> tuple[CommitPolicy, int]:
     return FreeDave(depth=rng.choice((1, 2, 4, 7)), per_step=per_step), per_step
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(10))
 def test_the_same_canvases_as_stepwise_decoding(part: int) -> None:
     """Random denoisers and grammars, 310 in all, at any temperature, with blocks and without."""

@@ -46,6 +46,7 @@ def constraint() -> Constraint:
     return compile(RECORD, bpe_vocabulary("records"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bridge", BRIDGES)
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(0.5)], ids=str)
 def test_chosen_drafts_leave_the_output_as_it_is(constraint: Constraint, bridge: str, sampler: Any) -> None:
@@ -234,6 +235,7 @@ def test_distributions_of_texts(ab_vocabulary: Vocabulary, seed: int) -> None:
         )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bridge", ["shared", "distribution"])
 def test_drawn_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, bridge: str) -> None:
     """1,000 outputs with drafts against the exact distribution of locally constrained decoding.

@@ -59,6 +59,7 @@ def written(model: HashModel, sampler: Sampler, seed: int, drafter: Drafter | No
         )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize(
     "sampler", [Greedy(), Multinomial(), Multinomial(0.8, top_k=5)], ids=["greedy", "drawn", "shaped"]

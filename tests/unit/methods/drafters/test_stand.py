@@ -52,6 +52,7 @@ def chi_square(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], f
     return 0.5 * math.erfc(score / math.sqrt(2))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("sampler", "pattern", "distribution"),
     [
@@ -130,6 +131,7 @@ def exact_distribution(model: HashModel, sampler: Multinomial, prompt: list[int]
     return outputs
 
 
+@pytest.mark.exhaustive
 def test_outputs_keep_their_distribution() -> None:
     """Many outputs that draft token for each other, against the distribution of all outputs."""
     model, sampler = HashModel(VOCABULARY, seed=5), Multinomial(1.5)

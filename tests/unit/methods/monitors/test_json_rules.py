@@ -129,6 +129,7 @@ ORDER_VALUES = [
 ORDER_VALUES += ['"10:00"', '"10:00:30"', '"2024-02-03T10:00:00Z"', '"2024-02-03T10:30:00+01:00"', '"2024-02-03T10:00"']
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("operator", ["<", "<=", ">", ">="])
 def test_values_in_order_are_let_through_and_no_others(operator: str) -> None:
     """All pairs of values, in both orders of writing; given up at the end of the second value at the latest."""
@@ -495,6 +496,7 @@ def rules() -> list[Potential]:
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", [SMC(4), SMC(4, proposal=AWRS(mask_after=None))])
 def test_sampled_documents_keep_the_rules(
     sampler: SMC, json_vocabulary: Vocabulary, record_property: Callable[[str, object], None]

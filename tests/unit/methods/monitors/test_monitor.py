@@ -141,6 +141,7 @@ CASES: list[tuple[list[bytes], str, Provider, list[str], str, str]] = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("pieces", "trigger", "provider", "options", "identifier", "run"), CASES)
 def test_exactly_what_can_be_finished_is_allowed(
     pieces: list[bytes], trigger: str, provider: Provider, options: list[str], identifier: str, run: str

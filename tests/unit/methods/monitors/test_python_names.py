@@ -116,6 +116,7 @@ def vocabulary() -> Vocabulary:
 # Attributes that all objects have need not be written: the grammar has no underscores.
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", [SMC(3), SMC(3, proposal=AWRS(mask_after=None))], ids=["default", "unmasked"])
 def test_every_attribute_exists(
     sampler: SMC, shop: dict[str, Any], record_property: Callable[[str, object], None]
@@ -197,6 +198,7 @@ def test_receivers_of_which_nothing_is_known() -> None:
         python_attributes(PROJECT / "nowhere")
 
 
+@pytest.mark.exhaustive
 def test_names_are_in_scope() -> None:
     """Judged by ``ast``: names that are read are bound before, or built in."""
     rule = python_names(PROJECT, before=BEFORE)
@@ -254,6 +256,7 @@ def test_without_jedi_the_message_says_what_to_install(monkeypatch: pytest.Monke
         python_attributes(PROJECT)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.model
 def test_the_embedded_model_writes_attributes_that_exist(
     shop: dict[str, Any], record_property: Callable[[str, object], None]

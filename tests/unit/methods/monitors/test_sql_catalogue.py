@@ -118,6 +118,7 @@ COLUMNS = ["id", "NAME", "user_id", "total", "big_id", "quantity", "order_id", "
 USED_TABLES = ["users", "Orders", "big", "nowhere", "user"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("joins", [False, True])
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_what_is_allowed_runs_and_what_runs_is_allowed(
@@ -291,6 +292,7 @@ QUERIES = lark(
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", [SMC(3), SMC(3, proposal=AWRS(mask_after=None))], ids=["default", "unmasked"])
 def test_every_sampled_query_runs(
     sampler: SMC, database: sqlite3.Connection, catalogue: Catalogue, record_property: Callable[[str, object], None]
@@ -467,6 +469,7 @@ def test_sampled_queries_run_in_postgresql(postgres: Any, record_property: Calla
     assert free < free_total / 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.model
 def test_the_embedded_model_writes_queries_that_run(
     database: sqlite3.Connection, catalogue: Catalogue, record_property: Callable[[str, object], None]

@@ -244,6 +244,7 @@ def test_the_end_comes_last_in_every_ranking() -> None:
     assert ranking.passing(np.array([False, True, False, True, True])).tolist() == [3, 2, 0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("policy", LOSSY, ids=repr)
 def test_passes_are_saved_where_slots_do_not_mind_each_other(policy: Any, json_vocabulary: Vocabulary) -> None:
     """Without context the order of commits cannot matter: the same as slot by slot, in two thirds of the passes."""

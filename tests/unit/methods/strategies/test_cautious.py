@@ -73,6 +73,7 @@ def exact_distribution(
     return language.distribution_of_outputs(choose)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [9, 18])
 def test_outputs_have_exactly_the_distribution_of_the_best_trial(seed: int) -> None:
     """3,000 runs a model, alpha 1e-7; the same counts do not fit plain sampling, nor trials where there is no doubt."""

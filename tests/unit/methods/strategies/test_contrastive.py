@@ -137,6 +137,7 @@ def test_the_distribution_is_the_mixture_of_two_sessions(
         assert np.abs(log_distribution(rows[0]) - by_hand(model, other, prompt, [], gain, alpha)).max() > 0.1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("prompt", "other"), PROMPTS)
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("seed", range(6))
@@ -304,6 +305,7 @@ def test_impossible_tokens_stay_impossible(json_vocabulary: Vocabulary) -> None:
     assert mixed[[0, 1, 3]] == pytest.approx([0.0, 1.5 * -1.0 + 1.5, 1.5 * -0.5 + 1.5])
 
 
+@pytest.mark.exhaustive
 def test_the_sampled_distribution_is_the_contrasted_one(ab_vocabulary: Vocabulary) -> None:
     """Drawn tokens have the masked contrasted distribution (alpha = 1e-6); the model's own distribution is refused.
 

@@ -212,6 +212,7 @@ def exact_labels(model: HashModel, label: Callable[[str], Hashable], budget: int
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("budget", [1, 2, 3, 4])
 @pytest.mark.parametrize("label", [str, int, len])
 def test_label_probabilities_are_sums_over_all_spellings(label: Callable[[str], Hashable], budget: int) -> None:

@@ -60,6 +60,7 @@ def exact_distribution(language: ToyLanguage, samples: int, until: str | None) -
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("seed", "until"), [(0, None), (5, None), (7, "|")])
 def test_outputs_have_exactly_the_distribution_of_the_first(seed: int, until: str | None) -> None:
     """1,200 runs a case, alpha 1e-7; the same counts do not fit one sample, nor with ``until`` the shortest output."""

@@ -85,6 +85,7 @@ def exact_distribution(
     return language.distribution_of_outputs(choose)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("seed", "width", "agreement"), [(18, math.inf, 1.1), (16, 0.5, 1.1), (22, 1.0, 0.7)])
 def test_outputs_have_exactly_the_distribution_of_the_search(seed: int, width: float, agreement: float) -> None:
     """1,000 runs a case, alpha 1e-7; the same counts do not fit plain sampling, nor a search without pruning."""

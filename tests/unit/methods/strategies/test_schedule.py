@@ -86,6 +86,7 @@ def test_each_step_has_the_sampler_of_its_situation(json_vocabulary: Vocabulary)
     assert differs
 
 
+@pytest.mark.exhaustive
 def test_entropy_sets_the_temperature() -> None:
     """Temperature as a function of entropy.
 

@@ -47,6 +47,7 @@ def thought_tokens(tokens: tuple[int, ...], thought: str) -> int:
     return len(tokens)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("most", [0, 1, 3, 8, 20])
 def test_a_thought_is_ended_at_its_most(most: int) -> None:
     constraint = compile(grammar(), VOCABULARY)
@@ -76,6 +77,7 @@ def test_a_thought_is_ended_at_its_most(most: int) -> None:
     assert left > 5 or most < 20
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("budget", range(12, 30, 3))
 @pytest.mark.parametrize("reserved", [0, 7, 9, 50])
 def test_the_budget_holds_and_tokens_are_kept_for_the_answer(budget: int, reserved: int) -> None:

@@ -85,6 +85,7 @@ def distributions(count: int, sizes: tuple[int, int], seed: int) -> list[Distrib
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("alpha", "dual"), DECODERS)
 def test_the_reference_is_a_minimum(alpha: float, dual: bool) -> None:
     """The reference below is right: no distribution on the same support, near or far, is nearer."""
@@ -103,6 +104,7 @@ def test_the_reference_is_a_minimum(alpha: float, dual: bool) -> None:
                     assert objective(mixed, p, alpha, dual=dual) >= least - 1e-9
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("alpha", "dual"), DECODERS)
 def test_the_distribution_is_the_minimum_over_all_supports(alpha: float, dual: bool) -> None:
     """On small distributions no support at all, with the nearest distribution on it, costs less."""
@@ -125,6 +127,7 @@ def test_the_distribution_is_the_minimum_over_all_supports(alpha: float, dual: b
     assert len(sizes) > 2  # k adapts
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("alpha", "dual"), DECODERS)
 def test_k_is_the_best_of_all(alpha: float, dual: bool) -> None:
     """On larger distributions the search finds what trying every k finds, whose costs are discretely convex."""
@@ -212,6 +215,7 @@ def test_extreme_distributions() -> None:
         assert (flat[:kept] > 0).all()  # of equal tokens the first
 
 
+@pytest.mark.exhaustive
 def test_tokens_are_drawn_from_the_distribution() -> None:
     """20,000 draws have the sparse distribution (alpha = 1e-6, Hoeffding's bound for each token).
 

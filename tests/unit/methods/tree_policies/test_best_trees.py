@@ -13,6 +13,7 @@ from structgen.methods.tree_policies.dynamic_tree import DySpec, OptTree
 SHAPES = (OptTree(), DySpec(), DySpec(width=1), DySpec(width=3))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_no_tree_of_the_size_brings_more(shape: Shape, count: int) -> None:

@@ -18,6 +18,7 @@ def speed(written: list[Round], cost: CostModel) -> float:
     return sum(each.told for each in written) / sum(each.time(cost) for each in written)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("row", [0.02, 0.1, 0.3, 0.7])
 @pytest.mark.parametrize("right", [0.1, 0.5, 0.8, 0.95])
 def test_the_depth_is_nearly_the_best_of_all(right: float, row: float) -> None:

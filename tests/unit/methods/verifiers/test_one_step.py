@@ -275,6 +275,7 @@ def test_the_least_rho_is_on_the_safe_side(seed: int) -> None:
         assert excess(Fraction(found) - Fraction(3, 1000)) > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rho", [Fraction(1), Fraction(3, 2), Fraction(2), Fraction(5)])
 def test_any_rho_will_do(rho: Fraction) -> None:
     """One that is too small for the distributions is not used."""

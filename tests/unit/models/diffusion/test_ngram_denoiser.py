@@ -75,6 +75,7 @@ def fitted(order: int, smoothing: float, reads_prompt: bool = False) -> NGramDif
     return NGramDiffusion.fit(TEXTS, VOCABULARY, order=order, smoothing=smoothing, reads_prompt=reads_prompt)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("smoothing", [Fraction(0), Fraction(1, 4)])
 def test_distributions_are_exact(order: int, smoothing: Fraction) -> None:

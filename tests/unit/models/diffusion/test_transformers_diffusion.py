@@ -379,6 +379,7 @@ def test_what_does_not_fit_is_refused(make: Make) -> None:
     assert denoiser.forwards == 1
 
 
+@pytest.mark.exhaustive
 def test_a_network_that_fails_or_lies_is_reported(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what it said, as an error of decoding."""
     model = load(make(LLADA))

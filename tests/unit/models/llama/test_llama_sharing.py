@@ -112,6 +112,7 @@ def follow(model: LlamaModel, steps: list[tuple[str, int]], *, most: int) -> Non
     extend({index: [index] for index in range(len(sessions))}, all_positions=False)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(steps=STEPS)
 def test_answers_depend_on_the_tokens_alone(tiny_folder: Path, steps: list[tuple[str, int]]) -> None:
@@ -127,6 +128,7 @@ def test_answers_depend_on_the_tokens_alone(tiny_folder: Path, steps: list[tuple
 MODELS: dict[Path, LlamaModel] = {}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.usefixtures("ways")
 def test_every_way_of_summing_gives_the_same(model: LlamaModel, seed: int) -> None:
@@ -136,6 +138,7 @@ def test_every_way_of_summing_gives_the_same(model: LlamaModel, seed: int) -> No
     follow(model, [(str(random.choice(kinds)), int(random.integers(2**32))) for _ in range(60)], most=6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("ways")
 def test_generations_of_forks_equal_transformers(model: LlamaModel, reference: Any) -> None:
     """Sequences that fork off each other again and again, as particles do, a token at a time in one pass."""

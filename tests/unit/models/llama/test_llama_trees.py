@@ -49,6 +49,7 @@ def last_row(model: LlamaModel, ids: list[int]) -> Any:
     return model.start().extend(ids)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(steps=STEPS)
 def test_answers_depend_on_the_tokens_alone(model: LlamaModel, steps: list[tuple[str, int]]) -> None:
@@ -61,6 +62,7 @@ def test_answers_depend_on_the_tokens_alone(model: LlamaModel, steps: list[tuple
         Lives(model, most=5, tolerance=TOLERANCE, tokens=264).follow(steps)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.usefixtures("ways")
 def test_every_way_of_summing_gives_the_same(model: LlamaModel, seed: int) -> None:
@@ -96,6 +98,7 @@ def test_large_trees_after_long_pasts(model: LlamaModel, past: int) -> None:
         np.testing.assert_allclose(rows[2:], sequential(model, [*ids, 3, 4], tree), atol=TOLERANCE)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("ways")
 def test_relatives_look_at_trees_in_one_pass(model: LlamaModel, family: list[LlamaSession]) -> None:
     """Step by step, each with a tree, one without; what is kept of one is not seen by another."""

@@ -79,6 +79,7 @@ def test_recorded_distributions_are_the_models(constraint: Constraint, sampler: 
     assert checked > 8
 
 
+@pytest.mark.exhaustive
 def test_tokens_are_drawn_from_the_recorded_distribution(constraint: Constraint) -> None:
     """Chains of two tokens in 6,000 drafts against the product of their distributions.
 
@@ -152,6 +153,7 @@ def test_drafts_of_the_target_itself_are_all_taken(constraint: Constraint) -> No
         assert drafted.stats.forwards <= 1 + math.ceil((plain.stats.sampled + 1) / 6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shape", [Chain(4), Fixed.branching(3, 2, 2)], ids=repr)
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), Multinomial(0.6, top_k=9)], ids=str)
 def test_chosen_drafts_leave_the_output_as_it_is(constraint: Constraint, shape: Shape, sampler: Any) -> None:
@@ -165,6 +167,7 @@ def test_chosen_drafts_leave_the_output_as_it_is(constraint: Constraint, shape: 
         assert drafted.stats.drafted > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("verified", ["without replacement", "with replacement"])
 def test_drawn_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, verified: str) -> None:
     """1,000 outputs with drafts against the exact distribution of locally constrained decoding.

@@ -68,6 +68,7 @@ def folders(request: pytest.FixtureRequest, model: LlamaModel, tmp_path_factory:
     return found
 
 
+@pytest.mark.exhaustive
 def test_they_save_passes_and_change_nothing(model: LlamaModel, folders: list[Path]) -> None:
     """Greedy and sampled, free text and records, trees and chains, whole heads and trimmed ones."""
     saved = [0, 0]

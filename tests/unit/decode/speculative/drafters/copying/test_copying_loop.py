@@ -47,6 +47,7 @@ DRAFTERS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(temperature=0.7), Multinomial(temperature=3.0)])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_the_output_is_the_same_in_fewer_passes(name: str, sampler: Sampler) -> None:
