@@ -113,7 +113,7 @@ class RuleLocations:
 @click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 def explain(
-    paths: tuple[str, ...], source: SourceOptions, text: str, token: str | None, model: str | None, as_json: bool
+    paths: tuple[str, ...], source: SourceOptions, text: str, token: str | None, model: str | None, *, as_json: bool
 ) -> int:
     """Say what may come next after PREFIX in the language of FILE.
 
@@ -127,7 +127,7 @@ def explain(
     data = _bytes(text)
     departure = find_departure(matcher, [data], exact=True, prefix=True, is_json=read.is_json)
     if departure is not None:
-        _write_departure(departure, as_json)
+        _write_departure(departure, as_json=as_json)
         return FAILED
     # In an engine of its own, where call stacks have the names of this grammar's rules and of no other's.
     alone = matcher.constraint.alone().matcher()
@@ -155,7 +155,7 @@ def _bytes(argument: str) -> bytes:
     return argument.encode("utf-8", "surrogateescape")
 
 
-def _write_departure(departure: Departure, as_json: bool) -> None:
+def _write_departure(departure: Departure, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"possible": False, **departure.to_json()}, ensure_ascii=False))
     else:

@@ -42,7 +42,7 @@ __all__ = ["Target", "check", "convert", "diff", "match", "sample"]
 @click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")
 @click.option("--strict", is_flag=True, help="Fail if something is noted that is hardly meant.")
 @click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
-def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, strict: bool, as_json: bool) -> int:
+def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, strict: bool, as_json: bool) -> int:
     """Report what of FILE is enforced, keyword by keyword.
 
     FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input. Nothing is ignored: what
@@ -104,7 +104,7 @@ Target: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema"]
 @click.option("--superset", is_flag=True, help="Leave out what cannot be said; the written language is larger then.")
 @source_options("flexible")
 def convert(
-    paths: tuple[str, ...], source: SourceOptions, target: Target, output: str | None, strict: bool, superset: bool
+    paths: tuple[str, ...], source: SourceOptions, target: Target, output: str | None, *, strict: bool, superset: bool
 ) -> int:
     """Write FILE in another notation.
 
@@ -137,7 +137,7 @@ def convert(
 @click.option("--max-pairs", metavar="N", type=click.IntRange(1), help="Pairs of states to look at; else 50,000.")
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 def diff(
-    paths: tuple[str, str], source: SourceOptions, max_bytes: int | None, max_pairs: int | None, as_json: bool
+    paths: tuple[str, str], source: SourceOptions, max_bytes: int | None, max_pairs: int | None, *, as_json: bool
 ) -> int:
     """Say whether NEW accepts everything that OLD did, and the other way round.
 
@@ -200,7 +200,7 @@ _CHUNK_BYTES: Final = 1 << 20
 @source_options("flexible")
 @click.option("--exact", is_flag=True, help="A line break at the end of DOCUMENT belongs to it.")
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
-def match(paths: tuple[str, ...], source: SourceOptions, exact: bool, as_json: bool) -> int:
+def match(paths: tuple[str, ...], source: SourceOptions, *, exact: bool, as_json: bool) -> int:
     """Say whether DOCUMENT belongs to the language of FILE.
 
     FILE is a JSON Schema or a grammar; one of FILE and DOCUMENT may be - for standard input. If DOCUMENT does
@@ -256,7 +256,7 @@ _MAX_BYTES: Final = 80
 @click.option("--uniform", is_flag=True, help="Each member up to that length with the same probability.")
 @click.option("--any-character", is_flag=True, help="Any character that may stand, not only printable ASCII.")
 @click.option("--json", "as_json", is_flag=True, help="Write each member as a JSON string on a line.")
-def sample(paths: tuple[str, ...], source: SourceOptions, as_json: bool, **options: Any) -> int:
+def sample(paths: tuple[str, ...], source: SourceOptions, *, as_json: bool, **options: Any) -> int:
     """Draw strings of the language of FILE, each on a line.
 
     FILE is a grammar or a JSON Schema, or - for a JSON Schema on standard input. A length is drawn first, uniformly

@@ -73,7 +73,9 @@ def run_program(  # noqa: PLR0913  what the options of the command say, by name
     try:
         loaded = load(model, progress) if load is not None else model_of(model, progress, device=device)
         for seed in seeds:
-            run = _follow(program, bound, loaded, progress, stream, {**changes, "sampler": sampler, "seed": seed})
+            run = _follow(
+                program, bound, loaded, progress, {**changes, "sampler": sampler, "seed": seed}, stream=stream
+            )
             progress.close()
             _write(run, as_json=as_json, streamed=stream)
             if on_run is not None:
@@ -90,8 +92,9 @@ def _follow(
     arguments: dict[str, Any],
     model: AnyModel,
     progress: ProgressLine,
-    stream: bool,
     settings: dict[str, Any],
+    *,
+    stream: bool,
 ) -> Run[Any]:
     from structgen.program import Done, Retracted, Text
 

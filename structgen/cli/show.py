@@ -26,7 +26,7 @@ __all__ = ["page_of", "show"]
 @click.option("--html", is_flag=True, help="Write a page of HTML; without it, a list of rules and states.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="OUT", help="Write to OUT.")
 @click.option("--text", default="", metavar="T", help="The text that the page steps through at first.")
-def show(paths: tuple[str, ...], source: SourceOptions, html: bool, output: str | None, text: str) -> int:
+def show(paths: tuple[str, ...], source: SourceOptions, *, html: bool, output: str | None, text: str) -> int:
     """Draw the automaton of FILE.
 
     Each rule that is called is an automaton of its own, over bytes. The page needs no network: it draws them, and

@@ -5,7 +5,7 @@ A table is checked when it is made: importing a pass that lacks a node type fail
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeVar
 
 from structgen.grammar import nodes
@@ -17,10 +17,16 @@ __all__ = ["NODE_TYPES", "NodeTable", "RecursiveTerm", "fold"]
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 
-NODE_TYPES: Final[tuple[type[Grammar], ...]] = tuple(
-    node_type for node_type in Grammar.__subclasses__() if node_type.__module__.startswith(nodes.__name__)
-)
-"""Every node type: the subclasses of ``Grammar`` in ``structgen.grammar.nodes``, ``Described`` included."""
+
+def _node_types(base: type[Grammar]) -> Iterator[type[Grammar]]:
+    """The classes below ``base`` that have no subclasses, of those in ``structgen.grammar.nodes``."""
+    for node_type in base.__subclasses__():
+        if node_type.__module__.startswith(nodes.__name__):
+            yield from _node_types(node_type) if node_type.__subclasses__() else (node_type,)
+
+
+NODE_TYPES: Final = tuple(_node_types(Grammar))
+"""Every node type, ``Described`` included."""
 if Described not in NODE_TYPES:
     raise ImportError("structgen.grammar.visitor: the node types are not loaded; import structgen.grammar first")
 

@@ -99,7 +99,7 @@ def map_items(
         for thread in threads:
             thread.start()
         try:
-            with _progress(progress, len(calls)) as report:
+            with _progress_callback(len(calls), progress=progress) as report:
                 _watch(threads, done, finished, len(calls), report)
         finally:
             stopped.set()
@@ -111,7 +111,7 @@ def map_items(
 
 
 @contextmanager
-def _progress(progress: Progress | bool, total: int) -> Iterator[Progress]:
+def _progress_callback(total: int, *, progress: Progress | bool) -> Iterator[Progress]:
     """The callback for the number of finished items: a bar if it is True."""
     if progress is not True:
         yield progress or silent

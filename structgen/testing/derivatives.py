@@ -76,24 +76,29 @@ class Algebra:
         self._derivatives: dict[tuple[Regex, Symbol], Regex] = {}
         self._empty: dict[Regex, bool] = {}
         self._specials: dict[Special, None] = {}
-        self.nothing = self._make(Kind.ONE, frozenset(), (), False, 0)
+        self.nothing = self._make(Kind.ONE, frozenset(), (), nullable=False, cuts=0)
         self.epsilon = self.word(b"")
         self.text = self.repetition(self.character(_ANY), 0, None)
 
     # Constructors
 
     def word(self, data: bytes) -> Regex:
-        return self._make(Kind.WORD, data, (), not data, _cuts_of(data[:1]))
+        """Exactly ``data``."""
+        return self._make(Kind.WORD, data, (), nullable=not data, cuts=_cuts_of(data[:1]))
 
     def one_of(self, symbols: Iterable[Symbol]) -> Regex:
+        """One symbol of ``symbols``; without any, the empty language."""
         chosen = frozenset(symbols)
         self._specials.update((symbol, None) for symbol in chosen if isinstance(symbol, Special))
-        return self._make(Kind.ONE, chosen, (), False, _cuts_of(symbol for symbol in chosen if isinstance(symbol, int)))
+        cuts = _cuts_of(symbol for symbol in chosen if isinstance(symbol, int))
+        return self._make(Kind.ONE, chosen, (), nullable=False, cuts=cuts)
 
     def character(self, ranges: Iterable[tuple[int, int]]) -> Regex:
+        """One scalar value within inclusive ``ranges``, in UTF-8."""
         return self._character(0, tuple(ranges))
 
     def concatenation(self, parts: Iterable[Regex]) -> Regex:
+        """All parts, one after the other."""
         kept = [part for part in parts if part is not self.epsilon]
         if any(part is self.nothing for part in kept):
             return self.nothing
@@ -103,28 +108,33 @@ class Algebra:
         return joined
 
     def union(self, parts: Iterable[Regex]) -> Regex:
+        """What any of the parts matches; without parts, the empty language."""
         kept = _as_set(Kind.UNION, parts, without=self.nothing)
         if not kept:
             return self.nothing
-        return kept[0] if len(kept) == 1 else self._make_set(Kind.UNION, kept, any(p.nullable for p in kept))
+        if len(kept) == 1:
+            return kept[0]
+        return self._make_set(Kind.UNION, kept, nullable=any(part.nullable for part in kept))
 
     def intersection(self, parts: Iterable[Regex]) -> Regex:
+        """What each of the parts matches; there must be one."""
         kept = _as_set(Kind.INTERSECTION, parts, without=None)
         if any(part is self.nothing for part in kept):
             return self.nothing
         if len(kept) == 1:
             return kept[0]
-        return self._make_set(Kind.INTERSECTION, kept, all(part.nullable for part in kept))
+        return self._make_set(Kind.INTERSECTION, kept, nullable=all(part.nullable for part in kept))
 
     def complement(self, part: Regex) -> Regex:
         """The texts that are not in ``part``."""
         return self.intersection([self._negation(part), self.text])
 
     def repetition(self, part: Regex, least: int, most: int | None) -> Regex:
+        """``least`` to ``most`` parts, one after the other; None is no bound."""
         if most == 0:
             return self.epsilon
         nullable = least == 0 or part.nullable
-        return self._make(Kind.REPETITION, (least, most), (part,), nullable, part.cuts)
+        return self._make(Kind.REPETITION, (least, most), (part,), nullable=nullable, cuts=part.cuts)
 
     def json_string(self, value: Regex) -> Regex:
         """The JSON string literals whose decoded text is in ``value``."""
@@ -295,32 +305,33 @@ class Algebra:
 
     # Interning
 
-    def _make(self, kind: Kind, data: object, parts: tuple[Regex, ...], nullable: bool, cuts: int) -> Regex:
+    def _make(self, kind: Kind, data: object, parts: tuple[Regex, ...], *, nullable: bool, cuts: int) -> Regex:
         key = (kind, data, parts)
         if key not in self._interned:
             self._interned[key] = Regex(len(self._interned), kind, data, parts, nullable, cuts)
         return self._interned[key]
 
-    def _make_set(self, kind: Kind, parts: tuple[Regex, ...], nullable: bool) -> Regex:
-        return self._make(kind, None, parts, nullable, _joined_cuts(parts))
+    def _make_set(self, kind: Kind, parts: tuple[Regex, ...], *, nullable: bool) -> Regex:
+        return self._make(kind, None, parts, nullable=nullable, cuts=_joined_cuts(parts))
 
     def _pair(self, first: Regex, rest: Regex) -> Regex:
         cuts = first.cuts | rest.cuts if first.nullable else first.cuts
-        return self._make(Kind.CONCATENATION, None, (first, rest), first.nullable and rest.nullable, cuts)
+        nullable = first.nullable and rest.nullable
+        return self._make(Kind.CONCATENATION, None, (first, rest), nullable=nullable, cuts=cuts)
 
     def _negation(self, part: Regex) -> Regex:
-        return self._make(Kind.NEGATION, None, (part,), not part.nullable, part.cuts)
+        return self._make(Kind.NEGATION, None, (part,), nullable=not part.nullable, cuts=part.cuts)
 
     def _quoted(self, pending: bytes, value: Regex) -> Regex:
         if value is self.nothing:
             return self.nothing
         cuts = (1 << 0x80) - 1 if pending else value.cuts | _cuts_of(b'"\\') | 1 << 0x20
-        return self._make(Kind.QUOTED, pending, (value,), False, cuts)
+        return self._make(Kind.QUOTED, pending, (value,), nullable=False, cuts=cuts)
 
     def _character(self, left: int, ranges: Ranges) -> Regex:
         if not ranges:
             return self.nothing
-        return self._make(Kind.CHARACTER, (left, ranges), (), False, _character_cuts(left, ranges))
+        return self._make(Kind.CHARACTER, (left, ranges), (), nullable=False, cuts=_character_cuts(left, ranges))
 
 
 def _read_by(regex: Regex, symbol: Symbol) -> tuple[Regex, ...]:

@@ -143,7 +143,12 @@ class MatcherLaw(Protocol):
 
     __name__: str
 
-    def __call__(self, constraint: AnyConstraint, rng: random.Random, effort: Effort = ...) -> None: ...
+    def __call__(self, constraint: AnyConstraint, rng: random.Random, effort: Effort = ...) -> None:
+        """Check the law.
+
+        Raises:
+            LawViolation: it does not hold.
+        """
 
 
 def check_laws(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:

@@ -53,46 +53,89 @@ class AnyVocabulary(Protocol):
     """Token id -> bytes, with the ids that end a sequence and those that are no text."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many ids there are."""
+
     @property
-    def tokens(self) -> Sequence[bytes]: ...
+    def tokens(self) -> Sequence[bytes]:
+        """The bytes of each id."""
+
     @property
-    def eos(self) -> Iterable[int]: ...
+    def eos(self) -> Iterable[int]:
+        """The ids that end a sequence."""
+
     @property
-    def special(self) -> Mapping[int, str]: ...
-    def decode(self, ids: Sequence[int], /) -> bytes: ...
+    def special(self) -> Mapping[int, str]:
+        """The ids that are no text, with their names."""
+
+    def decode(self, ids: Sequence[int], /) -> bytes:
+        """The bytes of a sequence."""
 
 
 class AnyMatcher(Protocol):
     """The moving state of one sequence."""
 
     @property
-    def is_accepting(self) -> bool: ...
+    def is_accepting(self) -> bool:
+        """Whether the sequence may end here."""
+
     @property
-    def is_terminated(self) -> bool: ...
-    def fill_mask(self, bitmask: Bitmask, row: int = 0) -> None: ...
-    def fill_mask_within(self, bitmask: Bitmask, row: int, budget: int) -> None: ...
-    def needs_budget_mask(self, budget: int) -> bool: ...
-    def accept(self, token_id: int, /) -> bool: ...
-    def accept_bytes(self, data: bytes, /) -> int: ...
-    def validate(self, token_ids: Sequence[int], /) -> int: ...
-    def rollback(self, n: int, /) -> None: ...
-    def fork(self) -> Self: ...
-    def reset(self) -> None: ...
-    def forced_bytes(self) -> bytes: ...
-    def forced_tokens(self) -> list[int]: ...
-    def min_tokens(self) -> int | None: ...
+    def is_terminated(self) -> bool:
+        """Whether an EOS has been accepted."""
+
+    def fill_mask(self, bitmask: Bitmask, row: int = 0) -> None:
+        """Write the mask of the next token into a row."""
+
+    def fill_mask_within(self, bitmask: Bitmask, row: int, budget: int) -> None:
+        """Write the mask of the tokens after which the sequence can end within ``budget`` tokens."""
+
+    def needs_budget_mask(self, budget: int) -> bool:
+        """Whether the mask within ``budget`` may differ from the mask."""
+
+    def accept(self, token_id: int, /) -> bool:
+        """Take a token; false, and no change, if the mask blocks it."""
+
+    def accept_bytes(self, data: bytes, /) -> int:
+        """Take the longest prefix of ``data`` that may come; return its length."""
+
+    def validate(self, token_ids: Sequence[int], /) -> int:
+        """How many of the tokens may come, one after the other; nothing is taken."""
+
+    def rollback(self, n: int, /) -> None:
+        """Undo the last ``n`` steps."""
+
+    def fork(self) -> Self:
+        """An independent copy."""
+
+    def reset(self) -> None:
+        """Go back to the start."""
+
+    def forced_bytes(self) -> bytes:
+        """The bytes that must come."""
+
+    def forced_tokens(self) -> list[int]:
+        """The tokens that must come."""
+
+    def min_tokens(self) -> int | None:
+        """The fewest tokens of a completion; None if none is known."""
 
 
 class AnyConstraint(Protocol):
     """A grammar compiled against a vocabulary."""
 
     @property
-    def vocabulary(self) -> AnyVocabulary: ...
+    def vocabulary(self) -> AnyVocabulary:
+        """The tokens."""
+
     @property
-    def grammar(self) -> Grammar: ...
-    def matcher(self) -> AnyMatcher: ...
-    def min_tokens(self) -> int: ...
+    def grammar(self) -> Grammar:
+        """The term."""
+
+    def matcher(self) -> AnyMatcher:
+        """A matcher at the start."""
+
+    def min_tokens(self) -> int:
+        """The fewest tokens of a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +186,7 @@ class ReachedState:
 
     @property
     def vocabulary(self) -> AnyVocabulary:
+        """That of the constraint."""
         return self.constraint.vocabulary
 
     def reference(self) -> ReferenceMatcher:

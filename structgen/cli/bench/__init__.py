@@ -53,7 +53,7 @@ def bench() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
 @click.option("--record", type=click.Path(path_type=Path), help="Write the tables to this file too.")
 @click.option("--details", type=click.Path(path_type=Path), help="Write refusals and wrong verdicts there.")
-def masks(as_json: bool, record: Path | None, details: Path | None, **options: Any) -> int:
+def masks(*, as_json: bool, record: Path | None, details: Path | None, **options: Any) -> int:
     """Compile real schemas and mask their instances, token by token, with each engine in turn.
 
     A peer that is not installed is left out, and that is said. Times are wall-clock times: look at the ratios, and

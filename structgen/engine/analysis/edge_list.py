@@ -367,4 +367,4 @@ def deterministic_transitions(graph: ByteGraph, max_bytes: int, ways: Mapping[in
             found[reached] = found.get(reached, set()) | symbols
         reads.append([_edge(target, symbols, ways) for target, symbols in found.items()])
         final.append(node.is_accepting)
-    return Transitions(reads, [[] for _ in reads], final, ways, True)
+    return Transitions(reads, [[] for _ in reads], final, ways, is_unambiguous=True)

@@ -78,6 +78,7 @@ class SentencePieceEncoder:
         self._lock = threading.Lock()
 
     def __call__(self, text: str) -> list[int]:
+        """Return the tokens of a text, without BOS and EOS."""
         if self._processor is None:
             with self._lock:
                 if self._processor is None:
@@ -130,6 +131,7 @@ class TokenizerJsonEncoder:
         self._lock = threading.Lock()
 
     def __call__(self, text: str) -> list[int]:
+        """Return the tokens of a text, without BOS and EOS."""
         if self._tokenizer is None:
             with self._lock:
                 if self._tokenizer is None:

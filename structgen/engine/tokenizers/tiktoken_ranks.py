@@ -35,6 +35,7 @@ class RanksEncoder:
         self._lock = threading.Lock()
 
     def __call__(self, text: str) -> list[int]:
+        """Return the tokens of a text; names of special tokens in it are plain text."""
         if self._encoding is None:
             with self._lock:
                 if self._encoding is None:

@@ -141,6 +141,30 @@ class Grammar:
         return hooks.operators.budget(self, tokens, characters)
 
 
+class UnaryNode(Grammar):
+    """A node with one sub-term, ``item``."""
+
+    __slots__ = ()
+    item: Grammar
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        """The item."""
+        return (self.item,)
+
+
+class NaryNode(Grammar):
+    """A node whose sub-terms are ``items``."""
+
+    __slots__ = ()
+    items: tuple[Grammar, ...]
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        """The items."""
+        return self.items
+
+
 class Operators(Protocol):
     """The operators of :class:`Grammar`; ``nodes`` installs them, since the node types derive from it."""
 

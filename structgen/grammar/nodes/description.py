@@ -118,6 +118,7 @@ class Described(Grammar):
 
     @property
     def children(self) -> tuple[Grammar, ...]:
+        """The term."""
         return (self.item,)
 
     def _own(self) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import final
 
-from structgen.grammar.nodes.base import Grammar, checked_term, checked_terms, set_fields
+from structgen.grammar.nodes.base import Grammar, UnaryNode, checked_term, checked_terms, set_fields
 
 __all__ = ["Budget", "Capture", "Reference", "Rules", "Shared", "Tempered"]
 
@@ -48,6 +48,7 @@ class Rules(Grammar):
 
     @property
     def children(self) -> tuple[Grammar, ...]:
+        """The expressions, then the body."""
         return (*(term for _, term in self.rules), self.body)
 
     def _own(self) -> object:
@@ -55,27 +56,22 @@ class Rules(Grammar):
 
 
 @final
-class Capture(Grammar):
+class Capture(UnaryNode):
     """``item``, whose matched text is reported under ``name``."""
 
     __slots__ = ("item", "name")
     _fields = ("name", "item")
     name: str
-    item: Grammar
 
     def __init__(self, name: str, item: Grammar) -> None:
         set_fields(self, name=name, item=checked_term(item, "Capture"))
-
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return (self.item,)
 
     def _own(self) -> object:
         return self.name
 
 
 @final
-class Budget(Grammar):
+class Budget(UnaryNode):
     """The strings of ``item`` of at most ``characters`` characters, written in at most ``tokens`` tokens.
 
     Characters are Unicode code points. With ``characters``, the item must be regular, and its strings that are not
@@ -90,7 +86,6 @@ class Budget(Grammar):
 
     __slots__ = ("characters", "item", "tokens")
     _fields = ("item", "tokens", "characters")
-    item: Grammar
     tokens: int | None
     characters: int | None
 
@@ -106,16 +101,12 @@ class Budget(Grammar):
                 raise ValueError(f"Budget: {bound} {what} are fewer than none; give 0 or more")
         set_fields(self, item=checked_term(item, "Budget"), tokens=tokens, characters=characters)
 
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return (self.item,)
-
     def _own(self) -> object:
         return self.tokens, self.characters
 
 
 @final
-class Tempered(Grammar):
+class Tempered(UnaryNode):
     """``item``, whose tokens are sampled at ``temperature``; the language is that of ``item``.
 
     A token is sampled at the temperature of the innermost part that contains it. If several parses are possible, as at
@@ -125,7 +116,6 @@ class Tempered(Grammar):
 
     __slots__ = ("item", "temperature")
     _fields = ("item", "temperature")
-    item: Grammar
     temperature: float
 
     def __init__(self, item: Grammar, temperature: float) -> None:
@@ -135,16 +125,12 @@ class Tempered(Grammar):
             raise ValueError(f"Tempered: a temperature must be finite and at least 0; found {temperature!r}")
         set_fields(self, item=checked_term(item, "Tempered"), temperature=float(temperature))
 
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return (self.item,)
-
     def _own(self) -> object:
         return self.temperature
 
 
 @final
-class Shared(Grammar):
+class Shared(UnaryNode):
     """``item`` compiled as one rule of its own, once for all grammars on a vocabulary.
 
     The language is that of ``item``, which must be closed.  Front ends wrap terms that many grammars share (any JSON
@@ -153,11 +139,6 @@ class Shared(Grammar):
 
     __slots__ = ("item",)
     _fields = ("item",)
-    item: Grammar
 
     def __init__(self, item: Grammar) -> None:
         set_fields(self, item=checked_term(item, "Shared"))
-
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return (self.item,)

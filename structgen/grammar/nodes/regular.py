@@ -11,6 +11,8 @@ from typing import Final, final
 
 from structgen.grammar.nodes.base import (
     Grammar,
+    NaryNode,
+    UnaryNode,
     assign_field,
     builtin_max,
     checked_term,
@@ -97,44 +99,33 @@ class CharClass(Grammar):
 
 
 @final
-class Sequence(Grammar):
+class Sequence(NaryNode):
     """The items one after the other; no items is the empty string."""
 
     __slots__ = ("items",)
     _fields = ("items",)
-    items: tuple[Grammar, ...]
 
     def __init__(self, items: Iterable[Grammar]) -> None:
         assign_field(self, "items", checked_terms(items, "Sequence"))
 
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return self.items
-
 
 @final
-class Choice(Grammar):
+class Choice(NaryNode):
     """Any one of the items; no items is the empty language.  Ambiguity is allowed."""
 
     __slots__ = ("items",)
     _fields = ("items",)
-    items: tuple[Grammar, ...]
 
     def __init__(self, items: Iterable[Grammar]) -> None:
         assign_field(self, "items", checked_terms(items, "Choice"))
 
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return self.items
-
 
 @final
-class Repeat(Grammar):
+class Repeat(UnaryNode):
     """``item`` from ``min`` to ``max`` times; ``max=None`` is unbounded."""
 
     __slots__ = ("item", "max", "min")
     _fields = ("item", "min", "max")
-    item: Grammar
     min: int
     max: int | None
 
@@ -144,10 +135,6 @@ class Repeat(Grammar):
         assign_field(self, "item", checked_term(item, "Repeat"))
         assign_field(self, "min", min)
         assign_field(self, "max", max)
-
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return (self.item,)
 
     def _own(self) -> object:
         return self.min, self.max
@@ -204,6 +191,7 @@ class Permutation(Grammar):
 
     @property
     def children(self) -> tuple[Grammar, ...]:
+        """The required items, the optional ones, the rest and the separator."""
         return (*self.required, *self.optional, self.rest, self.separator)
 
     def _own(self) -> object:
@@ -211,35 +199,25 @@ class Permutation(Grammar):
 
 
 @final
-class Intersection(Grammar):
+class Intersection(NaryNode):
     """Strings that belong to every item.  All items must be regular; no items is every string."""
 
     __slots__ = ("items",)
     _fields = ("items",)
-    items: tuple[Grammar, ...]
 
     def __init__(self, items: Iterable[Grammar]) -> None:
         set_fields(self, items=checked_terms(items, "Intersection"))
 
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return self.items
-
 
 @final
-class Complement(Grammar):
+class Complement(UnaryNode):
     """The well-formed UTF-8 strings that do not belong to ``item``, which must be regular."""
 
     __slots__ = ("item",)
     _fields = ("item",)
-    item: Grammar
 
     def __init__(self, item: Grammar) -> None:
         set_fields(self, item=checked_term(item, "Complement"))
-
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return (self.item,)
 
 
 _assign_sequence = vars(Sequence)["items"].__set__  # looks up no name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal as Literal_, TypeAlias, final
 
-from structgen.grammar.nodes.base import Grammar, checked_term, set_fields
+from structgen.grammar.nodes.base import Grammar, UnaryNode, checked_term, set_fields
 from structgen.grammar.nodes.regular import merged_ranges
 
 __all__ = ["Distinct", "JsonString", "Label", "LabelKind", "SpecialToken", "TokenSet"]
@@ -31,7 +31,7 @@ class SpecialToken(Grammar):
     token: str | int
     or_text: bool
 
-    def __init__(self, token: str | int, or_text: bool = False) -> None:
+    def __init__(self, token: str | int, or_text: bool = False) -> None:  # noqa: FBT001, FBT002  public, and copies pass it by position
         if or_text and not (isinstance(token, str) and token):
             raise ValueError(f"SpecialToken: or_text needs a token named by its text; found {token!r}")
         set_fields(self, token=token, or_text=or_text)
@@ -59,7 +59,11 @@ class TokenSet(Grammar):
     tokens: tuple[str | int | tuple[int, int], ...]
     is_excluded: bool
 
-    def __init__(self, tokens: Iterable[str | int | tuple[int, int]], is_excluded: bool = False) -> None:
+    def __init__(
+        self,
+        tokens: Iterable[str | int | tuple[int, int]],
+        is_excluded: bool = False,  # noqa: FBT001, FBT002  public, and copies pass it by position
+    ) -> None:
         texts: set[str] = set()
         ranges: list[tuple[int, int]] = []
         for token in tokens:
@@ -92,11 +96,12 @@ class JsonString(Grammar):
 
     @property
     def children(self) -> tuple[Grammar, ...]:
+        """The value."""
         return (self.value,)
 
 
 @final
-class Distinct(Grammar):
+class Distinct(UnaryNode):
     """The JSON arrays and objects of ``item`` without duplicates.
 
     No two items of the array are equal JSON values (1 equals 1.0, the order of members does not matter), and no
@@ -111,23 +116,23 @@ class Distinct(Grammar):
 
     __slots__ = ("is_endless", "is_spare", "item")
     _fields = ("item", "is_spare", "is_endless")
-    item: Grammar
     is_spare: bool
     is_endless: bool
 
-    def __init__(self, item: Grammar, is_spare: bool = False, is_endless: bool = False) -> None:
+    def __init__(
+        self,
+        item: Grammar,
+        is_spare: bool = False,  # noqa: FBT001, FBT002  public, and copies pass it by position
+        is_endless: bool = False,  # noqa: FBT001, FBT002  likewise
+    ) -> None:
         set_fields(self, item=checked_term(item, "Distinct"), is_spare=is_spare, is_endless=is_endless or is_spare)
-
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return (self.item,)
 
     def _own(self) -> object:
         return self.is_spare, self.is_endless
 
 
 @final
-class Label(Grammar):
+class Label(UnaryNode):
     """The strings of ``item`` that begin with a valid label of a host name.
 
     ``kind`` selects the rule (RFC 5890 to 5893; no label has composing characters):
@@ -146,17 +151,12 @@ class Label(Grammar):
 
     __slots__ = ("item", "kind")
     _fields = ("item", "kind")
-    item: Grammar
     kind: LabelKind
 
     def __init__(self, item: Grammar, kind: LabelKind = "a-label") -> None:
         if kind not in ("a-label", "bidi", "u-label"):
             raise ValueError(f"Label: there is no kind {kind!r}; give 'a-label', 'bidi' or 'u-label'")
         set_fields(self, item=checked_term(item, "Label"), kind=kind)
-
-    @property
-    def children(self) -> tuple[Grammar, ...]:
-        return (self.item,)
 
     def _own(self) -> object:
         return self.kind

@@ -107,8 +107,8 @@ def _of_openai(keyword: str, schema: dict[str, Any]) -> str | None:
 OPENAI: Final = Subset(
     (_COMMON | {"pattern", "format", "multipleOf"}) - {"allOf"},
     frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}),
-    True,
-    _of_openai,
+    is_strict=True,
+    exception=_of_openai,
 )
 XGRAMMAR: Final = Subset(
     _COMMON | {"prefixItems", "pattern", "format", *_LENGTHS},
@@ -118,9 +118,9 @@ XGRAMMAR: Final = Subset(
             *("uri-reference", "uri-template", "json-pointer", "relative-json-pointer"),
         }
     ),
-    False,
-    _of_xgrammar,
-    frozenset(
+    is_strict=False,
+    exception=_of_xgrammar,
+    refused=frozenset(
         {
             *("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames"),
             *("dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"),
@@ -131,8 +131,8 @@ XGRAMMAR: Final = Subset(
 LLAMA_SERVER: Final = Subset(
     _COMMON | {"pattern", "format", *_LENGTHS},
     frozenset({"date", "time", "date-time", "uuid"}),
-    False,
-    _of_llama_server,
+    is_strict=False,
+    exception=_of_llama_server,
 )
 
 
