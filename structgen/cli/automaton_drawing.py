@@ -1,4 +1,4 @@
-"""The drawing of an automaton: positions of the states of each rule, and the strokes that stand for their edges.
+"""The drawing of an automaton: positions of states, strokes that stand for their edges, and the page that shows them.
 
 Source: K. Sugiyama, S. Tagawa and M. Toda, "Methods for visual understanding of hierarchical system structures"
 (1981); of their steps, layers by distance and one sweep of barycentres suffice for automata that are small enough to
@@ -7,10 +7,14 @@ be looked at.
 
 from __future__ import annotations
 
+import json
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 from structgen_kernels import _native
@@ -33,6 +37,7 @@ __all__ = [
     "Strokes",
     "drawing_of",
     "label_of",
+    "page_of",
 ]
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -347,3 +352,51 @@ def _state_positions(start: int, strokes: tuple[Stroke, ...]) -> tuple[dict[int,
 
 def _mean(values: list[int]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+_PLACEHOLDER: Final = re.compile(r"\{\{(title|data)\}\}")
+
+
+def page_of(drawing: Drawing, *, title: str, text: str = "") -> str:
+    """Return the page that draws ``drawing`` and steps through texts, ``text`` first."""
+    template = files(__package__).joinpath("automaton_page.html").read_text("utf-8")
+    # No text of the grammar can end the script, and none is read as HTML.
+    data = json.dumps(_page_data(drawing, text), ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    values = {"title": escape(title), "data": data}
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
+
+
+def _page_data(drawing: Drawing, text: str) -> dict[str, Any]:
+    return {
+        "text": text,
+        "final": sorted(drawing.final),
+        "rules": [
+            {
+                "name": rule.name,
+                "start": rule.start,
+                "leftOut": rule.left_out,
+                "states": [[state, *place] for state, place in sorted(rule.places.items())],
+                "strokes": [
+                    {
+                        "from": each.source,
+                        "to": each.target,
+                        "label": each.label,
+                        "inner": each.inner,
+                        "call": each.rule,
+                    }
+                    for each in rule.strokes
+                ],
+                "edges": [
+                    {
+                        "from": edge.source,
+                        "to": edge.target,
+                        "bytes": edge.ranges,
+                        "call": edge.rule,
+                        "token": edge.token,
+                    }
+                    for edge in rule.edges
+                ],
+            }
+            for rule in drawing.rules
+        ],
+    }

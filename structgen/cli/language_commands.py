@@ -1,6 +1,6 @@
 """The commands that work on a grammar without a model.
 
-``structgen check``, ``convert``, ``diff``, ``match`` and ``sample``.
+``structgen check``, ``convert``, ``diff``, ``show``, ``match`` and ``sample``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from structgen.cli.grammar_source import (
     unreadable,
 )
 from structgen.cli.model_option import vocabulary_of
-from structgen.cli.terminal import DONE, FAILED
+from structgen.cli.terminal import DONE, FAILED, Failure
 
 if TYPE_CHECKING:
     from structgen.engine import Report
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from structgen.engine.lint import Finding
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["Target", "check", "convert", "diff", "match", "sample"]
+__all__ = ["Target", "check", "convert", "diff", "match", "sample", "show"]
 
 
 @click.command()
@@ -190,6 +190,35 @@ def _sentence(one: str, other: str, found: Inclusion) -> str:
         f"{one} accepts all that {other} accepts of up to {found.checked_bytes:,} bytes; "
         f"longer texts were not compared ({found.pairs:,} pairs of states)"
     )
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="FILE")
+@source_options("compact")
+@click.option("--html", is_flag=True, help="Write a page of HTML; without it, a list of rules and states.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="OUT", help="Write to OUT.")
+@click.option("--text", default="", metavar="T", help="The text that the page steps through at first.")
+def show(paths: tuple[str, ...], source: SourceOptions, *, html: bool, output: str | None, text: str) -> int:
+    """Draw the automaton of FILE.
+
+    Each rule that is called is an automaton of its own, over bytes. The page needs no network: it draws them, and
+    steps through a text, showing which states are live, what may come next, and where the text becomes invalid.
+    """
+    from structgen.cli.automaton_drawing import drawing_of, page_of
+
+    (path,) = source.take_path(paths, "FILE")
+    read = read_source(path, source)
+    drawing = drawing_of(compile_source(read))
+    written = page_of(drawing, title=read.label, text=text) if html else str(drawing)
+    if output is None:
+        click.echo(written)
+        return DONE
+    try:
+        Path(output).write_text(written + "\n", "utf-8")
+    except OSError as error:
+        raise Failure(f"{output}: cannot be written: {error.strerror or error}") from error
+    click.echo(f"wrote {output}: {len(drawing.rules)} rules, {drawing.states} states", err=True)
+    return DONE
 
 
 _CHUNK_BYTES: Final = 1 << 20

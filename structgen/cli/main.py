@@ -11,9 +11,8 @@ import click
 
 from structgen.cli.bench import bench
 from structgen.cli.explain import explain
-from structgen.cli.language_commands import check, convert, diff, match, sample
+from structgen.cli.language_commands import check, convert, diff, match, sample, show
 from structgen.cli.run import run
-from structgen.cli.show import show
 from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, Failure, status_of
 from structgen.cli.trace import trace
 from structgen.errors import StructgenError

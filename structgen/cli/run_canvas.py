@@ -14,7 +14,7 @@ from structgen.cli.grammar_source import compile_source, read_source
 from structgen.cli.model_option import EMBEDDED, diffusion_model_of, named_value, split_named
 from structgen.cli.run_option import write_weights
 from structgen.cli.run_program import is_program, run_program
-from structgen.cli.terminal import DONE, INTERRUPTED, Failure, ProgressLine, result_as_json, write_costs
+from structgen.cli.terminal import DONE, INTERRUPTED, CanvasScreen, Failure, ProgressLine, result_as_json, write_costs
 from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES
 
 if TYPE_CHECKING:
@@ -197,7 +197,6 @@ class _CanvasProgress:
 
     def load(self, name: str | None, progress: ProgressLine) -> DiffusionModel:
         """Load the model, and get ready to show its tokens."""
-        from structgen.cli.canvas_screen import CanvasScreen
         from structgen.decode.diffusion.replay import Recorder
 
         model = diffusion_model_of(

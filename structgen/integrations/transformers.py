@@ -9,7 +9,9 @@ forced tokens through the model together, and always ends with a complete output
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
@@ -24,14 +26,14 @@ from transformers import LogitsProcessor
 from structgen.engine import fill_masks
 from structgen.engine.mask import pack
 from structgen.errors import BudgetError, GenerationError
-from structgen.integrations.prefix_states import PrefixState, PrefixStates
 from structgen.integrations.transformers_loop import constrained_generate
 
 if TYPE_CHECKING:
-    from structgen.engine import Constraint
+    from structgen.engine import Constraint, Matcher
 
 __all__ = ["ConstraintLogitsProcessor", "constrained_generate"]
 
+_BACK: Final = 64
 _STATES: Final = 512
 _STATES_PER_ROW: Final = 8
 _NORMALISED: Final = 1e-3
@@ -90,7 +92,7 @@ class ConstraintLogitsProcessor(LogitsProcessor):
         """Forget the prompt and all states, so that the processor can serve another call of ``generate``."""
         self._prompt_length = self._given_length
         self._prompts: set[bytes] = set()
-        self._states = PrefixStates(self._constraint, _STATES)
+        self._states = _PrefixStates(self._constraint, _STATES)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return the scores with what the grammar excludes at negative infinity; ``scores`` is not changed.
@@ -129,7 +131,7 @@ class ConstraintLogitsProcessor(LogitsProcessor):
             )
         return length
 
-    def _bitmask(self, states: Sequence[PrefixState], generated: int) -> tuple[NDArray[np.int32], list[int]]:
+    def _bitmask(self, states: Sequence[_PrefixState], generated: int) -> tuple[NDArray[np.int32], list[int]]:
         """The masks of this step, and which of them each state has; matchers that states share are asked once."""
         distinct = {id(state.matcher): state.matcher for state in states if state.matcher is not None}
         live = list(distinct.values())
@@ -175,6 +177,74 @@ class ConstraintLogitsProcessor(LogitsProcessor):
                 "where drafts are unconstrained or beams are processed further, pass strict=False"
             ),
         )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _PrefixState:
+    """Where a sequence of tokens stands.
+
+    Attributes:
+        matcher: the state after them, never advanced; None once the output has ended or left the language.
+        refused_at: the position of the first token that does not belong there; None if all do.
+        padding: the token after the EOS, which must be the only one there; None if there is none yet.
+    """
+
+    matcher: Matcher | None
+    refused_at: int | None = None
+    padding: int | None = None
+
+
+@final
+class _PrefixStates:
+    """States of one constraint by token prefix, least recently used dropped first.
+
+    transformers shows whole sequences and tells nothing of how they came about.  It reorders rows (beams) or goes back
+    (rejected drafts): a state belongs to the tokens, not to a row.  What was dropped is made again from the start.
+
+    Args:
+        constraint: what the sequences are to satisfy.
+        capacity: how many states are kept; may be changed.
+    """
+
+    def __init__(self, constraint: Constraint, capacity: int) -> None:
+        self._constraint = constraint
+        self.capacity = capacity
+        self._eos = frozenset(constraint.vocabulary.eos)
+        self._states: OrderedDict[bytes, _PrefixState] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def state(self, tokens: NDArray[np.int64]) -> _PrefixState:
+        """The state after ``tokens``; one step where the state before the last of them is known."""
+        found, known = None, len(tokens)
+        while known >= 0 and len(tokens) - known <= _BACK and found is None:
+            found = self._states.get(tokens[:known].tobytes())
+            known -= 1
+        state = found if found is not None else _PrefixState(self._constraint.matcher())
+        for position in range(known + 1 if found is not None else 0, len(tokens)):
+            state = self._after(state, int(tokens[position]), position)
+        self._keep(tokens.tobytes(), state)
+        return state
+
+    def _after(self, state: _PrefixState, token: int, position: int) -> _PrefixState:
+        if state.refused_at is not None:
+            return state
+        if state.matcher is None:
+            if token in self._eos or state.padding in (None, token):
+                return _PrefixState(None, padding=token if state.padding is None else state.padding)
+            return _PrefixState(None, refused_at=position)
+        matcher = state.matcher.fork()
+        if not matcher.accept(token):
+            return _PrefixState(None, refused_at=position)
+        return _PrefixState(None if matcher.is_terminated else matcher)
+
+    def _keep(self, key: bytes, state: _PrefixState) -> None:
+        self._states[key] = state
+        self._states.move_to_end(key)
+        while len(self._states) > self.capacity:
+            self._states.popitem(last=False)
 
 
 def _masked(scores: torch.Tensor, masks: MaskRows) -> torch.Tensor:

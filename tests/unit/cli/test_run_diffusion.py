@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from structgen.cli import run_canvas as canvas_module
-from structgen.cli.canvas_screen import CanvasScreen
 from structgen.cli.main import main
+from structgen.cli.terminal import CanvasScreen
 from structgen.decode.diffusion.canvas_run import Snapshot
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.engine import Vocabulary

@@ -13,9 +13,9 @@ from urllib.parse import quote
 import pytest
 from click.testing import CliRunner
 
-from structgen.cli.automaton_drawing import drawing_of
+from structgen.cli.automaton_drawing import drawing_of, page_of
 from structgen.cli.grammar_source import byte_vocabulary
-from structgen.cli.show import page_of, show
+from structgen.cli.language_commands import show
 from structgen.engine import compile
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex import regex
