@@ -18,7 +18,7 @@ from structgen.frontends.json_schema.normal.validity import closed_schema
 from structgen.frontends.python_types import schema_of_type
 from structgen.grammar.algebra import select
 from structgen.grammar.nodes import ANY_CHAR, Grammar, Repeat
-from structgen.program.json_cursor import Path, path_text
+from structgen.program.json_cursor import Located, Path
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -177,7 +177,7 @@ _NO_LOGPROBS: Final[Mapping[Path, float]] = {}
 
 @final
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Located):
     """A field that is quoted from the document.
 
     Attributes:
@@ -202,11 +202,6 @@ class Evidence:
         """What ``logprob`` is the logarithm of."""
         return None if self.logprob is None else math.exp(self.logprob)
 
-    @property
-    def name(self) -> str:
-        """The path as text."""
-        return path_text(self.path)
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -227,12 +222,7 @@ class QuotationSource:
     search_limit: int = 0
 
     def evidence(self, value: Any, logprobs: Mapping[Path, float] = _NO_LOGPROBS) -> tuple[Evidence, ...]:
-        """The quotations in a value, in their order.
-
-        Args:
-            value: as ``json.loads`` reads it.
-            logprobs: of the quotations that are known to be the most probable ones.
-        """
+        """The quotations in a value of ``json.loads``, in their order, with the log-probabilities that are known."""
         return tuple(self._found(value, logprobs))
 
     def is_quoted(self, path: Path) -> bool:

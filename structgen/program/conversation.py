@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, final
 
 from structgen.decode import Context
 from structgen.errors import ProgramError
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["Conversation", "Role", "Turns", "prompt_of"]
+__all__ = ["BaseConversation", "Conversation", "Role", "Turns", "prompt_of"]
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
 
@@ -21,25 +22,22 @@ _ASSISTANT: Final = "assistant"
 
 
 @final
+@dataclass(slots=True, kw_only=True)
 class Turns:
     """The turns that are over, and the one that is open: at first the user's.
 
-    Args:
-        chat: whether there are turns; else all text is one.
-
     Attributes:
-        chat: likewise.
+        chat: whether there are turns; else all text is one.
         closed: the turns that are over, as messages.
         text: of the open turn.
         transcript: all that was said, in one text.
     """
 
-    def __init__(self, *, chat: bool = True) -> None:
-        self.chat = chat
-        self.closed: tuple[dict[str, str], ...] = ()
-        self.text = ""
-        self.transcript = ""
-        self._role: Role = "user"
+    chat: bool = True
+    closed: tuple[dict[str, str], ...] = ()
+    text: str = ""
+    transcript: str = ""
+    _role: Role = "user"
 
     @property
     def messages(self) -> tuple[dict[str, str], ...]:
@@ -98,30 +96,19 @@ class Turns:
         self.text = ""
 
 
-@final
-class Conversation:
-    """What was said so far, by the program and by the model.
+class BaseConversation:
+    """What was said so far, by the program and by a model of any kind.
 
     Text goes to the turn that is open: at first the user's, and once the model has answered, the assistant's, which
-    the model then continues.  The context is brought up to date when the model answers: the key-value cache keeps
-    all that did not change, whatever the chat template does to earlier turns.
+    the model then continues.
 
     Args:
-        model: the language model.
         chat: whether turns are spelled by the model's chat template; else all text is taken as it is, and there are no
             turns.
     """
 
-    def __init__(self, model: LanguageModel, *, chat: bool = True) -> None:
-        self._context = Context(model)
+    def __init__(self, *, chat: bool = True) -> None:
         self._turns = Turns(chat=chat)
-        self._read = 0  # characters of the open turn that are in the context
-        self._is_ready = False  # so is all before them
-
-    @property
-    def model(self) -> LanguageModel:
-        """The language model."""
-        return self._context.model
 
     @property
     def transcript(self) -> str:
@@ -139,6 +126,46 @@ class Conversation:
             ProgramError: as ``Turns.open``.
         """
         self._turns.open(role, text)
+
+    def written(self, text: str, tokens: Sequence[int] = ()) -> None:
+        """Note what the model has added, and with which tokens, where they are known."""
+        self._turns.say(text)
+
+    def read(self) -> None:
+        """Let the model read what was said so far, so that forks need not each do it, if there is a cache."""
+
+    def fork(self) -> Self:
+        """Return an independent conversation with the same turns, and what is cached of them."""
+        made = copy.copy(self)
+        made._turns = self._turns.fork()
+        return made
+
+    def close(self) -> None:
+        """Free the cache, if there is one."""
+
+
+@final
+class Conversation(BaseConversation):
+    """What was said so far to a model that writes token by token.
+
+    The context is brought up to date when the model answers: the key-value cache keeps all that did not change,
+    whatever the chat template does to earlier turns.
+    """
+
+    def __init__(self, model: LanguageModel, *, chat: bool = True) -> None:
+        super().__init__(chat=chat)
+        self._context = Context(model)
+        self._read = 0  # characters of the open turn that are in the context
+        self._is_ready = False  # so is all before them
+
+    @property
+    def model(self) -> LanguageModel:
+        """The language model."""
+        return self._context.model
+
+    def turn(self, role: Role, text: str) -> None:
+        """See ``BaseConversation.turn``."""
+        super().turn(role, text)
         self._read, self._is_ready = 0, False
 
     def ready(self) -> Context:
@@ -162,28 +189,26 @@ class Conversation:
         return context
 
     def read(self) -> None:
-        """Let the model read what was said so far, so that forks need not each do it."""
+        """See ``BaseConversation.read``."""
         if self._is_ready or not self._turns.chat:
             self.ready()
         elif self._turns.messages:
             self._context.replace(self._context.model.encode_prompt(prompt_of(self._turns.messages)))
         self._context.read()
 
-    def written(self, text: str) -> None:
-        """Note what the model has added to the context."""
-        self._turns.say(text)
+    def written(self, text: str, tokens: Sequence[int] = ()) -> None:
+        """See ``BaseConversation.written``; the tokens are in the context already."""
+        super().written(text, tokens)
         self._read += len(text)
 
-    def fork(self) -> Conversation:
-        """Return an independent conversation with the same turns, and what is cached of them."""
-        copy = Conversation.__new__(Conversation)
-        copy.__dict__.update(self.__dict__)
-        copy._turns = self._turns.fork()
-        copy._context = self._context.fork()
-        return copy
+    def fork(self) -> Self:
+        """See ``BaseConversation.fork``."""
+        made = super().fork()
+        made._context = self._context.fork()
+        return made
 
     def close(self) -> None:
-        """Free the cache."""
+        """See ``BaseConversation.close``."""
         self._context.close()
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final
 
 from structgen.errors import GrammarError, ProgramError
 from structgen.program.answer import Answer, answer_of
+from structgen.program.backends import ProgramSettings
 from structgen.program.batch_map import Mapped, map_items
-from structgen.program.execution import AnyModel, Execution, ProgramSettings, current_model, settings_with
+from structgen.program.execution import AnyModel, Execution, current_model, settings_with
 from structgen.program.outcome import Run
 from structgen.program.prompt import Template, description_of
 from structgen.program.stream.event import Done, Event
@@ -338,7 +339,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
             * ``sampler``: chooses tokens, writes whole answers, or takes completions of canvases; by default the most
               probable tokens, or the most probable completions.
             * ``potentials``: further conditions or weights of answers.
-            * ``seed``: of the sampler's random numbers.
+            * ``seed``: of the sampler's random numbers; each answer has a stream of its own.
             * ``drafter``: what draft tokens tokens, so that one forward pass tells several: see ``structgen.generate``.
             * ``chat``: whether the prompt becomes turns of the model's chat template.
             * ``tries``: the maximum number of samples of a field that the type's own validators refuse.

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final, get_origin
 
-import numpy as np
-
-from structgen.decode import AnyCanvasSampler, AnyDrafter, AnyPotential, AnySampler, Greedy
-from structgen.decode.diffusion.commit_policy import Unmasking
+from structgen.decode import AnySampler, Greedy
 from structgen.decode.diffusion.posterior import CanvasSampler
 from structgen.engine import compile
 from structgen.errors import ProgramError
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol.diffusion import DiffusionModel
 from structgen.program.answer import Answer, answer_of
+from structgen.program.backends import AnswerStream, ProgramSettings, seed_of_stream
 from structgen.program.backends.canvas_answer import CanvasAnswerStream, CanvasConversation, canvas_sampler
 from structgen.program.backends.remote_answer import RemoteAnswerStream, RemoteConversation, RemoteModel
 from structgen.program.backends.token_answer import TokenAnswerStream
@@ -26,7 +24,6 @@ from structgen.program.outcome import Outcome, Served
 from structgen.program.stream.event import Event, Text
 
 if TYPE_CHECKING:
-    from structgen.grammar.limits import Limits
     from structgen.models.protocol import LanguageModel
 
 __all__ = ["AnyModel", "Execution", "ProgramSettings", "current_model", "settings_with"]
@@ -38,53 +35,12 @@ current_model: ContextVar[AnyModel | None] = ContextVar("current_model", default
 """The model of the program that is running, for those that it calls."""
 
 _GREEDY: Final = Greedy()
-_UNMASKING: Final = Unmasking()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ProgramSettings:
-    """What holds for all answers of a program unless one says otherwise.
-
-    Attributes:
-        max_tokens: the most tokens of one answer.
-        sampler: chooses tokens, writes whole answers, or takes completions of canvases; None is the default of the
-            model's kind: ``Greedy()``, or ``Dingo()``.
-        potentials: further conditions or weights of answers.
-        seed: of the random numbers; each answer has a stream of its own.
-        drafter: what draft tokens tokens for models that write token by token.
-        chat: whether turns are spelled by the model's chat template.
-        tries: the maximum number of samples of a field that its type's own validators refuse.
-        describe: whether the prompt says how the answer is to be written.
-        alternatives: how many other tokens the trace notes at each choice.
-        marginals: whether all values of fields that have few are weighed: see ``FieldScore.marginals``.
-        limits: for compiling.
-        unmasking: how a diffusion model fills its canvases; other models have none.
-    """
-
-    max_tokens: int = 256
-    sampler: AnySampler | AnyCanvasSampler | None = None
-    potentials: Sequence[AnyPotential] = ()
-    seed: int = 0
-    drafter: AnyDrafter = "auto"
-    chat: bool = True
-    tries: int = 8
-    describe: bool = True
-    alternatives: int = 0
-    marginals: bool = False
-    limits: Limits | None = None
-    unmasking: Unmasking = _UNMASKING
+_UNMASKING: Final = ProgramSettings().unmasking
 
 
 @final
 class Execution:
-    """A program that runs: its conversation, and what the model has answered.
-
-    Args:
-        model: the language model, of either kind, here or on a server.
-        settings: for all answers.
-        subject: what messages call the program.
-    """
+    """A program that runs on a model of any kind: its conversation, and what the model has answered."""
 
     def __init__(self, model: AnyModel, settings: ProgramSettings, subject: str) -> None:
         self._model = model
@@ -177,7 +133,7 @@ class Execution:
         return made
 
     def _write(self, conversation: AnyConversation, answer: Answer, request: Ask) -> Iterator[Event]:
-        writing: TokenAnswerStream | RemoteAnswerStream | CanvasAnswerStream
+        writing: AnswerStream
         if isinstance(conversation, RemoteConversation):
             writing = self._remote_writing(conversation, answer, request)
         elif isinstance(conversation, CanvasConversation):
@@ -186,47 +142,24 @@ class Execution:
             writing = self._token_writing(conversation, answer, request)
         yield from writing
         outcome = writing.outcome
-        if isinstance(conversation, CanvasConversation) and not isinstance(outcome.result, Served):
-            conversation.written(outcome.text, outcome.result.tokens)
-        elif not isinstance(conversation, CanvasConversation):
-            conversation.written(outcome.text)
+        tokens = () if isinstance(outcome.result, Served) else outcome.result.tokens
+        conversation.written(outcome.text, tokens)
         self.outcomes.append(outcome)
 
     def _token_writing(self, conversation: Conversation, answer: Answer, request: Ask) -> TokenAnswerStream:
-        settings = self._settings
-        return TokenAnswerStream(
-            conversation.ready(),
-            answer,
-            compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits),
-            max_tokens=self._max_tokens(request),
-            sampler=self._token_sampler(request),
-            potentials=(*settings.potentials, *request.potentials),
-            seed=self._seed,
-            drafter=settings.drafter,
-            tries=self._tries(request),
-            alternatives=settings.alternatives,
-            marginals=settings.marginals,
-        )
+        settings, context = self._settings_of(request), conversation.ready()
+        constraint = compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits)
+        return TokenAnswerStream(context, answer, constraint, settings, sampler=self._token_sampler(settings))
 
     def _canvas_writing(self, conversation: CanvasConversation, answer: Answer, request: Ask) -> CanvasAnswerStream:
-        settings = self._settings
-        self._refuse_on_canvases(conversation.model, answer, (*settings.potentials, *request.potentials))
-        sampler = settings.sampler if request.sampler is None else request.sampler
-        return CanvasAnswerStream(
-            conversation.model,
-            conversation.prompt_ids(),
-            answer,
-            max_tokens=self._max_tokens(request),
-            sampler=canvas_sampler(sampler, conversation.model, self._subject),
-            unmasking=settings.unmasking,
-            seed=self._seed,
-            tries=self._tries(request),
-            marginals=settings.marginals,
-            limits=settings.limits,
-        )
+        settings, model = self._settings_of(request), conversation.model
+        self._refuse_on_canvases(model, answer, settings)
+        prompt_ids = conversation.prompt_ids()
+        sampler = canvas_sampler(settings.sampler, model, self._subject)
+        return CanvasAnswerStream(model, prompt_ids, answer, settings, sampler=sampler)
 
     def _remote_writing(self, conversation: RemoteConversation, answer: Answer, request: Ask) -> RemoteAnswerStream:
-        settings = self._settings
+        settings = self._settings_of(request)
         if answer.source is not None and answer.source.search_limit:
             raise ProgramError(
                 self._subject,
@@ -234,30 +167,20 @@ class Execution:
                 evidence="it does not tell how probable each token is",
                 remedy="take evidence=True, or a local model",
             )
-        potentials = (*settings.potentials, *request.potentials)
-        if potentials:
+        if settings.potentials:
             raise ProgramError(
                 self._subject,
                 "potentials cannot be evaluated while a server writes",
-                evidence=f"there are {len(potentials)}",
+                evidence=f"there are {len(settings.potentials)}",
                 remedy="check the value by its type's validators, or take a local model",
             )
-        return RemoteAnswerStream(
-            conversation.model,
-            conversation.prompt(),
-            answer,
-            max_tokens=self._max_tokens(request),
-            sampler=self._token_sampler(request),
-            seed=self._seed,
-            tries=self._tries(request),
-            limits=settings.limits,
-        )
+        prompt = conversation.prompt()
+        return RemoteAnswerStream(conversation.model, prompt, answer, settings, sampler=self._token_sampler(settings))
 
-    def _refuse_on_canvases(self, model: DiffusionModel, answer: Answer, potentials: Sequence[AnyPotential]) -> None:
+    def _refuse_on_canvases(self, model: DiffusionModel, answer: Answer, settings: ProgramSettings) -> None:
         """Refuse by name what only writing token by token can do."""
-        settings = self._settings
         refused = {
-            "potentials": (bool(potentials), "check the value by its type's validators"),
+            "potentials": (bool(settings.potentials), "check the value by its type's validators"),
             "alternatives": (settings.alternatives > 0, "leave it out: FieldScore.probability tells how sure it is"),
             "evidence='exact'": (
                 answer.source is not None and bool(answer.source.search_limit),
@@ -273,14 +196,13 @@ class Execution:
                     remedy=f"{remedy}, or take an autoregressive model",
                 )
 
-    def _token_sampler(self, request: Ask) -> AnySampler:
+    def _token_sampler(self, settings: ProgramSettings) -> AnySampler:
         """The sampler of tokens or of whole outputs.
 
         Raises:
             ProgramError: it, or the unmasking, is one of canvases.
         """
-        settings = self._settings
-        sampler = settings.sampler if request.sampler is None else request.sampler
+        sampler = settings.sampler
         of_canvases = isinstance(sampler, CanvasSampler)
         if of_canvases or settings.unmasking != _UNMASKING:
             raise ProgramError(
@@ -291,16 +213,17 @@ class Execution:
             )
         return _GREEDY if sampler is None else cast("AnySampler", sampler)
 
-    def _max_tokens(self, request: Ask) -> int:
-        return self._settings.max_tokens if request.max_tokens is None else request.max_tokens
-
-    def _tries(self, request: Ask) -> int:
-        return self._settings.tries if request.tries is None else request.tries
-
-    @property
-    def _seed(self) -> int:
-        """That of the next answer."""
-        return _stream(self._settings.seed, len(self.outcomes))
+    def _settings_of(self, request: Ask) -> ProgramSettings:
+        """Those of the next answer: what the request leaves open is as in all answers."""
+        settings = self._settings
+        return replace(
+            settings,
+            max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
+            sampler=settings.sampler if request.sampler is None else request.sampler,
+            potentials=(*settings.potentials, *request.potentials),
+            seed=seed_of_stream(settings.seed, len(self.outcomes)),
+            tries=settings.tries if request.tries is None else request.tries,
+        )
 
 
 def _conversation_with(model: AnyModel, *, chat: bool) -> AnyConversation:
@@ -309,11 +232,6 @@ def _conversation_with(model: AnyModel, *, chat: bool) -> AnyConversation:
     if isinstance(model, DiffusionModel):
         return CanvasConversation(model, chat=chat)
     return Conversation(model, chat=chat)
-
-
-def _stream(seed: int, index: int) -> int:
-    """The seed of the ``index``-th answer: the program's own for the first, so that it is that of ``generate``."""
-    return seed if index == 0 else int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0])
 
 
 def _is_annotation(value: Any) -> bool:

@@ -11,20 +11,10 @@ from structgen.errors import ProgramError
 from structgen.frontends.free_text import substrings
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex, search_language
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import undescribed, with_children
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    Grammar,
-    Intersection,
-    JsonString,
-    Repeat,
-    Shared,
-    choice,
-    postorder,
-    sequence,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.program.answer import (
     POLICY,
     QUOTED_OR_EMPTY_PATTERN,
@@ -34,8 +24,8 @@ from structgen.program.answer import (
     answer_of,
     schema_of_answer,
 )
+from structgen.program.backends import ProgramSettings
 from structgen.program.definition import Program
-from structgen.program.execution import ProgramSettings
 from structgen.program.prompt import description_of
 
 if TYPE_CHECKING:
@@ -63,12 +53,7 @@ SEARCH_LIMIT: Final = 1_000
 
 
 def quoted(
-    annotation: Any,
-    document: str,
-    *,
-    whole_words: bool = True,
-    exact: bool = False,
-    search_limit: int = SEARCH_LIMIT,
+    annotation: Any, document: str, *, whole_words: bool = True, exact: bool = False, search_limit: int = SEARCH_LIMIT
 ) -> Answer:
     """Ask for values of a type whose free texts occur in ``document``.
 
@@ -142,18 +127,16 @@ def _with_quotations(schema: Any) -> Any:
 
 
 def _with_quoted_strings(term: Grammar, quotations: Grammar) -> Grammar:
-    """The term with quotations in place of the placeholders; terms that hold them are not shared with other grammars.
+    """The term with ``quotations``, as JSON spells them, in place of the placeholders.
 
-    Args:
-        term: of the schema with the patterns.
-        quotations: as they are spelled in JSON.
+    Terms that hold them are not shared with other grammars.
     """
     made: dict[int, Grammar] = {}
     for node in postorder(term):
-        changed = _quoted_string(node.value, quotations) if isinstance(node, JsonString) else None
+        changed = _quoted_string(node.value, quotations) if isinstance(node, ir.JsonString) else None
         if changed is None:
             changed = with_children(node, [made[id(child)] for child in node.children])
-            if isinstance(changed, Shared) and changed is not node:
+            if isinstance(changed, ir.Shared) and changed is not node:
                 changed = changed.item
         made[id(node)] = changed
     return made[id(term)]
@@ -161,17 +144,17 @@ def _with_quoted_strings(term: Grammar, quotations: Grammar) -> Grammar:
 
 def _quoted_string(value: Grammar, quotations: Grammar) -> Grammar | None:
     """The quotations of the lengths that the value of a string may have; None for a string without a placeholder."""
-    parts = value.items if isinstance(value, Intersection) else (value,)
+    parts = value.items if isinstance(value, ir.Intersection) else (value,)
     if not any(part in _PATTERN_LANGUAGES for part in parts):
         return None
     made: list[Grammar] = []
     for part in parts:
         if part in _PATTERN_LANGUAGES:
             made.append(
-                choice(EPSILON, quotations) if _PATTERN_LANGUAGES[part] == QUOTED_OR_EMPTY_PATTERN else quotations
+                ir.choice(ir.EPSILON, quotations) if _PATTERN_LANGUAGES[part] == QUOTED_OR_EMPTY_PATTERN else quotations
             )
-        elif isinstance(part, Repeat) and part.item == ANY_CHAR:
-            made.append(Repeat(_CHARACTER, part.min, part.max))
+        elif isinstance(part, ir.Repeat) and part.item == ir.ANY_CHAR:
+            made.append(ir.Repeat(_CHARACTER, part.min, part.max))
         else:
             raise ProgramError(
                 "evidence",
@@ -179,7 +162,7 @@ def _quoted_string(value: Grammar, quotations: Grammar) -> Grammar | None:
                 evidence=str(part)[:80],
                 remedy="state the restriction in the type of the text itself; it is then not quoted",
             )
-    return sequence('"', made[0] if len(made) == 1 else Intersection(made), '"')
+    return ir.sequence('"', made[0] if len(made) == 1 else ir.Intersection(made), '"')
 
 
 def _json_spelling(text: str) -> str:

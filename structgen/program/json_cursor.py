@@ -11,7 +11,17 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias, final
 
-__all__ = ["NUMBER_BYTES", "SCALAR_BYTES", "FieldEnd", "FieldStart", "JsonCursor", "Path", "path_text", "string_end"]
+__all__ = [
+    "NUMBER_BYTES",
+    "SCALAR_BYTES",
+    "FieldEnd",
+    "FieldStart",
+    "JsonCursor",
+    "Located",
+    "Path",
+    "path_text",
+    "string_end",
+]
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """Keys and indices from the root of a JSON value to a part of it."""
@@ -33,13 +43,20 @@ def path_text(path: Path) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def string_end(data: bytes, start: int) -> int | None:
-    """Return where a string ends, its closing quotation mark included; None if ``data`` ends within it.
+class Located:
+    """What is at a path of a JSON value."""
 
-    Args:
-        data: JSON text.
-        start: within the string, at the start of a character of it.
-    """
+    __slots__ = ()
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return path_text(self.path)
+
+
+def string_end(data: bytes, start: int) -> int | None:
+    """Return the end of the string that ``start`` is within, after its quotation mark; None if ``data`` ends first."""
     found = _REST_OF_STRING.match(data, start)
     return None if found is None else found.end()
 
@@ -79,9 +96,6 @@ class _Open:
     key: str | None = None
     awaits_key: bool = False
 
-    def copy(self) -> _Open:
-        return _Open(self.is_array, self.start, self.index, self.key, self.awaits_key)
-
 
 @final
 @dataclass(slots=True)
@@ -114,7 +128,7 @@ class JsonCursor:
 
     def copy(self) -> Self:
         """An independent cursor at the same place."""
-        return replace(self, _data=bytearray(self._data), _open=[held.copy() for held in self._open])
+        return replace(self, _data=bytearray(self._data), _open=[replace(held) for held in self._open])
 
     @property
     def open_number(self) -> bool:

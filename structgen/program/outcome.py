@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final
 
 from structgen.decode.step.result import Stats
-from structgen.program.json_cursor import Path, path_text
+from structgen.program.json_cursor import Located, Path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 @final
 @dataclass(frozen=True, slots=True)
-class FieldScore:
+class FieldScore(Located):
     """One field of an answer.
 
     Attributes:
@@ -50,11 +50,6 @@ class FieldScore:
     end: int
     logprob: float | None
     marginals: Mapping[Any, float] | None = None
-
-    @property
-    def name(self) -> str:
-        """The path as text."""
-        return path_text(self.path)
 
     @property
     def probability(self) -> float | None:
@@ -244,34 +239,23 @@ def _answer_trace(outcome: Outcome) -> dict[str, Any]:
         "text": result.text,
         "finish_reason": result.finish_reason,
         **(_served_trace(result) if isinstance(result, Served) else _score_trace(result)),
-        "fields": [
-            {
-                "path": list(held.path),
-                "value": held.value,
-                "start": held.start,
-                "end": held.end,
-                "logprob": held.logprob,
-                **(
-                    {}
-                    if held.marginals is None
-                    else {"marginals": [[_jsonable(v), p] for v, p in held.marginals.items()]}
-                ),
-            }
-            for held in outcome.fields
-        ],
+        "fields": [_field_trace(held) for held in outcome.fields],
         "violations": [
             {"path": list(each.path), "text": each.text, "problem": each.problem} for each in outcome.violations
         ],
         "evidence": [
-            {
-                "path": list(each.path),
-                "text": each.text,
-                "spans": [list(span) for span in each.spans],
-                "logprob": each.logprob,
-            }
+            {"path": list(each.path), "text": each.text, "spans": list(map(list, each.spans)), "logprob": each.logprob}
             for each in outcome.evidence
         ],
     }
+
+
+def _field_trace(held: FieldScore) -> dict[str, Any]:
+    names = ("value", "start", "end", "logprob")
+    trace = {"path": list(held.path)} | {name: getattr(held, name) for name in names}
+    if held.marginals is not None:
+        trace["marginals"] = [[_jsonable(value), probability] for value, probability in held.marginals.items()]
+    return trace
 
 
 def _score_trace(result: Result) -> dict[str, Any]:
@@ -336,12 +320,8 @@ def field_scores(
 ) -> tuple[FieldScore, ...]:
     """Return the fields of an answer with the log-probabilities of their tokens.
 
-    Args:
-        answer: the requested answer.
-        result: the output.
-        ends: the positions of its fields; of a text the whole.
-        value: the value that a text spells.
-        marginals: for each field, where they were requested.
+    ``ends`` are the positions of the fields, of a text the whole; ``value`` is what a text spells; ``marginals`` are
+    those of each field, where they were requested.
     """
     offsets = token_offsets(result.tokens, result.vocabulary.tokens)
     sums = [0.0]

@@ -118,12 +118,7 @@ class Template:
 
     @staticmethod
     def parse(docstring: str, known: Mapping[str, object], *, subject: str) -> Template:
-        """Read a docstring, without its indentation.
-
-        Args:
-            docstring: the source.
-            known: the names that may occur in it.
-            subject: what messages call it.
+        """Read a docstring, without its indentation; the names in its braces must be ``known``.
 
         Raises:
             ProgramError: braces are unbalanced, or a name is not known.

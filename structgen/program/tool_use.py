@@ -17,9 +17,10 @@ from structgen.errors import GrammarError, ProgramError
 from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import Grammar
 from structgen.program.answer import POLICY, Answer, answer_of, schema_of_answer
+from structgen.program.backends import ProgramSettings
 from structgen.program.command import user
 from structgen.program.definition import Program
-from structgen.program.execution import ProgramSettings, settings_with
+from structgen.program.execution import settings_with
 from structgen.program.prompt import sketch_of
 from structgen.program.stream.validation import problem_of
 
@@ -59,10 +60,7 @@ class Tool(Generic[Parameters, Value]):
         self.arguments: type[BaseModel] = _model_of(function, name)
 
     def call(self, arguments: Mapping[str, Any]) -> Value:
-        """Call the function with arguments as JSON has them.
-
-        Args:
-            arguments: by name; those with a default may be left out.
+        """Call the function with arguments by name, as JSON has them; those with a default may be left out.
 
         Raises:
             ProgramError: an argument is missing, unknown or of another type; it is named.  What the function raises
@@ -303,14 +301,7 @@ def agent(
 
 
 class _Loop:
-    """The steps of an agent.
-
-    Args:
-        tools: by name.
-        kind: type of the final answer.
-        max_steps: the most calls.
-        subject: what messages call it.
-    """
+    """The steps of an agent: its tools by name, the type of its final answer, and the most calls."""
 
     def __init__(self, tools: dict[str, Tool[Any, Any]], kind: Any, max_steps: int, subject: str) -> None:
         self._tools = tools

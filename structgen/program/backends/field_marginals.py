@@ -45,12 +45,8 @@ def field_marginals(
 ) -> list[Mapping[Any, float] | None]:
     """Return for each field the probability of each of its values; None where it has too many, or is a container.
 
-    Args:
-        generation: a finished output; left as it is.
-        answer: the requested answer.
-        ends: its fields.
-        offsets: the byte at which each token begins, and the end.
-        max_tokens: the budget of the output.
+    ``generation`` is a finished output and stays as it is; ``offsets`` are the bytes at which its tokens begin, and the
+    end; ``max_tokens`` is its budget.
     """
     found: list[Mapping[Any, float] | None] = []
     for at in range(0, len(ends), _FIELDS_PER_BATCH):
@@ -115,10 +111,8 @@ def _text_value(answer: Answer, text: bytes) -> Any:
 def few_texts(matcher: Matcher, *, is_json: bool, most: int) -> list[bytes] | None:
     """Return all texts that may follow the position of a matcher; None if there are more than ``most``.
 
-    Args:
-        matcher: at the first byte; it is left as it is.
-        is_json: whether they are scalars within JSON, or all that is still to come.
-        most: see above.
+    The matcher is at the first byte and stays there.  With ``is_json`` the texts are scalars within JSON, else all that
+    is still to come.
 
     Complexity: O(``most`` times the bytes of the longest).
     """
@@ -152,9 +146,8 @@ _REST: Final = optional(regex(r"[^0-9.eE+\-]") + Repeat(ANY_CHAR, 0, None))
 """What may follow a value in JSON: nothing with which a number would go on."""
 
 
-def canvas_marginals(
+def canvas_marginals(  # noqa: PLR0913  the model, the answer and how it was written: no two of them travel together
     model: DiffusionModel,
-    prompt_ids: Sequence[int],
     answer: Answer,
     constraint: Constraint,
     result: Result,
@@ -169,15 +162,8 @@ def canvas_marginals(
     says, restricted to the language and to the text before the field, is a distribution of canvases; the probability of
     a value is the mass of the canvases that have it there, whatever tokens spell it and whatever follows.
 
-    Args:
-        model: the model.
-        prompt_ids: what was said before.
-        answer: the requested answer.
-        constraint: its grammar.
-        result: the answer.
-        ends: its fields.
-        temperature: of the distribution of each slot.
-        tail: how slots after the output count.
+    The prompt of ``model`` is what was said before, whatever text it is given.  ``temperature`` is that of the
+    distribution of each slot, and ``tail`` says how slots after the output count.
 
     Complexity: a forward pass for each field, and a language for each of its values.
     """
@@ -188,7 +174,7 @@ def canvas_marginals(
 
     canvas = np.array(result.tokens if result.canvas is None else result.canvas.tokens, dtype=np.int32)
     offsets = token_offsets(result.tokens, result.vocabulary.tokens)
-    denoiser = model.start(prompt_ids)
+    denoiser = model.start(model.encode_prompt(""))
     found: list[Mapping[Any, float] | None] = []
     try:
         for end in ends:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, fina
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError, ValidationFailed
-from structgen.frontends.json_schema import JsonPolicy, json_schema
-from structgen.program.conversation import Turns
-from structgen.program.json_cursor import FieldEnd, JsonCursor, Path, path_text
+from structgen.program.backends import AnswerStream, ProgramSettings, compact_grammar
+from structgen.program.conversation import BaseConversation
+from structgen.program.json_cursor import SCALAR_BYTES, FieldEnd, JsonCursor, Path, path_text
 from structgen.program.outcome import FieldScore, Outcome, Served, Violation
 from structgen.program.stream.event import Event, ObjectFinal, Retracted, Text
 from structgen.program.stream.field_tracker import ValueRefused, field_tracker_of, value_of_text
@@ -24,9 +24,7 @@ from structgen.program.stream.field_tracker import ValueRefused, field_tracker_o
 if TYPE_CHECKING:
     from structgen.decode import AnySampler
     from structgen.engine import Constraint
-    from structgen.grammar.limits import Limits
     from structgen.program.answer import Answer
-    from structgen.program.conversation import Role
     from structgen.program.outcome import Loss
     from structgen.program.stream.event import Partial
 
@@ -36,10 +34,7 @@ RemotePrompt: TypeAlias = "str | tuple[dict[str, str], ...]"
 """A text to continue, or the messages of a chat; a last message of the assistant is continued."""
 
 # Servers choose the whitespace between values, so it is left out before the automaton reads on.
-_COMPACT: Final = JsonPolicy(whitespace="compact")
 _SPACE: Final = b" \t\n\r"
-_NUMBER: Final = frozenset(b"0123456789.eE+-")
-_SCALAR: Final = _NUMBER | frozenset(b"truefalsenull")
 _ASSISTANT: Final = "assistant"
 
 
@@ -85,34 +80,12 @@ class RemoteModel(Protocol):
 
 
 @final
-class RemoteConversation:
-    """What was said so far, where the turns go to a server: see ``Conversation``.
-
-    Args:
-        model: the server's model.
-        chat: whether there are turns; else all text is one.
-    """
+class RemoteConversation(BaseConversation):
+    """What was said so far to a model on a server, which keeps what it likes."""
 
     def __init__(self, model: RemoteModel, *, chat: bool = True) -> None:
+        super().__init__(chat=chat)
         self.model = model
-        self._turns = Turns(chat=chat)
-
-    @property
-    def transcript(self) -> str:
-        """All that was said."""
-        return self._turns.transcript
-
-    def say(self, text: str) -> None:
-        """Add text to the open turn."""
-        self._turns.say(text)
-
-    def turn(self, role: Role, text: str) -> None:
-        """Close the open turn and open one of ``role``.
-
-        Raises:
-            ProgramError: as ``Turns.open``.
-        """
-        self._turns.open(role, text)
 
     def prompt(self) -> RemotePrompt:
         """What the server is sent; the assistant's turn is open from here on.
@@ -126,22 +99,6 @@ class RemoteConversation:
         turns.open_answer()
         return turns.messages
 
-    def written(self, text: str) -> None:
-        """Note what the model has added."""
-        self._turns.say(text)
-
-    def read(self) -> None:
-        """Nothing: the server keeps what it likes."""
-
-    def close(self) -> None:
-        """Nothing: no cache is held here."""
-
-    def fork(self) -> RemoteConversation:
-        """Return an independent dialogue with the same turns."""
-        copy = RemoteConversation(self.model)
-        copy._turns = self._turns.fork()
-        return copy
-
 
 class _Rejected(Exception):
     """The text that came does not do."""
@@ -151,21 +108,17 @@ class _Rejected(Exception):
 
 
 @final
-class RemoteAnswerStream:
-    """Asks a server for an answer; iterate over its events, then ask for the ``outcome``.
+class RemoteAnswerStream(AnswerStream):
+    """Asks a server for an answer: see ``AnswerStream``.
 
     A text that violates the grammar or the type's own validators is dropped as soon as that is certain, and requested
     again; in a chat the model gets the reason.
 
     Args:
-        model: the server's model.
+        model: the server's model, whose own bound of tries holds too.
         prompt: what was said so far.
-        answer: the requested answer.
-        max_tokens: the most tokens of the answer.
+        answer, settings: see ``AnswerStream``; each further try takes the next seed.
         sampler: chooses tokens, as far as the server knows it.
-        seed: of the server's random numbers; each further try takes the next.
-        tries: the maximum number of requests; the model's own bound holds too.
-        limits: for compiling.
     """
 
     def __init__(
@@ -173,34 +126,16 @@ class RemoteAnswerStream:
         model: RemoteModel,
         prompt: RemotePrompt,
         answer: Answer,
+        settings: ProgramSettings,
         *,
-        max_tokens: int,
         sampler: AnySampler,
-        seed: int,
-        tries: int,
-        limits: Limits | None,
     ) -> None:
+        super().__init__(answer, settings)
         self._model = model
         self._prompt = prompt
-        self._answer = answer
-        self._max_tokens = max_tokens
         self._sampler = sampler
-        self._seed = seed
-        self._tries = min(tries, model.tries)
-        self._constraint = _constraint(answer, limits)
-        self._violations: list[Violation] = []
-        self._outcome: Outcome | None = None
-
-    @property
-    def outcome(self) -> Outcome:
-        """The finished answer.
-
-        Raises:
-            GenerationError: it is not finished.
-        """
-        if self._outcome is None:
-            raise GenerationError("answer", "it is not finished", remedy="iterate over the events first")
-        return self._outcome
+        self._tries = min(settings.tries, model.tries)
+        self._constraint = compile(compact_grammar(answer), _byte_vocabulary(), limits=settings.limits)
 
     def __iter__(self) -> Iterator[Event]:
         """The events up to ``ObjectFinal``.
@@ -231,9 +166,9 @@ class RemoteAnswerStream:
         pieces = self._model.serve(
             prompt,
             self._answer,
-            max_tokens=self._max_tokens,
+            max_tokens=self._settings.max_tokens,
             sampler=self._sampler,
-            seed=self._seed + len(self._violations),
+            seed=self._settings.seed + len(self._violations),
         )
         try:
             while True:
@@ -248,7 +183,7 @@ class RemoteAnswerStream:
         if ending.finish_reason == "length" and not draft.is_complete:
             raise GenerationError(
                 "answer",
-                f"the server cut it off at max_tokens={self._max_tokens}",
+                f"the server cut it off at max_tokens={self._settings.max_tokens}",
                 evidence=f"so far it is {draft.text[-80:]!r}",
                 remedy="raise max_tokens, or ask for less",
             )
@@ -351,7 +286,7 @@ class _ReceivedText:
                 continue
             elif byte == ord('"'):
                 self._in_string = True
-            if self._after_space and self._last in _SCALAR and byte in _SCALAR:
+            if self._after_space and self._last in SCALAR_BYTES and byte in SCALAR_BYTES:
                 kept += b" "
             kept.append(byte)
             self._after_space, self._last = False, byte
@@ -373,14 +308,6 @@ def _rejecting() -> Iterator[None]:
     except ValueRefused as refused:
         end = refused.end
         raise _Rejected(end.path, end.data.decode("utf-8", "replace"), refused.problem) from None
-
-
-def _constraint(answer: Answer, limits: Limits | None) -> Constraint:
-    """The answer's language over bytes; for JSON without whitespace between values."""
-    grammar = (
-        answer.grammar if answer.schema is None else json_schema(answer.schema, policy=_COMPACT, formats=answer.formats)
-    )
-    return compile(grammar, _byte_vocabulary(), limits=limits)
 
 
 @functools.cache

@@ -1,25 +1,32 @@
-"""One answer being written: events as its fields become final; a field that a check refuses is sampled again."""
+"""Answers of models that write token by token.
+
+Events come as fields become final, and a field that a check refuses is sampled again.  Quotations can be the most
+probable ones, not those that the likeliest tokens lead to.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from structgen.decode import Sampler, start_generation
+from structgen.decode.autoregressive.search import most_probable
 from structgen.decode.potentials import Lifted, NoValue, Potential, Product, as_potential
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
+from structgen.program.backends import LocalAnswerStream, ProgramSettings
 from structgen.program.backends.field_marginals import field_marginals
-from structgen.program.backends.quotation_search import QuotationSearch
-from structgen.program.json_cursor import NUMBER_BYTES, FieldEnd, Path, path_text
+from structgen.program.json_cursor import NUMBER_BYTES, FieldEnd, FieldStart, JsonCursor, Path, string_end
 from structgen.program.outcome import FieldScore, Outcome, Violation, field_scores, token_offsets
 from structgen.program.stream.event import Event, ObjectFinal, Retracted, Text
-from structgen.program.stream.field_tracker import ValueRefused, field_tracker_of, value_of_text
+from structgen.program.stream.field_tracker import ValueRefused, value_of_text
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyDrafter, AnyPotential, AnySampler, Context, Generation, Result
+    from structgen.decode import AnyPotential, AnySampler, Chunk, Context, Generation, Result
+    from structgen.decode.autoregressive.search import FoundRegion, Region
     from structgen.engine import Constraint
-    from structgen.program.answer import Answer
+    from structgen.program.answer import Answer, QuotationSource
 
 __all__ = ["TokenAnswerStream"]
 
@@ -27,91 +34,61 @@ _FORBIDDEN: Final = Violation((), "", "the potentials forbid what it led to")
 
 
 @final
-class TokenAnswerStream:
-    """Lets a model write an answer; iterate over its events, then ask for the ``outcome``.
+class TokenAnswerStream(LocalAnswerStream):
+    """Lets a model write an answer token by token: see ``AnswerStream``.
 
     A field that its type's own validators refuse is taken back at once and sampled again without the tokens that led
     there.  So no refused value stays in the context, and the sampler chooses from the remaining tokens.
 
     Args:
         context: what the answer is added to.
-        answer: the requested answer.
-        constraint: its grammar, compiled for the model's vocabulary.
-        max_tokens: see ``structgen.generate``.
+        answer, settings: see ``AnswerStream``.
+        constraint: the grammar of the answer, compiled for the model's vocabulary.
         sampler: see ``structgen.generate``.
-        potentials: see ``structgen.generate``.
-        seed: see ``structgen.generate``.
-        drafter: see ``structgen.generate``.
-        tries: the maximum number of samples of one field.
-        alternatives: see ``structgen.decode.start_generation``.
-        marginals: whether to compute ``FieldScore.marginals``, which takes forward passes of its own.
 
     Raises:
         as ``structgen.decode.start_generation``.
     """
 
-    def __init__(  # noqa: PLR0913  each of them is a keyword that the program's settings have
+    def __init__(
         self,
         context: Context,
         answer: Answer,
         constraint: Constraint,
+        settings: ProgramSettings,
         *,
-        max_tokens: int,
         sampler: AnySampler,
-        potentials: Sequence[AnyPotential] = (),
-        seed: int,
-        drafter: AnyDrafter = "auto",
-        tries: int,
-        alternatives: int = 0,
-        marginals: bool = False,
     ) -> None:
-        self._answer = answer
-        self._tries = tries
-        self._max_tokens = max_tokens
-        self._marginals = marginals
+        super().__init__(answer, settings)
         self._generation = start_generation(
             context,
             constraint,
-            max_tokens=max_tokens,
+            max_tokens=settings.max_tokens,
             sampler=sampler,
-            potentials=[_on_values(potential, answer) for potential in potentials],
-            seed=seed,
-            drafter=drafter,
-            alternatives=alternatives,
+            potentials=[_on_values(potential, answer) for potential in settings.potentials],
+            seed=settings.seed,
+            drafter=settings.drafter,
+            alternatives=settings.alternatives,
         )
-        if answer.source is not None and answer.source.search_limit and not isinstance(sampler, Sampler):
+        self._told_tokens = 0
+        self._exact: _QuotationSearch | None = None
+        source = answer.source
+        if source is None or not source.search_limit:
+            return
+        if not isinstance(sampler, Sampler):
             raise ProgramError(
                 "answer",
                 "the most probable quotations are searched for where tokens are chosen one by one",
                 evidence=f"{type(sampler).__name__} writes whole outputs",
                 remedy="take evidence=True, or a sampler of tokens",
             )
-        self._follower = field_tracker_of(answer)
-        self._told_tokens = 0
-        self._violations: list[Violation] = []
-        source = answer.source
-        self._exact = (
-            QuotationSearch(self._generation, source, is_text=answer.form == "text", violations=self._violations)
-            if source is not None and source.search_limit
-            else None
-        )
-        self._outcome: Outcome | None = None
+        is_text = answer.form == "text"
+        self._exact = _QuotationSearch(self._generation, source, is_text=is_text, violations=self._violations)
 
     @property
     def generation(self) -> Generation:
         """The output in progress."""
         return self._generation
-
-    @property
-    def outcome(self) -> Outcome:
-        """The finished answer.
-
-        Raises:
-            GenerationError: it is not finished.
-        """
-        if self._outcome is None:
-            raise GenerationError("answer", "it is not finished", remedy="iterate over the events first")
-        return self._outcome
 
     def __iter__(self) -> Iterator[Event]:
         """The events up to ``ObjectFinal``.
@@ -135,7 +112,7 @@ class TokenAnswerStream:
             except GenerationError as error:
                 if not self._violations or isinstance(error, ValidationFailed):
                     raise
-                raise self._failure(self._violations[-1].path) from error
+                raise self._failure() from error
 
     def _bytes_of(self, tokens: tuple[int, ...]) -> bytes:
         return self._generation.vocabulary.decode(tokens)
@@ -157,21 +134,17 @@ class TokenAnswerStream:
         yield ObjectFinal(value)
 
     def _fields(self, result: Result, value: Any) -> tuple[FieldScore, ...]:
-        whole = FieldEnd((), result.data, 0, len(result.data))
-        ends = [whole] if self._follower is None else self._follower.ends
+        ends = self._ends(result)
         known = None
-        if self._marginals:
+        if self._settings.marginals:
             offsets = token_offsets(result.tokens, result.vocabulary.tokens)
-            known = field_marginals(self._generation, self._answer, ends, offsets, max_tokens=self._max_tokens)
+            known = field_marginals(self._generation, self._answer, ends, offsets, max_tokens=self._settings.max_tokens)
         return field_scores(self._answer, result, ends, value, marginals=known)
 
     def _retract(self, refused: ValueRefused) -> Retracted:
         """Take back the field that was refused."""
         end, generation = refused.end, self._generation
-        text = end.data.decode("utf-8", "replace")
-        self._violations.append(Violation(end.path, text, refused.problem))
-        if sum(each.path == end.path for each in self._violations) >= self._tries:
-            raise self._failure(end.path)
+        self._refuse(end, refused.problem)
         tokens = generation.tokens
         offsets = token_offsets(tokens, generation.vocabulary.tokens)
         keep = max(bisect_left(offsets, end.start + 1) - 1, 0)
@@ -184,9 +157,8 @@ class TokenAnswerStream:
         kept = self._bytes_of(self._generation.tokens[:count])
         if self._follower is not None:
             self._follower.restart(kept)
-        so_far = () if self._follower is None else self._follower.so_far
         last = self._violations[-1] if self._violations else _FORBIDDEN
-        return Retracted(len(kept.decode("utf-8", "ignore")), last.path, last.problem, *so_far)
+        return Retracted(len(kept.decode("utf-8", "ignore")), last.path, last.problem, *self._so_far)
 
     def _alike(self, end: FieldEnd, start: int) -> list[int]:
         """The tokens that, at byte ``start``, complete the refused value as well."""
@@ -201,11 +173,6 @@ class TokenAnswerStream:
             if text.startswith(rest) and (not is_number or (len(text) > size and text[size] not in NUMBER_BYTES))
         ]
 
-    def _failure(self, path: Path) -> ValidationFailed:
-        return ValidationFailed(
-            path_text(path), [(each.text, each.problem) for each in self._violations if each.path == path]
-        )
-
 
 def _on_values(subject: AnyPotential, answer: Answer) -> Potential:
     """A potential that is given the answer's own values; those that its checks refuse are forbidden."""
@@ -219,3 +186,156 @@ def _on_values(subject: AnyPotential, answer: Answer) -> Potential:
 
     factors = Product([as_potential(subject)]).factors
     return Product([factor.reading(value) if isinstance(factor, Lifted) else factor for factor in factors])
+
+
+@final
+class _JsonStringRegion:
+    """A JSON string whose opening quote is the last byte of ``before``."""
+
+    is_rest = False
+
+    def __init__(self, before: bytes) -> None:
+        self._before = before
+
+    def admits(self, data: bytes) -> bool:
+        """See ``Region.admits``."""
+        return data.startswith(self._before) or self._before.startswith(data)
+
+    def end(self, data: bytes) -> int | None:
+        """See ``Region.end``."""
+        return string_end(data, len(self._before))
+
+
+@final
+class _WholeTextRegion:
+    """All that is written."""
+
+    is_rest = True
+
+    def admits(self, data: bytes) -> bool:
+        """See ``Region.admits``."""
+        return True
+
+    def end(self, data: bytes) -> int | None:
+        """See ``Region.end``."""
+        return None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _SearchedQuotation:
+    """A quotation that was searched for: it begins at byte ``start``, in token ``first``, and ends before ``last``."""
+
+    start: int
+    first: int
+    last: int
+
+
+@final
+class _QuotationSearch:
+    """The chunks of a generation in which every quotation is the most probable one.
+
+    Whether a quotation begins is left to the generation.  Where a token begins one, that token is taken back, and the
+    most probable quotation is written from there: see ``structgen.decode.autoregressive.search.most_probable``.
+
+    Args:
+        generation: of an answer that is quoted from a source.
+        source: from which, with a limit of the search.
+        is_text: whether the whole output is the quotation; else it is JSON.
+        violations: what checks have refused, as far as that is known when a quotation begins; such is passed over.
+
+    Attributes:
+        logprobs: of the quotations, by their paths: see ``structgen.decode.autoregressive.search.FoundRegion``.
+    """
+
+    def __init__(
+        self, generation: Generation, source: QuotationSource, *, is_text: bool, violations: Sequence[Violation]
+    ) -> None:
+        self.logprobs: dict[Path, float] = {}
+        self._generation = generation
+        self._source = source
+        self._is_text = is_text
+        self._violations = violations
+        self._cursor = JsonCursor()
+        self._told = 0
+        self._searched: list[_SearchedQuotation] = []
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Chunk:
+        """The next chunk.
+
+        Raises:
+            LimitExceeded: the most probable quotation is not found within the limit of the source.
+            GenerationError: as ``Generation``.
+        """
+        if self._is_text:
+            if not self._searched:
+                self._search(_WholeTextRegion(), (), 0, b"")
+            return next(self._generation)
+        while True:
+            chunk = next(self._generation)
+            if chunk.start < self._told:
+                place = self._resumed(chunk.start)
+                self._restart(place)
+                if place < chunk.start:
+                    self._generation.rewind(place)
+                    continue
+            begins = self._begins(chunk)
+            if begins is not None:
+                event, offset, before = begins
+                chunk = self._generation.take_back(chunk, offset)
+                self._search(_JsonStringRegion(before), event.path, event.start, before)
+                if not chunk.tokens:
+                    continue
+            self._cursor.feed(self._generation.vocabulary.decode(chunk.tokens))
+            self._told = chunk.start + len(chunk.tokens)
+            return chunk
+
+    def _begins(self, chunk: Chunk) -> tuple[FieldStart, int, bytes] | None:
+        """The first quotation that begins in a chunk and was not searched for.
+
+        With it the number of the token, and the bytes of this up to the opening quotation mark.
+        """
+        ahead = self._cursor.copy()
+        known = {each.start for each in self._searched}
+        place = len(ahead.data)
+        for offset, token in enumerate(chunk.tokens):
+            data = self._generation.vocabulary.tokens[token]
+            for event in ahead.feed(data):
+                if isinstance(event, FieldStart) and event.start not in known:
+                    before = data[: event.start - place + 1]
+                    if before.endswith(b'"') and self._source.is_quoted(event.path):
+                        return event, offset, before
+            place += len(data)
+        return None
+
+    def _search(self, region: Region, path: Path, start: int, before: bytes) -> None:
+        """Plan the most probable quotation; where nothing is left, see to it that none begins here."""
+        generation = self._generation
+        refused = {before[:-1] + each.text.encode() for each in self._violations if each.path == path}
+        first = len(generation.tokens)
+        found: FoundRegion | None = most_probable(generation, region, limit=self._source.search_limit, excluded=refused)
+        if found is None:
+            generation.block(
+                token for token, data in enumerate(generation.vocabulary.tokens) if data.startswith(before)
+            )
+            return
+        generation.plan(found.steps, forwards=found.forwards, time_model_s=found.time_model_s)
+        self._searched.append(_SearchedQuotation(start, first, first + len(found.steps)))
+        self.logprobs[path] = found.logprob
+
+    def _resumed(self, place: int) -> int:
+        """Where to go on if the output was taken back to ``place``: not within a quotation."""
+        if all(each.first != place for each in self._searched):
+            place = min([place, *(each.first for each in self._searched if each.first < place < each.last)])
+        return place
+
+    def _restart(self, place: int) -> None:
+        """Follow the output from its prefix up to token ``place``."""
+        generation = self._generation
+        self._searched = [each for each in self._searched if each.first < place]
+        self._cursor = JsonCursor()
+        self._cursor.feed(generation.vocabulary.decode(generation.tokens[:place]))
+        self._told = place

@@ -7,7 +7,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, final
 
-from structgen.program.json_cursor import Path, path_text
+from structgen.program.json_cursor import Located, Path
 from structgen.program.stream.validation import SchemaNode
 
 if TYPE_CHECKING:
@@ -18,20 +18,16 @@ __all__ = ["Done", "Event", "FieldFinal", "FieldStarted", "ObjectFinal", "Partia
 
 @final
 class Partial:
-    """What an answer holds so far.
+    """What an answer holds so far; ``root`` is the place of the whole.
 
     Objects, mappings and lists grow with their parts, and unions of objects from their tag on.  All else is there once
     it is complete.
-
-    Args:
-        root: the place of the whole.
     """
 
     def __init__(self, root: SchemaNode) -> None:
         self._root = root
-        self._added: list[
-            tuple[Path, Any, SchemaNode | None]
-        ] = []  # by the thread that runs the program; all else by the one that asks
+        # By the thread that runs the program; all else by the one that asks.
+        self._added: list[tuple[Path, Any, SchemaNode | None]] = []
         self._count = 0  # how many of these are in the value
         self._value: Any = None
         self._open: dict[Path, tuple[SchemaNode, Any]] = {}  # what grows in it
@@ -181,21 +177,16 @@ class Text:
 
 @final
 @dataclass(frozen=True, slots=True)
-class FieldStarted:
+class FieldStarted(Located):
     """The value at ``path`` begins."""
 
     kind: ClassVar[str] = "field_started"
     path: Path
 
-    @property
-    def name(self) -> str:
-        """The path as text."""
-        return path_text(self.path)
-
 
 @final
 @dataclass(frozen=True, slots=True)
-class FieldFinal:
+class FieldFinal(Located):
     """Whatever is written from here on, the value at ``path`` is ``value``.
 
     It comes with the token that settles it, which may come before the value's last character, and after the checks of
@@ -223,11 +214,6 @@ class FieldFinal:
         Complexity: linear in the fields since the event at which it was last read.
         """
         return None if self._made is None else self._made.after(self._count)
-
-    @property
-    def name(self) -> str:
-        """The path as text."""
-        return path_text(self.path)
 
 
 @final

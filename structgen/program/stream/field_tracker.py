@@ -22,10 +22,7 @@ __all__ = ["Assembly", "FieldTracker", "ValueRefused", "field_tracker_of", "valu
 
 @final
 class Assembly:
-    """Validates each value where it ends, once, and makes what contains it of it.
-
-    Args:
-        adapter: of the answer's type.
+    """Validates each value of a type where it ends, once, and makes what contains it of it.
 
     Attributes:
         partial: what was made so far.
@@ -129,12 +126,9 @@ class ValueRefused(Exception):
 
 @final
 class FieldTracker:
-    """Reports the fields of a JSON answer, after the checks of each.
+    """Reports the fields of a JSON answer of a type, after the checks of each.
 
     A value that no continuation can change is reported before it is written: forced text is read ahead.
-
-    Args:
-        adapter: of the answer's type.
 
     Attributes:
         ends: the complete values, in the order in which they were reported; those that were read ahead are where
@@ -163,14 +157,10 @@ class FieldTracker:
         return self._cursor.path
 
     def read(self, data: bytes, matcher: Matcher) -> Iterator[FieldStarted | FieldFinal]:
-        """Read on.
-
-        Args:
-            data: what was written.
-            matcher: what may follow it.
+        """Read what was written; ``matcher`` says what may follow it.
 
         Raises:
-            Refused: a check refuses a value; ``restart`` or a new follower goes on.
+            ValueRefused: a check refuses a value; ``restart`` or a new tracker goes on.
         """
         yield from self._told_by(self._cursor.feed(data))
         yield from self._foretold(matcher)
@@ -179,7 +169,7 @@ class FieldTracker:
         """The text is over.
 
         Raises:
-            Refused: as ``read``.
+            ValueRefused: as ``read``.
         """
         yield from self._told_by(self._cursor.finish())
 
@@ -234,7 +224,7 @@ def value_of_text(answer: Answer, text: str) -> Any:
     """The value that the text of an answer spells.
 
     Raises:
-        Refused: a validator of the type's own refuses it.
+        ValueRefused: a validator of the type's own refuses it.
     """
     from pydantic import ValidationError
 

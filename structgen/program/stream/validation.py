@@ -110,11 +110,7 @@ class SchemaNode:
         return self._chosen[tag]
 
     def value(self, data: bytes, parts: Parts | None) -> Any:
-        """Validate the value at this position.
-
-        Args:
-            data: JSON.
-            parts: the values of all parts that have places; None to validate these as well.
+        """Validate JSON at this position; ``parts`` are the values of all parts with places, or None.
 
         Raises:
             pydantic.ValidationError: a validator refuses it.
@@ -125,13 +121,9 @@ class SchemaNode:
             return self._validator("made", self._made).validate_json(data)
 
     def field_value(self, key: str, data: bytes, parts: Parts | None, siblings: Parts) -> Any:
-        """Validate a field of the object at this position; its validators may read the fields before it.
+        """Validate a field of the object at this position, as ``value`` does.
 
-        Args:
-            key: its key.
-            data: as for ``value``, of the field.
-            parts: likewise.
-            siblings: the values of the fields before it, which its validators may look at.
+        ``siblings`` are the values of the fields before it, which its validators may look at.
 
         Raises:
             KeyError: it has no place.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-import structgen
+import structgen.integrations.openai_server
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, LimitExceeded, ProgramError, ValidationFailed
 from structgen.models.toy.hash import HashModel
