@@ -26,19 +26,7 @@ if TYPE_CHECKING:
 
     from structgen.engine import Constraint
 
-__all__ = [
-    "MAX_DRAWN",
-    "MAX_STATES",
-    "Drawing",
-    "Edge",
-    "Ranges",
-    "RuleDrawing",
-    "Stroke",
-    "Strokes",
-    "drawing_of",
-    "label_of",
-    "page_of",
-]
+__all__ = ["MAX_STATES", "Drawing", "Edge", "Ranges", "drawing_of", "page_of"]
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
 _NAMES: Final = {0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r", 0x20: "␣", 0x7F: "\\x7f"}
@@ -99,13 +87,9 @@ def _byte(value: int) -> str:
 
 @final
 class Strokes:
-    """Finds the strokes of one rule.
+    """Finds the strokes of one rule, by its first state, all of its edges, and the states in which it may end.
 
-    Args:
-        start: its first state.
-        edges: all of its edges.
-        final: the states in which it may end.
-        names: of rules, by their starts.
+    ``names`` are those of rules, by their starts.
     """
 
     def __init__(self, start: int, edges: list[Edge], final: frozenset[int], names: dict[int, str]) -> None:
@@ -377,24 +361,12 @@ def _page_data(drawing: Drawing, text: str) -> dict[str, Any]:
                 "leftOut": rule.left_out,
                 "states": [[state, *place] for state, place in sorted(rule.places.items())],
                 "strokes": [
-                    {
-                        "from": each.source,
-                        "to": each.target,
-                        "label": each.label,
-                        "inner": each.inner,
-                        "call": each.rule,
-                    }
-                    for each in rule.strokes
+                    {"from": one.source, "to": one.target, "label": one.label, "inner": one.inner, "call": one.rule}
+                    for one in rule.strokes
                 ],
                 "edges": [
-                    {
-                        "from": edge.source,
-                        "to": edge.target,
-                        "bytes": edge.ranges,
-                        "call": edge.rule,
-                        "token": edge.token,
-                    }
-                    for edge in rule.edges
+                    {"from": one.source, "to": one.target, "bytes": one.ranges, "call": one.rule, "token": one.token}
+                    for one in rule.edges
                 ],
             }
             for rule in drawing.rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from structgen.errors import caret
@@ -173,10 +173,7 @@ _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[{}\[\],]', re.DOTALL)
 
 
 def pointer_at_end(prefix: bytes) -> str:
-    """Return the JSON Pointer of the innermost value that is open at the end of ``prefix``; "" is the whole.
-
-    Args:
-        prefix: the prefix of a well-formed JSON text.
+    """Return the JSON Pointer of the innermost value that is open at the end of a prefix of JSON; "" is the whole.
 
     Complexity: O(length).
 
@@ -238,16 +235,10 @@ class Departure:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the attributes as JSON values."""
-        return {
-            "offset": self.offset,
-            "line": self.line,
-            "column": self.column,
-            "found": self.found,
-            "expected": self.expected,
-            "rules": list(self.rules),
-            "pointer": self.pointer,
-        }
+        """Return the attributes as JSON values, without the picture."""
+        values = asdict(self) | {"rules": list(self.rules)}
+        del values["picture"]
+        return values
 
 
 def find_departure(
@@ -307,16 +298,16 @@ def _character_start(data: bytes, index: int) -> int:
     return index
 
 
+@dataclass(slots=True)
 class _DocumentPosition:
     """Where the document is read to, with the start of the line as far as it is shown."""
 
-    def __init__(self, *, keep: int) -> None:
-        self.head: bytes | None = b""  # all that was read, up to ``keep`` bytes
-        self.keep = keep
-        self.offset = 0
-        self.line = 1
-        self.column = 1
-        self.before = b""
+    keep: int
+    head: bytes | None = b""  # all that was read, up to ``keep`` bytes
+    offset: int = 0
+    line: int = 1
+    column: int = 1
+    before: bytes = b""
 
     def move(self, data: bytes) -> None:
         self.offset += len(data)

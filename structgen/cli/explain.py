@@ -35,16 +35,12 @@ _MAX_STEPS: Final = 60_000
 def prefixes_before(
     matcher: Matcher, wanted: bytes, *, most: int = 3, max_steps: int = _MAX_STEPS
 ) -> Iterator[tuple[bytes, str | None]]:
-    """Yield shortest texts after which ``wanted`` may come, each with the rule that reads its end.
+    """Yield up to ``most`` shortest texts after which ``wanted`` may come, each with the rule that reads its end.
 
     Texts are looked through in the order of their length, one for each state that they lead to.  Of bytes that lead
     to the same state only the first is followed, printable ones before others.  A rule is told once.
 
-    Args:
-        matcher: of a constraint in an engine of its own, so that its rules have their names.
-        wanted: what may not come now.
-        most: how many are told.
-        max_steps: how many bytes are read before the search is given up.
+    The matcher is of a constraint in an engine of its own, so that its rules have their names.
 
     Complexity: at most ``max_steps`` bytes are read.
     """
@@ -84,11 +80,7 @@ _MAX_SHOWN: Final = 120
 
 
 class RuleLocations:
-    """Where the rules of a grammar are defined.
-
-    Args:
-        grammar: with what its front ends report.
-    """
+    """Where the rules of a grammar are defined, as its front ends report."""
 
     def __init__(self, grammar: Grammar) -> None:
         from structgen.engine.report import entries_of

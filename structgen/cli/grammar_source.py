@@ -26,7 +26,6 @@ __all__ = [
     "GrammarSource",
     "SourceOptions",
     "SourceRefused",
-    "byte_vocabulary",
     "compile_source",
     "read_source",
     "read_text",
@@ -112,17 +111,12 @@ def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Comm
 
     def decorate(command: _Command) -> _Command:
         @functools.wraps(command)
-        def wrapper(
-            *arguments: Any, regex: Any, dialect: Any, start: Any, whitespace: Any, order: Any, **rest: Any
-        ) -> Any:
-            named = rest.pop("notation")
-            notation: Notation | None = "lark" if rest.pop("lark") else named
-            additional = rest.pop("additional")
-            bounds = {name: rest.pop(name) for name in _BOUNDS}
-            source = SourceOptions(
-                regex, dialect, notation, start, rest.pop("lexer"), whitespace, order, additional, bounds
-            )
-            return command(*arguments, source=source, **rest)
+        def wrapper(**given: Any) -> Any:
+            notation = given.pop("notation")
+            named: dict[str, Any] = {"notation": "lark" if given.pop("lark") else notation}
+            named |= {name: given.pop(name) for name in _SAME_NAMES}
+            bounds = {name: given.pop(name) for name in _BOUNDS}
+            return command(source=SourceOptions(**named, bounds=bounds), **given)
 
         decorated: Any = wrapper
         for option in reversed(_options(default_whitespace)):
@@ -131,6 +125,10 @@ def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Comm
         return made
 
     return decorate
+
+
+_SAME_NAMES: Final = ("regex", "dialect", "start", "lexer", "whitespace", "order", "additional")
+"""The attributes of ``SourceOptions`` that are options of the same name."""
 
 
 def _choice(name: str, kinds: Any, default: str, text: str) -> Callable[[Any], Any]:
@@ -142,10 +140,7 @@ def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
         click.option("--regex", metavar="R", help="A regular expression in place of the file."),
         _choice("--dialect", Dialect, "python", "How --regex is read."),
         click.option(
-            "--from",
-            "notation",
-            type=click.Choice(get_args(Notation)),
-            help="What the file is, whatever its name.",
+            "--from", "notation", type=click.Choice(get_args(Notation)), help="What the file is, whatever its name."
         ),
         click.option("--lark", is_flag=True, help="Short for --from lark."),
         click.option(
@@ -183,11 +178,7 @@ _BOUNDS: Final = {
 
 
 def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
-    """Read the description.
-
-    Args:
-        path: of the file, ``-`` for standard input; None if ``options.regex`` is the description.
-        options: how to read it.
+    """Read the description from a file or standard input (``-``); from ``options.regex`` where ``path`` is None.
 
     Raises:
         Failure: the file cannot be read, is not UTF-8, or is of no known kind.
@@ -227,17 +218,14 @@ def compile_source(source: GrammarSource, vocabulary: Vocabulary | None = None) 
         SourceRefused: it cannot be compiled.
     """
     from structgen.engine import compile as compile_grammar
+    from structgen.engine.analysis.byte_graph import byte_vocabulary
 
     with refusals(source.label):
         return compile_grammar(source.grammar, vocabulary or byte_vocabulary(source.grammar))
 
 
 class SourceRefused(Failure):
-    """A front end or the compiler refuses the description.
-
-    Attributes:
-        error: what it said.
-    """
+    """A front end or the compiler refuses the description; ``error`` is what it said."""
 
     def __init__(self, label: str, error: StructgenError) -> None:
         self.error = error
@@ -277,12 +265,7 @@ def _grammar(path: str, text: str, notation: Notation, options: SourceOptions) -
     return ebnf(text, root=start or "root")
 
 
-_BY_SUFFIX: Final[dict[str, Notation]] = {
-    ".json": "json-schema",
-    ".lark": "lark",
-    ".gbnf": "gbnf",
-    ".ebnf": "ebnf",
-}
+_BY_SUFFIX: Final[dict[str, Notation]] = {".json": "json-schema", ".lark": "lark", ".gbnf": "gbnf", ".ebnf": "ebnf"}
 
 
 def _notation(path: str, text: str) -> Notation:
@@ -334,13 +317,6 @@ def _decode(data: bytes, label: str) -> str:
         raise Failure(
             f"{label}:{line}: it is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}; save it as UTF-8"
         ) from error
-
-
-def byte_vocabulary(grammar: Grammar) -> Vocabulary:
-    """Return a vocabulary of single bytes, an end token, and the special tokens that ``grammar`` names."""
-    from structgen.engine.analysis.byte_graph import byte_vocabulary as make
-
-    return make(grammar)
 
 
 def run_file(file: str) -> ModuleType:

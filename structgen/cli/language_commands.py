@@ -30,8 +30,6 @@ from structgen.cli.terminal import DONE, FAILED, Failure
 if TYPE_CHECKING:
     from structgen.engine import Report
     from structgen.engine.analysis.inclusion import Inclusion
-    from structgen.engine.lint import Finding
-    from structgen.grammar.nodes import Grammar
 
 __all__ = ["Target", "check", "convert", "diff", "match", "sample", "show"]
 
@@ -51,6 +49,8 @@ def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, s
     at the end of a value are noted, and so are rules that are never used or cannot match, terminals that share
     texts, and texts that are read in two ways; --strict makes exit status 1 of all that is hardly meant.
     """
+    from structgen.engine.lint import lint
+
     (path,) = source.take_path(paths, "FILE")
     try:
         read = read_source(path, source)
@@ -59,7 +59,7 @@ def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, s
         if as_json:
             click.echo(json.dumps({"accepted": False, "error": _fault(refused)}, ensure_ascii=False))
         raise
-    findings = _lint(read.grammar)
+    findings = lint(read.grammar)
     notes = [str(finding) for finding in findings]
     if as_json:
         values = _report_values(report, tokens=model is not None) | {"notes": notes}
@@ -70,12 +70,6 @@ def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, s
         for note in notes:
             click.echo(f"note: {note}", err=True)
     return FAILED if strict and any(finding.is_warning for finding in findings) else DONE
-
-
-def _lint(grammar: Grammar) -> list[Finding]:
-    from structgen.engine.lint import lint
-
-    return lint(grammar)
 
 
 def _report_values(report: Report, *, tokens: bool) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
@@ -20,118 +21,113 @@ if TYPE_CHECKING:
     from structgen.models import LanguageModel
     from structgen.models.diffusion import DiffusionModel
 
-__all__ = [
-    "EMBEDDED",
-    "diffusion_model_of",
-    "instantiate",
-    "model_of",
-    "named_value",
-    "split_named",
-    "vocabulary_of",
-]
+__all__ = ["EMBEDDED", "NamedOption", "diffusion_model_of", "model_of", "vocabulary_of"]
 
 _COMMA: Final = re.compile(r",(?![^()\[\]]*[)\]])")
 """A comma between settings, not within the brackets of a value."""
 
 
-def named_value(
-    option: str,
-    text: str,
-    homes: Mapping[str, Method],
-    *,
-    count: int | None = None,
-    given: Mapping[str, Any] | None = None,
-) -> Any:
-    """Return the value that an option asks for.
+@final
+@dataclass(frozen=True, slots=True)
+class NamedOption:
+    """What an option asks for by ``NAME`` or ``NAME:KEY=VALUE,...``.
 
-    Args:
+    Attributes:
         option: its name, for messages.
-        text: ``NAME`` or ``NAME:KEY=VALUE,...``.
-        homes: the classes by name.
-        count: ``-n``, which some classes take for themselves; None is their default.
-        given: settings that are no literals, so that the option cannot say them.
-
-    Raises:
-        click.UsageError: there is no such name, or its settings are unusable.
+        name: of a class.
+        settings: literals of Python, else texts.
     """
-    name, held = split_named(option, text)
-    return instantiate(option, name, held, homes, count=count, given=given)
 
+    option: str
+    name: str
+    settings: dict[str, Any]
 
-def instantiate(
-    option: str,
-    name: str,
-    held: Mapping[str, Any],
-    homes: Mapping[str, Method],
-    *,
-    count: int | None = None,
-    given: Mapping[str, Any] | None = None,
-    unsaid: Collection[str] = (),
-) -> Any:
-    """Return the value of a name and its settings: ``named_value``, once the option is split.
+    @staticmethod
+    def parse(option: str, text: str) -> NamedOption:
+        """Read what an option was given.
 
-    Args:
-        option: its name, for messages.
-        name: of the class.
-        held: the settings.
-        homes: the classes by name.
-        count: see ``named_value``.
-        given: see ``named_value``.
-        unsaid: settings that are no literals either, and keep their defaults.
+        Raises:
+            click.UsageError: a setting is no ``KEY=VALUE``.
+        """
+        name, _, settings = text.partition(":")
+        held: dict[str, Any] = {}
+        for item in _COMMA.split(settings) if settings else ():
+            key, separator, value = item.partition("=")
+            if not separator or not key:
+                raise click.UsageError(f"{option} {name}: expected KEY=VALUE; found {item!r}")
+            try:
+                held[key] = ast.literal_eval(value)
+            except (ValueError, SyntaxError):
+                held[key] = value
+        return NamedOption(option, name, held)
 
-    Raises:
-        click.UsageError: there is no such name, or its settings are unusable.
-    """
-    if name not in homes:
-        raise click.UsageError(f"{option} {name!r} is none; there are {', '.join(homes)}")
-    home = homes[name]
-    made: Any = getattr(importlib.import_module(home.module), home.kind)
-    settable = [field for field in fields(made) if field.init and field.name not in {*(given or ()), *unsaid}]
-    known = [field.name for field in settable]
-    for key in held:
-        if key not in known:
-            raise click.UsageError(
-                f"{option} {name}: there is no {key!r}; there are {', '.join(known) or 'no settings'}"
-            )
-    settings = dict(held)
-    if home.counted is not None and count is not None:
-        if home.counted in settings:
-            raise click.UsageError(f"{option} {name}: {home.counted} is what -n says: give one of them")
-        settings[home.counted] = count
-    for field in settable:
-        if field.default is MISSING and field.default_factory is MISSING and field.name not in settings:
-            raise click.UsageError(f"{option} {name}: it needs {field.name}: write {name}:{field.name}=VALUE")
-    try:
-        return made(**settings, **(given or {}))
-    except (ValueError, TypeError) as error:
-        raise click.UsageError(f"{option} {name}: {error}") from error
+    def value(
+        self,
+        homes: Mapping[str, Method],
+        *,
+        count: int | None = None,
+        given: Mapping[str, Any] | None = None,
+        unsaid: Collection[str] = (),
+    ) -> Any:
+        """Return the object of the class with the settings.
 
+        Args:
+            homes: the classes by name.
+            count: ``-n``, which some classes take for themselves; None is their default.
+            given: settings that are no literals, so that the option cannot say them.
+            unsaid: settings that are no literals either, and keep their defaults.
 
-def split_named(option: str, text: str) -> tuple[str, dict[str, Any]]:
-    """Split ``NAME:KEY=VALUE,...``; values are literals of Python, else texts.
-
-    Raises:
-        click.UsageError: a setting is no ``KEY=VALUE``.
-    """
-    name, _, settings = text.partition(":")
-    held: dict[str, Any] = {}
-    for item in _COMMA.split(settings) if settings else ():
-        key, separator, value = item.partition("=")
-        if not separator or not key:
-            raise click.UsageError(f"{option} {name}: expected KEY=VALUE; found {item!r}")
+        Raises:
+            click.UsageError: there is no such name, or its settings are unusable.
+        """
+        subject = f"{self.option} {self.name}"
+        if self.name not in homes:
+            raise click.UsageError(f"{self.option} {self.name!r} is none; there are {', '.join(homes)}")
+        home = homes[self.name]
+        made: Any = getattr(importlib.import_module(home.module), home.kind)
+        settable = [field for field in fields(made) if field.init and field.name not in {*(given or ()), *unsaid}]
+        known = [field.name for field in settable]
+        for key in self.settings:
+            if key not in known:
+                raise click.UsageError(f"{subject}: there is no {key!r}; there are {', '.join(known) or 'no settings'}")
+        settings = dict(self.settings)
+        if home.counted is not None and count is not None:
+            if home.counted in settings:
+                raise click.UsageError(f"{subject}: {home.counted} is what -n says: give one of them")
+            settings[home.counted] = count
+        for field in settable:
+            if field.default is MISSING and field.default_factory is MISSING and field.name not in settings:
+                raise click.UsageError(f"{subject}: it needs {field.name}: write {self.name}:{field.name}=VALUE")
         try:
-            held[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            held[key] = value
-    return name, held
+            return made(**settings, **(given or {}))
+        except (ValueError, TypeError) as error:
+            raise click.UsageError(f"{subject}: {error}") from error
 
 
 EMBEDDED: Final = "embedded"
 """What ``--model`` calls the model that is used without it."""
 
 
+@contextmanager
+def _failures_of(name: str | None, progress: ProgressLine) -> Iterator[None]:
+    """Load a model; failures of one that the user named are the user's.
+
+    Raises:
+        Failure: there is no model of this name, it cannot be loaded, or there is no such device.
+        ModelError: the embedded model cannot be fetched or loaded.
+    """
+    try:
+        yield
+    except ModelError as error:
+        if name in {None, EMBEDDED} and not error.subject.startswith("device"):
+            raise
+        raise Failure(str(error), UNUSABLE) from error
+    finally:
+        progress.close()
+
+
 def model_of(name: str | None, progress: ProgressLine, *, device: str = "auto") -> LanguageModel:
-    """Load a model.
+    """Load a model that writes token by token.
 
     Raises:
         Failure: there is no model of this name, it cannot be loaded, or there is no such device.
@@ -139,37 +135,19 @@ def model_of(name: str | None, progress: ProgressLine, *, device: str = "auto") 
     """
     from structgen.models import load_model
 
-    try:
+    with _failures_of(name, progress):
         return load_model(None if name == EMBEDDED else name, device=device, progress=progress)
-    except ModelError as error:
-        if name in {None, EMBEDDED} and not error.subject.startswith("device"):
-            raise
-        raise Failure(str(error), UNUSABLE) from error
-    finally:
-        progress.close()
 
 
 def diffusion_model_of(
     name: str | None, progress: ProgressLine, *, trust_remote_code: bool, device: str = "auto"
 ) -> DiffusionModel:
-    """Load a diffusion model.
-
-    Raises:
-        Failure: there is no model of this name, it cannot be loaded, or there is no such device.
-        ModelError: the embedded model cannot be loaded.
-    """
+    """Load a diffusion model; errors as of ``model_of``."""
     from structgen.models import load_diffusion_model
 
-    try:
-        return load_diffusion_model(
-            None if name == EMBEDDED else name, trust_remote_code=trust_remote_code, device=device, progress=progress
-        )
-    except ModelError as error:
-        if name in {None, EMBEDDED} and not error.subject.startswith("device"):
-            raise
-        raise Failure(str(error), UNUSABLE) from error
-    finally:
-        progress.close()
+    source = None if name == EMBEDDED else name
+    with _failures_of(name, progress):
+        return load_diffusion_model(source, trust_remote_code=trust_remote_code, device=device, progress=progress)
 
 
 def vocabulary_of(name: str) -> Vocabulary:
@@ -185,12 +163,6 @@ def vocabulary_of(name: str) -> Vocabulary:
     from structgen.models.location import find_local
 
     progress = ProgressLine()
-    try:
+    with _failures_of(name, progress):
         local = embedded_folder(progress=progress) if name == EMBEDDED else find_local(name)
-    except ModelError as error:
-        if name == EMBEDDED:
-            raise
-        raise Failure(str(error), UNUSABLE) from error
-    finally:
-        progress.close()
     return model_of(name, progress).vocabulary if local is None else Vocabulary.load(local)

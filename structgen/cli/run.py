@@ -208,33 +208,27 @@ def _check_drafter(request: Request, drafter: AnyDrafter, sampler: AnySampler) -
 
 def _run_program(path: str, request: Request) -> int:
     """Run a program; what the options do not say, it says itself."""
-    if request.prompt is not None or request.prompt_file is not None or request.no_chat:
-        raise click.UsageError("a program has its own prompt: give its arguments with --arg NAME=VALUE")
-    if request.weights:
-        raise click.UsageError("--weights is for descriptions: a program has one value")
+    request.refuse_for_program()
     sampling = request.sampler is not None or _has_sampling_params(request)
     sampler = _sampler(request) if sampling or (request.count or 1) > 1 else None
     changes: dict[str, Any] = {
         "max_tokens": request.max_tokens,
         "alternatives": None if request.trace is None else _TRACED_ALTERNATIVES,
         "potentials": potentials_of(request.potential) or None,
+        "sampler": sampler,
     }
     progress = ProgressLine()
     if request.drafter is not None:
         changes["drafter"] = drafter_of(request.drafter, progress)  # None is no drafter there
-    return run_program(
+    run_program(
         path,
-        request.arg,
-        model=request.model,
-        device=request.device,
+        request,
+        load=lambda: model_of(request.model, progress, device=request.device),
         progress=progress,
         changes=changes,
-        sampler=sampler,
-        seeds=range(request.seed, request.seed + (1 if _is_whole(sampler) else request.count or 1)),
-        stream=request.stream,
-        as_json=request.as_json,
-        trace=request.trace,
+        outputs=1 if _is_whole(sampler) else request.count or 1,
     )
+    return DONE
 
 
 def _has_sampling_params(request: Request) -> bool:

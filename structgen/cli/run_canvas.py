@@ -11,14 +11,14 @@ import click
 from click.core import ParameterSource
 
 from structgen.cli.grammar_source import compile_source, read_source
-from structgen.cli.model_option import EMBEDDED, diffusion_model_of, named_value, split_named
+from structgen.cli.model_option import EMBEDDED, NamedOption, diffusion_model_of
 from structgen.cli.run_option import write_weights
 from structgen.cli.run_program import is_program, run_program
 from structgen.cli.terminal import DONE, INTERRUPTED, CanvasScreen, Failure, ProgressLine, result_as_json, write_costs
 from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from structgen.cli.grammar_source import SourceOptions
     from structgen.cli.run_option import Request
@@ -42,10 +42,7 @@ _UNMASKING_OPTIONS: Final = ("policy", "block", "reuse", "replay", "stream")
 def run_canvases(path: str | None, source: SourceOptions, request: Request) -> int:
     """Fill canvases with strings of a description, or with the answers of a program.
 
-    Args:
-        path: of the description or the program; None where ``--regex`` stands for it.
-        source: how the description is read.
-        request: all other options.
+    ``path`` is that of the description or the program; None where ``--regex`` stands for it.
 
     Raises:
         click.UsageError: options do not fit each other.
@@ -95,7 +92,6 @@ def _run_source(
     read = read_source(path, source)
     compile_source(read)  # refuses what is wrong before a model is loaded
     from structgen.decode import generate
-    from structgen.decode.diffusion.replay import replay_page
     from structgen.decode.sampling import sample
 
     model = shown.load(request.model, shown.progress)
@@ -142,45 +138,33 @@ def _run_source(
         else:
             click.echo(result.data + b"\n", nl=False)
         write_costs(result.stats, slots=None if result.canvas is None else result.canvas.slots)
-    if request.replay is not None:
-        names = [f"seed {request.seed + index}" if len(results) > 1 else "" for index in range(len(results))]
-        page = replay_page(shown.recorder.replays(results, names=names))
-        Path(request.replay).write_text(page, encoding="utf-8")
+    names = [f"seed {request.seed + index}" if len(results) > 1 else "" for index in range(len(results))]
+    shown.write_replay(results, names)
 
 
 def _run_program(
     path: str, request: Request, sampler: AnyCanvasSampler, unmasking: Unmasking, shown: _CanvasProgress
 ) -> None:
-    if request.prompt is not None or request.prompt_file is not None or request.no_chat:
-        raise click.UsageError("a program has its own prompt: give its arguments with --arg NAME=VALUE")
-    from structgen.decode.diffusion.replay import replay_page
+    request.refuse_for_program()
     from structgen.program.outcome import Served
 
-    if request.weights:
-        raise click.UsageError("--weights is for descriptions: a program has one value")
     outputs = _outputs(sampler, request)
     says_sampler = request.sampler is not None or request.temperature is not None or outputs > 1
-    results: list[Result] = []
-    run_program(
+    runs = run_program(
         path,
-        request.arg,
-        model=request.model,
-        load=shown.load,
+        request,
+        load=lambda: shown.load(request.model, shown.progress),
         progress=shown.progress,
-        changes={"max_tokens": request.max_tokens, "unmasking": replace(unmasking, stream=shown.stream)},
-        sampler=sampler if says_sampler else None,
-        seeds=range(request.seed, request.seed + outputs),
-        stream=False,
-        as_json=request.as_json,
-        trace=request.trace,
-        on_run=lambda run: results.extend(
-            outcome.result for outcome in run.outcomes if not isinstance(outcome.result, Served)
-        ),
+        changes={
+            "max_tokens": request.max_tokens,
+            "unmasking": replace(unmasking, stream=shown.stream),
+            "sampler": sampler if says_sampler else None,
+        },
+        outputs=outputs,
     )
-    if request.replay is not None:
-        names = [f"answer {number}" for number in range(1, len(results) + 1)]
-        page = replay_page(shown.recorder.replays(results, names=names))
-        Path(request.replay).write_text(page, encoding="utf-8")
+    outcomes = [outcome.result for run in runs for outcome in run.outcomes]
+    results = [result for result in outcomes if not isinstance(result, Served)]
+    shown.write_replay(results, [f"answer {number}" for number in range(1, len(results) + 1)])
 
 
 class _CanvasProgress:
@@ -207,6 +191,14 @@ class _CanvasProgress:
         if self._request.stream:
             self._screen = CanvasScreen(model.vocabulary)
         return model
+
+    def write_replay(self, results: Sequence[Result], names: Sequence[str]) -> None:
+        """Write the page that ``--replay`` asks for."""
+        from structgen.decode.diffusion.replay import replay_page
+
+        if self._request.replay is not None:
+            page = replay_page(self.recorder.replays(results, names=names))
+            Path(self._request.replay).write_text(page, encoding="utf-8")
 
     def begin(self) -> None:
         """A canvas is about to be filled."""
@@ -261,14 +253,12 @@ def _sampler(request: Request) -> AnyCanvasSampler:
     """The sampler that the options ask for: without any, and for one output, the most probable completions."""
     from structgen.decode.diffusion.posterior import Dingo, Posterior
 
-    if request.sampler is not None:
-        if request.temperature == 0:
-            raise click.UsageError("--temperature 0 takes the most probable completions: leave out --sampler")
-        made: AnyCanvasSampler = named_value("--sampler", request.sampler, CANVAS_SAMPLERS, count=request.count)
+    if request.sampler is not None and request.temperature == 0:
+        raise click.UsageError("--temperature 0 takes the most probable completions: leave out --sampler")
+    named = "smc" if request.sampler is None and request.weights else request.sampler
+    if named is not None:
+        made: AnyCanvasSampler = NamedOption.parse("--sampler", named).value(CANVAS_SAMPLERS, count=request.count)
         return made
-    if request.weights:
-        weighted: AnyCanvasSampler = named_value("--sampler", "smc", CANVAS_SAMPLERS, count=request.count)
-        return weighted
     if request.temperature in (None, 0) and (request.count or 1) == 1:
         return Dingo()
     if request.temperature == 0:
@@ -280,7 +270,7 @@ def _unmasking(request: Request) -> Unmasking:
     from structgen.decode.diffusion.commit_policy import Unmasking
 
     policy = None if request.policy is None else _policy(request.policy, request.model)
-    reuse: Any = None if request.reuse is None else named_value("--reuse", request.reuse, REUSES)
+    reuse: Any = None if request.reuse is None else NamedOption.parse("--reuse", request.reuse).value(REUSES)
     try:
         return Unmasking(
             canvas=request.canvas,
@@ -295,8 +285,8 @@ def _unmasking(request: Request) -> Unmasking:
 
 def _policy(text: str, model: str | None) -> CommitPolicy:
     """The policy that ``--policy`` asks for; the filter of a learned one comes with the embedded model."""
-    given: dict[str, Any] = {}
-    if split_named("--policy", text)[0] == "learned":
+    asked, given = NamedOption.parse("--policy", text), {}
+    if asked.name == "learned":
         if model not in (None, EMBEDDED):
             raise click.UsageError(
                 "--policy learned: its filter was trained for the embedded diffusion model; pass one of your own to "
@@ -305,5 +295,5 @@ def _policy(text: str, model: str | None) -> CommitPolicy:
         from structgen.methods.policies.stateful import load_slot_filter
 
         given["filter"] = load_slot_filter()
-    made: CommitPolicy = named_value("--policy", text, COMMIT_POLICIES, given=given)
+    made: CommitPolicy = asked.value(COMMIT_POLICIES, given=given)
     return made

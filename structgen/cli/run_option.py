@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 import click
 
 from structgen.cli.grammar_source import STANDARD_INPUT, read_text, run_file
-from structgen.cli.model_option import instantiate, model_of, named_value, split_named
+from structgen.cli.model_option import NamedOption, model_of
 from structgen.cli.terminal import Failure, accepted_drafts, finite
 from structgen.errors import DraftWarning
 from structgen.methods.catalogue import BRIDGES, DRAFTERS, SAMPLERS
@@ -58,23 +58,21 @@ _NOT_SETTABLE: Final = frozenset(
 
 
 def drafter_of(text: str | None, progress: ProgressLine) -> AnyDrafter:
-    """Return what ``NAME`` or ``NAME:KEY=VALUE,...`` asks for; the model of ``draft-model`` is loaded.
+    """Return what ``NAME`` or ``NAME:KEY=VALUE,...`` asks for, None as ``auto``; a draft model is loaded.
 
     Draft tokens are run only where they are expected to pay, as those of ``auto`` are; those of ``jacobi`` and
     ``lookahead`` are run in any case, for what their rows say.
-
-    Args:
-        text: the option; None is ``auto``.
-        progress: shows how far loading is.
 
     Raises:
         click.UsageError: there is no such drafter, or its settings are unusable.
         Failure: there is no such draft model, or it cannot be loaded.
     """
-    name, held = split_named(_OPTION, _AUTO if text is None else text)
+    asked = NamedOption.parse(_OPTION, _AUTO if text is None else text)
+    name = asked.name
     if name in (_AUTO, _NONE):
-        if held:
-            raise click.UsageError(f"{_OPTION} {name}: there is no {next(iter(held))!r}; there are no settings")
+        if asked.settings:
+            unknown = next(iter(asked.settings))
+            raise click.UsageError(f"{_OPTION} {name}: there is no {unknown!r}; there are no settings")
         return "auto" if name == _AUTO else None
     if name not in DRAFTERS:
         raise click.UsageError(f"{_OPTION} {name!r} is none; there are {', '.join(DRAFTER_NAMES)}")
@@ -82,10 +80,10 @@ def drafter_of(text: str | None, progress: ProgressLine) -> AnyDrafter:
 
     given: dict[str, Any] = {}
     if name == _DRAFT_MODEL:
-        given = _draft_model(held, progress)
+        given = _draft_model(asked.settings, progress)
     elif name == "short-context":
         given = {"model": None}  # the target itself
-    drafter = instantiate(_OPTION, name, held, DRAFTERS, given=given, unsaid=_NOT_SETTABLE)
+    drafter = asked.value(DRAFTERS, given=given, unsaid=_NOT_SETTABLE)
     return Speculation(drafter, cost=None if name in _LEARN_FROM_OWN_ROWS else "assumed")
 
 
@@ -94,10 +92,9 @@ def _draft_model(held: dict[str, Any], progress: ProgressLine) -> dict[str, Any]
     if "model" not in held:
         raise click.UsageError(f"{_OPTION} {_DRAFT_MODEL}: it needs a model: write {_DRAFT_MODEL}:model=M")
     bridge = held.pop("bridge", None)
-    return {
-        "bridge": None if bridge is None else named_value(f"{_OPTION} {_DRAFT_MODEL}:bridge", str(bridge), BRIDGES),
-        "model": model_of(str(held.pop("model")), progress),
-    }
+    if bridge is not None:
+        bridge = NamedOption.parse(f"{_OPTION} {_DRAFT_MODEL}:bridge", str(bridge)).value(BRIDGES)
+    return {"bridge": bridge, "model": model_of(str(held.pop("model")), progress)}
 
 
 @contextmanager
@@ -163,10 +160,7 @@ class Request:
     trace: str | None
 
     def refuse(self, options: dict[str, str]) -> None:
-        """Refuse options that are given although the decoder has no use for them.
-
-        Args:
-            options: fields of the request, with what to do instead.
+        """Refuse options that are given although the decoder has no use for them; ``options`` say what to do instead.
 
         Raises:
             click.UsageError: one is given.
@@ -177,11 +171,19 @@ class Request:
                     f"--{name.replace('_', '-')} is not for --decoder {self.decoder}; leave it out: {remedy}"
                 )
 
-    def read_prompt(self, path: str | None) -> str:
-        """Return what the model is asked.
+    def refuse_for_program(self) -> None:
+        """Refuse options that a program has no use for.
 
-        Args:
-            path: where the description is read from.
+        Raises:
+            click.UsageError: one is given.
+        """
+        if self.prompt is not None or self.prompt_file is not None or self.no_chat:
+            raise click.UsageError("a program has its own prompt: give its arguments with --arg NAME=VALUE")
+        if self.weights:
+            raise click.UsageError("--weights is for descriptions: a program has one value")
+
+    def read_prompt(self, path: str | None) -> str:
+        """Return what the model is asked; ``path`` is where the description is read from.
 
         Raises:
             click.UsageError: options exclude each other.
@@ -202,17 +204,15 @@ TRACE_VERSION: Final = 1
 def sampler_of(text: str, count: int | None, *, weights: bool) -> AnySampler:
     """Return the sampler that ``NAME`` or ``NAME:KEY=VALUE,...`` asks for.
 
-    Args:
-        text: the option.
-        count: ``-n``, which samplers of whole outputs take for themselves; None is their default.
-        weights: whether weights are wanted, which AWRS by itself has as importance sampling only.
+    Samplers of whole outputs take ``count``, which is ``-n``, for themselves; None is their default.  Where ``weights``
+    are wanted, AWRS by itself is importance sampling.
 
     Raises:
         click.UsageError: there is no such sampler, or its settings are unusable.
     """
     from structgen.decode.sampling import AWRS, SMC
 
-    sampler: AnySampler = named_value("--sampler", text, SAMPLERS, count=count)
+    sampler: AnySampler = NamedOption.parse("--sampler", text).value(SAMPLERS, count=count)
     if isinstance(sampler, AWRS) and weights:
         return SMC(count or 1, ess_threshold=0, proposal=sampler)
     return sampler

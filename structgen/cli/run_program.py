@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from structgen.cli.grammar_source import read_text, run_file
-from structgen.cli.model_option import model_of
-from structgen.cli.terminal import DONE, INTERRUPTED, Failure, ProgressLine, write_costs
+from structgen.cli.terminal import INTERRUPTED, Failure, ProgressLine, write_costs
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyCanvasSampler, AnySampler
+    from structgen.cli.run_option import Request
     from structgen.program import Program, Run
     from structgen.program.execution import AnyModel
 
@@ -30,77 +29,50 @@ def is_program(path: str) -> bool:
     return (file.endswith(_SUFFIX) and name.isidentifier()) or path.endswith(_SUFFIX)
 
 
-def run_program(  # noqa: PLR0913  what the options of the command say, by name
+def run_program(
     path: str,
-    arguments: Sequence[str],
+    request: Request,
     *,
-    model: str | None,
+    load: Callable[[], AnyModel],
+    progress: ProgressLine,
     changes: dict[str, Any],
-    sampler: AnySampler | AnyCanvasSampler | None,
-    seeds: Sequence[int],
-    stream: bool,
-    as_json: bool,
-    trace: str | None,
-    device: str = "auto",
-    load: Callable[[str | None, ProgressLine], AnyModel] | None = None,
-    progress: ProgressLine | None = None,
-    on_run: Callable[[Run[Any]], object] | None = None,
-) -> int:
-    """Run a program once for each seed and write its results.
+    outputs: int,
+) -> list[Run[Any]]:
+    """Run the program ``FILE.py:NAME``, write its results and return them.
 
-    Args:
-        path: ``FILE.py:NAME``.
-        arguments: ``NAME=VALUE`` or ``NAME=@FILE`` each.
-        model: what ``load`` is given.
-        changes: settings in place of the program's own.
-        sampler: the same; None leaves it to the program.
-        seeds: one for each run.
-        stream: write the text as it is made.
-        as_json: write a line of JSON a run.
-        trace: where to write the trace of the last run.
-        device: where a model runs that ``load`` does not load.
-        load: loads the model; by default one that writes token by token.
-        progress: shows how far it is.
-        on_run: told of each run once it is written.
+    ``changes`` take the place of the program's own settings; one that is None is left to the program.  There are
+    ``outputs`` runs, each with a seed of its own.
 
     Raises:
         Failure: the file cannot be run, holds no such program, or an argument is unusable.
         StructgenError: as ``Program.run``.
     """
     program = _load(path)
-    bound = _arguments(program, arguments)
-    progress = progress or ProgressLine()
+    bound = _arguments(program, request.arg)
+    stream = request.stream and request.decoder == "autoregressive"  # a canvas is shown on standard error
+    runs: list[Run[Any]] = []
     try:
-        loaded = load(model, progress) if load is not None else model_of(model, progress, device=device)
-        for seed in seeds:
-            run = _follow(
-                program, bound, loaded, progress, {**changes, "sampler": sampler, "seed": seed}, stream=stream
-            )
+        model = load()
+        for seed in range(request.seed, request.seed + outputs):
+            run = _follow(program, {**bound, **changes, "seed": seed, "model": model}, progress, stream=stream)
             progress.close()
-            _write(run, as_json=as_json, streamed=stream)
-            if on_run is not None:
-                on_run(run)
+            _write(run, as_json=request.as_json, streamed=stream)
+            runs.append(run)
     finally:
         progress.close()
-    if trace is not None:
-        Path(trace).write_text(json.dumps(run.trace, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    return DONE
+    if request.trace is not None:
+        page = json.dumps(runs[-1].trace, ensure_ascii=False, indent=1)
+        Path(request.trace).write_text(page + "\n", encoding="utf-8")
+    return runs
 
 
-def _follow(
-    program: Program[..., Any],
-    arguments: dict[str, Any],
-    model: AnyModel,
-    progress: ProgressLine,
-    settings: dict[str, Any],
-    *,
-    stream: bool,
-) -> Run[Any]:
+def _follow(program: Program[..., Any], arguments: dict[str, Any], progress: ProgressLine, *, stream: bool) -> Run[Any]:
+    """Run a program once and show how far it is."""
     from structgen.program import Done, Retracted, Text
 
     tokens = 0
     written = ""
-    events = program.stream(**arguments, **settings, model=model)
+    events = program.stream(**arguments)
     progress("generate tokens:", 0, None)
     if stream:
         progress.close()  # the text itself shows it

@@ -48,12 +48,7 @@ PIPE_CLOSED: Final = 141
 
 
 class Failure(Exception):
-    """A command ends here.
-
-    Attributes:
-        message: what standard error is told.
-        status: the exit status.
-    """
+    """A command ends here: ``message`` goes to standard error, and ``status`` is the exit status."""
 
     def __init__(self, message: str, status: int = UNUSABLE) -> None:
         self.message = message
@@ -122,13 +117,10 @@ _QUARTERS: Final = 4
 
 @final
 class ProgressLine:
-    """Shows the stages of a long step; it is a ``structgen.models.Progress``.
+    """Shows the stages of a long step, by default on standard error; it is a ``structgen.models.Progress``.
 
     On a terminal a stage is one line that is drawn over and over; elsewhere a stage is written when it begins and
     at every quarter of the way.
-
-    Args:
-        stream: where to write; standard error by default.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -180,14 +172,11 @@ _NEW, _DIM, _PLAIN = "\x1b[1;32m", "\x1b[2m", "\x1b[0m"
 
 @final
 class CanvasScreen:
-    """Shows snapshots of canvases: drawn over and over on a terminal, a line each elsewhere.
+    """Shows snapshots of canvases, by default on standard error.
 
-    A free slot is a block; what was filled in last is highlighted, unless ``NO_COLOR`` is set (https://no-color.org).
-    Nothing that tokens hold acts on the terminal: see ``slot_text``.
-
-    Args:
-        vocabulary: of the tokens.
-        stream: where to write; standard error by default.
+    On a terminal a canvas is drawn over and over; elsewhere a snapshot is a line.  A free slot is a block; what was
+    filled in last is highlighted, unless ``NO_COLOR`` is set (https://no-color.org).  Nothing that tokens hold acts on
+    the terminal: see ``slot_text``.
     """
 
     def __init__(self, vocabulary: Vocabulary, stream: TextIO | None = None) -> None:

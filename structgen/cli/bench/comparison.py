@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -36,16 +36,7 @@ from structgen.cli.bench.memory import measure_memory
 from structgen.cli.bench.report import ratios_of, spread_of, times_of
 from structgen.cli.terminal import Failure, ProgressLine
 
-__all__ = [
-    "SCHEMAS",
-    "SEQUENCES",
-    "STEPS_PER_TURN",
-    "BatchSchema",
-    "Comparison",
-    "ComparisonSettings",
-    "choose_batch_schemas",
-    "run_batch",
-]
+__all__ = ["SCHEMAS", "BatchSchema", "Comparison", "ComparisonSettings", "choose_batch_schemas", "run_batch"]
 
 SEQUENCES: Final = 256
 SCHEMAS: Final = 32
@@ -56,14 +47,12 @@ STEPS_PER_TURN: Final = (1, 50)
 """So many steps an engine takes before the next one takes as many."""
 
 
+@dataclass(frozen=True, slots=True)
 class BatchSchema:
     """A schema with the tokens of a valid instance that every engine accepts, and the compiled schema by engine."""
 
-    __slots__ = ("compiled", "tokens")
-
-    def __init__(self, tokens: list[int], compiled: dict[str, Any]) -> None:
-        self.tokens = tokens
-        self.compiled = compiled
+    tokens: list[int]
+    compiled: dict[str, Any]
 
 
 def choose_batch_schemas(engines: list[Engine], cases: Iterable[Case], tokenize: Tokenize) -> list[BatchSchema]:
@@ -224,8 +213,7 @@ class Comparison:
         if self._settings.memory:
             for name in self._names:
                 self._progress(f"memory of {name}", 0, None)
-                found = self._memory(name)
-                figures[name]["memory"] = None if found is None else asdict(found)
+                figures[name]["memory"] = self._memory(name)
         self._progress.close()
         return summary
 
@@ -280,7 +268,7 @@ class Comparison:
             runs.append({"in_a_row": calls, "fill_us": spreads, "ratios_p50": ratios})
         return {"schemas": len(courses), "sequences": SEQUENCES, "runs": runs}
 
-    def _memory(self, name: str) -> Any:
+    def _memory(self, name: str) -> dict[str, float] | None:
         settings = self._settings
         work = {"data": str(self._data), "count": settings.schemas, "seed": settings.seed}
         work |= {"tokenizer": str(self._tokenizer), "most": settings.max_tokens}

@@ -83,7 +83,7 @@ class Structgen:
             self.version = "(source tree)"
         self.vocabulary = Vocabulary.load(tokenizer)
         self.eos = self.vocabulary.eos[0]
-        self.words: Bits = _rows(1, self.vocabulary.size)
+        self.words: Bits = empty_masks(self.vocabulary.size)
         self.start(self.compile("true")).fill()  # builds the trie
 
     def compile(self, schema: str) -> Any:
@@ -116,7 +116,7 @@ class Llguidance:
         self.fill_row = llguidance.numpy.fill_next_token_bitmask
         self.fill_rows = llguidance.numpy.fill_next_token_bitmask_par
         self.tokenizer = llguidance.LLTokenizer(tokenizer.read_text(encoding="utf-8"))
-        self.words: Bits = _rows(1, self.tokenizer.vocab_size)
+        self.words: Bits = empty_masks(self.tokenizer.vocab_size)
         self.start(self.compile("true")).fill()
 
     def compile(self, schema: str) -> Any:
@@ -166,7 +166,7 @@ class Xgrammar:
             stop_token_ids=list(vocabulary.eos),
         )
         self.compiler = xgrammar.GrammarCompiler(information, max_threads=1)
-        self.words: Bits = _rows(1, self.size)
+        self.words: Bits = empty_masks(self.size)
         self.tensor = torch.from_numpy(self.words)
         self.start(self.compile("true")).fill()
 
@@ -204,10 +204,6 @@ def missing(engine: str) -> tuple[str, ...]:
     """Return the libraries that ``engine`` needs and that are not installed."""
     needed = NEEDS.get(engine.partition("-")[0], ())
     return tuple(name for name in needed if importlib.util.find_spec(name) is None)
-
-
-def _rows(count: int, size: int) -> Bits:
-    return empty_masks(size, count)
 
 
 def _may_end(fill: Callable[[], object], words: Bits, eos: int) -> bool:

@@ -13,35 +13,21 @@ import gc
 import json
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Memory", "measure_memory"]
+__all__ = ["measure_memory"]
 
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Resident sizes in MiB.
-
-    Attributes:
-        loaded: what importing the engine and loading the tokenizer takes.
-        peak: what the schemas and instances take beyond that, at the most.
-    """
-
-    loaded: float
-    peak: float
-
-
-def measure_memory(engine: str, work: dict[str, Any]) -> Memory | None:
+def measure_memory(engine: str, work: dict[str, Any]) -> dict[str, float] | None:
     """Run ``engine`` alone over the work of a comparison; None where the system does not tell sizes.
 
-    Args:
-        engine: its name.
-        work: ``data``, ``count``, ``seed``, ``tokenizer`` and ``most`` of the comparison, as JSON values.
+    ``work`` holds ``data``, ``count``, ``seed``, ``tokenizer`` and ``most`` of the comparison, as JSON values.  The
+    result is in MiB: ``loaded``, what importing the engine and loading the tokenizer takes, and ``peak``, what the
+    schemas and instances take beyond that, at the most.
 
     Raises:
         subprocess.CalledProcessError: the process failed.
@@ -50,10 +36,11 @@ def measure_memory(engine: str, work: dict[str, Any]) -> Memory | None:
         return None
     command = [sys.executable, "-m", __name__, json.dumps({"engine": engine, **work})]
     answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return Memory(**json.loads(answer.splitlines()[-1]))
+    sizes: dict[str, float] = json.loads(answer.splitlines()[-1])
+    return sizes
 
 
-def _measure_alone(engine: str, data: str, count: int | None, seed: int, tokenizer: str, most: int) -> Memory:
+def _measure_alone(engine: str, data: str, count: int | None, seed: int, tokenizer: str, most: int) -> dict[str, float]:
     from structgen.cli.bench.engines import ENGINES
     from structgen.cli.bench.measurement import Tally, read_cases, run_case, tokenizer_of
 
@@ -66,7 +53,7 @@ def _measure_alone(engine: str, data: str, count: int | None, seed: int, tokeniz
     _RESET.write_text("5", encoding="ascii")  # the high-water mark falls to what is resident now
     for case in read_cases(Path(data), count, seed, order=False):
         run_case(made, Tally(), case, tokenize, most)
-    return Memory(loaded - before, _resident_mib("VmHWM") - loaded)
+    return {"loaded": loaded - before, "peak": _resident_mib("VmHWM") - loaded}
 
 
 def _resident_mib(field: str) -> float:
@@ -76,4 +63,4 @@ def _resident_mib(field: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asdict(_measure_alone(**json.loads(sys.argv[1])))))
+    sys.stdout.write(json.dumps(_measure_alone(**json.loads(sys.argv[1]))))

@@ -17,7 +17,6 @@ from structgen.cli import (
     run as run_module,
     run_canvas as canvas_module,
     run_option as drafting_module,
-    run_program as program_file,
 )
 from structgen.cli.main import main
 from structgen.cli.run_option import DRAFTER_NAMES, drafter_of
@@ -68,7 +67,7 @@ Command = Callable[..., Outcome]
 def model(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> HashModel:
     """What the command runs, and drafts with where it loads a draft model."""
     model = HashModel(json_vocabulary, writes=WISH)
-    for module in (run_module, program_file, drafting_module):
+    for module in (run_module, drafting_module):
         monkeypatch.setattr(module, "model_of", lambda name, progress, **_: model)
     return model
 

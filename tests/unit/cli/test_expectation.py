@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from structgen.cli.departure import expectation_of, quoted_bytes
-from structgen.cli.grammar_source import byte_vocabulary
 from structgen.engine import Matcher, compile
+from structgen.engine.analysis.byte_graph import byte_vocabulary
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import CharClass, Grammar, SpecialToken, choice
 

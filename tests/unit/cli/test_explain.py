@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from structgen.cli.explain import explain, prefixes_before
-from structgen.cli.grammar_source import byte_vocabulary
 from structgen.engine import compile
+from structgen.engine.analysis.byte_graph import byte_vocabulary
 from structgen.frontends.lark import lark
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from structgen.cli import run_program as program_file
+from structgen.cli import run as run_module, run_program as program_file
 from structgen.cli.main import main
 from structgen.engine import Vocabulary
 from structgen.models.toy.hash import HashModel
@@ -38,7 +38,7 @@ WISH = '{"x": 7, "label": "b"}'
 def file(tmp_path: Path, json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> str:
     path = tmp_path / "points.py"
     path.write_text(SOURCE)
-    monkeypatch.setattr(program_file, "model_of", lambda *_, **__: HashModel(json_vocabulary, writes=WISH))
+    monkeypatch.setattr(run_module, "model_of", lambda *_, **__: HashModel(json_vocabulary, writes=WISH))
     return str(path)
 
 

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from structgen.cli.automaton_drawing import drawing_of, page_of
-from structgen.cli.grammar_source import byte_vocabulary
 from structgen.cli.language_commands import show
 from structgen.engine import compile
+from structgen.engine.analysis.byte_graph import byte_vocabulary
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar, SpecialToken, choice
