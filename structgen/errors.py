@@ -20,7 +20,7 @@ A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "BudgetError",
@@ -76,15 +76,7 @@ class GrammarSyntaxError(GrammarError):
         span: half-open interval of character offsets into ``text``.
     """
 
-    def __init__(
-        self,
-        subject: str,
-        problem: str,
-        *,
-        text: str,
-        span: tuple[int, int],
-        remedy: str = "",
-    ) -> None:
+    def __init__(self, subject: str, problem: str, *, text: str, span: tuple[int, int], remedy: str = "") -> None:
         self.text = text
         self.span = span
         super().__init__(subject, problem, remedy=remedy)
@@ -183,6 +175,13 @@ class ValidationFailed(GenerationError):
 
 class ProgramError(StructgenError, TypeError):
     """A program is written or called wrongly: its annotations, its template, what it yields, its arguments."""
+
+
+def some(values: Iterable[object], most: int = 8) -> str:
+    """Write the first ``most`` values, and how many more there are, for a sentence."""
+    listed = list(values)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(map(repr, listed[:most])) + more
 
 
 def caret(text: str, span: tuple[int, int], *, width: int = 72) -> str:

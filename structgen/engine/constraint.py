@@ -26,11 +26,7 @@ __all__ = ["Constraint", "check_budgets", "compile", "compile_together", "refuse
 
 
 def check_budgets(constraint: Constraint, compiled: Callable[[Grammar], Constraint]) -> None:
-    """Check that some token sequence keeps all token budgets.
-
-    Args:
-        constraint: the grammar with budgets.
-        compiled: compiles a part for the same vocabulary.
+    """Check that some token sequence keeps all token budgets; ``compiled`` compiles a part for the same vocabulary.
 
     Raises:
         UnsatisfiableGrammar: none does; the error names a part whose shortest string takes more tokens than its budget.
@@ -83,11 +79,7 @@ def _nested(grammar: Grammar) -> str:
 
 
 def refuse_budgets(constraint: Constraint, subject: str) -> None:
-    """Refuse token budgets where tokens are not counted.
-
-    Args:
-        constraint: the constraint.
-        subject: what does not count tokens.
+    """Refuse token budgets where tokens are not counted; ``subject`` is what does not count them.
 
     Raises:
         GrammarError: the grammar has such budgets.
@@ -267,7 +259,7 @@ def compile_together(grammars: Iterable[Grammar], vocabulary: Vocabulary, limits
 
 def _bind(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> tuple[Constraint, int]:
     """Lower a grammar into an engine; return its constraint and the size of the flattened grammar."""
-    native, distance, missing, size = lower(grammar, engine, vocabulary, native_limits(limits), limits)
+    native, distance, missing, size = lower(grammar, engine, vocabulary, limits)
     if native is None or distance is None:
         if missing is None:
             raise _unsatisfiable(grammar, "an empty choice, contradicting intersections, or rules that never end")

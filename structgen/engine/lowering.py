@@ -32,27 +32,20 @@ bytes; a byte that the grammar needs and no token holds, if there is one; the si
 """
 
 
-def lower(
-    grammar: Grammar, engine: SharedEngine, vocabulary: Vocabulary, bounds: _native.Limits, limits: Limits
-) -> Lowered:
-    """Build the native terms of a closed grammar, solve its rules, and return a constraint.
+def lower(grammar: Grammar, engine: SharedEngine, vocabulary: Vocabulary, limits: Limits) -> Lowered:
+    """Build the native terms of a closed grammar in an engine, solve its rules, and return a constraint.
 
-    Args:
-        grammar: a closed term.
-        engine: the engine that holds the terms.
-        vocabulary: resolves special tokens and EOS.
-        bounds: the native part of ``limits``.
-        limits: bounds the number of nodes.
+    ``vocabulary`` resolves special tokens and EOS.
 
     Raises:
         GrammarError: a free reference, a recursive rule where the language must be regular, or a special token
             that the grammar may not use.
         LimitExceeded: more nodes than ``limits.grammar_nodes``, or boolean operators nested too deeply.
     """
-    result = _lower(grammar, engine, vocabulary, bounds, limits, None)
+    result = _lower(grammar, engine, vocabulary, limits, None)
     if result is None:
         # Left recursion is rare, and much cheaper to detect in the terms than in the grammar: lower first, then repair.
-        result = _lower(grammar, engine, vocabulary, bounds, limits, lambda rules: remove_left_recursion(rules, limits))
+        result = _lower(grammar, engine, vocabulary, limits, lambda rules: remove_left_recursion(rules, limits))
     if result is None:
         raise RuntimeError("left recursion is left after it was removed")
     return result
@@ -62,7 +55,6 @@ def _lower(
     grammar: Grammar,
     engine: SharedEngine,
     vocabulary: Vocabulary,
-    bounds: _native.Limits,
     limits: Limits,
     rewrite: Callable[[Rules], Grammar] | None,
 ) -> Lowered | None:
@@ -70,7 +62,7 @@ def _lower(
     flat = flatten(grammar, engine.lowered, vocabulary, limits.grammar_nodes, rewrite)
     try:
         native, shared, is_left_recursive, shortest, unspellable, engine.memory_bytes = _native.couple(
-            engine.native, flat, vocabulary.eos, bounds
+            engine.native, flat, vocabulary.eos, native_limits(limits)
         )
     except LimitExceeded:
         raise

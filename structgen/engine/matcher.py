@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from structgen_kernels import _native
 
 from structgen.errors import LimitExceeded, VocabularyError
+from structgen.grammar.nodes import ByteClass
 
 if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
@@ -53,14 +54,8 @@ def describe_bytes(live: bytes, *, accepting: bool, specials: tuple[str, ...] = 
     >>> describe_bytes(b"012345", accepting=True)
     "'0'..'5' or the end"
     """
-    runs: list[tuple[int, int]] = []
-    for value in live:
-        if runs and runs[-1][1] + 1 == value:
-            runs[-1] = (runs[-1][0], value)
-        else:
-            runs.append((value, value))
     parts: list[str] = []
-    for low, high in runs:
+    for low, high in ByteClass((value, value) for value in live).ranges:
         if high - low < 2:
             parts.extend(_byte(value) for value in range(low, high + 1))
         else:

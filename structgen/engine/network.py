@@ -112,11 +112,7 @@ class _NestedRules:
     """The network of the engine, with one automaton for each called rule."""
 
     def __init__(
-        self,
-        next_: NDArray[np.int32],
-        final_: NDArray[np.bool_],
-        calls: list[list[int]],
-        specials: list[list[int]],
+        self, next_: NDArray[np.int32], final_: NDArray[np.bool_], calls: list[list[int]], specials: list[list[int]]
     ) -> None:
         columns, kind_of_byte = np.unique(next_, axis=1, return_inverse=True)
         self.kind_of_byte = kind_of_byte.reshape(-1)

@@ -10,23 +10,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from structgen.errors import LimitExceeded
+from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import productive_rules, strongly_connected
 from structgen.grammar.lengths import Longest, longest
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    ByteClass,
-    CharClass,
-    Choice,
-    Complement,
-    Grammar,
-    Intersection,
-    JsonString,
-    Literal,
-    Permutation,
-    Reference,
-    Repeat,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.nodes.description import Described, ReportEntry, Status
 from structgen.grammar.scopes import resolve
 
@@ -86,29 +74,29 @@ def _form(root: Grammar, productive: frozenset[str]) -> _LinearForm:
         lives = [alive[id(child)] for child in node.children]
         alive[id(node)] = all(lives)
         match node:
-            case Literal():
+            case ir.Literal():
                 form = {_CONSTANT: float(len(node.data.decode("utf-8", "replace")))}
-            case Reference():
+            case ir.Reference():
                 form, alive[id(node)] = {node.name: 1.0}, node.name in productive
-            case Choice():
+            case ir.Choice():
                 chosen = [part for part, is_alive in zip(parts, lives, strict=True) if is_alive]
                 form, alive[id(node)] = _sum((part, 1 / len(chosen)) for part in chosen), bool(chosen)
-            case Repeat():
+            case ir.Repeat():
                 further = 1.0 if node.max is None else 1 - 0.5 ** min(node.max - node.min, 64)
                 alive[id(node)] = lives[0] or node.min == 0
                 form = _sum([(parts[0], node.min + further)]) if lives[0] else {}
-            case Permutation():
+            case ir.Permutation():
                 form, alive[id(node)] = _arranged(node, parts, lives), True
-            case Intersection():
+            case ir.Intersection():
                 positive = [
-                    part for part, item in zip(parts, node.items, strict=True) if not isinstance(item, Complement)
+                    part for part, item in zip(parts, node.items, strict=True) if not isinstance(item, ir.Complement)
                 ]
                 form = positive[0] if positive else {_CONSTANT: 1.0}
-            case JsonString():
+            case ir.JsonString():
                 form = _sum([(parts[0], 1.0), ({_CONSTANT: 2.0}, 1.0)])
-            case ByteClass() | CharClass():
+            case ir.ByteClass() | ir.CharClass():
                 form, alive[id(node)] = {_CONSTANT: 1.0}, bool(node.ranges)
-            case Complement():
+            case ir.Complement():
                 form, alive[id(node)] = {_CONSTANT: 1.0}, True
             case _ if not parts:
                 form = {_CONSTANT: 1.0}
@@ -118,7 +106,7 @@ def _form(root: Grammar, productive: frozenset[str]) -> _LinearForm:
     return made[id(root)]
 
 
-def _arranged(node: Permutation, parts: list[_LinearForm], lives: list[bool]) -> _LinearForm:
+def _arranged(node: ir.Permutation, parts: list[_LinearForm], lives: list[bool]) -> _LinearForm:
     *items, rest, separator = parts
     required, optional = items[: len(node.required)], items[len(node.required) :]
     others: float = max(node.min - len(required), 1) if lives[-2] else 0
@@ -268,9 +256,7 @@ class Report:
         return "\n".join(self.lines())
 
 
-def entries_of(
-    grammar: Grammar,
-) -> tuple[tuple[str, ...], tuple[ReportEntry, ...], tuple[tuple[str, str], ...]]:
+def entries_of(grammar: Grammar) -> tuple[tuple[str, ...], tuple[ReportEntry, ...], tuple[tuple[str, str], ...]]:
     """Collect the sources, entries and policies of every described part of a grammar."""
     sources: list[str] = []
     entries: list[ReportEntry] = []

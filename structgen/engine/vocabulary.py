@@ -19,7 +19,7 @@ from structgen.engine.tokenizers.table import (
     load_trie,
     tokens_digest,
 )
-from structgen.errors import VocabularyError
+from structgen.errors import VocabularyError, some
 
 if TYPE_CHECKING:
     from structgen_kernels._native import TokenTrie
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
     from structgen.engine.lowering import SharedEngine
 
-__all__ = ["Vocabulary", "by_id", "checked_id", "checked_tokens", "listed", "some"]
+__all__ = ["Vocabulary", "by_id", "checked_id", "checked_tokens", "listed"]
 
 _Item = TypeVar("_Item")
 
@@ -92,12 +92,6 @@ def listed(values: Iterable[_Item], role: str) -> Iterable[_Item]:
             remedy=f"pass {role}=[{values!r}]",
         )
     return values
-
-
-def some(values: Iterable[object]) -> str:
-    """List the first eight values."""
-    listed = list(values)
-    return ", ".join(map(repr, listed[:8])) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
 
 
 _CONSTRAINT_BYTES = 64 << 20

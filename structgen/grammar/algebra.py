@@ -8,6 +8,7 @@ from typing import Final
 from structgen.grammar import nodes
 from structgen.grammar.nodes import EPSILON, MAX_CODE_POINT, CharClass, Grammar, choice, literal, sequence
 from structgen.grammar.nodes.description import Described
+from structgen.grammar.nodes.regular import gaps_between
 from structgen.grammar.visitor import fold
 
 __all__ = ["either", "inverse_of", "joined", "optional", "select", "text", "token", "undescribed", "with_children"]
@@ -109,8 +110,7 @@ def either(items: Iterable[Grammar]) -> Grammar:
 def undescribed(term: Grammar) -> Grammar:
     """Return ``term`` without the descriptions of its front ends; the language is the same.
 
-    Complexity:
-        O(n) for n distinct nodes; without recursion.
+    Complexity: O(n) for n distinct nodes; without recursion.
     """
 
     def combine(node: Grammar, parts: list[Grammar]) -> Grammar:
@@ -157,14 +157,4 @@ def _is_same(one: object, other: object) -> bool:
 
 def inverse_of(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """The ranges of all other characters; ``ranges`` are sorted and disjoint."""
-    return CharClass(_between(ranges)).ranges
-
-
-def _between(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    following = 0
-    for low, high in ranges:
-        if following < low:
-            yield following, low - 1
-        following = high + 1
-    if following <= MAX_CODE_POINT:
-        yield following, MAX_CODE_POINT
+    return CharClass(gaps_between(ranges, MAX_CODE_POINT)).ranges

@@ -78,11 +78,7 @@ class Nullability:
     """
 
     def __init__(self, rules: Mapping[str, Grammar], shared: Mapping[int, bool] | None = None) -> None:
-        """Solve the rules.
-
-        Args:
-            rules: expressions by name.
-            shared: whether each ``Shared`` node that has rules inside is nullable, by ``id``.
+        """Solve the rules; ``shared`` says by ``id`` whether each ``Shared`` node that has rules inside is nullable.
 
         Raises:
             GrammarError: a rule is recursive through a complement.
@@ -298,12 +294,7 @@ def _least_fixpoint(
 ) -> dict[int, tuple[Grammar, bool]]:
     """Solve a monotone property of the rules: a node has it when enough of what it depends on has it (:func:`_quorum`).
 
-    Args:
-        rules: expressions by name.
-        leaf: decides a node at once; ``None``: its dependencies decide.
-
-    Returns:
-        Whether it holds for each visited node, by ``id``.
+    ``leaf`` decides a node at once, or is None.  The result says by ``id`` whether each visited node has the property.
     """
     waiting: dict[int, list[tuple[Grammar, int]]] = {}  # nodes by what they depend on, and how much it counts
     missing: dict[int, int] = {}

@@ -28,11 +28,7 @@ __all__ = ["remove_left_recursion", "solve_left_linear"]
 def solve_left_linear(flat: Rules, positions: LeftPositions, cycles: Iterable[Iterable[str]], limits: Limits) -> Rules:
     """Return an equal grammar in which no rule reaches itself in left position.
 
-    Args:
-        flat: a resolved grammar.
-        positions: of this grammar.
-        cycles: the sets of rules that reach each other in left position.
-        limits: bounds the result.
+    ``flat`` is a resolved grammar, and ``cycles`` are the sets of its rules that reach each other in left position.
     """
     return _SystemSolver(flat, positions, cycles, limits).run()
 
@@ -220,23 +216,18 @@ _DEFAULT_LIMITS: Final = Limits()
 
 
 def remove_left_recursion(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS) -> Grammar:
-    """Return an equal grammar without left recursion; ``grammar`` itself where it has none.
+    """Return an equal grammar without left recursion; ``grammar``, a closed term, itself where it has none.
 
     Rules keep their names.  New rules are called ``e.after.t`` (extends a ``t`` to an ``e``) and ``e.nonempty``.  Rules
     that nothing refers to any more are dropped, and so are descriptions inside terms that must be split.  A capture
     inside such a term does not report an empty match.
 
-    Args:
-        grammar: a closed term.
-        limits: ``grammar_nodes`` bounds the size of the result.
-
     Raises:
         GrammarError: a reference has no rule, or a rule is recursive through a boolean operator.
         UnsupportedFeature: a capture starts with a left-recursive reference, so its start is known too late.
-        LimitExceeded: the result would have too many nodes.
+        LimitExceeded: the result would have more than ``limits.grammar_nodes`` nodes.
 
-    Complexity:
-        O(n) where nothing is left-recursive.
+    Complexity: O(n) where nothing is left-recursive.
 
     >>> from structgen.grammar.nodes import Reference, Rules
     >>> e, t = Reference("e"), Reference("t")

@@ -71,16 +71,12 @@ class Split(NamedTuple):
 
 
 class Splitter:
-    """Makes the terms of the rewritten grammar and counts them."""
+    """Makes the terms of the rewritten grammar, and counts them up to a limit.
+
+    ``nonempty`` names the rule for the non-empty strings of a rule.
+    """
 
     def __init__(self, positions: LeftPositions, nonempty: Callable[[str], str], limits: Limits) -> None:
-        """Create a splitter.
-
-        Args:
-            positions: of the grammar that is rewritten.
-            nonempty: returns the name of the rule for the non-empty strings of a rule.
-            limits: bounds the number of terms made.
-        """
         self.nullable = positions.nullable
         self._positions = positions
         self._nonempty = nonempty

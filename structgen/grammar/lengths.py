@@ -17,23 +17,7 @@ from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import resolve
 
-__all__ = [
-    "ESCAPE_BYTES",
-    "NOTHING",
-    "NO_LENGTH",
-    "UNBOUNDED",
-    "UNKNOWN",
-    "Longest",
-    "Range",
-    "exact_range",
-    "is_text",
-    "longest",
-    "longest_of",
-    "permuted_range",
-    "spelled_range",
-    "times_length",
-    "total_length",
-]
+__all__ = ["NOTHING", "UNBOUNDED", "UNKNOWN", "Longest", "is_text", "longest"]
 
 UNBOUNDED: Final = math.inf
 NO_LENGTH: Final = -math.inf

@@ -49,8 +49,7 @@ def to_text(grammar: Grammar, *, max_length: int | None = None) -> str:
     Raises:
         ValueError: ``max_length`` is not positive.
 
-    Complexity:
-        O(n) time and text for n distinct nodes and edges, with their literals, names and ranges;
+    Complexity: O(n) time and text for n distinct nodes and edges, with their literals, names and ranges;
         O(max_length) where that is given.
 
     >>> from structgen.grammar.nodes import Literal, Repeat

@@ -31,17 +31,12 @@ __all__ = ["parse"]
 
 
 def parse(text: str) -> Grammar:
-    """Read a grammar term from its text.
-
-    Args:
-        text: what :func:`structgen.grammar.printer.to_text` writes; whitespace is free and ``#`` starts a
-            comment.
+    """Read a grammar term from what ``to_text`` writes; whitespace is free and ``#`` starts a comment.
 
     Raises:
         GrammarSyntaxError: the text does not parse; the error has the span.
 
-    Complexity:
-        O(len(text)).
+    Complexity: O(len(text)).
 
     >>> print(parse('"a" ("," "a"){0,2}'))
     "a" ("," "a"){0,2}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from structgen.errors import GrammarError, LimitExceeded
+from structgen.errors import GrammarError, LimitExceeded, some
 from structgen.grammar.algebra import with_children
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, Reference, Rules, Shared, postorder
@@ -24,8 +24,7 @@ def free_references(term: Grammar) -> tuple[str, ...]:
 
     A name that is free in a ``Shared`` term is free in ``term``, even if it is bound outside.
 
-    Complexity:
-        O(n + s) for n nodes, and s the sizes of the sets of free names of all ``Rules`` together.
+    Complexity: O(n + s) for n nodes, and s the sizes of the sets of free names of all ``Rules`` together.
     """
     with_names = nodes_with_names(term)
     return _all_free(term, _free_names(term, with_names), with_names.values())
@@ -114,10 +113,9 @@ def _all_free(root: Grammar, free: Mapping[int, frozenset[str]], nodes: Iterable
 
 def _refuse_free(free: tuple[str, ...]) -> None:
     if free:
-        shown = ", ".join(map(repr, free[:8])) + (f" and {len(free) - 8} more" if len(free) > 8 else "")
         raise GrammarError(
             "grammar",
-            f"no rule is called {shown}",
+            f"no rule is called {some(free)}",
             remedy="bind each name in a Rules(...) around its references, and keep Shared(...) terms closed",
         )
 

@@ -6,12 +6,14 @@ The printer uses the first half, the reader all of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from structgen.errors import GrammarSyntaxError
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
+from structgen.grammar.nodes.regular import gaps_between
 
 __all__ = [
     "KEYWORDS",
@@ -27,20 +29,10 @@ __all__ = [
 ]
 
 KEYWORDS: Final = frozenset(
-    (
-        "budget",
-        "distinct",
-        "in",
-        "json",
-        "label",
-        "let",
-        "permutation",
-        "rules",
-        "shared",
-        "temperature",
-        "token",
+    {
+        *("budget", "distinct", "in", "json", "label", "let", "permutation", "rules", "shared", "temperature", "token"),
         "tokens",
-    )
+    }
 )
 """Reserved words; a rule or capture of such a name is quoted: ``<token>``."""
 LABEL_MARKS: Final[dict[ir.LabelKind, str]] = {"a-label": "", "bidi": "*", "u-label": "+"}
@@ -100,12 +92,12 @@ def write_class(node: ir.ByteClass | ir.CharClass) -> Iterator[str]:
     """Spell a class in pieces, negated where that is shorter; ``.`` is any character."""
     write: Callable[[int], str]
     if isinstance(node, ir.ByteClass):
-        head, inverse, write = "b[", _inverse(node.ranges, 255), _class_byte
+        head, inverse, write = "b[", gaps_between(node.ranges, 255), _class_byte
     elif node.ranges == _ANY:
         yield "."
         return
     else:
-        head, inverse, write = "[", ir.CharClass(_inverse(node.ranges, ir.MAX_CODE_POINT)).ranges, _class_character
+        head, inverse, write = "[", ir.CharClass(gaps_between(node.ranges, ir.MAX_CODE_POINT)).ranges, _class_character
     negated = len(inverse) < len(node.ranges)
     yield f"{head}^" if negated else head
     for low, high in inverse if negated else node.ranges:
@@ -159,8 +151,8 @@ def read_class(text: str, start: int, end: int) -> ir.ByteClass | ir.CharClass:
     negated = text[start] == "^"
     ranges = list(_ranges(text, start + negated, end - 1, of_bytes=of_bytes))
     if of_bytes:
-        return ir.ByteClass(_inverse(ir.ByteClass(ranges).ranges, 255) if negated else ranges)
-    return ir.CharClass(_inverse(ir.CharClass(ranges).ranges, ir.MAX_CODE_POINT) if negated else ranges)
+        return ir.ByteClass(gaps_between(ir.ByteClass(ranges).ranges, 255) if negated else ranges)
+    return ir.CharClass(gaps_between(ir.CharClass(ranges).ranges, ir.MAX_CODE_POINT) if negated else ranges)
 
 
 def _escape(character: str) -> str:
@@ -234,19 +226,6 @@ def _ranges(text: str, start: int, end: int, *, of_bytes: bool) -> Iterator[tupl
         yield low, low
 
 
-def _inverse(ranges: Iterable[tuple[int, int]], maximum: int) -> tuple[tuple[int, int], ...]:
-    """Return the complement of the sorted, disjoint ``ranges`` in 0..maximum."""
-    gaps: list[tuple[int, int]] = []
-    start = 0
-    for low, high in ranges:
-        if start < low:
-            gaps.append((start, low - 1))
-        start = high + 1
-    if start <= maximum:
-        gaps.append((start, maximum))
-    return tuple(gaps)
-
-
 class Token(NamedTuple):
     """A token of the text form, with its span."""
 
@@ -284,33 +263,20 @@ PARTS_OF_PERMUTATION: Final = 4
 Value = TypeVar("Value")
 
 
+@dataclass(slots=True, eq=False)
 class Frame:
     """The state since an opening bracket: alternatives of conjuncts of items, and the operand."""
 
-    __slots__ = (
-        "choices",
-        "close",
-        "conjuncts",
-        "done",
-        "items",
-        "operand",
-        "repeated",
-        "scopes",
-        "start",
-        "tildes",
-    )
-
-    def __init__(self, start: int, close: str, done: Callable[[Frame, Token], None]) -> None:
-        self.start = start
-        self.close = close
-        self.done = done
-        self.scopes: list[dict[str, Grammar]] = []
-        self.choices: list[Grammar] = []
-        self.conjuncts: list[Grammar] = []
-        self.items: list[Grammar] = []
-        self.operand: Grammar | None = None
-        self.repeated = False
-        self.tildes = 0
+    start: int
+    close: str
+    done: Callable[[Frame, Token], None]
+    scopes: list[dict[str, Grammar]] = field(default_factory=list)
+    choices: list[Grammar] = field(default_factory=list)
+    conjuncts: list[Grammar] = field(default_factory=list)
+    items: list[Grammar] = field(default_factory=list)
+    operand: Grammar | None = None
+    repeated: bool = False
+    tildes: int = 0
 
     @property
     def is_empty(self) -> bool:

@@ -45,12 +45,9 @@ class NodeTable(dict[type[Grammar], Row]):
         *,
         excluded: Collection[type[Grammar]] = (),
     ) -> None:
-        """Check and store the rows.
+        """Check and store the rows; ``name`` is that of the pass, which never sees the node types in ``excluded``.
 
-        Args:
-            name: of the pass; the error names it.
-            rows: by node type; a tuple of node types shares one row.
-            excluded: the node types that the pass never sees.
+        A tuple of node types shares one row.
 
         Raises:
             TypeError: a node type has no row, or two.

@@ -102,13 +102,12 @@ class ByteNode:
         is_accepting: whether the bytes read so far are a string of the language.
     """
 
-    __slots__ = ("_blocks", "_distance", "_matcher", "_next", "is_accepting", "number")
+    __slots__ = ("_distance", "_matcher", "_next", "is_accepting", "number")
 
-    def __init__(self, matcher: Matcher, blocks: Sequence[bytes]) -> None:
+    def __init__(self, matcher: Matcher) -> None:
         self.number = matcher.state_id
         self.is_accepting = matcher.is_accepting
         self._matcher = matcher
-        self._blocks = blocks
         self._next: dict[int, ByteNode] | None = None
         self._distance: int | None = None
 
@@ -177,7 +176,7 @@ class ByteGraph:
         number = matcher.state_id
         node = self._nodes.get(number)
         if node is None:
-            node = self._nodes[number] = ByteNode(matcher, self.blocks)
+            node = self._nodes[number] = ByteNode(matcher)
         return node
 
 

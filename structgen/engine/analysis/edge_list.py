@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence as Items
 from dataclasses import dataclass
+from functools import reduce
 from itertools import count
+from operator import or_
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
@@ -117,10 +119,7 @@ def _following(reads: _Reads, calls: _Calls, final: Items[bool], starts: Items[i
 
 
 def _union(sets: Iterable[int]) -> int:
-    union = 0
-    for one in sets:
-        union |= one
-    return union
+    return reduce(or_, sets, 0)
 
 
 def _are_disjoint(sets: Iterable[int]) -> bool:
@@ -195,6 +194,8 @@ _SMALL_NETWORK: Final = 5_000
 _LARGE_NETWORK: Final = 40_000
 """Limit on the states of any network; each takes a kilobyte while it is read."""
 
+_RawNetwork: TypeAlias = "tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]"
+"""Targets by state and byte, final states, calls and special tokens, as the engine unfolds them."""
 Edge: TypeAlias = "tuple[int, tuple[int, ...], int]"
 """The target state, the symbols, and the number of ways in which they are read."""
 
@@ -254,9 +255,7 @@ def network_transitions(constraint: Constraint, ways: Mapping[int, int], max_sta
     return None if network is None else _readable(network, ways)
 
 
-def _shared_network(
-    constraint: Constraint,
-) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]] | None:
+def _shared_network(constraint: Constraint) -> _RawNetwork | None:
     try:
         grammar = with_shared_rules(constraint.grammar, constraint.limits)
         shared = compile(grammar, constraint.vocabulary, limits=constraint.limits)
@@ -265,10 +264,7 @@ def _shared_network(
     return _native.unfold_calls(shared.native, _LARGE_NETWORK)
 
 
-def _readable(
-    network: tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]],
-    ways: Mapping[int, int],
-) -> Transitions:
+def _readable(network: _RawNetwork, ways: Mapping[int, int]) -> Transitions:
     """Return the network without empty calls: a rule that matches the empty string can also be skipped.
 
     Complexity: linear in the edges, and in the edges of states that empty calls lead to.

@@ -17,20 +17,9 @@ from structgen.engine.analysis.counting import DerivationCounter, LengthCounts, 
 from structgen.engine.analysis.edge_list import Transitions, deterministic_transitions, transitions_of
 from structgen.engine.constraint import compile
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import with_children
-from structgen.grammar.nodes import (
-    SURROGATES,
-    ByteClass,
-    CharClass,
-    Complement,
-    Distinct,
-    Grammar,
-    JsonString,
-    Label,
-    Literal,
-    Shared,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -46,7 +35,7 @@ _WIDTHS: Final = ((0x80, 0x7FF, 2), (0x800, 0xFFFF, 3), (0x10000, _LARGEST, 4))
 _LEADS: Final = {2: range(0xC2, 0xE0), 3: (*range(0xE1, 0xED), 0xEE, 0xEF), 4: range(0xF1, 0xF5)}
 """First bytes that may be followed by bytes 0x80, by the number of bytes of the character."""
 _HIGH: Final = frozenset(range(0x80, 0x100))
-_NOT_BY_CHARACTERS: Final = (JsonString, Label, Distinct, Shared)
+_NOT_BY_CHARACTERS: Final = (ir.JsonString, ir.Label, ir.Distinct, ir.Shared)
 """Terms that may distinguish characters that all classes treat alike."""
 
 
@@ -96,15 +85,17 @@ class Characters:
         nodes = list(postorder(grammar))
         if any(isinstance(node, _NOT_BY_CHARACTERS) for node in nodes):
             return
-        if any(isinstance(node, ByteClass) and node.ranges and node.ranges[-1][1] >= 0x80 for node in nodes):
+        if any(isinstance(node, ir.ByteClass) and node.ranges and node.ranges[-1][1] >= 0x80 for node in nodes):
             return
-        literals = {node.data for node in nodes if isinstance(node, Literal) and not node.data.isascii()}
+        literals = {node.data for node in nodes if isinstance(node, ir.Literal) and not node.data.isascii()}
         try:
             spelled = sorted({ord(char) for data in literals for char in data.decode() if ord(char) >= 0x80})
         except UnicodeDecodeError:
             return
-        classes = {node.ranges for node in nodes if isinstance(node, CharClass)} | {((code, code),) for code in spelled}
-        atoms = _atoms(classes, has_others=any(isinstance(node, Complement) for node in nodes))
+        classes = {node.ranges for node in nodes if isinstance(node, ir.CharClass)} | {
+            ((code, code),) for code in spelled
+        }
+        atoms = _atoms(classes, has_others=any(isinstance(node, ir.Complement) for node in nodes))
         by_kind: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         for low, high, width, mask in atoms:
             by_kind[width, mask].append((low, high))
@@ -171,8 +162,8 @@ def _atoms(classes: Iterable[tuple[tuple[int, int], ...]], *, has_others: bool) 
     for low, high, _ in _WIDTHS:
         changes[low] ^= 0
         changes[high + 1] ^= 0
-    changes[SURROGATES[0]] ^= 0
-    changes[SURROGATES[1] + 1] ^= 0
+    changes[ir.SURROGATES[0]] ^= 0
+    changes[ir.SURROGATES[1] + 1] ^= 0
     mask = 0
     for number, ranges in enumerate(classes):
         for low, high in ranges:
@@ -183,30 +174,28 @@ def _atoms(classes: Iterable[tuple[tuple[int, int], ...]], *, has_others: bool) 
     ordered = sorted(changes)
     for low, end in pairwise(ordered):
         mask ^= changes[low]
-        if (mask or has_others) and not SURROGATES[0] <= low <= SURROGATES[1]:
+        if (mask or has_others) and not ir.SURROGATES[0] <= low <= ir.SURROGATES[1]:
             width = next(width for _, last, width in _WIDTHS if low <= last)
             atoms.append((low, end - 1, width, mask))
     return atoms
 
 
 def _rewritten(
-    grammar: Grammar,
-    new_ranges: Callable[[int, int], Iterable[tuple[int, int]]],
-    new_text: Callable[[bytes], bytes],
+    grammar: Grammar, new_ranges: Callable[[int, int], Iterable[tuple[int, int]]], new_text: Callable[[bytes], bytes]
 ) -> Grammar:
     """Return the grammar with other characters in its classes and literals, except in JSON strings and labels."""
     made: dict[int, Grammar] = {}
-    classes: dict[tuple[tuple[int, int], ...], CharClass] = {}
-    for node in postorder(grammar, known=lambda node: isinstance(node, (JsonString, Label))):
-        if isinstance(node, CharClass) and node.ranges and node.ranges[-1][1] >= 0x80:
+    classes: dict[tuple[tuple[int, int], ...], ir.CharClass] = {}
+    for node in postorder(grammar, known=lambda node: isinstance(node, (ir.JsonString, ir.Label))):
+        if isinstance(node, ir.CharClass) and node.ranges and node.ranges[-1][1] >= 0x80:
             new = classes.get(node.ranges)
             if new is None:
-                new = CharClass([each for low, high in node.ranges for each in new_ranges(low, high)])
+                new = ir.CharClass([each for low, high in node.ranges for each in new_ranges(low, high)])
                 classes[node.ranges] = new
             made[id(node)] = new
-        elif isinstance(node, Literal):
+        elif isinstance(node, ir.Literal):
             text = new_text(node.data)
-            made[id(node)] = node if text == node.data else Literal(text)
+            made[id(node)] = node if text == node.data else ir.Literal(text)
         else:
             made[id(node)] = with_children(node, [made.get(id(child), child) for child in node.children])
     return made.get(id(grammar), grammar)

@@ -51,11 +51,7 @@ def lint(grammar: Grammar, *, limits: Limits = _DEFAULT_LIMITS) -> list[Finding]
     """Return findings about a closed grammar that its author may not expect, warnings first.
 
     JSON Schemas are linted by keyword, other grammars by rule; the rules made from a schema have no names that its
-    author knows.
-
-    Args:
-        grammar: a closed term.
-        limits: ``grammar_nodes`` bounds how many nodes are examined.
+    author knows.  ``limits.grammar_nodes`` bounds how many nodes are examined.
 
     Raises:
         GrammarError: a reference has no rule.

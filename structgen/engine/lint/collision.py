@@ -11,20 +11,10 @@ from structgen.engine.analysis.byte_graph import byte_vocabulary, string_languag
 from structgen.engine.constraint import compile
 from structgen.engine.lint.subject import Finding, Severity, base_name
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
+from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import free_references
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    Choice,
-    Grammar,
-    Intersection,
-    Literal,
-    Reference,
-    Repeat,
-    Rules,
-    Sequence,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.nodes.description import Described
 
 if TYPE_CHECKING:
@@ -98,9 +88,9 @@ class RulePositions:
         self.names.append(name)
 
     def _atom(self, node: Grammar) -> int | None:
-        if isinstance(node, Reference):
+        if isinstance(node, ir.Reference):
             return self._terminal(node.name)
-        if isinstance(node, Literal) and node.data:
+        if isinstance(node, ir.Literal) and node.data:
             if node not in self._number:
                 self._add(node, node, "")
             return self._number[node]
@@ -112,7 +102,7 @@ class RulePositions:
         users: dict[str, list[str]] = defaultdict(list)
         for name, term in self._own.items():
             for node in postorder(term):
-                if isinstance(node, Reference) and node.name in self._own:
+                if isinstance(node, ir.Reference) and node.name in self._own:
                     users[node.name].append(name)
         agenda = dict.fromkeys(self._own)
         self._firsts: dict[int, int] = {}
@@ -134,21 +124,21 @@ class RulePositions:
         atom = self._atom(node)
         if atom is not None:
             return 1 << atom
-        if isinstance(node, Reference):
+        if isinstance(node, ir.Reference):
             return first.get(node.name, 0)
-        if isinstance(node, Sequence):
+        if isinstance(node, ir.Sequence):
             union = 0
             for item in node.items:
                 union |= made[id(item)]
                 if not self.subject.nullability(item):
                     break
             return union
-        if isinstance(node, (Choice, Repeat)):
+        if isinstance(node, (ir.Choice, ir.Repeat)):
             union = 0
             for child in node.children:
                 union |= made[id(child)]
             return union
-        return made[id(node.body)] if isinstance(node, Rules) else 0
+        return made[id(node.body)] if isinstance(node, ir.Rules) else 0
 
     def _walk(self) -> list[RulePosition]:
         positions: dict[tuple[int, int], RulePosition] = {}
@@ -172,13 +162,13 @@ class RulePositions:
                 if atom is not None:
                     add(RulePosition(name, atom, after))
                     self.after[atom] |= after
-                elif isinstance(node, Sequence):
+                elif isinstance(node, ir.Sequence):
                     for item in reversed(node.items):
                         agenda.append((item, after))
                         after = self._firsts[id(item)] | (after if self.subject.nullability(item) else 0)
-                elif isinstance(node, Repeat):
+                elif isinstance(node, ir.Repeat):
                     agenda.append((node.item, after | self._firsts[id(node.item)] if node.max != 1 else after))
-                elif isinstance(node, Choice):
+                elif isinstance(node, ir.Choice):
                     agenda += [(child, after) for child in node.items]
         return list(positions.values())
 
@@ -186,7 +176,7 @@ class RulePositions:
 _MAX_COMPILED: Final = 500
 """Intersections of terminals that are compiled."""
 _LIMITS: Final = Limits(regular_states=2_000, steps=1_000_000)
-_SOMETHING: Final = Repeat(ANY_CHAR, 1, None)
+_SOMETHING: Final = ir.Repeat(ir.ANY_CHAR, 1, None)
 _ANY_DIVISION: Final = ("division into terminals", "any")
 
 
@@ -232,7 +222,7 @@ def _finding(
     inside = f"rule {base_name(position.rule)!r}" + (f" ({where})" if where else "")
     # Terminals often share strings on purpose, and the context decides; a keyword hardly ever does.
     term = table.terms[problem.other]
-    is_word = isinstance(term, Literal) and term.data[:1].isalpha()
+    is_word = isinstance(term, ir.Literal) and term.data[:1].isalpha()
     return Finding(
         "terminals at one place",
         Severity.WARNING if is_word else Severity.INFORMATION,
@@ -289,7 +279,9 @@ class _CollisionSearch:
 
     def _bare(self, number: int) -> str:
         term = self._table.terms[number]
-        return term.data.decode("utf-8", "backslashreplace") if isinstance(term, Literal) else self._table.names[number]
+        return (
+            term.data.decode("utf-8", "backslashreplace") if isinstance(term, ir.Literal) else self._table.names[number]
+        )
 
     def _shared(self, parts: tuple[int, ...], number: int) -> str | None:
         """Return a shortest non-empty string of a terminal that the terms of ``parts`` spell together."""
@@ -303,7 +295,7 @@ class _CollisionSearch:
         if terminal is None:
             return None
         word = terms[0]
-        if isinstance(word, Literal):
+        if isinstance(word, ir.Literal):
             matcher = terminal.matcher()
             if matcher.accept_bytes(word.data) < len(word.data):
                 return None
@@ -312,7 +304,7 @@ class _CollisionSearch:
         self._tried += 1
         if self._tried > _MAX_COMPILED:
             return None
-        constraint = _compiled(Intersection((Sequence(terms), self._table.terms[number], _SOMETHING)))
+        constraint = _compiled(ir.Intersection((ir.Sequence(terms), self._table.terms[number], _SOMETHING)))
         if constraint is None:
             return None
         text = bytes(symbol for symbol in constraint.matcher().shortest_completion() if symbol >= 0)

@@ -9,25 +9,12 @@ from typing import Final
 
 from structgen.engine.analysis.byte_graph import byte_vocabulary
 from structgen.engine.constraint import compile
-from structgen.engine.lint.subject import Finding, Severity, Subject, base_name, named
-from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
+from structgen.engine.lint.subject import Finding, Severity, Subject, base_name
+from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, some
+from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import free_references, productive_rules, strongly_connected
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    Budget,
-    ByteClass,
-    Capture,
-    CharClass,
-    Choice,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
-    Reference,
-    Repeat,
-    Sequence,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.nodes.description import ReportEntry, Status
 
 __all__ = [
@@ -38,6 +25,9 @@ __all__ = [
     "useless_captures",
     "weak_keywords",
 ]
+
+_MAX_NAMES: Final = 5
+"""Names that one finding lists."""
 
 
 def useless_captures(subject: Subject) -> Iterator[Finding]:
@@ -51,7 +41,7 @@ def useless_captures(subject: Subject) -> Iterator[Finding]:
         is_empty: dict[int, bool] = {}
         for node in postorder(term):
             is_empty[id(node)] = _matches_only_empty(node, is_empty)
-            if isinstance(node, Capture):
+            if isinstance(node, ir.Capture):
                 parts[node.name].setdefault(node.item, name)
                 if is_empty[id(node.item)]:
                     empty.setdefault(node.name, name)
@@ -79,11 +69,13 @@ def useless_captures(subject: Subject) -> Iterator[Finding]:
 
 def _matches_only_empty(node: Grammar, is_empty: dict[int, bool]) -> bool:
     """Return whether a term matches only the empty string, given the answers for its children."""
-    if isinstance(node, Literal):
+    if isinstance(node, ir.Literal):
         return not node.data
-    if isinstance(node, Repeat) and node.max == 0:
+    if isinstance(node, ir.Repeat) and node.max == 0:
         return True
-    return isinstance(node, (Sequence, Repeat, Capture)) and all(is_empty[id(child)] for child in node.children)
+    return isinstance(node, (ir.Sequence, ir.Repeat, ir.Capture)) and all(
+        is_empty[id(child)] for child in node.children
+    )
 
 
 _MAX_COMPILED: Final = 300
@@ -134,11 +126,11 @@ def empty_parts(subject: Subject) -> Iterator[Finding]:
 
 def _is_nothing(node: Grammar) -> bool | None:
     """Return whether a node without children matches no string, None if only compiling it can tell."""
-    if isinstance(node, (ByteClass, CharClass)):
+    if isinstance(node, (ir.ByteClass, ir.CharClass)):
         return not node.ranges
-    if isinstance(node, Choice):
+    if isinstance(node, ir.Choice):
         return not node.items
-    return None if isinstance(node, (Intersection, Complement)) and not free_references(node) else False
+    return None if isinstance(node, (ir.Intersection, ir.Complement)) and not free_references(node) else False
 
 
 def _is_unsatisfiable(node: Grammar) -> bool:
@@ -152,7 +144,11 @@ def _is_unsatisfiable(node: Grammar) -> bool:
 
 
 def _shown(node: Grammar) -> str:
-    text = "a class without characters" if not isinstance(node, (Literal, Intersection, Complement)) else str(node)
+    text = (
+        "a class without characters"
+        if not isinstance(node, (ir.Literal, ir.Intersection, ir.Complement))
+        else str(node)
+    )
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -215,10 +211,10 @@ def unbounded_white_space(subject: Subject) -> Iterator[Finding]:
     for name, term in [*subject.rules.items(), ("", subject.body)]:
         for node in postorder(term):
             is_white[id(node)] = _is_white(node, is_white)
-            if isinstance(node, Repeat) and node.max is None and is_white[id(node.item)]:
+            if isinstance(node, ir.Repeat) and node.max is None and is_white[id(node.item)]:
                 locations.setdefault(name, subject.place(name))
     if locations:
-        names = named(name for name in locations if name) or "the grammar itself"
+        names = some((name for name in locations if name), _MAX_NAMES) or "the grammar itself"
         yield Finding(
             "unbounded white space",
             Severity.INFORMATION,
@@ -231,14 +227,14 @@ def unbounded_white_space(subject: Subject) -> Iterator[Finding]:
 def _is_white(node: Grammar, is_white: dict[int, bool]) -> bool:
     """Return whether a term matches only white space, and some, given the answers for its children."""
     match node:
-        case Literal():
+        case ir.Literal():
             return bool(node.data) and node.data.decode("utf-8", "replace").isspace()
-        case CharClass() | ByteClass():
+        case ir.CharClass() | ir.ByteClass():
             size = sum(high - low + 1 for low, high in node.ranges)
             return 0 < size <= len(_WHITE) and all(
                 code in _WHITE for low, high in node.ranges for code in range(low, high + 1)
             )
-        case Sequence() | Choice() | Repeat() | Capture():
+        case ir.Sequence() | ir.Choice() | ir.Repeat() | ir.Capture():
             return bool(node.children) and all(is_white[id(child)] for child in node.children)
         case _:
             return False
@@ -250,10 +246,7 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
     Complexity: linear.
     """
     graph = _without_budget(subject)
-    recursive = [
-        name for group in strongly_connected(graph) for name in group if len(group) > 1 or name in graph[group[0]]
-    ]
-    cyclic = set(recursive)
+    cyclic = _cyclic(graph)
     recursive = [name for name in subject.rules if name in cyclic]
     repeating = [
         name
@@ -261,8 +254,8 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
         if name in graph and name not in cyclic and any(_repeats(node) for node in postorder(term, known=_has_budget))
     ]
     if recursive or repeating:
-        causes = [f"recursion of {named(recursive)}"] if recursive else []
-        causes += [f"repetition in {named(repeating)}"] if repeating else []
+        causes = [f"recursion of {some(recursive, _MAX_NAMES)}"] if recursive else []
+        causes += [f"repetition in {some(repeating, _MAX_NAMES)}"] if repeating else []
         yield Finding(
             "no bound on the length",
             Severity.INFORMATION,
@@ -276,7 +269,7 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
             "left recursion",
             Severity.INFORMATION,
             subject.place(left[0]),
-            f"left-recursive rules: {named(left)}; they are rewritten without changing the language",
+            f"left-recursive rules: {some(left, _MAX_NAMES)}; they are rewritten without changing the language",
         )
 
 
@@ -286,20 +279,20 @@ def _without_budget(subject: Subject) -> dict[str, list[str]]:
     agenda = [subject.body]
     while agenda:
         for node in postorder(agenda.pop(), known=_has_budget):
-            if isinstance(node, Reference) and node.name in subject.rules and node.name not in references:
+            if isinstance(node, ir.Reference) and node.name in subject.rules and node.name not in references:
                 term = subject.rules[node.name]
                 below = postorder(term, known=_has_budget)
-                references[node.name] = [each.name for each in below if isinstance(each, Reference)]
+                references[node.name] = [each.name for each in below if isinstance(each, ir.Reference)]
                 agenda.append(term)
     return references
 
 
 def _has_budget(node: Grammar) -> bool:
-    return isinstance(node, Budget)
+    return isinstance(node, ir.Budget)
 
 
 def _repeats(node: Grammar) -> bool:
-    return isinstance(node, Repeat) and node.max is None
+    return isinstance(node, ir.Repeat) and node.max is None
 
 
 def _left_recursive(subject: Subject) -> list[str]:
@@ -314,9 +307,9 @@ def _left_recursive(subject: Subject) -> list[str]:
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            if isinstance(node, Reference):
+            if isinstance(node, ir.Reference):
                 first.append(node.name)
-            elif isinstance(node, Sequence):
+            elif isinstance(node, ir.Sequence):
                 for item in node.items:
                     agenda.append(item)
                     if not nullable(item):
@@ -324,5 +317,10 @@ def _left_recursive(subject: Subject) -> list[str]:
             else:
                 agenda += node.children
         graph[name] = first
-    found = {name for group in strongly_connected(graph) for name in group if len(group) > 1 or name in graph[group[0]]}
+    found = _cyclic(graph)
     return [name for name in subject.rules if name in found]
+
+
+def _cyclic(graph: dict[str, list[str]]) -> set[str]:
+    """Return the names that lead back to themselves."""
+    return {name for group in strongly_connected(graph) for name in group if len(group) > 1 or name in graph[name]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,11 +14,9 @@ from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from structgen.grammar.limits import Limits
 
-__all__ = ["Finding", "Severity", "Subject", "base_name", "named", "subject_of"]
+__all__ = ["Finding", "Severity", "Subject", "base_name", "subject_of"]
 
 
 class Severity(Enum):
@@ -55,13 +53,7 @@ class Finding:
 
     def to_json(self) -> dict[str, str]:
         """Return the finding as JSON values."""
-        return {
-            "lint": self.lint,
-            "severity": self.severity.value,
-            "where": self.where,
-            "problem": self.problem,
-            "remedy": self.remedy,
-        }
+        return asdict(self) | {"severity": self.severity.value}
 
     def __str__(self) -> str:
         location = f"{self.where}: " if self.where else ""
@@ -155,13 +147,6 @@ def base_name(name: str) -> str:
     name = name.split("{", 1)[0]
     base, _, number = name.rpartition(".")
     return base if base and number.isdigit() else name
-
-
-def named(names: Iterable[str], max_count: int = 5) -> str:
-    """Write names for a sentence: the first ones, and how many more there are."""
-    listed = list(names)
-    more = f" and {len(listed) - max_count} more" if len(listed) > max_count else ""
-    return ", ".join(map(repr, listed[:max_count])) + more
 
 
 def _names(term: Grammar) -> list[str]:

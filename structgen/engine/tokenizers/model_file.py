@@ -48,14 +48,8 @@ def read_processor(processor: Any) -> TokenTable:
     ids = list(range(processor.get_piece_size()))
     slots = token_slots("SentencePiece model", ids)
     special: dict[int, str] = {}
-    facts = (
-        processor.id_to_piece,
-        processor.is_control,
-        processor.is_unknown,
-        processor.is_unused,
-        processor.is_byte,
-    )
-    columns = (fact(ids) for fact in facts)
+    facts = ("id_to_piece", "is_control", "is_unknown", "is_unused", "is_byte")
+    columns = (getattr(processor, fact)(ids) for fact in facts)
     for token, (piece, control, unknown, unused, byte) in enumerate(zip(*columns, strict=True)):
         if control or unknown:
             special[token] = piece
@@ -96,10 +90,7 @@ def _processor(data: bytes) -> Any:
         return library.SentencePieceProcessor(model_proto=data)
     except (RuntimeError, ValueError, TypeError) as error:
         raise VocabularyError(
-            "SentencePiece model",
-            "it cannot be parsed",
-            evidence=str(error),
-            remedy="check that the file is complete",
+            "SentencePiece model", "it cannot be parsed", evidence=str(error), remedy="check that the file is complete"
         ) from error
 
 
@@ -121,8 +112,7 @@ def read_tokenizer_json(data: bytes) -> TokenTable:
 class TokenizerJsonEncoder:
     """Encode text with the ``tokenizers`` library, loaded on the first call; threads may share it.
 
-    Args:
-        data: the content of a tokenizer.json, or a function that makes it.
+    ``data`` is the content of a tokenizer.json, or a function that makes it.
     """
 
     def __init__(self, data: bytes | Callable[[], bytes]) -> None:

@@ -51,11 +51,7 @@ class SideFiles:
     size: int | None
 
     def apply(self, table: TokenTable, *, resolve_eos: bool) -> TokenTable:
-        """Return ``table`` with what these files add.
-
-        Args:
-            table: the table of the tokenizer file.
-            resolve_eos: False if the caller has its own EOS ids.
+        """Return the table of the tokenizer file with what these files add; their EOS too, where ``resolve_eos``.
 
         Raises:
             VocabularyError: an EOS is no token of the table.
@@ -197,11 +193,9 @@ _FILES = ("tokenizer.json", "tekken*.json", "*.model", "*.model.v*", "*.tiktoken
 
 
 def read_source(source: object, *, resolve_eos: bool = True) -> TokenTable:
-    """Read a tokenizer from any supported source.
+    """Read a tokenizer from an object, a path, or the bytes of the tokens.
 
-    Args:
-        source: an object, a path, or the bytes of the tokens.
-        resolve_eos: whether to look up the EOS tokens that the files of a folder name.
+    With ``resolve_eos`` the EOS tokens that the files of a folder name are looked up.
 
     Raises:
         VocabularyError: the source is of no supported kind, or malformed.
@@ -212,11 +206,7 @@ def read_source(source: object, *, resolve_eos: bool = True) -> TokenTable:
         return TokenTable(tuple(source))
     read = _object_reader(source)
     if read is None:
-        raise VocabularyError(
-            "vocabulary",
-            f"a {type(source).__module__}.{type(source).__qualname__} is no tokenizer that can be read",
-            remedy=f"pass {_SUPPORTED}",
-        )
+        raise _unreadable(f"a {type(source).__module__}.{type(source).__qualname__} is no tokenizer that can be read")
     return read(source)
 
 
@@ -224,10 +214,7 @@ def _object_reader(source: object) -> Callable[[Any], TokenTable] | None:
     readers: tuple[tuple[tuple[str, ...], Callable[[Any], TokenTable]], ...] = (
         (("backend_tokenizer", "added_tokens_decoder"), read_fast),
         (("sp_model", "added_tokens_decoder", "convert_ids_to_tokens"), read_slow),
-        (
-            ("to_str", "get_added_tokens_decoder"),
-            lambda tokenizer: read_tokenizer_json(tokenizer.to_str().encode()),
-        ),
+        (("to_str", "get_added_tokens_decoder"), lambda tokenizer: read_tokenizer_json(tokenizer.to_str().encode())),
         (("decode_single_token_bytes", "special_tokens_set"), read_encoding),
         (("id_to_piece", "serialized_model_proto"), read_processor),
         (("instruct_tokenizer",), lambda tokenizer: read_source(tokenizer.instruct_tokenizer.tokenizer)),
@@ -287,12 +274,7 @@ def _read_content(path: Path, start: bytes) -> TokenTable:
         return read_ranks(path.read_bytes())
     if looks_like_model(start):
         return read_sentencepiece(path.read_bytes())
-    raise VocabularyError(
-        "vocabulary",
-        f"file {str(path)!r} is of no format that can be read",
-        evidence=f"it begins with {start[:16]!r}",
-        remedy=f"pass {_SUPPORTED}",
-    )
+    raise _unreadable(f"file {str(path)!r} is of no format that can be read", f"it begins with {start[:16]!r}")
 
 
 def _read_json(path: Path, data: bytes) -> TokenTable:
@@ -301,9 +283,9 @@ def _read_json(path: Path, data: bytes) -> TokenTable:
         return read_tekken(data)
     if b'"model"' in data:
         return read_tokenizer_json(data)
-    raise VocabularyError(
-        "vocabulary",
-        f"file {str(path)!r} is JSON, but neither a tokenizer.json nor a tekken.json",
-        evidence=f"it begins with {data[:40]!r}",
-        remedy=f"pass {_SUPPORTED}",
-    )
+    problem = f"file {str(path)!r} is JSON, but neither a tokenizer.json nor a tekken.json"
+    raise _unreadable(problem, f"it begins with {data[:40]!r}")
+
+
+def _unreadable(problem: str, evidence: str = "") -> VocabularyError:
+    return VocabularyError("vocabulary", problem, evidence=evidence, remedy=f"pass {_SUPPORTED}")

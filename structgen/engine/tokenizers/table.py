@@ -207,9 +207,7 @@ def token_slots(subject: str, ids: list[int]) -> list[bytes]:
     low, high = min(ids), max(ids)
     if low < 0 or high >= MAX_TOKENS:
         raise VocabularyError(
-            subject,
-            f"token ids must be in 0..{MAX_TOKENS - 1}",
-            evidence=f"found {low if low < 0 else high}",
+            subject, f"token ids must be in 0..{MAX_TOKENS - 1}", evidence=f"found {low if low < 0 else high}"
         )
     return [b""] * (high + 1)
 
@@ -246,12 +244,9 @@ def eos_ids(table: TokenTable, tokens: Iterable[int | str]) -> tuple[int, ...]:
 
 
 def read_cached(reader: str, data: bytes, read: Callable[[bytes], TokenTable]) -> TokenTable:
-    """Return ``read(data)``, from the disk cache if the same bytes were read before.
+    """Return ``read(data)``, from the disk cache if the same bytes were read before by the reader of this name.
 
-    Args:
-        reader: name of the reader; part of the key.
-        data: the whole content of the tokenizer file.
-        read: a pure function of ``data``; ``eos``, ``size`` and ``encode`` of its table are not cached.
+    ``read`` is a pure function of the content of a file; ``eos``, ``size`` and ``encode`` of its table are not cached.
     """
     if len(data) < _CACHED_FROM_BYTES:
         return read(data)

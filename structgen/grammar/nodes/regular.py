@@ -250,6 +250,19 @@ def merged_ranges(ranges: Iterable[tuple[int, int]], *, maximum: int, what: str)
     return tuple(merged)
 
 
+def gaps_between(ranges: Iterable[tuple[int, int]], maximum: int) -> tuple[tuple[int, int], ...]:
+    """The complement of sorted, disjoint ``ranges`` in 0..maximum."""
+    gaps: list[tuple[int, int]] = []
+    following = 0
+    for low, high in ranges:
+        if following < low:
+            gaps.append((following, low - 1))
+        following = high + 1
+    if following <= maximum:
+        gaps.append((following, maximum))
+    return tuple(gaps)
+
+
 def _without_surrogates(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     for low, high in ranges:
         if low < SURROGATES[0]:
