@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import reduce
+from operator import or_
 from typing import TypeAlias
 
 from structgen.testing import json_escapes
@@ -389,10 +391,7 @@ def _character_cuts(left: int, ranges: Ranges) -> int:
 
 
 def _joined_cuts(parts: Iterable[Regex]) -> int:
-    cuts = 0
-    for part in parts:
-        cuts |= part.cuts
-    return cuts
+    return reduce(or_, (part.cuts for part in parts), 0)
 
 
 def _bits(places: Iterable[int]) -> int:

@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from structgen.errors import GrammarError
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
 from structgen.testing.derivatives import Algebra, Regex, Special, Symbol
-from structgen.testing.node_semantics import ResolvedNode, is_refused_label, postorder_of, repeats, resolve
+from structgen.testing.node_semantics import ResolvedNode, is_refused_label, order_without_cycle, repeats, resolve
 
 __all__ = ["ItemSet", "Recogniser"]
 
@@ -38,15 +37,7 @@ _MAX_VISITED = 20_000
 _CLOSING = b',:}]"'
 """Bytes that the search tries first, the last one first."""
 
-REGULAR = (
-    ir.Literal,
-    ir.ByteClass,
-    ir.CharClass,
-    ir.SpecialToken,
-    ir.Intersection,
-    ir.Complement,
-    ir.JsonString,
-)
+REGULAR = (ir.Literal, ir.ByteClass, ir.CharClass, ir.SpecialToken, ir.Intersection, ir.Complement, ir.JsonString)
 """Terms that are read symbol by symbol, by derivatives, together with everything below them."""
 
 
@@ -318,14 +309,7 @@ class Recogniser:
         return list(entered)
 
     def _regex(self, root: int, known: dict[int, Regex]) -> Regex:
-        order, is_cyclic = postorder_of(self._nodes, root)
-        if is_cyclic:
-            raise GrammarError(
-                "grammar",
-                f"a rule inside {type(self._nodes[root].term).__name__} refers to itself",
-                remedy="use only terms without recursion where a regular language is needed",
-            )
-        for node in order:
+        for node in order_without_cycle(self._nodes, root):
             if node not in known:
                 known[node] = self._expression(self._nodes[node], known)
         return known[root]
@@ -364,11 +348,7 @@ class Recogniser:
                 return parts[0]
 
     def _least_fixpoint(self, holds: Callable[[Regex], bool]) -> set[int]:
-        """The nodes with a property that all items of a sequence must have, and any one item of a choice.
-
-        Args:
-            holds: whether a regular node has it.
-        """
+        """The nodes with a property that all items of a sequence must have, and any one item of a choice."""
         found: set[int] = set()
         before = -1
         while len(found) > before:

@@ -9,10 +9,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from structgen.engine.mask import empty_masks
 from structgen.testing.state_walk import (
     DEFAULT_EFFORT,
     AnyConstraint,
     Bitmask,
+    Check,
     Effort,
     LawViolation,
     ReachedState,
@@ -23,7 +25,6 @@ from structgen.testing.state_walk import (
     describe_token,
     distance,
     distance_after,
-    empty_bitmask,
     finds_valid_string,
     ids_of,
     is_forced,
@@ -57,28 +58,45 @@ __all__ = [
 ]
 
 
-def no_dead_end(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
+class MatcherLaw(Protocol):
+    """A law, by its name."""
+
+    __name__: str
+
+    def __call__(self, constraint: AnyConstraint, rng: random.Random, effort: Effort = ...) -> None:
+        """Check the law; raise ``LawViolation`` where it does not hold."""
+
+
+def _in_every_state(check: Check) -> MatcherLaw:
+    """Make a law of what must hold in every state: ``check`` says what is wrong in one, or None."""
+
+    def law(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
+        check_states(check.__name__, check, constraint, rng, effort)
+
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(law, name, getattr(check, name))
+    return law
+
+
+@_in_every_state
+def no_dead_end(at: ReachedState) -> str | None:
     """Masks are never empty before the end, and from every state the shortest way to it can be taken."""
-
-    def check(at: ReachedState) -> str | None:
-        if not allowed_tokens(at.matcher, at.vocabulary.size) and not at.matcher.is_accepting:
-            return "the mask is empty before the end"
-        left = at.matcher.min_tokens()
-        if left is None:
-            return "no sequence of tokens leads to the end"
-        while not at.matcher.is_accepting:
-            bitmask = empty_bitmask(at.vocabulary.size)
-            at.matcher.fill_mask_within(bitmask, 0, left)
-            choices = sorted(ids_of(bitmask[0]))
-            if not choices:
-                return f"no token is allowed within a budget of {left}, the minimum"
-            token = at.rng.choice(choices)
-            if not at.matcher.accept(token):
-                return f"token {describe_token(at.vocabulary, token)} of the mask within {left} is refused"
-            left -= 1
-        return None if left >= 0 else f"the end was reached {-left} tokens after the minimum"
-
-    check_states("no_dead_end", check, constraint, rng, effort)
+    if not allowed_tokens(at.matcher, at.vocabulary.size) and not at.matcher.is_accepting:
+        return "the mask is empty before the end"
+    left = at.matcher.min_tokens()
+    if left is None:
+        return "no sequence of tokens leads to the end"
+    while not at.matcher.is_accepting:
+        bitmask = empty_masks(at.vocabulary.size)
+        at.matcher.fill_mask_within(bitmask, 0, left)
+        choices = sorted(ids_of(bitmask[0]))
+        if not choices:
+            return f"no token is allowed within a budget of {left}, the minimum"
+        token = at.rng.choice(choices)
+        if not at.matcher.accept(token):
+            return f"token {describe_token(at.vocabulary, token)} of the mask within {left} is refused"
+        left -= 1
+    return None if left >= 0 else f"the end was reached {-left} tokens after the minimum"
 
 
 def min_tokens_is_exact(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
@@ -111,44 +129,28 @@ def min_tokens_is_exact(constraint: AnyConstraint, rng: random.Random, effort: E
     check_states("min_tokens_is_exact", check, constraint, rng, effort)
 
 
-def budget_mask_is_exact(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
+@_in_every_state
+def budget_mask_is_exact(at: ReachedState) -> str | None:
     """The mask within a budget holds EOS as ever and the tokens after which the rest of it suffices."""
-
-    def check(at: ReachedState) -> str | None:
-        mask = allowed_tokens(at.matcher, at.vocabulary.size)
-        ending = mask & set(at.vocabulary.eos)
-        distances = {token: distance_after(at.matcher, token) for token in tried_tokens(at)}
-        nearest = at.matcher.min_tokens() or 0
-        for budget in sorted({0, max(nearest - 1, 0), nearest, nearest + 1, nearest + at.rng.randint(2, 9)}):
-            bitmask = ~empty_bitmask(at.vocabulary.size)
-            at.matcher.fill_mask_within(bitmask, 0, budget)
-            within = ids_of(bitmask[0])
-            if within & set(at.vocabulary.eos) != ending:
-                return f"within a budget of {budget}, EOS is not allowed as in the mask"
-            for token, needed in distances.items():
-                if (token in within) != (needed < budget):
-                    name, where = describe_token(at.vocabulary, token), membership_word(within, token)
-                    return f"within a budget of {budget}, {name} is {where}; {needed} tokens must follow it"
-            if not within <= mask:
-                return f"within a budget of {budget}, token {min(within - mask)} is allowed against the mask"
-            if within != mask and not at.matcher.needs_budget_mask(budget):
-                return f"a budget of {budget} leaves out tokens, yet needs_budget_mask says no"
-        return None
-
-    check_states("budget_mask_is_exact", check, constraint, rng, effort)
-
-
-class MatcherLaw(Protocol):
-    """A law, by its name."""
-
-    __name__: str
-
-    def __call__(self, constraint: AnyConstraint, rng: random.Random, effort: Effort = ...) -> None:
-        """Check the law.
-
-        Raises:
-            LawViolation: it does not hold.
-        """
+    mask = allowed_tokens(at.matcher, at.vocabulary.size)
+    ending = mask & set(at.vocabulary.eos)
+    distances = {token: distance_after(at.matcher, token) for token in tried_tokens(at)}
+    nearest = at.matcher.min_tokens() or 0
+    for budget in sorted({0, max(nearest - 1, 0), nearest, nearest + 1, nearest + at.rng.randint(2, 9)}):
+        bitmask = ~empty_masks(at.vocabulary.size)
+        at.matcher.fill_mask_within(bitmask, 0, budget)
+        within = ids_of(bitmask[0])
+        if within & set(at.vocabulary.eos) != ending:
+            return f"within a budget of {budget}, EOS is not allowed as in the mask"
+        for token, needed in distances.items():
+            if (token in within) != (needed < budget):
+                name, where = describe_token(at.vocabulary, token), membership_word(within, token)
+                return f"within a budget of {budget}, {name} is {where}; {needed} tokens must follow it"
+        if not within <= mask:
+            return f"within a budget of {budget}, token {min(within - mask)} is allowed against the mask"
+        if within != mask and not at.matcher.needs_budget_mask(budget):
+            return f"a budget of {budget} leaves out tokens, yet needs_budget_mask says no"
+    return None
 
 
 def check_laws(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
@@ -161,134 +163,119 @@ def check_laws(constraint: AnyConstraint, rng: random.Random, effort: Effort = D
         law(constraint, rng, effort)
 
 
-def mask_iff_accept(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
+@_in_every_state
+def mask_iff_accept(at: ReachedState) -> str | None:
     """A token is in the mask iff it is accepted; a refused one changes nothing; a mask is one row only."""
-
-    def check(at: ReachedState) -> str | None:
-        size = at.vocabulary.size
-        garbage = np.array([[at.rng.getrandbits(32) for _ in empty_bitmask(size)[0]] for _ in range(3)])
-        bitmask: Bitmask = garbage.astype(np.uint32).view(np.int32)
-        around = bitmask[[0, 2]].copy()
-        at.matcher.fill_mask(bitmask, 1)
-        if not np.array_equal(bitmask[[0, 2]], around):
-            return "fill_mask wrote outside its row"
-        mask = ids_of(bitmask[1])
-        if any(token >= size for token in mask):
-            return f"bit {max(mask)} is set beyond the {size} tokens of the vocabulary"
-        for token in at.sampled_tokens():
-            fork = at.matcher.fork()
-            if fork.accept(token) != (token in mask):
-                verb = "is in the mask, yet refused" if token in mask else "is accepted, yet not in the mask"
-                return f"token {describe_token(at.vocabulary, token)} {verb}"
-            if token not in mask and allowed_tokens(fork, size) != mask:
-                return f"the refused token {describe_token(at.vocabulary, token)} changed the mask"
-        return None
-
-    check_states("mask_iff_accept", check, constraint, rng, effort)
+    size = at.vocabulary.size
+    garbage = np.array([[at.rng.getrandbits(32) for _ in empty_masks(size)[0]] for _ in range(3)])
+    bitmask: Bitmask = garbage.astype(np.uint32).view(np.int32)
+    around = bitmask[[0, 2]].copy()
+    at.matcher.fill_mask(bitmask, 1)
+    if not np.array_equal(bitmask[[0, 2]], around):
+        return "fill_mask wrote outside its row"
+    mask = ids_of(bitmask[1])
+    if any(token >= size for token in mask):
+        return f"bit {max(mask)} is set beyond the {size} tokens of the vocabulary"
+    for token in at.sampled_tokens():
+        fork = at.matcher.fork()
+        if fork.accept(token) != (token in mask):
+            verb = "is in the mask, yet refused" if token in mask else "is accepted, yet not in the mask"
+            return f"token {describe_token(at.vocabulary, token)} {verb}"
+        if token not in mask and allowed_tokens(fork, size) != mask:
+            return f"the refused token {describe_token(at.vocabulary, token)} changed the mask"
+    return None
 
 
-def mask_equals_reference(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
+@_in_every_state
+def mask_equals_reference(at: ReachedState) -> str | None:
     """The mask holds the tokens that ``ReferenceMatcher`` allows, and it accepts where that does.
 
     The reference knows bytes and not which of them the vocabulary can spell; where some byte is no token, a token
     may be blocked if no member is found by way of it.
     """
-
-    def check(at: ReachedState) -> str | None:
-        reference = at.reference()
-        if reference.is_accepting != at.matcher.is_accepting:
-            return f"is_accepting is {at.matcher.is_accepting}; the reference says {reference.is_accepting}"
-        got = allowed_tokens(at.matcher, at.vocabulary.size)
-        for token in at.sampled_tokens():
-            after = reference_after(reference, at.vocabulary, token)
-            if token in got and after is None:
-                return f"{describe_token(at.vocabulary, token)} is in the mask; the reference refuses it"
-            if token in got or after is None:
-                continue
-            if not lacks_bytes(at.vocabulary) or finds_valid_string(after, at.vocabulary, fuel=at.effort.tokens):
-                return f"{describe_token(at.vocabulary, token)} is not in the mask; the reference allows it"
-        return None
-
-    check_states("mask_equals_reference", check, constraint, rng, effort)
+    reference = at.reference()
+    if reference.is_accepting != at.matcher.is_accepting:
+        return f"is_accepting is {at.matcher.is_accepting}; the reference says {reference.is_accepting}"
+    got = allowed_tokens(at.matcher, at.vocabulary.size)
+    for token in at.sampled_tokens():
+        after = reference_after(reference, at.vocabulary, token)
+        if token in got and after is None:
+            return f"{describe_token(at.vocabulary, token)} is in the mask; the reference refuses it"
+        if token in got or after is None:
+            continue
+        if not lacks_bytes(at.vocabulary) or finds_valid_string(after, at.vocabulary, fuel=at.effort.tokens):
+            return f"{describe_token(at.vocabulary, token)} is not in the mask; the reference allows it"
+    return None
 
 
-def rollback_undoes_accept(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
+@_in_every_state
+def rollback_undoes_accept(at: ReachedState) -> str | None:
     """Rolling back leads through the states that were passed, in reverse, EOS and bytes included."""
-
-    def check(at: ReachedState) -> str | None:
-        seen = [snapshot(at.matcher, at.vocabulary)]
-        for _ in range(at.rng.randint(1, 6)):
-            allowed = sorted(allowed_tokens(at.matcher, at.vocabulary.size))
-            if not allowed:
-                break
-            token = at.rng.choice(allowed)
-            text = text_of(at.vocabulary, token)
-            if text and at.rng.random() < 0.2:
-                at.matcher.accept_bytes(text)
-            elif not at.matcher.accept(token):
-                return f"token {describe_token(at.vocabulary, token)} is in the mask, yet refused"
-            seen.append(snapshot(at.matcher, at.vocabulary))
-        while len(seen) > 1:
-            count = at.rng.randint(1, len(seen) - 1)
-            del seen[len(seen) - count :]
-            at.matcher.rollback(count)
-            if snapshot(at.matcher, at.vocabulary) != seen[-1]:
-                return f"rollback({count}) does not lead to the state that was there {len(seen)} steps in"
-        return None
-
-    check_states("rollback_undoes_accept", check, constraint, rng, effort)
+    seen = [snapshot(at.matcher, at.vocabulary)]
+    for _ in range(at.rng.randint(1, 6)):
+        allowed = sorted(allowed_tokens(at.matcher, at.vocabulary.size))
+        if not allowed:
+            break
+        token = at.rng.choice(allowed)
+        text = text_of(at.vocabulary, token)
+        if text and at.rng.random() < 0.2:
+            at.matcher.accept_bytes(text)
+        elif not at.matcher.accept(token):
+            return f"token {describe_token(at.vocabulary, token)} is in the mask, yet refused"
+        seen.append(snapshot(at.matcher, at.vocabulary))
+    while len(seen) > 1:
+        count = at.rng.randint(1, len(seen) - 1)
+        del seen[len(seen) - count :]
+        at.matcher.rollback(count)
+        if snapshot(at.matcher, at.vocabulary) != seen[-1]:
+            return f"rollback({count}) does not lead to the state that was there {len(seen)} steps in"
+    return None
 
 
-def forks_are_independent(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
+@_in_every_state
+def forks_are_independent(at: ReachedState) -> str | None:
     """What happens to a fork does not touch the matcher that it came from, nor the other way round."""
-
-    def check(at: ReachedState) -> str | None:
-        before = snapshot(at.matcher, at.vocabulary)
-        fork = at.matcher.fork()
-        if snapshot(fork, at.vocabulary) != before:
-            return "a fresh fork differs from its matcher"
-        advance_randomly(fork, at)
-        if snapshot(at.matcher, at.vocabulary) != before:
-            return "advancing a fork changed the matcher"
-        after = snapshot(fork, at.vocabulary)
-        advance_randomly(at.matcher, at)
-        if snapshot(fork, at.vocabulary) != after:
-            return "advancing the matcher changed its fork"
-        at.matcher.reset()
-        if snapshot(fork, at.vocabulary) != after:
-            return "resetting the matcher changed its fork"
-        if snapshot(at.matcher, at.vocabulary) != snapshot(at.constraint.matcher(), at.vocabulary):
-            return "a reset matcher differs from a new one"
-        return None
-
-    check_states("forks_are_independent", check, constraint, rng, effort)
+    before = snapshot(at.matcher, at.vocabulary)
+    fork = at.matcher.fork()
+    if snapshot(fork, at.vocabulary) != before:
+        return "a fresh fork differs from its matcher"
+    advance_randomly(fork, at)
+    if snapshot(at.matcher, at.vocabulary) != before:
+        return "advancing a fork changed the matcher"
+    after = snapshot(fork, at.vocabulary)
+    advance_randomly(at.matcher, at)
+    if snapshot(fork, at.vocabulary) != after:
+        return "advancing the matcher changed its fork"
+    at.matcher.reset()
+    if snapshot(fork, at.vocabulary) != after:
+        return "resetting the matcher changed its fork"
+    if snapshot(at.matcher, at.vocabulary) != snapshot(at.constraint.matcher(), at.vocabulary):
+        return "a reset matcher differs from a new one"
+    return None
 
 
-def forced_tokens_are_unique(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
+@_in_every_state
+def forced_tokens_are_unique(at: ReachedState) -> str | None:
     """Forced bytes are all that every continuation shares, and forced tokens spell a start of them.
 
     The reference tells what is shared. Where some byte is no token, more may be, for some continuations cannot be
     spelled; then the tokens of the mask must agree with it.
     """
-
-    def check(at: ReachedState) -> str | None:
-        forced = at.matcher.forced_bytes()
-        for token in sorted(allowed_tokens(at.matcher, at.vocabulary.size)) if forced else ():
-            text = text_of(at.vocabulary, token)
-            if not text or text[: len(forced)] != forced[: len(text)]:
-                return f"forced_bytes is {forced!r}, yet {describe_token(at.vocabulary, token)} is allowed"
-        problem = _forced_by_reference(at, forced)
-        if problem is not None:
-            return problem
-        tokens = at.matcher.forced_tokens()
-        if not forced.startswith(at.vocabulary.decode(tokens)):
-            return f"forced tokens {tokens} spell {at.vocabulary.decode(tokens)!r}; forced is {forced!r}"
-        accepted = at.matcher.validate(tokens)
-        if accepted != len(tokens):
-            return f"of the forced tokens {tokens} only {accepted} are accepted"
-        return None
-
-    check_states("forced_tokens_are_unique", check, constraint, rng, effort)
+    forced = at.matcher.forced_bytes()
+    for token in sorted(allowed_tokens(at.matcher, at.vocabulary.size)) if forced else ():
+        text = text_of(at.vocabulary, token)
+        if not text or text[: len(forced)] != forced[: len(text)]:
+            return f"forced_bytes is {forced!r}, yet {describe_token(at.vocabulary, token)} is allowed"
+    problem = _forced_by_reference(at, forced)
+    if problem is not None:
+        return problem
+    tokens = at.matcher.forced_tokens()
+    if not forced.startswith(at.vocabulary.decode(tokens)):
+        return f"forced tokens {tokens} spell {at.vocabulary.decode(tokens)!r}; forced is {forced!r}"
+    accepted = at.matcher.validate(tokens)
+    if accepted != len(tokens):
+        return f"of the forced tokens {tokens} only {accepted} are accepted"
+    return None
 
 
 def _forced_by_reference(at: ReachedState, forced: bytes) -> str | None:
@@ -335,43 +322,37 @@ def spelling_invariance(constraint: AnyConstraint, rng: random.Random, effort: E
     check_states("spelling_invariance", check, constraint, rng, effort)
 
 
-def eos_iff_accepting(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
+@_in_every_state
+def eos_iff_accepting(at: ReachedState) -> str | None:
     """EOS ids are allowed iff the matcher accepts; taking one ends the sequence, and nothing else does."""
-
-    def check(at: ReachedState) -> str | None:
-        mask = allowed_tokens(at.matcher, at.vocabulary.size)
-        if at.matcher.is_terminated:
-            return "terminated without EOS"
-        for token in at.vocabulary.eos:
-            if (token in mask) != at.matcher.is_accepting:
-                return f"EOS {token} is {membership_word(mask, token)}, is_accepting is {at.matcher.is_accepting}"
-            fork = at.matcher.fork()
-            if fork.accept(token) != at.matcher.is_accepting or fork.is_terminated != at.matcher.is_accepting:
-                return f"accepting EOS {token} gives is_terminated={fork.is_terminated}"
-            if fork.is_terminated and any(fork.accept(other) for other in at.sampled_tokens()):
-                return f"a token was accepted after EOS {token}"
-        return None
-
-    check_states("eos_iff_accepting", check, constraint, rng, effort)
-
-
-def validate_agrees(constraint: AnyConstraint, rng: random.Random, effort: Effort = DEFAULT_EFFORT) -> None:
-    """``validate`` counts what ``accept`` would take one after the other, and changes nothing."""
-
-    def check(at: ReachedState) -> str | None:
+    mask = allowed_tokens(at.matcher, at.vocabulary.size)
+    if at.matcher.is_terminated:
+        return "terminated without EOS"
+    for token in at.vocabulary.eos:
+        if (token in mask) != at.matcher.is_accepting:
+            return f"EOS {token} is {membership_word(mask, token)}, is_accepting is {at.matcher.is_accepting}"
         fork = at.matcher.fork()
-        tokens = advance_randomly(fork, at)
-        tokens += [at.rng.randrange(at.vocabulary.size) for _ in range(at.rng.randint(0, 3))]
-        before = snapshot(at.matcher, at.vocabulary)
-        counted = at.matcher.validate(tokens)
-        if snapshot(at.matcher, at.vocabulary) != before:
-            return f"validate({tokens}) changed the state"
-        taken = 0
-        while taken < len(tokens) and at.matcher.accept(tokens[taken]):
-            taken += 1
-        return None if counted == taken else f"validate({tokens}) is {counted}; accept takes {taken}"
+        if fork.accept(token) != at.matcher.is_accepting or fork.is_terminated != at.matcher.is_accepting:
+            return f"accepting EOS {token} gives is_terminated={fork.is_terminated}"
+        if fork.is_terminated and any(fork.accept(other) for other in at.sampled_tokens()):
+            return f"a token was accepted after EOS {token}"
+    return None
 
-    check_states("validate_agrees", check, constraint, rng, effort)
+
+@_in_every_state
+def validate_agrees(at: ReachedState) -> str | None:
+    """``validate`` counts what ``accept`` would take one after the other, and changes nothing."""
+    fork = at.matcher.fork()
+    tokens = advance_randomly(fork, at)
+    tokens += [at.rng.randrange(at.vocabulary.size) for _ in range(at.rng.randint(0, 3))]
+    before = snapshot(at.matcher, at.vocabulary)
+    counted = at.matcher.validate(tokens)
+    if snapshot(at.matcher, at.vocabulary) != before:
+        return f"validate({tokens}) changed the state"
+    taken = 0
+    while taken < len(tokens) and at.matcher.accept(tokens[taken]):
+        taken += 1
+    return None if counted == taken else f"validate({tokens}) is {counted}; accept takes {taken}"
 
 
 def batch_equals_map(
@@ -388,7 +369,7 @@ def batch_equals_map(
         matchers = [at.matcher.fork() for _ in range(at.rng.randint(1, 9))]
         for matcher in matchers:
             advance_randomly(matcher, at)
-        together, apart = (~empty_bitmask(at.vocabulary.size, rows=len(matchers)) for _ in range(2))
+        together, apart = (~empty_masks(at.vocabulary.size, rows=len(matchers)) for _ in range(2))
         fill_all(matchers, together)
         for row, matcher in enumerate(matchers):
             matcher.fill_mask(apart, row)

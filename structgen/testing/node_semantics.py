@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,7 @@ from structgen.grammar.nodes import Grammar, Reference, Rules, Shared
 if TYPE_CHECKING:
     from structgen.grammar.nodes import LabelKind
 
-__all__ = ["ResolvedNode", "is_refused_label", "postorder_of", "repeats", "resolve"]
+__all__ = ["ResolvedNode", "is_refused_label", "order_without_cycle", "postorder_of", "repeats", "resolve"]
 
 _ASCII: Final = re.compile(rb"[a-zA-Z0-9-]*")
 _LETTERS: Final = re.compile(rb"(?:[\xc2-\xdf][\x80-\xbf])*")
@@ -76,12 +76,12 @@ def repeats(data: bytes) -> bool:
     return False
 
 
+@dataclass(slots=True)
 class _OpenContainer:
     """An open array or object, with the values of its items, or names and values in turn."""
 
-    def __init__(self, *, is_object: bool) -> None:
-        self.is_object = is_object
-        self.parts: list[object] = []
+    is_object: bool
+    parts: list[object] = field(default_factory=list)
 
     def adds_repetition(self, value: object, *, judges_items: bool) -> bool:
         self.parts.append(value)
@@ -183,6 +183,22 @@ def postorder_of(nodes: tuple[ResolvedNode, ...], root: int) -> tuple[list[int],
                 elif not done[child]:
                     cyclic = True
     return order, cyclic
+
+
+def order_without_cycle(nodes: tuple[ResolvedNode, ...], root: int) -> list[int]:
+    """Return the nodes below ``root``, children before parents, where the language must be regular.
+
+    Raises:
+        GrammarError: a rule refers to itself.
+    """
+    order, is_cyclic = postorder_of(nodes, root)
+    if is_cyclic:
+        raise GrammarError(
+            "grammar",
+            f"a rule inside {type(nodes[root].term).__name__} refers to itself",
+            remedy="use only terms without recursion where a regular language is needed",
+        )
+    return order
 
 
 def _binding(reference: Reference, scope: _ReferenceScope | None) -> tuple[Grammar, _ReferenceScope]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.engine import Constraint
-from structgen.engine.mask import empty_masks
+from structgen.engine.mask import allowed_ids, contains, empty_masks
 from structgen.errors import VocabularyError
 from structgen.testing.state_walk import LawViolation
 
@@ -32,7 +32,7 @@ _CLOSE: Final = 1e-9
 def check_potential(
     potential: Potential, constraint: Constraint, rng: random.Random, *, walks: int = _WALKS, length: int = _LENGTH
 ) -> None:
-    """Check the laws of ``Potential`` on random outputs of a constraint.
+    """Check the laws of ``Potential`` on random outputs of a constraint: ``walks`` of at most ``length`` tokens each.
 
     Every prefix of every walk is scored, with some of the tokens that may follow it:
 
@@ -40,13 +40,6 @@ def check_potential(
     - what is forbidden stays forbidden, longer or complete;
     - ``logw_next`` is the difference of scores, and ``allowed`` leaves out forbidden tokens only;
     - the batch forms agree with the single ones.
-
-    Args:
-        potential: what is checked.
-        constraint: its outputs are evaluated.
-        rng: the randomness.
-        walks: how many outputs.
-        length: the most tokens of each.
 
     Raises:
         LawViolation: a law does not hold; it names the law and the shortest prefix that was found.
@@ -82,8 +75,7 @@ def _check_walk(potential: Potential, constraint: Constraint, rng: random.Random
     score = _score(potential.prefix, "prefix", hypothesis)
     for _ in range(length):
         matcher.fill_mask(row)
-        bits = np.unpackbits(row.view(np.uint8), bitorder="little")[: vocabulary.size]
-        ids = [int(token) for token in np.flatnonzero(bits) if token not in vocabulary.eos]
+        ids = [token for token in allowed_ids(row[0], vocabulary.size).tolist() if token not in vocabulary.eos]
         tried = rng.sample(ids, min(_TRIED, len(ids)))
         longer = [hypothesis.extended(token) for token in tried]
         scores = [_score(potential.prefix, "prefix", each) for each in longer]
@@ -127,7 +119,7 @@ def _check_extensions(
             raise _BrokenLaw(
                 f"logw_next of token {token} is {weights[token]!r}, not the difference of prefix", hypothesis
             )
-        if row is not None and found > -math.inf and not (int(row[token >> 5]) >> (token & 31)) & 1:
+        if row is not None and found > -math.inf and not contains(row, token):
             raise _BrokenLaw(f"allowed leaves out token {token}, whose score is {found!r}", hypothesis)
 
 

@@ -7,10 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Final, TypeAlias
 
-from structgen.errors import GrammarError
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
-from structgen.testing.node_semantics import ResolvedNode, is_refused_label, postorder_of, repeats, resolve
+from structgen.testing.node_semantics import (
+    ResolvedNode,
+    is_refused_label,
+    order_without_cycle,
+    postorder_of,
+    repeats,
+    resolve,
+)
 
 __all__ = [
     "BOOLEAN",
@@ -38,10 +44,7 @@ REGULAR: Final[tuple[Operator, ...]] = (
 )
 """Sequence, choice, star and a counted repetition: with :data:`ITSELF` among the leaves, context-free too."""
 
-BOOLEAN: Final[tuple[Operator, ...]] = (
-    (2, lambda one, other: ir.Intersection((one, other))),
-    (1, ir.Complement),
-)
+BOOLEAN: Final[tuple[Operator, ...]] = ((2, lambda one, other: ir.Intersection((one, other))), (1, ir.Complement))
 """Intersection and complement, for terms without recursion."""
 
 ITSELF: Final[Grammar] = ir.Reference("itself")
@@ -145,12 +148,12 @@ def _constant(nodes: tuple[ResolvedNode, ...], node: int, universe: set[bytes]) 
         case ir.TokenSet():
             return set()
         case ir.JsonString():
-            _refuse_recursion(nodes, node)
+            order_without_cycle(nodes, node)
             spelled = {word: text for word in universe if (text := _json_string(word)) is not None}
             values = _valid_strings(nodes, nodes[node].children[0], _parts(spelled.values()))
             return {word for word, text in spelled.items() if text in values}
         case ir.Intersection() | ir.Complement():
-            _refuse_recursion(nodes, node)
+            order_without_cycle(nodes, node)
     return None
 
 
@@ -228,15 +231,6 @@ def _permutations(term: ir.Permutation, parts: list[set[bytes]], universe: set[b
                     seen.add(state)
                     agenda.append(state)
     return found
-
-
-def _refuse_recursion(nodes: tuple[ResolvedNode, ...], node: int) -> None:
-    if postorder_of(nodes, node)[1]:
-        raise GrammarError(
-            "grammar",
-            f"a rule inside {type(nodes[node].term).__name__} refers to itself",
-            remedy="use only terms without recursion where a regular language is needed",
-        )
 
 
 def _json_string(word: bytes) -> bytes | None:

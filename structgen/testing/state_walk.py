@@ -21,7 +21,6 @@ __all__ = [
     "DEFAULT_EFFORT",
     "AnyConstraint",
     "AnyMatcher",
-    "AnyVocabulary",
     "Bitmask",
     "Effort",
     "LawViolation",
@@ -33,7 +32,6 @@ __all__ = [
     "describe_token",
     "distance",
     "distance_after",
-    "empty_bitmask",
     "finds_valid_string",
     "is_forced",
     "lacks_bytes",
@@ -53,23 +51,14 @@ class AnyVocabulary(Protocol):
     """Token id -> bytes, with the ids that end a sequence and those that are no text."""
 
     @property
-    def size(self) -> int:
-        """How many ids there are."""
-
+    def size(self) -> int: ...
     @property
-    def tokens(self) -> Sequence[bytes]:
-        """The bytes of each id."""
-
+    def tokens(self) -> Sequence[bytes]: ...
     @property
-    def eos(self) -> Iterable[int]:
-        """The ids that end a sequence."""
-
+    def eos(self) -> Iterable[int]: ...
     @property
-    def special(self) -> Mapping[int, str]:
-        """The ids that are no text, with their names."""
-
-    def decode(self, ids: Sequence[int], /) -> bytes:
-        """The bytes of a sequence."""
+    def special(self) -> Mapping[int, str]: ...
+    def decode(self, ids: Sequence[int], /) -> bytes: ...
 
 
 class AnyMatcher(Protocol):
@@ -236,14 +225,9 @@ def check_states(law: str, check: Check, constraint: AnyConstraint, rng: random.
 
 def allowed_tokens(matcher: AnyMatcher, size: int) -> set[int]:
     """The token ids of the mask."""
-    bitmask = empty_bitmask(size)
+    bitmask = empty_masks(size)
     matcher.fill_mask(bitmask)
     return ids_of(bitmask[0])
-
-
-def empty_bitmask(size: int, rows: int = 1) -> Bitmask:
-    """A mask, or several, in which nothing is allowed."""
-    return empty_masks(size, rows)
 
 
 def ids_of(row: Bitmask) -> set[int]:

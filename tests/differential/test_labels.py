@@ -11,6 +11,7 @@ from label_characters import PATH, table
 from structgen_kernels import _native
 
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
+from structgen.engine.mask import empty_masks
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.json_schema.formats import format_admits, identifier as idna
@@ -19,7 +20,7 @@ from structgen.grammar.printer import to_text
 from structgen.grammar.reader import parse
 from structgen.testing.node_semantics import is_refused_label, resolve
 from structgen.testing.small_scope import _valid_strings
-from structgen.testing.state_walk import allowed_tokens, empty_bitmask, ids_of
+from structgen.testing.state_walk import allowed_tokens, ids_of
 
 LDH = "abcdefghijklmnopqrstuvwxyz0123456789-"
 FREE, LONGEST, REST = 52, 59, 7
@@ -301,7 +302,7 @@ def test_walks_under_masks_end_in_valid_names(seed: int, labels_vocabulary: Voca
     while not matcher.is_accepting:
         allowed = check_mask(matcher, labels_vocabulary)
         if matcher.needs_budget_mask(budget):
-            bitmask = empty_bitmask(labels_vocabulary.size)
+            bitmask = empty_masks(labels_vocabulary.size)
             matcher.fill_mask_within(bitmask, 0, budget)
             within = ids_of(bitmask[0]) - {0}
             assert within <= set(allowed)
