@@ -197,14 +197,10 @@ class _PrefixState:
 
 @final
 class _PrefixStates:
-    """States of one constraint by token prefix, least recently used dropped first.
+    """States of one constraint by token prefix, least recently used dropped first; ``capacity`` may be changed.
 
     transformers shows whole sequences and tells nothing of how they came about.  It reorders rows (beams) or goes back
     (rejected drafts): a state belongs to the tokens, not to a row.  What was dropped is made again from the start.
-
-    Args:
-        constraint: what the sequences are to satisfy.
-        capacity: how many states are kept; may be changed.
     """
 
     def __init__(self, constraint: Constraint, capacity: int) -> None:

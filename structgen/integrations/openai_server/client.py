@@ -59,13 +59,7 @@ class _Misunderstood(ModelError):
 
 
 def remote(
-    url: str,
-    model: str,
-    *,
-    kind: Kind | None = None,
-    api_key: str | None = None,
-    tries: int = 3,
-    timeout: float = 60.0,
+    url: str, model: str, *, kind: Kind | None = None, api_key: str | None = None, tries: int = 3, timeout: float = 60.0
 ) -> OpenAIServer:
     """A model on a server, for programs: ``program(..., model=structgen.remote(url, name))``.
 

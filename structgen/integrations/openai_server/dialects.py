@@ -88,12 +88,7 @@ class Translation:
 
 
 def translation_of(answer: Answer, dialect: Dialect, *, chat: bool = True) -> Translation:
-    """Say in the parameters of a request what the model may write.
-
-    Args:
-        answer: what is asked for.
-        dialect: of the server.
-        chat: whether the request is one for a chat, or for a text that is gone on with.
+    """Say in the parameters of a request what the model may write, in a chat or where it goes on with a text.
 
     Raises:
         UnsupportedFeature: a part of it can't be said; it is named.
