@@ -57,6 +57,7 @@ class Generator(GenerateJsonSchema):
         self._definitions: dict[str, Any] = {}
 
     def generate(self, schema: Any, mode: Any = "validation") -> JsonSchemaValue:
+        """The schema of a whole type, with the grammars of its formats in ``formats``."""
         made = super().generate(schema, mode)
         self._finish(made)
         return made
@@ -100,6 +101,7 @@ class Generator(GenerateJsonSchema):
     # Strings
 
     def str_schema(self, schema: Any) -> JsonSchemaValue:
+        """A string; its pattern in the dialect of pydantic's engine, and what is stripped."""
         made = super().str_schema(schema)
         parts: list[Grammar] = []
         pattern = schema.get("pattern")
@@ -136,12 +138,14 @@ class Generator(GenerateJsonSchema):
             return found
 
     def chain_schema(self, schema: Any) -> JsonSchemaValue:
+        """All steps at once where the first keeps the text; else as pydantic describes them."""
         steps = schema["steps"]
         if not _keeps_text(steps[0]):
             return super().chain_schema(schema)
         return {"allOf": [self.generate_inner(step) for step in steps]}
 
     def bytes_schema(self, schema: Any) -> JsonSchemaValue:
+        """Bytes as the text that the setting ``val_json_bytes`` names."""
         minimum, maximum = schema.get("min_length") or 0, schema.get("max_length")
         encoding = self._setting("val_json_bytes")
         if encoding == "base64":
@@ -153,6 +157,7 @@ class Generator(GenerateJsonSchema):
         return self._text("bytes in UTF-8", type_formats.encoded_length(minimum, maximum))
 
     def date_schema(self, schema: Any) -> JsonSchemaValue:
+        """A date as pydantic reads it, within its bounds."""
         minimum = [schema["ge"]] if schema.get("ge") else []
         maximum = [schema["le"]] if schema.get("le") else []
         try:
@@ -163,21 +168,27 @@ class Generator(GenerateJsonSchema):
         return self._text("date", type_formats.date_text(max(minimum, default=None), min(maximum, default=None)))
 
     def time_schema(self, schema: Any) -> JsonSchemaValue:
+        """A time, with an offset as ``tz_constraint`` says."""
         return self._text("time", type_formats.time_text(schema.get("tz_constraint", "any")))
 
     def datetime_schema(self, schema: Any) -> JsonSchemaValue:
+        """A date and time, with an offset as ``tz_constraint`` says."""
         return self._text("date and time", type_formats.datetime_text(schema.get("tz_constraint", "any")))
 
     def timedelta_schema(self, schema: Any) -> JsonSchemaValue:
+        """A duration of ISO 8601, as pydantic reads it."""
         return self._text("duration", type_formats.duration_text())
 
     def complex_schema(self, schema: Any) -> JsonSchemaValue:
+        """A complex number as the text that ``complex()`` reads."""
         return self._text("complex number", type_formats.complex_text())
 
     def url_schema(self, schema: Any) -> JsonSchemaValue:
+        """A URL with one host and an allowed scheme."""
         return self._url(super().url_schema(schema), schema, is_multiple=False)
 
     def multi_host_url_schema(self, schema: Any) -> JsonSchemaValue:
+        """A URL with one or more hosts and an allowed scheme."""
         return self._url(super().multi_host_url_schema(schema), schema, is_multiple=True)
 
     def _url(self, made: JsonSchemaValue, schema: Any, *, is_multiple: bool) -> JsonSchemaValue:
@@ -188,16 +199,19 @@ class Generator(GenerateJsonSchema):
     # Constants
 
     def literal_schema(self, schema: Any) -> JsonSchemaValue:
+        """The constants that equal a JSON value."""
         retained: Any = {**schema, "expected": _written(schema["expected"], lambda value: value)}
         return super().literal_schema(retained)
 
     def enum_schema(self, schema: Any) -> JsonSchemaValue:
+        """The members whose values equal a JSON value."""
         retained: Any = {**schema, "members": _written(schema["members"], lambda member: member.value)}
         return super().enum_schema(retained)
 
     # Numbers
 
     def decimal_schema(self, schema: Any) -> JsonSchemaValue:
+        """A decimal as text, or as a number if its digits are bounded."""
         maximum, places = schema.get("max_digits"), schema.get("decimal_places")
         bounds: dict[str, Any] = {
             _BOUNDS[name]: _exact(schema[name]) for name in _BOUNDS if schema.get(name) is not None
@@ -213,19 +227,24 @@ class Generator(GenerateJsonSchema):
     # Containers
 
     def set_schema(self, schema: Any) -> JsonSchemaValue:
+        """An array; items may repeat unless their number matters."""
         return _with_repeats(super().set_schema(schema))
 
     def frozenset_schema(self, schema: Any) -> JsonSchemaValue:
+        """As ``set_schema``."""
         return _with_repeats(super().frozenset_schema(schema))
 
     def generator_schema(self, schema: Any) -> JsonSchemaValue:
+        """Refuse an iterator, whose items are validated too late."""
         raise PydanticInvalidForJsonSchema("an iterator is validated lazily, which is too late; use list[...]")
 
     def definitions_schema(self, schema: Any) -> JsonSchemaValue:
+        """The schema, with its definitions noted for the names of dictionaries."""
         self._definitions.update((one["ref"], one) for one in schema["definitions"])
         return super().definitions_schema(schema)
 
     def dict_schema(self, schema: Any) -> JsonSchemaValue:
+        """An object whose names are the keys that validation accepts."""
         made: JsonSchemaValue = {"type": "object"}
         if "values_schema" in schema:
             made["additionalProperties"] = self.generate_inner(schema["values_schema"])
@@ -236,14 +255,7 @@ class Generator(GenerateJsonSchema):
         self.update_with_validations(made, schema, self.ValidationsMapping.object)
         return made
 
-    def frozendict_schema(self, schema: Any) -> JsonSchemaValue:
-        return self.dict_schema(schema)
-
-    def ordered_dict_schema(self, schema: Any) -> JsonSchemaValue:
-        return self.dict_schema(schema)
-
-    def counter_schema(self, schema: Any) -> JsonSchemaValue:
-        return self.dict_schema(schema)
+    frozendict_schema = ordered_dict_schema = counter_schema = dict_schema
 
     def _names(self, schema: Any) -> JsonSchemaValue:
         """The member names that validation accepts as keys."""
@@ -294,12 +306,15 @@ class Generator(GenerateJsonSchema):
     # Names of fields
 
     def model_fields_schema(self, schema: Any) -> JsonSchemaValue:
+        """The fields of a model, without other names that validation reads as one of them."""
         return self._closed(super().model_fields_schema(schema), schema["fields"].items())
 
     def typed_dict_schema(self, schema: Any) -> JsonSchemaValue:
+        """The items of a ``TypedDict``, likewise."""
         return self._closed(super().typed_dict_schema(schema), schema["fields"].items())
 
     def dataclass_args_schema(self, schema: Any) -> JsonSchemaValue:
+        """The fields of a dataclass, likewise."""
         fields = ((field["name"], field) for field in schema["fields"])
         return self._closed(super().dataclass_args_schema(schema), fields)
 
@@ -320,6 +335,7 @@ class Generator(GenerateJsonSchema):
         return made
 
     def any_schema(self, schema: Any) -> JsonSchemaValue:
+        """Any value; notes that the type has one."""
         self.has_any = True
         return super().any_schema(schema)
 
