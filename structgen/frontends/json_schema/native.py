@@ -289,9 +289,7 @@ class _SubschemaPlanner:
 
 
 def _documents(schema: Json, setting: Setting, dialect: Dialect) -> Documents:
-    limits, asserts = setting.limits, setting.asserts_formats
-    library = SchemaRegistry(None, limits)
-    return Documents(schema, dialect, library, limits, asserts_formats=asserts, finds_copies=False)
+    return Documents(schema, dialect, SchemaRegistry(None, setting.limits), setting, finds_copies=False)
 
 
 def _normal_form(documents: Documents, setting: Setting) -> tuple[NormalForm, Location]:

@@ -73,15 +73,7 @@ def planned_grammar(
     with _without_collection():
         if finds_copies and (isinstance(schema, SchemaDump) or not isinstance(schema, (str, bytes, bytearray))):
             finds_copies = None  # as far as they are spelled out
-        documents = Documents(
-            document,
-            chosen,
-            library,
-            limits,
-            asserts_formats=setting.asserts_formats,
-            finds_copies=finds_copies,
-            formats=setting.formats,
-        )
+        documents = Documents(document, chosen, library, setting, finds_copies=finds_copies)
         try:
             return _grammar(documents, schema, python_type, setting, tracks_scopes=False)
         except ScopesNeeded:

@@ -98,7 +98,7 @@ _POLICIES: Final = (
 )
 
 
-def lark(
+def lark(  # noqa: PLR0913, RUF100  how a grammar is read, by name
     text: str,
     *,
     start: str = "start",

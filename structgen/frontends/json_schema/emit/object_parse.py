@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence as Items
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from structgen.errors import UnsupportedFeature
-from structgen.frontends.json_schema.emit.object_term import permuted
+from structgen.frontends.json_schema.emit.object_term import MemberCounts, permuted
 from structgen.frontends.json_schema.term import alternatives, chain
 from structgen.grammar.nodes import EMPTY, Grammar
 
@@ -167,7 +167,7 @@ def union_of_permutations(
         left = None if layout.max_others is None else layout.max_others - len(case.others)
         if left is not None and left < 0:
             return EMPTY
-        return permuted(required, optional, rest, case.min_count, case.max_count, syntax, max_others=left)
+        return permuted(required, optional, rest, MemberCounts(case.min_count, case.max_count, left), syntax)
 
     plain = [read(parses, 0) for parses in entries]
     rest = read(others, 0)

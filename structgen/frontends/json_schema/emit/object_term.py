@@ -14,7 +14,7 @@ If two or more undeclared names are required, a text could repeat one, so names 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.json_schema.source.location import refused
@@ -37,13 +37,21 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.syntax import Syntax
     from structgen.frontends.json_schema.normal.object_layout import ObjectLayout
 
-__all__ = ["object_term", "permuted", "refuse_count", "refuse_size"]
+__all__ = ["MemberCounts", "object_term", "permuted", "refuse_count", "refuse_size"]
 
 _Member = tuple[Grammar, Grammar, bool]
 _Tail = tuple[Grammar, ...]
 
 _MAX_STATES: Final = 200_000
 """Names times counts of a chain with a bounded number of members."""
+
+
+class MemberCounts(NamedTuple):
+    """The bounds on the number of members, and on those with undeclared names; ``None``: no bound."""
+
+    min_count: int
+    max_count: int | None
+    max_others: int | None
 
 
 def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Grammar], syntax: Syntax) -> Grammar:
@@ -83,7 +91,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     if syntax.policy.order == "any":
         due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
         free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
-        term = permuted(due, free, other, layout.min_count, layout.max_count, syntax, max_others=bound)
+        term = permuted(due, free, other, MemberCounts(layout.min_count, layout.max_count, bound), syntax)
         return distinct(term, is_endless=True) if repeats_count else term
     steps = need if room is None else room
     counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of undeclared members, where they are bounded
@@ -100,8 +108,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
                 members,
                 EMPTY if is_full else other,
                 syntax,
-                declared=declared,
-                others=declared if len(counts) == 1 else next_row,
+                _RowsAfter(declared, declared if len(counts) == 1 else next_row),
                 is_capped=room == extra,
                 may_end=extra >= need,
             )
@@ -115,16 +122,10 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
 
 
 def permuted(
-    required: Items[Grammar],
-    optional: Items[Grammar],
-    other: Grammar,
-    min_count: int,
-    max_count: int | None,
-    syntax: Syntax,
-    *,
-    max_others: int | None,
+    required: Items[Grammar], optional: Items[Grammar], other: Grammar, counts: MemberCounts, syntax: Syntax
 ) -> Grammar:
-    """The objects with ``min_count`` to ``max_count`` of these members, in any order."""
+    """The objects with as many of these members as ``counts`` says, in any order."""
+    min_count, max_count, max_others = counts
     optional = [member for member in optional if member is not EMPTY]
     if other is not EMPTY and max_others is not None:
         optional += [other] * max_others
@@ -140,6 +141,13 @@ def permuted(
     listed = Permutation(required, optional, other, syntax.comma, max(min_count, 1), max_count)
     some = Sequence((listed, syntax.close_object))
     return Sequence((syntax.open_object, some if min_count or required else Choice((syntax.end_object, some))))
+
+
+class _RowsAfter(NamedTuple):
+    """The rows after an optional declared member, and after any other member; ``None``: the same row."""
+
+    declared: _MemberRow | None
+    others: _MemberRow | None
 
 
 class _MemberRow:
@@ -159,9 +167,8 @@ class _MemberRow:
         members: list[_Member],
         other: Grammar,
         syntax: Syntax,
+        after: _RowsAfter,
         *,
-        declared: _MemberRow | None,
-        others: _MemberRow | None,
         is_capped: bool,
         may_end: bool,
     ) -> None:
@@ -171,12 +178,12 @@ class _MemberRow:
             members: the declared members: name, value, and whether it is required.
             other: any other member.
             syntax: the punctuation.
-            declared: the row after an optional member; ``None``: this row.
-            others: the row after any other member, likewise.
+            after: the rows after a member.
             is_capped: only required members may follow.
             may_end: enough members were written.
         """
         comma, colon = syntax.comma, syntax.colon
+        declared, others = after
         loops = others is None and not is_capped and other is not EMPTY
         loop = (Repeat(Sequence((comma, other))),) if loops else ()
         tails: list[_Tail | None] = [None] * (len(members) + 1)

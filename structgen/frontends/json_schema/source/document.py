@@ -17,6 +17,7 @@ from structgen.frontends.json_schema.source.location import Resource, absolute_u
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.formats.user_format import StringFormat
+    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.grammar.limits import Limits
 
@@ -322,11 +323,9 @@ class Documents:
         schema: Json,
         chosen: Dialect | None,
         library: SchemaRegistry,
-        limits: Limits,
+        setting: Setting,
         *,
-        asserts_formats: bool = True,
         finds_copies: bool | None = None,
-        formats: Mapping[str, StringFormat] = NO_FORMATS,
     ) -> None:
         """Start with one document.
 
@@ -334,14 +333,12 @@ class Documents:
             schema: its root.
             chosen: the dialect; overrides ``$schema``.
             library: finds other documents.
-            limits: the bounds on patterns and JSON text.
-            asserts_formats: whether ``format`` restricts strings.
+            setting: its limits and formats apply; the formats of the caller are always asserted.
             finds_copies: whether schemas that are written alike are planned once; ``None``: if the schema is a tree.
-            formats: the formats of the caller, which are always asserted.
         """
-        self.limits = limits
-        self.asserts_formats = asserts_formats
-        self.formats = formats
+        self.limits = setting.limits
+        self.asserts_formats = setting.asserts_formats
+        self.formats = setting.formats
         self.loaded: list[Document] = []
         self._library = library
         self._by_uri: dict[str, Document] = {}

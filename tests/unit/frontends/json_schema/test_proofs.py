@@ -85,7 +85,7 @@ def test_proofs_agree_with_terms(seed: int) -> None:
     agreed = {False: 0, True: 0}
     for _ in range(40):
         schema = random_schema(pick, 3)
-        documents = Documents(schema, None, SchemaRegistry(None, limits), limits, asserts_formats=True)
+        documents = Documents(schema, None, SchemaRegistry(None, limits), setting)
         references = References(documents, tracks_scopes=False)
         planner = Planner(NormalForm(references, limits), setting, limits)
         try:
