@@ -151,13 +151,12 @@ def tool_calls(
         options.append(_plain_text(chosen))
     if requested != "none" and known:
         called = known if requested in _CHOICES else [tool for tool in known if tool.name == requested]
-        calls = _calls_term(
-            chosen, called, parallel, policy or JsonPolicy(whitespace=chosen.whitespace), limits or Limits()
-        )
+        written = policy or JsonPolicy(whitespace=chosen.whitespace)
+        calls = _calls_term(chosen, called, written, limits or Limits(), parallel=parallel)
         options.append(calls)
         if requested == "auto" and chosen.text_before is not None:
             options.append(sequence(_free(chosen.text_before, chosen), calls))
-    return Described(_either(options), _description(chosen, known, requested, parallel))
+    return Described(_either(options), _description(chosen, known, requested, parallel=parallel))
 
 
 def _either(options: list[Grammar]) -> Grammar:
@@ -179,7 +178,7 @@ def _free(written: FreeText, family: Family) -> Grammar:
 
 
 def _calls_term(
-    family: Family, tools: list[_Tool], parallel: bool | int, policy: JsonPolicy, limits: Limits
+    family: Family, tools: list[_Tool], policy: JsonPolicy, limits: Limits, *, parallel: bool | int
 ) -> Grammar:
     layouts = family.calls
     identifier = regex(layouts.id).named("id") if layouts.id else literal("")
@@ -264,7 +263,7 @@ def _requested_tool(choice: str | Mapping[str, Any], tools: list[_Tool]) -> str:
     return str(name)
 
 
-def _description(family: Family, tools: list[_Tool], requested: str, parallel: bool | int) -> Description:
+def _description(family: Family, tools: list[_Tool], requested: str, *, parallel: bool | int) -> Description:
     entries = [
         ReportEntry(
             f"tool {tool.name}",

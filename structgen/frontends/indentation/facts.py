@@ -262,8 +262,8 @@ class _FactSolver:
             spaced = {MIDDLE: SPACED} | {state: state + 1 for state in self.states[GUARDED::2]}
             gap = tuple(1 << spaced.get(state, state) for state in self.states)
         self.marks = {
-            NEWLINE.name: Facts(lines, False, first, True, False),
-            GAP.name: Facts(gap, False, MARK),
+            NEWLINE.name: Facts(lines, first=first, has_gaps=True),
+            GAP.name: Facts(gap, first=MARK),
         }
 
     def solve(self, body: Grammar) -> dict[int, Facts]:
@@ -322,7 +322,7 @@ class _FactSolver:
             after += [may, may if self.ignored is None else after[MIDDLE]]
         if is_empty:
             after = [states | 1 << state for state, states in enumerate(after)]
-        return Facts(tuple(after), is_empty, first, False, False)
+        return Facts(tuple(after), is_empty, first)
 
     def combine(self, node: Grammar) -> Facts:
         parts = [self.found[id(child)] for child in node.children]
@@ -331,10 +331,10 @@ class _FactSolver:
                 return self.marks.get(name) or self.of_rules[name]
             case NotBefore():
                 guarded = 1 << GUARDED + 2 * self.guards.index(node.characters)
-                return Facts(tuple(1 << LINE if state == LINE else guarded for state in self.states), False, MARK)
+                return Facts(tuple(1 << LINE if state == LINE else guarded for state in self.states), first=MARK)
             case Block():
                 after = tuple(parts[0].after[LINE] & 1 << LINE if state == LINE else 0 for state in self.states)
-                return Facts(after, False, MARK, parts[0].has_gaps, True)
+                return Facts(after, first=MARK, has_gaps=parts[0].has_gaps, has_lines=True)
             case Enclosed():
                 return parts[0]._replace(has_gaps=False, has_lines=False)
             case Sequence():

@@ -284,12 +284,12 @@ def _words(term: Grammar) -> list[str] | None:
     words_of: dict[int, frozenset[str] | None] = {}
     for node in postorder(term):
         parts = [words for child in node.children if (words := words_of[id(child)]) is not None]
-        words_of[id(node)] = _spelled(node, parts, len(parts) == len(node.children))
+        words_of[id(node)] = _spelled(node, parts, is_complete=len(parts) == len(node.children))
     words = words_of[id(term)]
     return sorted(words) if words and "" not in words else None
 
 
-def _spelled(node: Grammar, parts: list[frozenset[str]], is_complete: bool) -> frozenset[str] | None:
+def _spelled(node: Grammar, parts: list[frozenset[str]], *, is_complete: bool) -> frozenset[str] | None:
     words: frozenset[str] | None = None
     match node:
         case Literal():

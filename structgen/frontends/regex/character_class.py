@@ -318,7 +318,7 @@ class Lexicon:
         self._simple_class = re.compile(r"\[\^?[^\\\[\]^](?:[^\\\[\]]|\\.)*\]", re.DOTALL)
         self.dot = CharClass(ALL if flags & Flag.DOT_ALL else complement(dialect.newline))
         self.is_caseless = bool(flags & Flag.IGNORE_CASE)
-        start, end = _AT_EDGE, Side(True, NONE, last_newline=dialect.end_before_last_newline)
+        start, end = _AT_EDGE, Side(at_edge=True, characters=NONE, last_newline=dialect.end_before_last_newline)
         if flags & Flag.MULTILINE:
             start = end = Side(at_edge=True, characters=dialect.newline)
         self.caret = Boundary(((start, ANYTHING),))
@@ -380,12 +380,13 @@ class Lexicon:
         if is_start is not None:
             return Boundary(((_AT_EDGE, ANYTHING) if is_start else (ANYTHING, _AT_EDGE),))
         characters = self._word()
-        word, other = Side(False, characters), Side(True, complement(characters))
+        word = Side(at_edge=False, characters=characters)
+        other = Side(at_edge=True, characters=complement(characters))
         if letter == "b":
             return Boundary(((word, other), (other, word)))
         outside: tuple[tuple[Side, Side], ...] = ((other, other),)
         if self.dialect.empty_is_no_boundary:
-            inner = Side(False, other.characters)
+            inner = Side(at_edge=False, characters=other.characters)
             outside = ((inner, other), (_AT_EDGE, inner))
         return Boundary(((word, word), *outside))
 

@@ -46,6 +46,13 @@ class Bound(NamedTuple):
     fraction: str
     is_open: bool
 
+    @classmethod
+    def of(cls, value: int | Decimal, *, is_open: bool) -> Bound:
+        """The bound of the magnitude of a number."""
+        text = format(value, "f") if isinstance(value, Decimal) else str(value)
+        whole, _, fraction = text.lstrip("-").partition(".")
+        return cls(whole.lstrip("0") or "0", fraction.rstrip("0"), is_open)
+
     @property
     def is_zero(self) -> bool:
         """Whether the bound is a closed zero, which is no lower bound of a magnitude."""
@@ -93,8 +100,8 @@ def magnitudes(low: Bound, high: Bound | None, places: DecimalPlaces) -> Grammar
     >>> str(magnitudes(Bound("7", "", False), Bound("12", "", False), DecimalPlaces(3, 0)))
     'b[7-9] | b[1] b[0-2]'
     """
-    high_fraction, high_open = (high.fraction, high.is_open) if high else ("", False)
-    ends = _Ends.of(low.fraction, low.is_open, high_fraction, high_open, places.fraction)
+    above = _FractionBound(high.fraction, high.is_open) if high else _FractionBound("", is_open=False)
+    ends = _ends(_FractionBound(low.fraction, low.is_open), above, places.fraction)
     first, last = len(low.whole), places.whole if high is None else len(high.whole)
     at_low = at_high = EMPTY
     if low.is_zero:
@@ -133,6 +140,13 @@ def _whole(low: str | None, high: str | None, ends: _Ends) -> Grammar:
     return both if low and high else below if low else above
 
 
+class _FractionBound(NamedTuple):
+    """The digits of a bound after the point, and whether the bound itself is excluded."""
+
+    digits: str
+    is_open: bool
+
+
 class _Ends:
     """What may follow the digits before the point, for each state of comparison.
 
@@ -141,55 +155,46 @@ class _Ends:
         low, high: the digits so far equal those of the lower or upper bound; ``both``: of both.
     """
 
-    def __init__(self, low_fraction: str, low_open: bool, high_fraction: str, high_open: bool, places: int) -> None:
+    def __init__(self, low: _FractionBound, high: _FractionBound, places: int) -> None:
         self._places = places
-        self._low_fraction, self._low_open = low_fraction, low_open
-        self._high_fraction, self._high_open = high_fraction, high_open
         if places == 0:
-            self.free = self.low = self.high = EPSILON
-            self.both = EPSILON
+            self.free = self.low = self.high = self.both = EPSILON
             return
         self.free = digit_run(chain(_POINT, self._free(0)), 0, 1)
-        may_end_low = not self._low_fraction and not self._low_open
-        may_end_high = bool(self._high_fraction) or not self._high_open
-        below, above, both = self._fractions()
+        may_end_low = not low.digits and not low.is_open
+        may_end_high = bool(high.digits) or not high.is_open
+        below, above, both = self._fractions(low, high)
         self.low = self.free if may_end_low else chain(_POINT, below)
         self.high = alternatives(EPSILON if may_end_high else EMPTY, chain(_POINT, above))
         ends_both = EPSILON if may_end_low and may_end_high else EMPTY
         self.both = alternatives(ends_both, chain(_POINT, above if may_end_low else both))
 
-    @staticmethod
-    @lru_cache(maxsize=256)
-    def of(low_fraction: str, low_open: bool, high_fraction: str, high_open: bool, places: int) -> _Ends:
-        """The ends of two bounds; recent results are cached."""
-        return _Ends(low_fraction, low_open, high_fraction, high_open, places)
-
     def _free(self, done: int) -> Grammar:
         return _digits(1 if done == 0 else 0, self._places - done)
 
-    def _fractions(self) -> tuple[Grammar, Grammar, Grammar]:
+    def _fractions(self, lower: _FractionBound, upper: _FractionBound) -> tuple[Grammar, Grammar, Grammar]:
         """The fractions above the lower bound, below the upper one, and between both, from the last digit back."""
-        low, high = self._low_fraction, self._high_fraction
+        low, high = lower.digits, upper.digits
         length = max(len(low), len(high))
-        below = _above_zero(max(self._places - length, 1)) if self._low_open else self._free(length)
-        above = EMPTY if self._high_open else _zeros(1 if length == 0 else 0, self._places - length)
-        both = EMPTY if self._low_open else above
+        below = _above_zero(max(self._places - length, 1)) if lower.is_open else self._free(length)
+        above = EMPTY if upper.is_open else _zeros(1 if length == 0 else 0, self._places - length)
+        both = EMPTY if lower.is_open else above
         for done in range(length - 1, -1, -1):
             free = self._free(done + 1)
             low_is_done = done >= len(low)
             a = 0 if low_is_done else int(low[done])
-            if low_is_done and not self._low_open:
+            if low_is_done and not lower.is_open:
                 next_below = self._free(done)
             else:
                 next_below = step((a, a, below), (a + 1, 9, free))
             if done >= len(high):
-                next_above = EMPTY if self._high_open else _zeros(1 if done == 0 else 0, self._places - done)
+                next_above = EMPTY if upper.is_open else _zeros(1 if done == 0 else 0, self._places - done)
                 c = 0
             else:
                 c = int(high[done])
                 end = EPSILON if done > 0 else EMPTY
                 next_above = alternatives(end, step((0, c - 1, free), (c, c, above)))
-            if low_is_done and not self._low_open:
+            if low_is_done and not lower.is_open:
                 next_both = next_above
             elif a == c:
                 next_both = step((a, a, both))
@@ -199,6 +204,9 @@ class _Ends:
                 next_both = step((a, a, below), (a + 1, c - 1, free), (c, c, above))
             below, above, both = next_below, next_above, next_both
         return below, above, both
+
+
+_ends: Final = lru_cache(maxsize=256)(_Ends)
 
 
 @lru_cache(maxsize=1 << 8)
@@ -228,6 +236,13 @@ class _Normal(NamedTuple):
     exponent: int
     is_open: bool
 
+    @classmethod
+    def of(cls, bound: int | Decimal, *, is_open: bool) -> _Normal:
+        """The normal form of a number, with one digit before the point."""
+        number = Decimal(bound)
+        _, digits, _ = number.as_tuple()
+        return cls(Decimal((0, digits, 1 - len(digits))), number.adjusted(), is_open)
+
 
 def scientific_magnitudes(
     low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], fraction_digits: int, shifts: int = 0
@@ -237,8 +252,11 @@ def scientific_magnitudes(
     With ``shifts``, the point may be up to so many places before or after its normal position, which is after the first
     nonzero digit: ``0.012e4``, ``1200e-1``.
     """
-    smallest = _normal(*low) if low[0] >= _SMALLEST else _normal(_SMALLEST, is_open=False)
-    largest = _normal(_LARGEST, is_open=False) if high[0] is None or high[0] > _LARGEST else _normal(high[0], high[1])
+    (lowest, low_open), (highest, high_open) = low, high
+    smallest = _Normal.of(lowest, is_open=low_open) if lowest >= _SMALLEST else _Normal.of(_SMALLEST, is_open=False)
+    if highest is None or highest > _LARGEST:
+        highest, high_open = _LARGEST, False
+    largest = _Normal.of(highest, is_open=high_open)
     if largest.mantissa == 0:
         return EMPTY
     pieces = [piece for piece in _pieces(smallest, largest) if piece.first <= piece.last]
@@ -261,13 +279,7 @@ def _mantissas(piece: _Piece, shift: int, fraction_digits: int) -> Grammar:
 
 
 def _moved(bound: Bound, shift: int) -> Bound:
-    return _bound(Decimal(f"{bound.whole}.{bound.fraction or 0}").scaleb(shift), bound.is_open)
-
-
-def _normal(bound: int | Decimal, is_open: bool) -> _Normal:
-    number = Decimal(bound)
-    _, digits, _ = number.as_tuple()
-    return _Normal(Decimal((0, digits, 1 - len(digits))), number.adjusted(), is_open)
+    return Bound.of(Decimal(f"{bound.whole}.{bound.fraction or 0}").scaleb(shift), is_open=bound.is_open)
 
 
 class _Piece(NamedTuple):
@@ -306,15 +318,10 @@ def _pieces(smallest: _Normal, largest: _Normal) -> list[_Piece]:
 
 def _add(pieces: list[_Piece], ends: tuple[Decimal, Decimal], *, is_open: bool, first: int, last: int) -> None:
     """Append an interval, or join it with the one before if the exponents are the same."""
-    low, high = _bound(ends[0], is_open), _bound(ends[1], is_open)
+    low, high = (Bound.of(end, is_open=is_open) for end in ends)
     if pieces and pieces[-1][2:] == (first, last):
         low = pieces.pop().low
     pieces.append(_Piece(low, high, first, last))
-
-
-def _bound(value: Decimal, is_open: bool) -> Bound:
-    whole, _, fraction = format(value, "f").partition(".")
-    return Bound(whole.lstrip("0") or "0", fraction.rstrip("0"), is_open)
 
 
 def exponents(first: int, last: int) -> Grammar:
@@ -355,10 +362,16 @@ def integral_magnitudes(digits: int) -> Grammar:
 
     Complexity: O(digits ** 2) nodes.
     """
+
+    def at_least(exponent: int) -> Grammar:
+        return chain(MARK, exponents(exponent, MAX_EXPONENT))
+
     natural = Choice((_ZERO, chain(NONZERO_DIGIT, digit_run(DIGIT, 0, digits - 1))))
-    plain = chain(natural, _trailing_zeros(digits), Choice((EPSILON, chain(MARK, exponents(0, MAX_EXPONENT)))))
+    plain = chain(natural, _trailing_zeros(digits), Choice((EPSILON, at_least(0))))
     shifted = [
-        chain(digit_run(DIGIT, count - 1, count - 1), NONZERO_DIGIT, digit_run(_ZERO, 0, digits - count), _from(count))
+        chain(
+            digit_run(DIGIT, count - 1, count - 1), NONZERO_DIGIT, digit_run(_ZERO, 0, digits - count), at_least(count)
+        )
         for count in range(1, digits + 1)
     ]
     shortened = [
@@ -367,7 +380,7 @@ def integral_magnitudes(digits: int) -> Grammar:
             digit_run(DIGIT, 0, digits - 1 - count),
             digit_run(_ZERO, count, count),
             _trailing_zeros(digits),
-            _only(-count),
+            chain(MARK, exponents(-count, -count)),
         )
         for count in range(1, digits)
     ]
@@ -387,11 +400,3 @@ def with_zero_fraction(term: Grammar, digits: int) -> Grammar:
 def _trailing_zeros(digits: int) -> Grammar:
     """Nothing, or a point and zeros."""
     return Choice((EPSILON, chain(_POINT, digit_run(_ZERO, 1, digits))))
-
-
-def _from(min_exponent: int) -> Grammar:
-    return chain(MARK, exponents(min_exponent, MAX_EXPONENT))
-
-
-def _only(exponent: int) -> Grammar:
-    return chain(MARK, exponents(exponent, exponent))

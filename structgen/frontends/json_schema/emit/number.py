@@ -73,38 +73,38 @@ def number_term(
         return alternatives(
             *(number_term(piece, syntax, origins, integral=integral, is_proof=is_proof) for piece in assertion.gaps())
         )
-    lower = _usable(assertion.lower, "minimum", origins)
-    upper = _usable(assertion.upper, "maximum", origins)
+    interval = _Interval(
+        _usable(assertion.lower, "minimum", origins),
+        assertion.lower_open,
+        _usable(assertion.upper, "maximum", origins),
+        assertion.upper_open,
+        syntax.policy.digits,
+    )
     step, not_steps = assertion.step, not_multiples(assertion.step_of(integral=integral), assertion.not_steps)
     if not_steps is None:
         return EMPTY
     if step is not None and step.numerator == 1 and integral and has_all_forms:
         step = None  # every integer is a multiple
-    digits = syntax.policy.digits
     if is_proof and (step is not None or not_steps):
-        if step is not None and lower is not None and upper is not None:
-            unit = Fraction(step.numerator) if integral else step
-            if not _holds_multiple(lower, assertion.lower_open, upper, assertion.upper_open, unit):
-                return EMPTY
+        if step is not None and not interval.may_hold_multiple(Fraction(step.numerator) if integral else step):
+            return EMPTY
         step, not_steps = None, ()
-        digits = max(digits, WHOLE_DIGITS, _min_digits(lower, 1), _min_digits(upper, -1))
+        interval = interval._replace(digits=_whole_digits(interval, max(interval.digits, WHOLE_DIGITS)))
     if step is not None:
-        interval = _Interval(lower, assertion.lower_open, upper, assertion.upper_open, digits)
         listed = _few_listed(interval, step, not_steps, integral=integral, has_all_forms=has_all_forms)
         if listed is not None:
             return listed
-        if not _few_multiples(lower, upper, step, integral=integral):
-            digits = _bounded_digits(remainders(step, integral=integral), lower, upper, digits, step, origins)
+        if not _few_multiples(interval.lower, interval.upper, step, integral=integral):
+            interval = _with_bounded_digits(interval, remainders(step, integral=integral), step, origins)
     for not_step in not_steps:
-        _refuse_fine_bounds(lower, upper, digits, origins)
-        digits = _bounded_digits(remainders(not_step, integral=integral), lower, upper, digits, not_step, origins)
-    interval = _Interval(lower, assertion.lower_open, upper, assertion.upper_open, digits)
+        _refuse_fine_bounds(interval, origins)
+        interval = _with_bounded_digits(interval, remainders(not_step, integral=integral), not_step, origins)
     steps = not_steps if step is None else (step, *not_steps)
     key = interval, step, not_steps, integral, has_all_forms
     term = _term_cache.get(key)
     if term is None:
-        term = (_all_forms if has_all_forms else _term)(interval, step, not_steps, integral)
-        places = _decimal_places(digits, integral=integral)
+        term = (_all_forms if has_all_forms else _term)(interval, step, not_steps, integral=integral)
+        places = _decimal_places(interval.digits, integral=integral)
         _term_cache.put(key, term, _INTERVAL_BYTES + sum(multiples_bytes(one, places) for one in steps))
     return term
 
@@ -145,14 +145,11 @@ def _absorbs(disjunct: Disjunct, other: Disjunct) -> bool:
     assertion, inner = disjunct.number, other.number
     if assertion is None or inner is None or disjunct.types != other.types:
         return False
-    if not (_is_stepped(disjunct) and _is_stepped(other)) or _max_digits(inner) > _max_digits(assertion):
+    if not (_is_stepped(disjunct) and _is_stepped(other)):
+        return False
+    if _whole_digits(inner, WHOLE_DIGITS) > _whole_digits(assertion, WHOLE_DIGITS):
         return False
     return assertion.holds(inner, integral=not disjunct.types & FRACTION)
-
-
-def _max_digits(assertion: NumberAssertion) -> int:
-    """The maximum number of digits before the point where remainders are distinguished."""
-    return max(WHOLE_DIGITS, _min_digits(assertion.lower, 1), _min_digits(assertion.upper, -1))
 
 
 _INTERVAL_BYTES: Final = 1 << 15
@@ -160,27 +157,19 @@ _INTERVAL_BYTES: Final = 1 << 15
 _term_cache: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
 
 
-def _refuse_fine_bounds(
-    lower: int | Decimal | None, upper: int | Decimal | None, digits: int, origins: tuple[Location, ...]
-) -> None:
+def _refuse_fine_bounds(interval: _Interval, origins: tuple[Location, ...]) -> None:
     """Refuse bounds with more digits after the point than the policy writes."""
-    for bound, keyword in ((lower, "minimum"), (upper, "maximum")):
+    digits = interval.digits
+    for bound, keyword in ((interval.lower, "minimum"), (interval.upper, "maximum")):
         if isinstance(bound, Decimal) and -_exponent(bound) > digits:
             refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
 
 
-def _bounded_digits(
-    count: int,
-    lower: int | Decimal | None,
-    upper: int | Decimal | None,
-    digits: int,
-    step: Fraction,
-    origins: tuple[Location, ...],
-) -> int:
-    """The maximum number of digits before the point, where ``count`` remainders are distinguished."""
+def _with_bounded_digits(interval: _Interval, count: int, step: Fraction, origins: tuple[Location, ...]) -> _Interval:
+    """The interval with as many digits before the point as ``count`` distinguished remainders allow."""
     if count <= 1:
-        return max(digits, _min_digits(lower, 1), _min_digits(upper, -1))
-    digits = max(WHOLE_DIGITS, _min_digits(lower, 1), _min_digits(upper, -1))
+        return interval._replace(digits=_whole_digits(interval, interval.digits))
+    digits = _whole_digits(interval, WHOLE_DIGITS)
     if count * digits > MAX_MULTIPLE_STATES:
         location, name = _culprit(origins, ("multipleOf",))
         refused(
@@ -189,7 +178,12 @@ def _bounded_digits(
             f"multiples of {step} need an automaton of {count * digits} states; at most {MAX_MULTIPLE_STATES} are made",
             remedy=f"give 'minimum' and 'maximum' that leave at most {_FEW} multiples",
         )
-    return digits
+    return interval._replace(digits=digits)
+
+
+def _whole_digits(bounds: _Interval | NumberAssertion, least: int) -> int:
+    """``least``, or the number of digits before the point that the bounds need."""
+    return max(least, _min_digits(bounds.lower, 1), _min_digits(bounds.upper, -1))
 
 
 def _usable(bound: int | Decimal | None, keyword: str, origins: tuple[Location, ...]) -> int | Decimal | None:
@@ -308,12 +302,23 @@ class _Interval(NamedTuple):
             return False
         return self.lower > self.upper or (self.lower == self.upper and (self.lower_open or self.upper_open))
 
+    def may_hold_multiple(self, step: Fraction) -> bool:
+        """Whether a multiple of ``step`` is between the bounds, or there are fewer than two bounds."""
+        if self.lower is None or self.upper is None:
+            return True
+        first, last = ceil(Fraction(self.lower) / step), floor(Fraction(self.upper) / step)
+        first += self.lower_open and first * step == self.lower
+        last -= self.upper_open and last * step == self.upper
+        return first <= last
 
-def _all_forms(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], integral: bool) -> Grammar:
+
+def _all_forms(
+    interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], *, integral: bool
+) -> Grammar:
     """The numbers of an interval in all their forms; multiples without exponents."""
     digits = interval.digits
     if step is not None or not_steps:
-        term = _term(interval, step, not_steps, integral)
+        term = _term(interval, step, not_steps, integral=integral)
         return with_zero_fraction(term, digits) if integral and term is not EMPTY else term
     if interval.is_empty:
         return EMPTY
@@ -327,34 +332,38 @@ def _all_forms(interval: _Interval, step: Fraction | None, not_steps: tuple[Frac
 @lru_cache(maxsize=256)
 def equal_numbers(value: int | Decimal, digits: int) -> Grammar:
     """All forms of one number."""
-    return _all_forms(_Interval(value, False, value, False, digits), None, (), False)
+    interval = _Interval(value, lower_open=False, upper=value, upper_open=False, digits=digits)
+    return _all_forms(interval, None, (), integral=False)
 
 
-def _term(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], integral: bool) -> Grammar:
-    lower, lower_open, upper, upper_open, digits = interval
-    places = _decimal_places(digits, integral=integral)
+def _term(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], *, integral: bool) -> Grammar:
+    places = _decimal_places(interval.digits, integral=integral)
     if integral:
-        lower, lower_open = _ceiling(lower, lower_open), False
-        upper, upper_open = _floor(upper, upper_open), False
+        interval = interval._replace(
+            lower=_ceiling(interval.lower, is_open=interval.lower_open),
+            lower_open=False,
+            upper=_floor(interval.upper, is_open=interval.upper_open),
+            upper_open=False,
+        )
+        lower, upper = interval.lower, interval.upper
         if step is not None and lower is not None and upper is not None:
             unit = step.numerator
             first, last = -(-lower // unit), upper // unit
             if last - first < _FEW and not not_steps:
                 return _listed(range(int(first * unit), int(last * unit) + 1, unit))
-    whole = _Interval(lower, lower_open, upper, upper_open, digits)
-    if whole.is_empty:
+    if interval.is_empty:
         return EMPTY
-    between = _between(whole, places, 0 if step is None and not not_steps and not integral else None)
+    between = _between(interval, places, 0 if step is None and not not_steps and not integral else None)
     if between is EMPTY:
         return between
     for not_step in not_steps:
         between = Intersection((between, Complement(_signed(multiples(not_step, places)))))
     if step is None:
         return between
-    if lower is not None and upper is not None and not _holds_multiple(lower, lower_open, upper, upper_open, step):
+    if not interval.may_hold_multiple(step):
         return EMPTY
     stepped = _signed(multiples(step, places))
-    is_free = lower is None and upper is None and not not_steps
+    is_free = interval.lower is None and interval.upper is None and not not_steps
     return stepped if is_free else Intersection((between, stepped))
 
 
@@ -386,28 +395,19 @@ def _between(interval: _Interval, places: DecimalPlaces, shifts: int | None) -> 
     return alternatives(result, zero, chain(_MINUS, zero))
 
 
-def _holds_multiple(
-    lower: int | Decimal, lower_open: bool, upper: int | Decimal, upper_open: bool, step: Fraction
-) -> bool:
-    first, last = ceil(Fraction(lower) / step), floor(Fraction(upper) / step)
-    first += lower_open and first * step == lower
-    last -= upper_open and last * step == upper
-    return first <= last
-
-
 def _listed(values: range) -> Grammar:
     texts = [str(value).encode() for value in values]
     return Choice([Literal(text) for text in (*texts, *([b"-0"] if 0 in values else []))]) if texts else EMPTY
 
 
-def _ceiling(bound: int | Decimal | None, is_open: bool) -> int | None:
+def _ceiling(bound: int | Decimal | None, *, is_open: bool) -> int | None:
     if bound is None:
         return None
     whole = int(bound.to_integral_value(ROUND_CEILING)) if isinstance(bound, Decimal) else bound
     return whole + 1 if is_open and whole == bound else whole
 
 
-def _floor(bound: int | Decimal | None, is_open: bool) -> int | None:
+def _floor(bound: int | Decimal | None, *, is_open: bool) -> int | None:
     if bound is None:
         return None
     whole = int(bound.to_integral_value(ROUND_FLOOR)) if isinstance(bound, Decimal) else bound
@@ -419,7 +419,8 @@ def _side(
     low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], places: DecimalPlaces, shifts: int | None
 ) -> Grammar:
     """The magnitudes between two non-negative bounds."""
-    lowest, highest = _bound(*low), None if high[0] is None else _bound(high[0], high[1])
+    lowest = Bound.of(low[0], is_open=low[1])
+    highest = None if high[0] is None else Bound.of(high[0], is_open=high[1])
     if highest is not None and highest.whole == "0" and not highest.fraction and highest.is_open:
         return EMPTY
     needed = len(lowest.whole)
@@ -428,9 +429,3 @@ def _side(
         highest = None  # more digits than can be written: it excludes nothing
     plain = magnitudes(lowest, highest, DecimalPlaces(whole, places.fraction))
     return plain if shifts is None else alternatives(plain, scientific_magnitudes(low, high, places.fraction, shifts))
-
-
-def _bound(value: int | Decimal, is_open: bool) -> Bound:
-    text = format(value, "f") if isinstance(value, Decimal) else str(value)
-    whole, _, fraction = text.lstrip("-").partition(".")
-    return Bound(whole.lstrip("0") or "0", fraction.rstrip("0"), is_open)

@@ -106,7 +106,7 @@ class UniqueItems:
             not layout.is_stateful
             and is_finite
             and all(map(self._are_apart, self._pairs()))
-            and _has_few_states(layout, self._positions, self._has_rest, syntax)
+            and _has_few_states(layout, self._positions, syntax, has_rest=self._has_rest)
         )
 
     def _pairs(self) -> Iterator[tuple[_ItemPosition, _ItemPosition]]:
@@ -180,7 +180,7 @@ class UniqueItems:
 
         Complexity: O(values), times the states of a prefix whose positions share values.
         """
-        return _UniqueItemsBuilder(self._layout, self._positions, self._has_rest, terms, self._syntax).term()
+        return _UniqueItemsBuilder(self._layout, self._positions, terms, self._syntax, has_rest=self._has_rest).term()
 
     def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
         """Whether ``term`` is empty, given the terms of ``locations``.
@@ -202,9 +202,9 @@ def _integers(assertion: NumberAssertion) -> list[int] | None:
     return [number for number in range(floor(assertion.lower), ceil(assertion.upper) + 1) if assertion.admits(number)]
 
 
-def _has_few_states(layout: ArrayLayout, positions: list[_ItemPosition], has_rest: bool, syntax: Syntax) -> bool:
+def _has_few_states(layout: ArrayLayout, positions: list[_ItemPosition], syntax: Syntax, *, has_rest: bool) -> bool:
     """Whether the values that positions of the prefix share give few states."""
-    builder = _UniqueItemsBuilder(layout, positions, has_rest, [EMPTY] * len(positions), syntax)
+    builder = _UniqueItemsBuilder(layout, positions, [EMPTY] * len(positions), syntax, has_rest=has_rest)
     return not layout.items or len(builder.states()) <= _MAX_STATES
 
 
@@ -212,7 +212,13 @@ class _UniqueItemsBuilder:
     """Chains the items of a prefix; a state is a position with the used values that are possible again later."""
 
     def __init__(
-        self, layout: ArrayLayout, positions: list[_ItemPosition], has_rest: bool, terms: Items[Grammar], syntax: Syntax
+        self,
+        layout: ArrayLayout,
+        positions: list[_ItemPosition],
+        terms: Items[Grammar],
+        syntax: Syntax,
+        *,
+        has_rest: bool,
     ) -> None:
         self._layout = layout
         self._positions = positions

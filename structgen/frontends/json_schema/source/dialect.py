@@ -234,7 +234,7 @@ def dialect_of(schema: Json, otherwise: Dialect | None, find: FindMetaschema, po
             _refuse(pointer, f"{declared!r} is older than draft 4", "rewrite the schema for draft 2020-12")
         if path in _YEARS:
             dialect = _PLAIN[_YEARS[path]]
-            return dialect if vocabularies is None else Dialect(dialect.draft, True, vocabularies)
+            return dialect if vocabularies is None else Dialect(dialect.draft, declared=True, vocabularies=vocabularies)
         metaschema = find(declared)
         declared = metaschema.get("$schema") if isinstance(metaschema, dict) else None
         if vocabularies is None and declared is not None:

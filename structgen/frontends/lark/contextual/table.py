@@ -147,7 +147,7 @@ def _make(library: Library, start: str, limits: Limits) -> Tables:
     source = library.main.source
     path = source.name or (str(source.folder / "<string>") if source.folder is not None else "<string>")
     with _SilentLogger():
-        grammar, _ = _load(source.text, path, [], False)
+        grammar, _ = _load(source.text, path, [], global_keep_all_tokens=False)
         terminals, rules, ignored = grammar.compile([start], set())
         trees = _read_terminals(library, terminals)
         symbols = sum(1 + len(rule.expansion) for rule in rules)

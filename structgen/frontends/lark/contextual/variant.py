@@ -363,7 +363,7 @@ class Assembly:
                 if not is_lexeme and used in inside:
                     graph[used].append((self._term(target), number))
                 else:
-                    parts.append(joined([self._label(is_lexeme, used), self._term(target)]))
+                    parts.append(joined([self._label(used, is_lexeme=is_lexeme), self._term(target)]))
             if parts:
                 begin[number] = either(parts)
         solved = paths(graph, {number: number for number in component}, self._subject)
@@ -379,11 +379,14 @@ class Assembly:
             if node in self._terms:
                 continue
             is_final, edges = nodes[node]
-            parts = [joined([self._label(*edge[:2]), self._terms[edge[2]]]) for edge in edges]
+            parts = [
+                joined([self._label(number, is_lexeme=is_lexeme), self._terms[target]])
+                for is_lexeme, number, target in edges
+            ]
             self._terms[node] = either([*parts, EPSILON] if is_final and parts else parts or [EPSILON])
         return self._terms[root]
 
-    def _label(self, is_lexeme: bool, number: int) -> Grammar:
+    def _label(self, number: int, *, is_lexeme: bool) -> Grammar:
         if not is_lexeme:
             return self._used[number]
         found = self._labels.get(number)
