@@ -12,15 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from structgen.errors import UnsatisfiableGrammar
-from structgen.frontends.convert.automaton import (
-    ANY_SPELLING,
-    NotRegular,
-    TooLarge,
-    right_linear,
-    spelled_class,
-    spelled_literal,
-)
+from structgen.frontends.convert.automaton import NotRegular, TooLarge, right_linear
 from structgen.frontends.convert.layout import LossLog, Treatment
+from structgen.frontends.json_schema.json_string import ANY_SPELLING, spelled_class, spelled_literal
 from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import with_children
 from structgen.grammar.analysis import productive_rules

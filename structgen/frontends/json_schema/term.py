@@ -53,8 +53,6 @@ __all__ = [
     "characters",
     "digits",
     "distinct",
-    "escapable",
-    "escaped",
     "matching_strings",
     "optional",
     "padded",
@@ -84,28 +82,6 @@ def characters(*ranges: str) -> CharClass:
     """One character of single characters and ranges such as ``"a-z"``."""
     pairs = [(r[0], r[2]) if len(r) == 3 and r[1] == "-" else (r, r) for r in ranges]
     return CharClass([(ord(low), ord(high)) for low, high in pairs])
-
-
-def escaped(term: CharClass) -> Grammar:
-    r"""The escapes ``\uXXXX`` of the characters of a class, all below U+10000."""
-    result: dict[int, list[int]] = {}
-    for low, high in term.ranges:
-        for code in range(low, high + 1):
-            result.setdefault(code >> 4, []).append(code & 15)
-    forms = [
-        sequence("\\u", *(_hex([front >> shift & 15]) for shift in (8, 4, 0)), _hex(last))
-        for front, last in result.items()
-    ]
-    return choice(*forms)
-
-
-def escapable(term: CharClass) -> Grammar:
-    """The characters of a class, unescaped or as JSON escapes."""
-    return choice(term, escaped(term))
-
-
-def _hex(digits: list[int]) -> CharClass:
-    return CharClass([(ord(case), ord(case)) for digit in digits for case in {f"{digit:x}", f"{digit:X}"}])
 
 
 def optional(term: Grammar | str) -> Grammar:

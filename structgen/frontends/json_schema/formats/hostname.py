@@ -6,7 +6,7 @@ A label with an ``xn--`` prefix or with contextual characters is written only wh
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final
 
@@ -20,7 +20,8 @@ from structgen.frontends.json_schema.formats.identifier import (
     JOINS_RIGHT,
     valid_characters,
 )
-from structgen.frontends.json_schema.term import ALPHA, ALPHANUMERIC, characters, escapable, escaped, optional
+from structgen.frontends.json_schema.json_string import clipped, escapable, escaped
+from structgen.frontends.json_schema.term import ALPHA, ALPHANUMERIC, characters, optional
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
@@ -144,7 +145,7 @@ def _judged(text: Grammar, end: str, kind: LabelKind) -> Grammar:
 def _long_label(end: str) -> Grammar:
     """An A-label or a long label of letters of one alphabet, with its end."""
     plain, _ = _characters()
-    alphabets = ((CharClass(_within(plain, low, high)), longest) for low, high, longest in _ALPHABETS)
+    alphabets = ((CharClass(clipped(plain, low, high)), longest) for low, high, longest in _ALPHABETS)
     letters = (_judged(repeat(escapable(one), longest, 59), end, "u-label") for one, longest in alphabets)
     return choice(a_label(end, "a-label"), *letters)
 
@@ -153,8 +154,8 @@ def _long_label(end: str) -> Grammar:
 def mail_domain() -> Grammar:
     """Internationalised names with full stops only, for mail addresses; labels need not be in normal form C."""
     plain, marks = _characters(with_composing=True)
-    first = CharClass((*_SMALL, *_DIGITS, *_within(plain, 0, 0xFFFF)))
-    solid = CharClass((*first.ranges, *_within(marks, 0, 0xFFFF)))
+    first = CharClass((*_SMALL, *_DIGITS, *clipped(plain, 0, 0xFFFF)))
+    solid = CharClass((*first.ranges, *clipped(marks, 0, 0xFFFF)))
     decomposed = _label(first, CharClass((*solid.ranges, *_HYPHEN)), solid, _BASIC_PLANE)
     labels = choice(ascii_label(ALPHANUMERIC), decomposed, *_left_to_right())
     return choice(_dotted(labels, 3, "."), _dotted(choice(ascii_label(ALPHA), *_right_to_left()), 3, "."))
@@ -192,8 +193,8 @@ def _left_to_right() -> Iterator[Grammar]:
     """The labels without any right-to-left character."""
     plain, marks = _characters()
     for low, high, longest in _WINDOWS:
-        letters = _within(plain, low, high) + (_EXTENDED_DIGITS if low == 0x80 else ())
-        solid = (*_SMALL, *_DIGITS, *letters, *_within(marks, low, high))
+        letters = clipped(plain, low, high) + (_EXTENDED_DIGITS if low == 0x80 else ())
+        solid = (*_SMALL, *_DIGITS, *letters, *clipped(marks, low, high))
         first = CharClass((*_SMALL, *_DIGITS, *letters))
         yield _label(first, CharClass((*solid, *_HYPHEN)), CharClass(solid), longest)
     yield from _contextual(plain)
@@ -202,7 +203,7 @@ def _left_to_right() -> Iterator[Grammar]:
 def _contextual(plain: _Ranges) -> Iterator[Grammar]:
     """Labels with characters that are only valid in a context (RFC 5892, appendix A)."""
     small = CharClass(_SMALL)
-    greek = CharClass(pair for low, high in GREEK for pair in _within(plain, low, high))
+    greek = CharClass(pair for low, high in GREEK for pair in clipped(plain, low, high))
     japanese = CharClass((*_SMALL, *_DIGITS, *JAPANESE))
     yield repeat(choice(small, "l\u00b7l"), 1, _FEW)
     yield repeat(choice(greek, sequence("\u0375", greek)), 1, _FEW)
@@ -210,7 +211,7 @@ def _contextual(plain: _Ranges) -> Iterator[Grammar]:
     start = choice(CharClass(JAPANESE), sequence(dot, CharClass(JAPANESE)))
     yield sequence(start, repeat(choice(japanese, dot), 0, _FEW))
     for base in range(0x900, 0xE00, 0x80):
-        letters = CharClass(_within(plain, base, base + 0x7F))
+        letters = CharClass(clipped(plain, base, base + 0x7F))
         virama = chr(base + 0x4D)
         if letters.ranges and unicodedata.combining(virama) == 9:
             # A virama ends the label or precedes a letter, perhaps after a joiner.
@@ -239,16 +240,12 @@ def _of_kinds(kind: str, low: int, high: int) -> _Ranges:
     composing = _composing()
     return tuple(
         (code, code)
-        for first, last in _within(valid_characters(), low, high)
+        for first, last in clipped(valid_characters(), low, high)
         for code in range(first, last + 1)
         if unicodedata.bidirectional(chr(code)) == kind
         and unicodedata.category(chr(code))[0] != "M"
         and code not in composing
     )
-
-
-def _within(ranges: Iterable[tuple[int, int]], low: int, high: int) -> _Ranges:
-    return tuple((max(a, low), min(b, high)) for a, b in ranges if a <= high and b >= low)
 
 
 @cache

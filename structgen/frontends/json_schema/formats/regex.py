@@ -9,11 +9,11 @@ from functools import cache
 from string import ascii_lowercase
 from typing import Final
 
+from structgen.frontends.json_schema.json_string import RAW, SHORT_ESCAPES, clipped, hexadecimal, spelled_class
 from structgen.frontends.json_schema.term import ALPHA, HEX, alternatives, chain, characters, optional
 from structgen.grammar.nodes import (
     EPSILON,
     MAX_CODE_POINT,
-    ByteClass,
     CharClass,
     Choice,
     Grammar,
@@ -30,20 +30,8 @@ from structgen.grammar.nodes import (
 
 __all__ = ["regex_language", "regex_string", "spelled"]
 
-_SHORT: Final = {
-    0x22: b'\\"',
-    0x5C: b"\\\\",
-    0x2F: b"\\/",
-    0x08: b"\\b",
-    0x0C: b"\\f",
-    0x0A: b"\\n",
-    0x0D: b"\\r",
-    0x09: b"\\t",
-}
-_RAW: Final = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
-_ESCAPE: Final = Literal(b"\\u")
 _FEW: Final = 8
-_Ranges = tuple[tuple[int, int], ...]
+_characters: Final = cache(spelled_class)
 
 
 def spelled(term: Grammar) -> Grammar:
@@ -87,75 +75,12 @@ def _choice(items: tuple[Grammar, ...]) -> Grammar:
     raw, escaped = [], []
     for code, rests in begun.items():
         rest = spelled(alternatives(*rests))
-        if _common(_RAW, code, code):
+        if clipped(RAW, code, code):
             raw.append(chain(Literal(bytes([code])), rest))
-        if code in _SHORT:
-            raw.append(chain(Literal(_SHORT[code]), rest))
-        escaped.append(chain(_hexadecimal(code, code, 2), rest))
+        if code in SHORT_ESCAPES:
+            raw.append(chain(Literal(b"\\" + SHORT_ESCAPES[code].encode()), rest))
+        escaped.append(chain(hexadecimal(code, code, 2), rest))
     return Choice([*others, *raw, chain(Literal(b"\\u00"), Choice(escaped))])
-
-
-@cache
-def _characters(ranges: _Ranges) -> Grammar:
-    """One character of a class."""
-    raw = CharClass([pair for low, high in _RAW for pair in _common(ranges, low, high)])
-    short = [Literal(text) for code, text in _SHORT.items() if _common(ranges, code, code)]
-    basic = [_hexadecimal(low, high, 4) for low, high in _common(ranges, 0, 0xFFFF)]
-    pairs = [_surrogates(low, high) for low, high in _common(ranges, 0x10000, 0x10FFFF)]
-    escaped = chain(_ESCAPE, alternatives(*basic)) if basic else Choice(())
-    return alternatives(*([raw] if raw.ranges else []), *short, escaped, *pairs)
-
-
-def _common(ranges: _Ranges, low: int, high: int) -> list[tuple[int, int]]:
-    return [(max(a, low), min(b, high)) for a, b in ranges if a <= high and b >= low]
-
-
-def _surrogates(low: int, high: int) -> Grammar:
-    """The surrogate pairs of characters beyond the basic plane."""
-    first, last = divmod(low - 0x10000, 0x400), divmod(high - 0x10000, 0x400)
-    if first[0] == last[0]:
-        return _pair(first[0], first[0], first[1], last[1])
-    return alternatives(
-        _pair(first[0], first[0], first[1], 0x3FF),
-        _pair(first[0] + 1, last[0] - 1, 0, 0x3FF),
-        _pair(last[0], last[0], 0, last[1]),
-    )
-
-
-def _pair(lead: int, last_lead: int, trail: int, last_trail: int) -> Grammar:
-    if lead > last_lead:
-        return Choice(())
-    leads, trails = (
-        _hexadecimal(0xD800 + lead, 0xD800 + last_lead, 4),
-        _hexadecimal(0xDC00 + trail, 0xDC00 + last_trail, 4),
-    )
-    return chain(_ESCAPE, leads, _ESCAPE, trails)
-
-
-def _hexadecimal(low: int, high: int, digits: int) -> Grammar:
-    """The numbers from ``low`` to ``high`` in exactly ``digits`` hexadecimal digits, in either case."""
-    if digits == 1:
-        return _digits(low, high)
-    unit = 16 ** (digits - 1)
-    first, last = low // unit, high // unit
-    if first == last:
-        return chain(_digits(first, first), _hexadecimal(low % unit, high % unit, digits - 1))
-    parts = []
-    if low % unit:
-        parts.append(chain(_digits(first, first), _hexadecimal(low % unit, unit - 1, digits - 1)))
-        first += 1
-    end = last if high % unit == unit - 1 else last - 1
-    if first <= end:
-        parts.append(chain(_digits(first, end), Repeat(_digits(0, 15), digits - 1, digits - 1)))
-    if end < last:
-        parts.append(chain(_digits(last, last), _hexadecimal(0, high % unit, digits - 1)))
-    return alternatives(*parts)
-
-
-@cache
-def _digits(low: int, high: int) -> Grammar:
-    texts = "0123456789abcdef"[low : high + 1]
-    return ByteClass([(ord(digit), ord(digit)) for text in texts for digit in {text, text.upper()}])
 
 
 _SYNTAX: Final = r"^$\.*+?()[]{}|"

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from typing import Final, Protocol
 
 from structgen.errors import GrammarError
+from structgen.frontends.json_schema.json_string import ANY_SPELLING, spelled_class
 from structgen.grammar.algebra import with_children
 from structgen.grammar.analysis import is_regular
 from structgen.grammar.flattening import recognizes
@@ -18,7 +19,6 @@ from structgen.grammar.nodes import (
     ByteClass,
     Capture,
     CharClass,
-    Choice,
     Complement,
     Distinct,
     Grammar,
@@ -30,7 +30,6 @@ from structgen.grammar.nodes import (
     Shared,
     SpecialToken,
     TokenSet,
-    choice,
     postorder,
     sequence,
 )
@@ -39,9 +38,7 @@ from structgen.grammar.scopes import resolve
 
 __all__ = ["StringFormat", "UserFormat", "plain_text", "spelled_content", "user_formats"]
 
-_SHORT: Final = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
-_MUST_ESCAPE: Final = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
-_BEYOND: Final = 0x10000
+_spellings: Final = lru_cache(maxsize=1024)(spelled_class)
 
 
 def spelled_content(grammar: Grammar) -> Grammar:
@@ -90,7 +87,7 @@ def _rewritten(root: Grammar) -> Grammar:
             case ByteClass(ranges=ranges) if all(high < 0x80 for _, high in ranges):
                 made[id(node)] = _spellings(ranges)
             case Complement():
-                made[id(node)] = Intersection([_ANY_CONTENT, Complement(children[0])])
+                made[id(node)] = Intersection([ANY_SPELLING, Complement(children[0])])
             case ByteClass() | SpecialToken() | TokenSet() | Distinct() | Label():
                 raise _no_text(type(node).__name__)
             case _:
@@ -112,71 +109,6 @@ def _no_text(found: str) -> GrammarError:
         evidence=f"found {found}",
         remedy="write it with literals and classes of characters",
     )
-
-
-@lru_cache(maxsize=1024)
-def _spellings(ranges: tuple[tuple[int, int], ...]) -> Grammar:
-    """One character of a class, in every spelling."""
-    plain = [part for low, high in ranges for part in _without_escaped(low, high)]
-    short = [mark for character, mark in _SHORT.items() if any(low <= ord(character) <= high for low, high in ranges)]
-    four = [_digits(low, min(high, _BEYOND - 1), 4) for low, high in ranges if low < _BEYOND]
-    pairs = [_pairs(max(low, _BEYOND) - _BEYOND, high - _BEYOND) for low, high in ranges if high >= _BEYOND]
-    forms: list[Grammar] = [CharClass(plain)] if plain else []
-    escapes: list[Grammar] = [CharClass([(ord(mark), ord(mark)) for mark in short])] if short else []
-    escapes += [sequence("u", term) for term in four]
-    if escapes:
-        forms.append(sequence("\\", choice(*escapes)))
-    return choice(*forms, *pairs)
-
-
-def _without_escaped(low: int, high: int) -> list[tuple[int, int]]:
-    """The part of a range that needs no escape."""
-    parts = []
-    for first, last in _MUST_ESCAPE:
-        if low < first:
-            parts.append((low, min(high, first - 1)))
-        low = max(low, last + 1)
-    parts.append((low, high))
-    return [(first, last) for first, last in parts if first <= last]
-
-
-def _pairs(low: int, high: int) -> Grammar:
-    r"""Two escapes for the characters beyond ``\uFFFF``, given by their distance from there."""
-    first, last = low >> 10, high >> 10
-    if first == last:
-        return _pair(first, first, low & 0x3FF, high & 0x3FF)
-    forms = [_pair(first, first, low & 0x3FF, 0x3FF), _pair(last, last, 0, high & 0x3FF)]
-    if last - first > 1:
-        forms.append(_pair(first + 1, last - 1, 0, 0x3FF))
-    return choice(*forms)
-
-
-def _pair(first: int, last: int, low: int, high: int) -> Grammar:
-    return sequence("\\u", _digits(0xD800 + first, 0xD800 + last, 4), "\\u", _digits(0xDC00 + low, 0xDC00 + high, 4))
-
-
-def _digits(low: int, high: int, count: int) -> Grammar:
-    """The numbers of an interval in ``count`` hexadecimal digits of either case."""
-    if count == 1:
-        marks = [mark for digit in range(low, high + 1) for mark in (f"{digit:x}", f"{digit:X}")]
-        return CharClass([(ord(mark), ord(mark)) for mark in marks])
-    size = 16 ** (count - 1)
-    first, last = low // size, high // size
-    if first == last:
-        return sequence(_digits(first, first, 1), _digits(low % size, high % size, count - 1))
-    forms = []
-    if low % size:
-        forms.append(sequence(_digits(first, first, 1), _digits(low % size, size - 1, count - 1)))
-        first += 1
-    if high % size != size - 1:
-        forms.append(sequence(_digits(last, last, 1), _digits(0, high % size, count - 1)))
-        last -= 1
-    if first <= last:
-        forms.append(sequence(_digits(first, last, 1), _digits(0, size - 1, count - 1)))
-    return choice(*forms)
-
-
-_ANY_CONTENT: Final = Repeat(Choice([_rewritten(ANY_CHAR)]))
 
 
 class StringFormat(Protocol):
