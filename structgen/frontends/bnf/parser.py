@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.frontends.bnf.scanner import Notation, Token, class_of, scan, string_of
@@ -25,26 +25,21 @@ _QUANTIFIERS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (
 _MAX_COUNT: Final = 1_000_000
 
 
-class Definition:
+class Definition(NamedTuple):
     """A rule: its name token, and its expression."""
 
-    __slots__ = ("term", "token")
-
-    def __init__(self, token: Token, term: Grammar) -> None:
-        self.token = token
-        self.term = term
+    token: Token
+    term: Grammar
 
 
+@dataclass(slots=True)
 class _OpenGroup:
     """The content of open parentheses: complete alternatives, and the items of the last one."""
 
-    __slots__ = ("alternatives", "is_blocked", "items", "opening")
-
-    def __init__(self, opening: Token) -> None:
-        self.opening = opening
-        self.alternatives: list[Grammar] = []
-        self.items: list[Grammar] = []
-        self.is_blocked = True  # whether a repetition is an error: there is no item, or it has one
+    opening: Token
+    alternatives: list[Grammar] = field(default_factory=list)
+    items: list[Grammar] = field(default_factory=list)
+    is_blocked: bool = True  # whether a repetition is an error: there is no item, or it has one
 
     def close_alternative(self) -> None:
         items = self.items

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from structgen.grammar.algebra import either, joined
@@ -198,19 +198,17 @@ _Part: TypeAlias = tuple[int, int] | Grammar | Lazy | Branches
 """A span of the text without lazy repetition, or a part that has been read."""
 
 
+@dataclass(slots=True)
 class _OpenGroup:
     """An open group: its finished alternatives, and the current one."""
 
-    __slots__ = ("alternatives", "atom", "has_lazy", "opening", "parts", "start", "text_from")
-
-    def __init__(self, start: int, opening: str, text_from: int) -> None:
-        self.start = start
-        self.opening = opening
-        self.text_from = text_from
-        self.atom: int | None = None  # where the last character, class or plain group begins
-        self.parts: list[_Part] = []
-        self.alternatives: list[list[_Part]] = []
-        self.has_lazy = False
+    start: int
+    opening: str
+    text_from: int
+    atom: int | None = None  # where the last character, class or plain group begins
+    parts: list[_Part] = field(default_factory=list)
+    alternatives: list[list[_Part]] = field(default_factory=list)
+    has_lazy: bool = False
 
 
 def split_at_lazy(
@@ -286,7 +284,7 @@ class _LazyReader:
             raise self.refuse(inner.start, "it is in a group with flags or a look-around")
         self.end_text(inner, start, end)
         self.end_text(outer, inner.start, end)
-        outer.parts += self.pattern_parts(inner)
+        outer.parts += self.pattern(inner) if inner.alternatives else inner.parts
         outer.has_lazy = True
         self.opened_group_end = end
 
@@ -314,11 +312,6 @@ class _LazyReader:
             group.parts.append((group.text_from, end))
         group.text_from = go_on
         group.atom = None
-
-    def pattern_parts(self, group: _OpenGroup) -> list[_Part]:
-        if not group.alternatives:
-            return group.parts
-        return list(self.pattern(group))
 
     def pattern(self, group: _OpenGroup) -> Pattern:
         alternatives = [

@@ -21,7 +21,7 @@ from structgen.frontends.json_schema.emit.object_parse import (
 )
 from structgen.frontends.json_schema.emit.object_term import refuse_count, refuse_size
 from structgen.frontends.json_schema.normal.normal_form import Relation
-from structgen.frontends.json_schema.normal.object_layout import names_location, region_locations
+from structgen.frontends.json_schema.normal.object_layout import region_locations
 from structgen.frontends.json_schema.term import alternatives, distinct
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence, choice_of, sequence_of
 
@@ -97,7 +97,7 @@ class ObjectChain:
                     continue
                 is_bad_name = False
             else:
-                is_bad_name = not self._layout.name_rules((names_location(assertion),)).admits(entry.name)
+                is_bad_name = not self._layout.name_rules((assertion.names_location(),)).admits(entry.name)
             outside = self._outside(entry.locations, negated)
             choices = self._watch(choices, 1 << number, None if is_bad_name else outside)
         for violates, proves, locations, _ in choices:
@@ -109,7 +109,7 @@ class ObjectChain:
             bit = 1 << number
             bad_names: Grammar | None = EMPTY
             if assertion.names is not True:
-                bad_names = self._layout.name_rules((names_location(assertion).complement(),)).language()
+                bad_names = self._layout.name_rules((assertion.names_location().complement(),)).language()
             outside = self._outside(region.locations, region_locations((assertion,), region.matched))
             grown = self._watch(choices, bit, None if bad_names is None else outside)
             if bad_names is not None and bad_names is not EMPTY:

@@ -8,6 +8,7 @@ written (``Distinct``); ``UniqueItems.is_settled`` decides.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence as Items
+from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, floor
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -42,6 +43,7 @@ _MAX_STATES: Final = 1_000
 _BOOLEANS: Final = {True: Literal(b"true"), False: Literal(b"false")}
 
 
+@dataclass(slots=True, eq=False)
 class _ItemPosition:
     """The items at one position.
 
@@ -52,13 +54,10 @@ class _ItemPosition:
         plan: the index of its term in the argument of ``UniqueItems.term``.
     """
 
-    __slots__ = ("disjuncts", "locations", "plan", "values")
-
-    def __init__(self, locations: tuple[Location, ...], disjuncts: list[Disjunct]) -> None:
-        self.locations = locations
-        self.disjuncts = disjuncts
-        self.values: dict[object, tuple[Json, Grammar]] | None = None
-        self.plan = -1
+    locations: tuple[Location, ...]
+    disjuncts: list[Disjunct]
+    values: dict[object, tuple[Json, Grammar]] | None = None
+    plan: int = -1
 
     @property
     def types(self) -> int:
@@ -170,9 +169,7 @@ class UniqueItems:
         if self._syntax.policy.numbers == "canonical":
             text = Literal(str(number).encode())
             return text if number else Choice((text, Literal(b"-0")))
-        point = NumberAssertion()
-        point.raise_lower(number, is_open=False)
-        point.drop_upper(number, is_open=False)
+        point = NumberAssertion(lower=number, upper=number)
         return number_term(assertion.meet(point), self._syntax, disjunct.origins, integral=True)
 
     def term(self, terms: Items[Grammar]) -> Grammar:

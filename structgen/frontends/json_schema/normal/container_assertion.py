@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from structgen.frontends.json_schema.source.location import Location, refused
@@ -19,6 +21,7 @@ __all__ = ["ArrayAssertion", "ArrayLayout", "ContainerAssertion", "ObjectAsserti
 AnyContainerAssertion = TypeVar("AnyContainerAssertion", bound="ContainerAssertion")
 
 
+@dataclass(slots=True, eq=False)
 class ContainerAssertion(ABC):
     """What one schema says about the values of one type.
 
@@ -31,28 +34,15 @@ class ContainerAssertion(ABC):
         is_negated: it stands for the values that violate it; ``_set_aside`` drops what is not negated.
     """
 
-    __slots__ = (
-        "_complement",
-        "_silent",
-        "annotates",
-        "covers_rest",
-        "is_negated",
-        "location",
-        "max_count",
-        "min_count",
-        "unevaluated",
-    )
-
-    def __init__(self, location: Location) -> None:
-        self.location = location
-        self.min_count = 0
-        self.max_count: int | None = None
-        self.covers_rest = False
-        self.unevaluated: Json | None = None
-        self.annotates = True
-        self.is_negated = False
-        self._complement: Any = None
-        self._silent: Any = None
+    location: Location
+    min_count: int = 0
+    max_count: int | None = None
+    covers_rest: bool = False
+    unevaluated: Json | None = None
+    annotates: bool = True
+    is_negated: bool = False
+    _complement: Any = field(default=None, init=False)
+    _silent: Any = field(default=None, init=False)
 
     def complement(self: AnyContainerAssertion) -> AnyContainerAssertion:
         """The assertion of the values that violate this one, without what ``_set_aside`` drops.
@@ -60,7 +50,7 @@ class ContainerAssertion(ABC):
         Always the same object.
         """
         if self._complement is None:
-            other = self._complement = self._copy()
+            other = self._complement = copy(self)
             other._set_aside()
             other.is_negated = not self.is_negated
             other.annotates = False
@@ -77,7 +67,7 @@ class ContainerAssertion(ABC):
         if not self.annotates:
             return self
         if self._silent is None:
-            self._silent = self._copy()
+            self._silent = copy(self)
             self._silent.annotates = False
         made: AnyContainerAssertion = self._silent
         return made
@@ -86,14 +76,8 @@ class ContainerAssertion(ABC):
     def _set_aside(self) -> None:
         """Drop what this class does not negate; the complement of that is made elsewhere."""
 
-    def _copy(self: AnyContainerAssertion) -> AnyContainerAssertion:
-        other = type(self)(self.location)
-        for kind in (ContainerAssertion, type(self)):
-            for name in kind.__slots__:
-                setattr(other, name, getattr(self, name))
-        return other
 
-
+@dataclass(slots=True, eq=False)
 class ArrayAssertion(ContainerAssertion):
     """What one schema says about arrays; further attributes are in :class:`ContainerAssertion`.
 
@@ -105,27 +89,14 @@ class ArrayAssertion(ContainerAssertion):
         is_negated: it stands for the arrays that violate anything but ``contained`` and ``refusals``.
     """
 
-    __slots__ = (
-        "contained",
-        "max_contained",
-        "min_contained",
-        "prefix",
-        "prefix_keyword",
-        "refusals",
-        "rest",
-        "rest_keyword",
-    )
-
-    def __init__(self, location: Location) -> None:
-        super().__init__(location)
-        self.prefix: list[Json] = []
-        self.prefix_keyword = "prefixItems"
-        self.rest: Json = True
-        self.rest_keyword = "items"
-        self.contained: Location | None = None
-        self.min_contained = 1
-        self.max_contained: int | None = None
-        self.refusals: tuple[str, ...] = ()
+    prefix: list[Json] = field(default_factory=list)
+    prefix_keyword: str = "prefixItems"
+    rest: Json = True
+    rest_keyword: str = "items"
+    contained: Location | None = None
+    min_contained: int = 1
+    max_contained: int | None = None
+    refusals: tuple[str, ...] = ()
 
     def _set_aside(self) -> None:
         self.contained, self.refusals = None, ()
@@ -138,15 +109,12 @@ class ArrayAssertion(ContainerAssertion):
     def item(self, index: int) -> Location | None:
         """The schema of the item at ``index``, or ``None`` if it may be anything."""
         if index < len(self.prefix):
-            path, schema = (self.prefix_keyword, index), self.prefix[index]
-            return Location(schema, self.location.resource, self.location, path)
+            return self.location.inner(self.prefix[index], self.prefix_keyword, index)
         return self.further()
 
     def further(self) -> Location | None:
         """The schema of the items after the prefix, or ``None`` if they may be anything."""
-        if self.rest is True:
-            return None
-        return Location(self.rest, self.location.resource, self.location, (self.rest_keyword,))
+        return None if self.rest is True else self.location.inner(self.rest, self.rest_keyword)
 
 
 class ArrayLayout:
@@ -201,6 +169,7 @@ def _locations(locations: Iterable[Location | None]) -> tuple[Location, ...]:
     return tuple(location for location in locations if location is not None)
 
 
+@dataclass(slots=True, eq=False)
 class ObjectAssertion(ContainerAssertion):
     """What one schema says about objects; further attributes are in :class:`ContainerAssertion`.
 
@@ -218,39 +187,20 @@ class ObjectAssertion(ContainerAssertion):
         allowed_labels, denied_labels: the constants that its members must have, and cannot have, likewise cached.
     """
 
-    __slots__ = (
-        "_keys",
-        "_locations",
-        "additional",
-        "additional_keyword",
-        "allowed_labels",
-        "denied_labels",
-        "dependents",
-        "labels",
-        "names",
-        "outside",
-        "pattern_schemas",
-        "patterns",
-        "properties",
-        "required",
-    )
-
-    def __init__(self, location: Location) -> None:
-        super().__init__(location)
-        self.properties: dict[str, Json] = {}
-        self.patterns: tuple[tuple[str, Grammar], ...] = ()
-        self.pattern_schemas: dict[str, Json] = {}
-        self.additional: Json = True
-        self.required: list[str] = []
-        self.names: Json = True
-        self.dependents: dict[str, tuple[str, ...]] = {}
-        self.additional_keyword = "additionalProperties"
-        self.outside: frozenset[str] = frozenset()
-        self.labels: dict[str, tuple[frozenset[object], bool]] | None = None
-        self.allowed_labels: list[tuple[str, frozenset[object]]] | None = None
-        self.denied_labels: list[tuple[str, frozenset[object]]] | None = None
-        self._keys: dict[str, Grammar] = {}
-        self._locations: dict[str, tuple[Location, ...]] = {}
+    properties: dict[str, Json] = field(default_factory=dict)
+    patterns: tuple[tuple[str, Grammar], ...] = ()
+    pattern_schemas: dict[str, Json] = field(default_factory=dict)
+    additional: Json = True
+    required: list[str] = field(default_factory=list)
+    names: Json = True
+    dependents: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    additional_keyword: str = "additionalProperties"
+    outside: frozenset[str] = frozenset()
+    labels: dict[str, tuple[frozenset[object], bool]] | None = None
+    allowed_labels: list[tuple[str, frozenset[object]]] | None = None
+    denied_labels: list[tuple[str, frozenset[object]]] | None = None
+    _keys: dict[str, Grammar] = field(default_factory=dict, init=False)
+    _locations: dict[str, tuple[Location, ...]] = field(default_factory=dict, init=False)
 
     def _set_aside(self) -> None:
         self.dependents = {}
@@ -263,13 +213,13 @@ class ObjectAssertion(ContainerAssertion):
         if len(names) != 1 or is_more or self.min_count or self.max_count is not None or self.is_negated:
             return None
         (name,) = names
-        other = ObjectAssertion(self.location)
-        other.annotates = False
-        other.properties = {name: self.properties.get(name, True)}
-        other.outside = frozenset(names) - self.outside
-        if not self.required:
-            other.required = [name]
-        return other
+        return ObjectAssertion(
+            self.location,
+            annotates=False,
+            properties={name: self.properties.get(name, True)},
+            outside=frozenset(names) - self.outside,
+            required=[] if self.required else [name],
+        )
 
     @property
     def only_depends(self) -> bool:
@@ -292,14 +242,12 @@ class ObjectAssertion(ContainerAssertion):
 
     def property(self, name: str) -> Location:
         """The schema of ``name`` under ``properties``."""
-        location = Location(self.properties[name], self.location.resource, self.location, ("properties", name))
+        location = self.location.inner(self.properties[name], "properties", name)
         return location.complement() if name in self.outside else location
 
     def pattern(self, pattern: str) -> Location:
         """The schema of ``pattern`` under ``patternProperties``."""
-        return Location(
-            self.pattern_schemas[pattern], self.location.resource, self.location, ("patternProperties", pattern)
-        )
+        return self.location.inner(self.pattern_schemas[pattern], "patternProperties", pattern)
 
     def locations_of(self, name: str) -> tuple[Location, ...]:
         """The schemas of the value of ``name``; the assertion must not change afterwards."""
@@ -318,6 +266,8 @@ class ObjectAssertion(ContainerAssertion):
 
     def additional_location(self) -> Location | None:
         """The schema of the values of other names, or ``None`` if they are free."""
-        if self.additional is True:
-            return None
-        return Location(self.additional, self.location.resource, self.location, (self.additional_keyword,))
+        return None if self.additional is True else self.location.inner(self.additional, self.additional_keyword)
+
+    def names_location(self) -> Location:
+        """The schema of the names."""
+        return self.location.inner(self.names, "propertyNames")

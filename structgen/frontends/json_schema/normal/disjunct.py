@@ -9,7 +9,9 @@ complement, again a disjunction.  A meet keeps the object and array assertions o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from structgen.frontends.json_schema.normal.container_assertion import ArrayAssertion, ObjectAssertion
@@ -48,6 +50,7 @@ __all__ = [
 ]
 
 
+@dataclass(slots=True, eq=False)
 class AllowedValues:
     """The values that ``enum`` or ``const`` lists.
 
@@ -57,15 +60,12 @@ class AllowedValues:
         assertions: assertions that only one of the values satisfies, by its key.
     """
 
-    __slots__ = ("_keys", "_texts", "assertions", "keyword", "location", "members")
-
-    def __init__(self, members: list[Json], location: Location, keyword: str) -> None:
-        self.members = members
-        self.location = location
-        self.keyword = keyword
-        self._keys: frozenset[object] | None = None
-        self._texts: frozenset[str] | None = None
-        self.assertions: dict[object, ArrayAssertion | ObjectAssertion] = {}
+    members: list[Json]
+    location: Location
+    keyword: str
+    assertions: dict[object, ArrayAssertion | ObjectAssertion] = field(default_factory=dict)
+    _keys: frozenset[object] | None = field(default=None, init=False)
+    _texts: frozenset[str] | None = field(default=None, init=False)
 
     @property
     def keys(self) -> frozenset[object]:
@@ -82,6 +82,7 @@ class AllowedValues:
         return self._texts
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class OneOfBranch:
     """One alternative of a ``oneOf``: disjuncts with different indices of one group must exclude each other.
 
@@ -90,13 +91,11 @@ class OneOfBranch:
         index: the index of the alternative.
     """
 
-    __slots__ = ("index", "location")
-
-    def __init__(self, location: Location, index: int) -> None:
-        self.location = location
-        self.index = index
+    location: Location
+    index: int
 
 
+@dataclass(slots=True, eq=False)
 class Disjunct:
     """A conjunction of constraints, by type.  Treated as immutable once it is read.
 
@@ -111,30 +110,16 @@ class Disjunct:
         name_constraints: what ``objects`` say about names; computed at first use.
     """
 
-    __slots__ = (
-        "arrays",
-        "branches",
-        "name_constraints",
-        "number",
-        "objects",
-        "origins",
-        "refusals",
-        "string",
-        "types",
-        "values",
-    )
-
-    def __init__(self, location: Location) -> None:
-        self.types = ANY
-        self.values: tuple[AllowedValues, ...] = ()
-        self.string: StringAssertion | None = None
-        self.number: NumberAssertion | None = None
-        self.arrays: tuple[ArrayAssertion, ...] = ()
-        self.objects: tuple[ObjectAssertion, ...] = ()
-        self.refusals: tuple[tuple[Location, str], ...] = ()
-        self.branches: tuple[OneOfBranch, ...] = ()
-        self.origins: tuple[Location, ...] = (location,)
-        self.name_constraints: NameConstraints | None = None
+    origins: tuple[Location, ...]
+    types: int = ANY
+    values: tuple[AllowedValues, ...] = ()
+    string: StringAssertion | None = None
+    number: NumberAssertion | None = None
+    arrays: tuple[ArrayAssertion, ...] = ()
+    objects: tuple[ObjectAssertion, ...] = ()
+    refusals: tuple[tuple[Location, str], ...] = ()
+    branches: tuple[OneOfBranch, ...] = ()
+    name_constraints: NameConstraints | None = None
 
     @property
     def is_free(self) -> bool:
@@ -188,18 +173,17 @@ class Disjunct:
 
 def meet(a: Disjunct, b: Disjunct) -> Disjunct:
     """The disjunct of the values that are in both."""
-    both = Disjunct.__new__(Disjunct)
-    both.types = a.types & b.types
-    both.values = a.values + b.values
-    both.string = a.string.meet(b.string) if a.string and b.string else a.string or b.string
-    both.number = a.number.meet(b.number) if a.number and b.number else a.number or b.number
-    both.arrays = united(a.arrays, b.arrays)
-    both.objects = united(a.objects, b.objects)
-    both.refusals = a.refusals + b.refusals
-    both.branches = a.branches + b.branches
-    both.origins = united(a.origins, b.origins)
-    both.name_constraints = None
-    return both
+    return Disjunct(
+        united(a.origins, b.origins),
+        a.types & b.types,
+        a.values + b.values,
+        a.string.meet(b.string) if a.string and b.string else a.string or b.string,
+        a.number.meet(b.number) if a.number and b.number else a.number or b.number,
+        united(a.arrays, b.arrays),
+        united(a.objects, b.objects),
+        a.refusals + b.refusals,
+        a.branches + b.branches,
+    )
 
 
 def joined_strings(disjuncts: list[Disjunct]) -> list[Disjunct]:
@@ -208,7 +192,7 @@ def joined_strings(disjuncts: list[Disjunct]) -> list[Disjunct]:
     The product of such unions is then one intersection of unions instead of a union of many intersections.
     """
     groups: dict[object, list[Disjunct]] = {}
-    for disjunct in disjuncts:
+    for disjunct in dict.fromkeys(disjuncts):  # each object once
         key: object = id(disjunct)
         if disjunct.only_matches and disjunct.string is not None:
             key = disjunct.types, disjunct.string.shortest, disjunct.string.longest
@@ -217,16 +201,16 @@ def joined_strings(disjuncts: list[Disjunct]) -> list[Disjunct]:
 
 
 def _joined_strings(disjuncts: list[Disjunct]) -> Disjunct:
-    joined = meet(disjuncts[0], disjuncts[0])
+    strings = [disjunct.string for disjunct in disjuncts if disjunct.string is not None]
     languages: tuple[Grammar, ...] = ()
-    for disjunct in disjuncts:
-        joined.origins = united(joined.origins, disjunct.origins)
-        if disjunct.string is not None:
-            languages = united(languages, disjunct.string.languages)
-    if joined.string is not None:
-        is_free = not all(disjunct.string is None or disjunct.string.languages for disjunct in disjuncts)
-        joined.string = joined.string.with_languages(() if is_free else (alternatives(*languages),))
-    return joined
+    if all(string.languages for string in strings):
+        languages = (alternatives(*reduce(united, [string.languages for string in strings])),)
+    return replace(
+        disjuncts[0],
+        origins=reduce(united, [disjunct.origins for disjunct in disjuncts]),
+        string=replace(strings[0], languages=languages),
+        name_constraints=None,
+    )
 
 
 def complement_of(disjunct: Disjunct, constants: Callable[[Disjunct], list[Json]]) -> list[Disjunct]:
@@ -249,53 +233,31 @@ def complement_of(disjunct: Disjunct, constants: Callable[[Disjunct], list[Json]
 
 def lacking(location: Location, name: str) -> list[Disjunct]:
     """The values that are not objects with a member ``name``."""
-    disjunct = Disjunct(location)
-    assertion = ObjectAssertion(location)
-    assertion.properties = {name: False}
-    assertion.annotates = False
-    disjunct.objects = (assertion,)
-    return [disjunct]
+    assertion = ObjectAssertion(location, annotates=False, properties={name: False})
+    return [Disjunct((location,), objects=(assertion,))]
 
 
 def requiring(location: Location, name: str) -> list[Disjunct]:
     """The objects with a member ``name``."""
-    disjunct = Disjunct(location)
-    disjunct.types = OBJECT
-    assertion = ObjectAssertion(location)
-    assertion.properties = {name: True}
-    assertion.required = [name]
-    assertion.annotates = False
-    disjunct.objects = (assertion,)
-    return [disjunct]
+    assertion = ObjectAssertion(location, annotates=False, properties={name: True}, required=[name])
+    return [Disjunct((location,), OBJECT, objects=(assertion,))]
 
 
 def mentioning(location: Location, names: Iterable[str]) -> list[Disjunct]:
     """All values; the names count as declared."""
-    disjunct = Disjunct(location)
-    assertion = ObjectAssertion(location)
-    assertion.properties = dict.fromkeys(names, True)
-    assertion.annotates = False
-    disjunct.objects = (assertion,)
-    return [disjunct]
-
-
-def _of_type(location: Location, types: int) -> Disjunct:
-    disjunct = Disjunct(location)
-    disjunct.types = types
-    return disjunct
+    assertion = ObjectAssertion(location, annotates=False, properties=dict.fromkeys(names, True))
+    return [Disjunct((location,), objects=(assertion,))]
 
 
 def _outside(disjunct: Disjunct, location: Location) -> list[Disjunct]:
-    rest = _of_type(location, ANY & ~disjunct.types)
+    origins = (location,)
+    rest = Disjunct(origins, ANY & ~disjunct.types)
     others: list[Disjunct] = []
     if disjunct.string and disjunct.types & STRING:
-        for strings in disjunct.string.complement():
-            others.append(_of_type(location, STRING))
-            others[-1].string = strings
+        others += [Disjunct(origins, STRING, string=strings) for strings in disjunct.string.complement()]
     if disjunct.number and disjunct.types & NUMBER:
-        for interval in disjunct.number.complement():
-            others.append(_of_type(location, disjunct.types & NUMBER))
-            others[-1].number = interval
+        types = disjunct.types & NUMBER
+        others += [Disjunct(origins, types, number=interval) for interval in disjunct.number.complement()]
     if disjunct.types & ARRAY:
         for array in disjunct.arrays:
             others += _outside_array(array, location)
@@ -307,11 +269,10 @@ def _outside(disjunct: Disjunct, location: Location) -> list[Disjunct]:
 
 def _outside_array(assertion: ArrayAssertion, location: Location) -> list[Disjunct]:
     result: list[Disjunct] = []
+    refusals = tuple((assertion.location, keyword) for keyword in assertion.refusals)
 
     def other(array: ArrayAssertion) -> None:
-        result.append(_of_type(location, ARRAY))
-        result[-1].arrays = (array,)
-        result[-1].refusals = tuple((assertion.location, keyword) for keyword in assertion.refusals)
+        result.append(Disjunct((location,), ARRAY, arrays=(array,), refusals=refusals))
 
     if assertion.is_negated or assertion.restricts_items:
         other(assertion.complement())
@@ -326,28 +287,30 @@ def _outside_array(assertion: ArrayAssertion, location: Location) -> list[Disjun
 
 
 def _containing(assertion: ArrayAssertion, min_count: int, max_count: int | None) -> ArrayAssertion:
-    counted = ArrayAssertion(assertion.location)
-    counted.annotates = False
-    counted.contained, counted.min_contained, counted.max_contained = assertion.contained, min_count, max_count
-    return counted
+    return ArrayAssertion(
+        assertion.location,
+        annotates=False,
+        contained=assertion.contained,
+        min_contained=min_count,
+        max_contained=max_count,
+    )
 
 
 def _outside_object(assertion: ObjectAssertion, location: Location) -> list[Disjunct]:
     result: list[Disjunct] = []
     if not assertion.only_depends:
-        result.append(_of_type(location, OBJECT))
-        result[-1].objects = (assertion.complement_of_name() or assertion.complement(),)
+        outside = assertion.complement_of_name() or assertion.complement()
+        result.append(Disjunct((location,), OBJECT, objects=(outside,)))
     for name, others in assertion.dependents.items():
         for other in dict.fromkeys(others):
-            result.append(_of_type(location, OBJECT))
             required, missing = requiring(location, name)[0], lacking(location, other)[0]
-            result[-1].objects = (*required.objects, *missing.objects)
+            result.append(Disjunct((location,), OBJECT, objects=(*required.objects, *missing.objects)))
     return result
 
 
 def _outside_values(values: list[Json], source: AllowedValues, location: Location) -> list[Disjunct]:
     """The values that differ from all listed values."""
-    rest = Disjunct(location)
+    rest = Disjunct((location,))
     texts: list[str] = []
     numbers: list[int | Decimal] = []
     truths: set[bool] = set()
@@ -365,20 +328,18 @@ def _outside_values(values: list[Json], source: AllowedValues, location: Locatio
         else:
             rest.arrays += (_exactly_array(value, source).complement(),)
     if texts:
-        rest.string = StringAssertion()
         literals = [Literal(text.encode("utf-8", "replace")) for text in texts]
-        rest.string.languages = (Complement(literals[0] if len(literals) == 1 else Choice(literals)),)
+        outside = Complement(literals[0] if len(literals) == 1 else Choice(literals))
+        rest.string = StringAssertion(languages=(outside,))
     if numbers:
-        rest.number = NumberAssertion()
-        rest.number.excluded = tuple(numbers)
+        rest.number = NumberAssertion(excluded=tuple(numbers))
     if not truths:
         return [rest]
     rest.types &= ~BOOLEAN
     if len(truths) == 2:
         return [rest]
-    other = _of_type(location, BOOLEAN)
-    other.values = (AllowedValues([not next(iter(truths))], source.location, source.keyword),)
-    return [rest, other]
+    other = AllowedValues([not next(iter(truths))], source.location, source.keyword)
+    return [rest, Disjunct((location,), BOOLEAN, (other,))]
 
 
 def _exactly_object(value: dict[str, Json], source: AllowedValues) -> ObjectAssertion:
@@ -386,10 +347,12 @@ def _exactly_object(value: dict[str, Json], source: AllowedValues) -> ObjectAsse
     key = value_key(value)
     assertion = source.assertions.get(key)
     if not isinstance(assertion, ObjectAssertion):
-        assertion = source.assertions[key] = ObjectAssertion(_made(source))
-        assertion.properties = {name: {"enum": [member]} for name, member in value.items()}
-        assertion.required = list(value)
-        assertion.additional = False
+        assertion = source.assertions[key] = ObjectAssertion(
+            _made(source),
+            properties={name: {"enum": [member]} for name, member in value.items()},
+            required=list(value),
+            additional=False,
+        )
     return assertion
 
 
@@ -398,12 +361,12 @@ def _exactly_array(value: list[Json], source: AllowedValues) -> ArrayAssertion:
     key = value_key(value)
     assertion = source.assertions.get(key)
     if not isinstance(assertion, ArrayAssertion):
-        assertion = source.assertions[key] = ArrayAssertion(_made(source))
-        assertion.prefix = [{"enum": [item]} for item in value]
-        assertion.min_count = assertion.max_count = len(value)
+        assertion = source.assertions[key] = ArrayAssertion(
+            _made(source), len(value), len(value), prefix=[{"enum": [item]} for item in value]
+        )
     return assertion
 
 
 def _made(source: AllowedValues) -> Location:
     """The location of schemas that are made from a constant."""
-    return Location(source.location.schema, source.location.resource, source.location, (source.keyword,))
+    return source.location.inner(source.location.schema, source.keyword)

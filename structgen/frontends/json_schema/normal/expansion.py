@@ -65,7 +65,7 @@ class Expansion:
         With ``apart``, no value is in two disjuncts that evaluate different members or items.
         """
         if isinstance(location.schema, bool):
-            return [Disjunct(location)] if location.schema else []
+            return [Disjunct((location,))] if location.schema else []
         cache, requested = self._forms.expanded, location.key
         cached = cache.get((requested, apart))
         if cached is None:
@@ -262,7 +262,7 @@ class Expansion:
 
     def _outside_all(self, disjuncts: list[Disjunct], location: Location) -> list[Disjunct]:
         """The values that are in none of the disjuncts."""
-        result = [Disjunct(location)]
+        result = [Disjunct((location,))]
         for disjunct in disjuncts:
             result = self.product(result, complement_of(disjunct, Validity(self._forms).constants), location)
         return result
@@ -318,7 +318,7 @@ def _joined(disjuncts: list[Disjunct], *, is_one_of: bool) -> Disjunct:
         lists.append(list(own.values()))
     counts = Counter(value_key(value) for values in lists for value in values) if is_one_of else Counter()
     first = disjuncts[0].values[0]
-    joined = Disjunct(first.location)
+    joined = Disjunct((first.location,))
     members = [value for values in lists for value in values if counts[value_key(value)] <= 1]
     joined.values = (AllowedValues(members, first.location, first.keyword),)
     return joined

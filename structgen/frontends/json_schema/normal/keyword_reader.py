@@ -26,6 +26,7 @@ __all__ = [
     "NUMBER_READERS",
     "OBJECT_READERS",
     "STRING_READERS",
+    "check_schema",
     "max_count",
     "min_count",
     "pattern_language",
@@ -66,6 +67,23 @@ def _natural(location: Location, keyword: str, value: Json) -> int:
     return value
 
 
+def check_schema(location: Location, keyword: str, value: Json, *steps: str | int) -> None:
+    """Check that the value of a keyword, or the part that ``steps`` lead to, is a schema.
+
+    Raises:
+        GrammarError: it is not.
+    """
+    if not isinstance(value, (dict, bool)):
+        malformed(location, keyword, "a schema", *steps)
+
+
+def _check_schemas(location: Location, keyword: str, value: Json) -> None:
+    if not isinstance(value, dict):
+        malformed(location, keyword, "an object of schemas")
+    for name, schema in value.items():
+        check_schema(location, keyword, schema, name)
+
+
 def _number(location: Location, keyword: str, value: Json) -> int | Decimal:
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         malformed(location, keyword, "a number")
@@ -90,22 +108,23 @@ def _maximum(disjunct: Disjunct, location: Location, value: Json) -> None:
     _number_assertion(disjunct).drop_upper(_number(location, "maximum", value), is_open=False)
 
 
+def _exclusive_bound(location: Location, keyword: str, inclusive: str, value: Json) -> int | Decimal | None:
+    if not isinstance(value, bool):
+        return _number(location, keyword, value)
+    # Draft 4: a modifier of the inclusive keyword.
+    return _number(location, inclusive, location.schema[inclusive]) if value and inclusive in location.schema else None
+
+
 def _exclusive_minimum(disjunct: Disjunct, location: Location, value: Json) -> None:
-    if isinstance(value, bool):  # draft 4: a modifier of minimum
-        if value and "minimum" in location.schema:
-            bound = _number(location, "minimum", location.schema["minimum"])
-            _number_assertion(disjunct).raise_lower(bound, is_open=True)
-        return
-    _number_assertion(disjunct).raise_lower(_number(location, "exclusiveMinimum", value), is_open=True)
+    bound = _exclusive_bound(location, "exclusiveMinimum", "minimum", value)
+    if bound is not None:
+        _number_assertion(disjunct).raise_lower(bound, is_open=True)
 
 
 def _exclusive_maximum(disjunct: Disjunct, location: Location, value: Json) -> None:
-    if isinstance(value, bool):
-        if value and "maximum" in location.schema:
-            bound = _number(location, "maximum", location.schema["maximum"])
-            _number_assertion(disjunct).drop_upper(bound, is_open=True)
-        return
-    _number_assertion(disjunct).drop_upper(_number(location, "exclusiveMaximum", value), is_open=True)
+    bound = _exclusive_bound(location, "exclusiveMaximum", "maximum", value)
+    if bound is not None:
+        _number_assertion(disjunct).drop_upper(bound, is_open=True)
 
 
 def _multiple_of(disjunct: Disjunct, location: Location, value: Json) -> None:
@@ -200,6 +219,13 @@ def _array_assertion(disjunct: Disjunct, location: Location) -> ArrayAssertion:
     return disjunct.arrays[0]
 
 
+def _judge_rest(assertion: ArrayAssertion | ObjectAssertion, value: Json) -> None:
+    if value is True or value == {}:
+        assertion.covers_rest = True
+    else:
+        assertion.unevaluated = value
+
+
 def _items(disjunct: Disjunct, location: Location, value: Json) -> None:
     assertion = _array_assertion(disjunct, location)
     if isinstance(value, list):  # up to draft 2019-09; further items are under additionalItems
@@ -222,8 +248,7 @@ def _prefix_items(disjunct: Disjunct, location: Location, value: Json) -> None:
 
 
 def _additional_items(_: Disjunct, location: Location, value: Json) -> None:
-    if not isinstance(value, (dict, bool)):
-        malformed(location, "additionalItems", "a schema")
+    check_schema(location, "additionalItems", value)
 
 
 def _min_items(disjunct: Disjunct, location: Location, value: Json) -> None:
@@ -242,9 +267,8 @@ def _unique_items(disjunct: Disjunct, location: Location, value: Json) -> None:
 
 
 def _contains(disjunct: Disjunct, location: Location, value: Json) -> None:
-    if not isinstance(value, (dict, bool)):
-        malformed(location, "contains", "a schema")
-    _array_assertion(disjunct, location).contained = Location(value, location.resource, location, ("contains",))
+    check_schema(location, "contains", value)
+    _array_assertion(disjunct, location).contained = location.inner(value, "contains")
 
 
 def _min_contains(disjunct: Disjunct, location: Location, value: Json) -> None:
@@ -256,13 +280,8 @@ def _max_contains(disjunct: Disjunct, location: Location, value: Json) -> None:
 
 
 def _unevaluated_items(disjunct: Disjunct, location: Location, value: Json) -> None:
-    if not isinstance(value, (dict, bool)):
-        malformed(location, "unevaluatedItems", "a schema")
-    assertion = _array_assertion(disjunct, location)
-    if value is True or value == {}:
-        assertion.covers_rest = True
-    else:
-        assertion.unevaluated = value
+    check_schema(location, "unevaluatedItems", value)
+    _judge_rest(_array_assertion(disjunct, location), value)
 
 
 ARRAY_READERS: Final = {
@@ -289,8 +308,7 @@ def _properties(disjunct: Disjunct, location: Location, value: Json) -> None:
     if not isinstance(value, dict):
         malformed(location, "properties", "an object of schemas")
     for name, schema in value.items():
-        if not isinstance(schema, (dict, bool)):
-            malformed(location, "properties", "a schema", name)
+        check_schema(location, "properties", schema, name)
         if not isinstance(name, str):
             malformed(location, "properties", "an object whose names are strings")
     _object_assertion(disjunct, location).properties = value
@@ -306,19 +324,14 @@ def _required(disjunct: Disjunct, location: Location, value: Json) -> None:
 
 
 def _additional_properties(disjunct: Disjunct, location: Location, value: Json) -> None:
-    if not isinstance(value, (dict, bool)):
-        malformed(location, "additionalProperties", "a schema")
+    check_schema(location, "additionalProperties", value)
     assertion = _object_assertion(disjunct, location)
     assertion.additional = value
     assertion.covers_rest = True
 
 
 def _pattern_properties(disjunct: Disjunct, location: Location, value: Json) -> None:
-    if not isinstance(value, dict):
-        malformed(location, "patternProperties", "an object of schemas")
-    for pattern, schema in value.items():
-        if not isinstance(schema, (dict, bool)):
-            malformed(location, "patternProperties", "a schema", pattern)
+    _check_schemas(location, "patternProperties", value)
     assertion = _object_assertion(disjunct, location)
     assertion.pattern_schemas = value
     assertion.patterns = tuple(
@@ -327,8 +340,7 @@ def _pattern_properties(disjunct: Disjunct, location: Location, value: Json) -> 
 
 
 def _property_names(disjunct: Disjunct, location: Location, value: Json) -> None:
-    if not isinstance(value, (dict, bool)):
-        malformed(location, "propertyNames", "a schema")
+    check_schema(location, "propertyNames", value)
     _object_assertion(disjunct, location).names = value
 
 
@@ -363,11 +375,7 @@ def _dependent_required(disjunct: Disjunct, location: Location, value: Json) -> 
 
 
 def _dependent_schemas(_: Disjunct, location: Location, value: Json) -> None:
-    if not isinstance(value, dict):
-        malformed(location, "dependentSchemas", "an object of schemas")
-    for name, schema in value.items():
-        if not isinstance(schema, (dict, bool)):
-            malformed(location, "dependentSchemas", "a schema", name)
+    _check_schemas(location, "dependentSchemas", value)
 
 
 def _dependencies(disjunct: Disjunct, location: Location, value: Json) -> None:
@@ -381,13 +389,8 @@ def _dependencies(disjunct: Disjunct, location: Location, value: Json) -> None:
 
 
 def _unevaluated_properties(disjunct: Disjunct, location: Location, value: Json) -> None:
-    if not isinstance(value, (dict, bool)):
-        malformed(location, "unevaluatedProperties", "a schema")
-    assertion = _object_assertion(disjunct, location)
-    if value is True or value == {}:
-        assertion.covers_rest = True
-    else:
-        assertion.unevaluated = value
+    check_schema(location, "unevaluatedProperties", value)
+    _judge_rest(_object_assertion(disjunct, location), value)
 
 
 OBJECT_READERS: Final = {

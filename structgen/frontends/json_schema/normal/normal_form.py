@@ -220,7 +220,7 @@ class NormalForm:
     def disjuncts_of(self, location: Location) -> list[Disjunct]:
         """The disjunction of one schema."""
         if isinstance(location.schema, bool):
-            return [Disjunct(location)] if location.schema else []
+            return [Disjunct((location,))] if location.schema else []
         cached = self.expanded.get((location.key, False))
         if cached is not None:
             return cached
@@ -247,7 +247,7 @@ class NormalForm:
         return relation
 
     def _compared(self, locations: tuple[Location, ...], other: Location) -> Relation:
-        inside, outside = self.disjuncts(locations) if locations else [Disjunct(other)], self.disjuncts_of(other)
+        inside, outside = self.disjuncts(locations) if locations else [Disjunct((other,))], self.disjuncts_of(other)
         if all(a.excludes(b) for a in inside for b in outside):
             return Relation.OUTSIDE
         if all(any(b.admits_all_of(a) for b in outside) for a in inside):

@@ -39,7 +39,6 @@ __all__ = [
     "NameRule",
     "NameRules",
     "ObjectLayout",
-    "names_location",
     "region_locations",
 ]
 
@@ -148,7 +147,7 @@ class ObjectLayout:
         if policy.escapes == "all":
             for entry in self.entries:
                 entry.key = JsonString(Literal(entry.name.encode()))
-        rules = tuple(names_location(assertion) for assertion in self.positive if assertion.names is not True)
+        rules = tuple(assertion.names_location() for assertion in self.positive if assertion.names is not True)
         names = name_rules(rules) if rules else None
         if names is not None:
             for entry in self.entries:
@@ -167,16 +166,11 @@ class ObjectLayout:
         self.min_count, self.max_count = assertion.min_count, assertion.max_count
         properties, location = assertion.properties, assertion.location
         required = frozenset(assertion.required)
-        resource = location.resource
         self.entries = [
             DeclaredName(
                 name,
                 assertion,
-                (
-                    assertion.property(name)
-                    if assertion.outside
-                    else Location(schema, resource, location, ("properties", name)),
-                ),
+                (assertion.property(name) if assertion.outside else location.inner(schema, "properties", name),),
                 is_required=name in required,
             )
             for name, schema in properties.items()
@@ -248,11 +242,6 @@ class ObjectLayout:
             region = NameRegion(matched, locations, [*inside, *allowed], [*literals, *outside])
             region.is_open = not inside and not outside and permitted is None and self._longest_name != 0
             yield region
-
-
-def names_location(assertion: ObjectAssertion) -> Location:
-    """The schema of the names of an assertion."""
-    return Location(assertion.names, assertion.location.resource, assertion.location, ("propertyNames",))
 
 
 def _dependents(assertions: tuple[ObjectAssertion, ...]) -> dict[str, tuple[str, ...]]:

@@ -6,6 +6,7 @@ Numbers are exact decimals; lengths and patterns apply to the decoded string.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -77,6 +78,7 @@ MAX_BOUND_DIGITS: Final = 400
 """Digits of a bound on either side of the point; the largest double has 309."""
 
 
+@dataclass(slots=True, eq=False)
 class NumberAssertion:
     """A set of numbers: the multiples of a step in an interval, with exclusions.
 
@@ -88,16 +90,13 @@ class NumberAssertion:
         excluded: no number equals any of these.
     """
 
-    __slots__ = ("excluded", "lower", "lower_open", "not_steps", "step", "upper", "upper_open")
-
-    def __init__(self) -> None:
-        self.lower: int | Decimal | None = None
-        self.lower_open = False
-        self.upper: int | Decimal | None = None
-        self.upper_open = False
-        self.step: Fraction | None = None
-        self.not_steps: tuple[Fraction, ...] = ()
-        self.excluded: tuple[int | Decimal, ...] = ()
+    lower: int | Decimal | None = None
+    lower_open: bool = False
+    upper: int | Decimal | None = None
+    upper_open: bool = False
+    step: Fraction | None = None
+    not_steps: tuple[Fraction, ...] = ()
+    excluded: tuple[int | Decimal, ...] = ()
 
     def raise_lower(self, bound: int | Decimal | None, *, is_open: bool) -> None:
         """Exclude the numbers below ``bound``."""
@@ -133,23 +132,14 @@ class NumberAssertion:
     def complement(self) -> list[NumberAssertion]:
         """The numbers outside, as a union."""
         others: list[NumberAssertion] = []
-
-        def other() -> NumberAssertion:
-            others.append(NumberAssertion())
-            return others[-1]
-
         if self.lower is not None:
-            other().drop_upper(self.lower, is_open=not self.lower_open)
+            others.append(NumberAssertion(upper=self.lower, upper_open=not self.lower_open))
         if self.upper is not None:
-            other().raise_lower(self.upper, is_open=not self.upper_open)
+            others.append(NumberAssertion(lower=self.upper, lower_open=not self.upper_open))
         if self.step is not None:
-            other().not_steps = (self.step,)
-        for step in self.not_steps:
-            other().divide(step)
-        for value in self.excluded:
-            point = other()
-            point.raise_lower(value, is_open=False)
-            point.drop_upper(value, is_open=False)
+            others.append(NumberAssertion(not_steps=(self.step,)))
+        others += [NumberAssertion(step=step) for step in self.not_steps]
+        others += [NumberAssertion(lower=value, upper=value) for value in self.excluded]
         return others
 
     def admits(self, value: float | Decimal) -> bool:
@@ -170,12 +160,9 @@ class NumberAssertion:
         marks = sorted(set(self.excluded))
         pieces: list[NumberAssertion] = []
         for below, above in zip([None, *marks], [*marks, None], strict=True):
-            piece = NumberAssertion()
-            piece.raise_lower(self.lower, is_open=self.lower_open)
+            piece = replace(self, excluded=())
             piece.raise_lower(below, is_open=True)
-            piece.drop_upper(self.upper, is_open=self.upper_open)
             piece.drop_upper(above, is_open=True)
-            piece.step, piece.not_steps = self.step, self.not_steps
             pieces.append(piece)
         return pieces
 
@@ -206,9 +193,7 @@ class NumberAssertion:
 
     def without_integers(self) -> NumberAssertion:
         """The same numbers without the integers."""
-        rest = self.meet(NumberAssertion())
-        rest.not_steps += (Fraction(1),)
-        return rest
+        return replace(self, not_steps=(*self.not_steps, Fraction(1)))
 
 
 def exact(value: float | Decimal) -> int | Decimal:
@@ -218,6 +203,7 @@ def exact(value: float | Decimal) -> int | Decimal:
     return Decimal(repr(value)) if isinstance(value, float) else value
 
 
+@dataclass(slots=True, eq=False)
 class StringAssertion:
     """A set of strings: a range of lengths in code points, and regular languages.
 
@@ -227,13 +213,10 @@ class StringAssertion:
         formats: the formats of the text, each with the schema that requires it.
     """
 
-    __slots__ = ("formats", "languages", "longest", "shortest")
-
-    def __init__(self) -> None:
-        self.shortest = 0
-        self.longest: int | None = None
-        self.languages: tuple[Grammar, ...] = ()
-        self.formats: dict[StringFormat, Location] = {}
+    shortest: int = 0
+    longest: int | None = None
+    languages: tuple[Grammar, ...] = ()
+    formats: dict[StringFormat, Location] = field(default_factory=dict)
 
     @property
     def is_contradictory(self) -> bool:
@@ -242,20 +225,13 @@ class StringAssertion:
 
     def meet(self, other: StringAssertion) -> StringAssertion:
         """The strings in both."""
-        both = StringAssertion()
-        both.shortest = max(self.shortest, other.shortest)
         bounds = [assertion.longest for assertion in (self, other) if assertion.longest is not None]
-        both.longest = min(bounds, default=None)
-        both.languages = united(self.languages, other.languages)
-        both.formats = self.formats | other.formats
-        return both
-
-    def with_languages(self, languages: tuple[Grammar, ...]) -> StringAssertion:
-        """The same lengths and formats with other languages."""
-        other = StringAssertion()
-        other.shortest, other.longest, other.formats = self.shortest, self.longest, self.formats
-        other.languages = languages
-        return other
+        return StringAssertion(
+            max(self.shortest, other.shortest),
+            min(bounds, default=None),
+            united(self.languages, other.languages),
+            self.formats | other.formats,
+        )
 
     def complement(self) -> list[StringAssertion]:
         """The strings outside, as a union; for a format that is not regular, only those certainly outside.
@@ -268,16 +244,13 @@ class StringAssertion:
         for one, location in self.formats.items():
             if one.unbounded:
                 refused(location, "format", f"'not' over format {one.name!r}, {one.unbounded}, is not enforced")
-        shorter, longer, other = StringAssertion(), StringAssertion(), StringAssertion()
-        shorter.longest = self.shortest - 1
-        result = [shorter] if self.shortest > 0 else []
+        result = [StringAssertion(longest=self.shortest - 1)] if self.shortest > 0 else []
         if self.longest is not None:
-            longer.shortest = self.longest + 1
-            result.append(longer)
+            result.append(StringAssertion(shortest=self.longest + 1))
         parts = self.all_languages(is_proof=True)
         if parts:
-            other.languages = (Complement(parts[0] if len(parts) == 1 else Intersection(parts)),)
-            result.append(other)
+            outside = Complement(parts[0] if len(parts) == 1 else Intersection(parts))
+            result.append(StringAssertion(languages=(outside,)))
         return result
 
     def admits(self, text: str) -> bool:
@@ -334,9 +307,7 @@ def string_term(assertion: StringAssertion | None, longest: int | None = None, *
     if assertion is None:
         return _strings_of_length(0, longest)
     if longest is not None:
-        bound = StringAssertion()
-        bound.longest = longest
-        assertion = assertion.meet(bound)
+        assertion = assertion.meet(StringAssertion(longest=longest))
     if assertion.is_contradictory:
         return EMPTY
     is_bounded = assertion.shortest > 0 or assertion.longest is not None

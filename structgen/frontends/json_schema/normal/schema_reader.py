@@ -9,7 +9,8 @@ assertion about all others.  A disjunct of a negation evaluates nothing: a schem
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError
@@ -20,6 +21,7 @@ from structgen.frontends.json_schema.normal.keyword_reader import (
     NUMBER_READERS,
     OBJECT_READERS,
     STRING_READERS,
+    check_schema,
 )
 from structgen.frontends.json_schema.source.json_value import ARRAY, BOOLEAN, INTEGER, NULL, NUMBER, OBJECT, STRING
 from structgen.frontends.json_schema.source.location import Location, malformed, shown
@@ -55,6 +57,7 @@ _TYPES: Final = {
 KeywordReader = Callable[[Disjunct, Location, "Json"], None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Applicator:
     """Schemas that apply to the same value.
 
@@ -65,14 +68,12 @@ class Applicator:
         names: for ``dependentSchemas`` and ``dependencies`` the name whose presence applies each of ``locations``.
     """
 
-    __slots__ = ("keyword", "locations", "names")
-
-    def __init__(self, keyword: str, locations: tuple[Location, ...] = (), names: tuple[str, ...] = ()) -> None:
-        self.keyword = keyword
-        self.locations = locations
-        self.names = names
+    keyword: str
+    locations: tuple[Location, ...] = ()
+    names: tuple[str, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
 class ParsedSchema:
     """The assertions and applicators of one schema object.
 
@@ -84,15 +85,14 @@ class ParsedSchema:
         looks_at_the_rest: it has ``unevaluatedProperties`` or ``unevaluatedItems`` that can exclude a value.
     """
 
-    __slots__ = ("applicators", "disjunct", "location", "looks_at_the_rest")
+    location: Location
+    disjunct: Disjunct
+    applicators: tuple[Applicator, ...]
+    looks_at_the_rest: bool = field(init=False)
 
-    def __init__(self, location: Location, disjunct: Disjunct, applicators: tuple[Applicator, ...]) -> None:
-        self.location = location
-        self.disjunct = disjunct
-        self.applicators = applicators
-        self.looks_at_the_rest = any(assertion.unevaluated is not None for assertion in disjunct.objects) or any(
-            assertion.unevaluated is not None for assertion in disjunct.arrays
-        )
+    def __post_init__(self) -> None:
+        assertions = (*self.disjunct.objects, *self.disjunct.arrays)
+        self.looks_at_the_rest = any(assertion.unevaluated is not None for assertion in assertions)
 
     @property
     def wrapped(self) -> Applicator | None:
@@ -136,55 +136,20 @@ def _const(disjunct: Disjunct, location: Location, value: Json) -> None:
     disjunct.values += (AllowedValues([value], location, "const"),)
 
 
-def _schema_array(_: Disjunct, location: Location, value: Json, keyword: str) -> None:
+def _read_schema(keyword: str, _: Disjunct, location: Location, value: Json) -> None:
+    check_schema(location, keyword, value)
+
+
+def _read_schemas(keyword: str, _: Disjunct, location: Location, value: Json) -> None:
     if not isinstance(value, (list, tuple)) or not value:
         malformed(location, keyword, "a non-empty array of schemas")
     for index, schema in enumerate(value):
-        if not isinstance(schema, (dict, bool)):
-            malformed(location, keyword, "a schema", index)
+        check_schema(location, keyword, schema, index)
 
 
-def _all_of(disjunct: Disjunct, location: Location, value: Json) -> None:
-    _schema_array(disjunct, location, value, "allOf")
-
-
-def _any_of(disjunct: Disjunct, location: Location, value: Json) -> None:
-    _schema_array(disjunct, location, value, "anyOf")
-
-
-def _one_of(disjunct: Disjunct, location: Location, value: Json) -> None:
-    _schema_array(disjunct, location, value, "oneOf")
-
-
-def _ref(_: Disjunct, location: Location, value: Json) -> None:
+def _read_reference(keyword: str, _: Disjunct, location: Location, value: Json) -> None:
     if not isinstance(value, str):
-        malformed(location, "$ref", "a URI reference")
-
-
-def _one_schema(location: Location, value: Json, keyword: str) -> None:
-    if not isinstance(value, (dict, bool)):
-        malformed(location, keyword, "a schema")
-
-
-def _not(_: Disjunct, location: Location, value: Json) -> None:
-    _one_schema(location, value, "not")
-
-
-def _if(_: Disjunct, location: Location, value: Json) -> None:
-    _one_schema(location, value, "if")
-
-
-def _then(_: Disjunct, location: Location, value: Json) -> None:
-    _one_schema(location, value, "then")
-
-
-def _else(_: Disjunct, location: Location, value: Json) -> None:
-    _one_schema(location, value, "else")
-
-
-def _dynamic_ref(_: Disjunct, location: Location, value: Json) -> None:
-    if not isinstance(value, str):
-        malformed(location, "$dynamicRef", "a URI reference")
+        malformed(location, keyword, "a URI reference")
 
 
 def _recursive_ref(_: Disjunct, location: Location, value: Json) -> None:
@@ -197,16 +162,10 @@ CONSTRAINTS: Final[dict[str, KeywordReader]] = {
     "nullable": _nullable,
     "enum": _enum,
     "const": _const,
-    "not": _not,
-    "if": _if,
-    "then": _then,
-    "else": _else,
-    "$ref": _ref,
-    "$dynamicRef": _dynamic_ref,
+    **{keyword: partial(_read_schema, keyword) for keyword in ("not", "if", "then", "else")},
+    **{keyword: partial(_read_reference, keyword) for keyword in ("$ref", "$dynamicRef")},
     "$recursiveRef": _recursive_ref,
-    "allOf": _all_of,
-    "anyOf": _any_of,
-    "oneOf": _one_of,
+    **{keyword: partial(_read_schemas, keyword) for keyword in ("allOf", "anyOf", "oneOf")},
     **STRING_READERS,
     **NUMBER_READERS,
     **ARRAY_READERS,
@@ -253,9 +212,9 @@ class SchemaReader:
             raise GrammarError(
                 location.subject(), "a schema must be an object or a boolean", evidence=f"found {shown(schema)}"
             )
-        disjunct = Disjunct(location)
+        disjunct = Disjunct((location,))
         if self._reference_stands_alone and "$ref" in schema:
-            _ref(disjunct, location, schema["$ref"])
+            _read_reference("$ref", disjunct, location, schema["$ref"])
             return ParsedSchema(location, disjunct, (Applicator(""), Applicator("$ref")))
         readers = self._readers
         for keyword, value in schema.items():
@@ -290,24 +249,21 @@ def reader_of(dialect: Dialect) -> SchemaReader:
 
 
 def _applicator(location: Location, keyword: str, value: Json) -> Applicator | None:
-    def inner(schema: Json, *path: str | int) -> Location:
-        return Location(schema, location.resource, location, path)
-
     if keyword == "not":
-        return Applicator(keyword, (inner(value, keyword),))
+        return Applicator(keyword, (location.inner(value, keyword),))
     if keyword == "if":
         names = ("if", "then", "else")
-        return Applicator(keyword, tuple(inner(location.schema.get(name, True), name) for name in names))
+        return Applicator(keyword, tuple(location.inner(location.schema.get(name, True), name) for name in names))
     if keyword in ("dependentSchemas", "dependencies"):
         named = {name: schema for name, schema in value.items() if isinstance(schema, (dict, bool))}
-        locations = tuple(inner(schema, keyword, name) for name, schema in named.items())
+        locations = tuple(location.inner(schema, keyword, name) for name, schema in named.items())
         return Applicator(keyword, locations, tuple(named)) if named else None
-    return Applicator(keyword, tuple(inner(schema, keyword, index) for index, schema in enumerate(value)))
+    return Applicator(keyword, tuple(location.inner(schema, keyword, index) for index, schema in enumerate(value)))
 
 
 def judging_the_rest(disjunct: Disjunct, parsed: ParsedSchema, forms: NormalForm) -> Disjunct:
     """A disjunct of ``parsed``, restricted by its ``unevaluatedProperties`` and ``unevaluatedItems``."""
-    rest = Disjunct(parsed.location)
+    rest = Disjunct((parsed.location,))
     for own in parsed.disjunct.objects:
         if own.unevaluated is not None and not any(_covers(assertion) for assertion in disjunct.objects):
             rest.objects = (_other_members(disjunct, parsed.location, own.unevaluated),)
@@ -323,15 +279,14 @@ def silenced(disjuncts: list[Disjunct]) -> list[Disjunct]:
 
 
 def _silenced(disjunct: Disjunct) -> Disjunct:
-    if not any(assertion.annotates for assertion in disjunct.objects) and not any(
-        assertion.annotates for assertion in disjunct.arrays
-    ):
+    if not any(assertion.annotates for assertion in (*disjunct.objects, *disjunct.arrays)):
         return disjunct
-    other = meet(disjunct, disjunct)
-    other.values, other.refusals, other.branches = disjunct.values, disjunct.refusals, disjunct.branches
-    other.objects = tuple(assertion.silent() for assertion in disjunct.objects)
-    other.arrays = tuple(assertion.silent() for assertion in disjunct.arrays)
-    return other
+    return replace(
+        disjunct,
+        objects=tuple(assertion.silent() for assertion in disjunct.objects),
+        arrays=tuple(assertion.silent() for assertion in disjunct.arrays),
+        name_constraints=None,
+    )
 
 
 def _covers(assertion: ObjectAssertion | ArrayAssertion) -> bool:
@@ -359,9 +314,8 @@ def _other_items(disjunct: Disjunct, location: Location, schema: Json, forms: No
     contained = [assertion.contained for assertion in assertions if assertion.contained is not None]
     if contained and location.resource.dialect.draft >= 2020:  # in earlier drafts 'contains' evaluates nothing
         either: dict[str, Json] = {"anyOf": []}
-        inner = Location(schema, location.resource, location, ("unevaluatedItems",))
-        alternatives = Applicator("anyOf", (*contained, inner))
-        whole = Location(either, location.resource, location, ("unevaluatedItems",))
-        forms.adopt(ParsedSchema(whole, Disjunct(whole), (Applicator(""), alternatives)))
+        alternatives = Applicator("anyOf", (*contained, location.inner(schema, "unevaluatedItems")))
+        whole = location.inner(either, "unevaluatedItems")
+        forms.adopt(ParsedSchema(whole, Disjunct((whole,)), (Applicator(""), alternatives)))
         rest.rest = either
     return rest

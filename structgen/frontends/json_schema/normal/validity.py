@@ -252,10 +252,8 @@ class Validity:
         for name, member in value.items():
             if not (yield self._satisfies(member, assertion.locations_of(name))):
                 return False
-            if assertion.names is not True:
-                names = Location(assertion.names, assertion.location.resource, assertion.location, ("propertyNames",))
-                if not (yield self._satisfies(name, (names,))):
-                    return False
+            if assertion.names is not True and not (yield self._satisfies(name, (assertion.names_location(),))):
+                return False
         return True
 
 

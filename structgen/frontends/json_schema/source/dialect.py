@@ -26,77 +26,29 @@ __all__ = [
 
 _NAMES: Final = {
     "https://json-schema.org/draft/2019-09/vocab/": (
-        "core",
-        "applicator",
-        "validation",
-        "meta-data",
-        "format",
-        "content",
+        "core", "applicator", "validation", "meta-data", "format", "content",
     ),
     "https://json-schema.org/draft/2020-12/vocab/": (
-        "core",
-        "applicator",
-        "unevaluated",
-        "validation",
-        "meta-data",
-        "format-annotation",
-        "format-assertion",
+        "core", "applicator", "unevaluated", "validation", "meta-data", "format-annotation", "format-assertion",
         "content",
     ),
-}
-
+}  # fmt: skip
 KNOWN: Final = {prefix + name: name for prefix, names in _NAMES.items() for name in names}
 """The URIs of the vocabularies of the specification, with their short names."""
 
 _FORMATS: Final = frozenset(("format", "format-annotation", "format-assertion"))
 _ALL: Final = frozenset(KNOWN.values())
 
-_APPLICATORS: Final = frozenset(
-    (
-        "additionalItems",
-        "additionalProperties",
-        "allOf",
-        "anyOf",
-        "contains",
-        "dependencies",
-        "dependentSchemas",
-        "else",
-        "if",
-        "items",
-        "not",
-        "oneOf",
-        "patternProperties",
-        "prefixItems",
-        "properties",
-        "propertyNames",
-        "then",
-    )
-)
+_APPLICATORS: Final = frozenset((
+    "additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "dependencies", "dependentSchemas", "else",
+    "if", "items", "not", "oneOf", "patternProperties", "prefixItems", "properties", "propertyNames", "then",
+))  # fmt: skip
 _UNEVALUATED: Final = frozenset(("unevaluatedItems", "unevaluatedProperties"))
-_ASSERTIONS: Final = frozenset(
-    (
-        "const",
-        "dependentRequired",
-        "enum",
-        "exclusiveMaximum",
-        "exclusiveMinimum",
-        "maxContains",
-        "maxItems",
-        "maxLength",
-        "maxProperties",
-        "maximum",
-        "minContains",
-        "minItems",
-        "minLength",
-        "minProperties",
-        "minimum",
-        "multipleOf",
-        "pattern",
-        "required",
-        "type",
-        "uniqueItems",
-    )
-)
+_ASSERTIONS: Final = frozenset((
+    "const", "dependentRequired", "enum", "exclusiveMaximum", "exclusiveMinimum", "maxContains", "maxItems",
+    "maxLength", "maxProperties", "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum",
+    "multipleOf", "pattern", "required", "type", "uniqueItems",
+))  # fmt: skip
 
 
 def vocabulary_of(keyword: str, draft: int) -> frozenset[str]:
@@ -124,25 +76,11 @@ DRAFTS: Final = {"4": 4, "6": 6, "7": 7, "2019-09": 2019, "2020-12": 2020}
 """The drafts by their usual name."""
 
 _SINCE: Final = {
-    "$id": 6,
-    "const": 6,
-    "contains": 6,
-    "propertyNames": 6,
-    "if": 7,
-    "then": 7,
-    "else": 7,
-    "$anchor": 2019,
-    "$recursiveAnchor": 2019,
-    "$recursiveRef": 2019,
-    "dependentRequired": 2019,
-    "dependentSchemas": 2019,
-    "maxContains": 2019,
-    "minContains": 2019,
-    "unevaluatedItems": 2019,
-    "unevaluatedProperties": 2019,
-    "$dynamicAnchor": 2020,
-    "$dynamicRef": 2020,
-    "prefixItems": 2020,
+    **dict.fromkeys(("$id", "const", "contains", "propertyNames"), 6),
+    **dict.fromkeys(("if", "then", "else"), 7),
+    **dict.fromkeys(("$anchor", "$recursiveAnchor", "$recursiveRef", "dependentRequired", "dependentSchemas"), 2019),
+    **dict.fromkeys(("maxContains", "minContains", "unevaluatedItems", "unevaluatedProperties"), 2019),
+    **dict.fromkeys(("$dynamicAnchor", "$dynamicRef", "prefixItems"), 2020),
 }
 _UNTIL: Final = {"id": 4, "additionalItems": 2019, "$recursiveAnchor": 2019, "$recursiveRef": 2019}
 

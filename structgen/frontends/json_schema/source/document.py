@@ -16,8 +16,8 @@ from structgen.frontends.json_schema.source.json_value import parse_json
 from structgen.frontends.json_schema.source.location import Resource, absolute_uri, escape, shown, without_fragment
 
 if TYPE_CHECKING:
+    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.formats.user_format import StringFormat
-    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.grammar.limits import Limits
 
@@ -114,22 +114,10 @@ def _metaschemas() -> dict[str, Json]:
 HOLDERS: Final = frozenset(("$defs", "definitions"))
 """Keywords that only contain schemas for references."""
 
-_ONE: Final = frozenset(
-    (
-        "items",
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "propertyNames",
-        "not",
-        "if",
-        "then",
-        "else",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "contentSchema",
-    )
-)
+_ONE: Final = frozenset((
+    "items", "additionalItems", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else",
+    "unevaluatedItems", "unevaluatedProperties", "contentSchema",
+))  # fmt: skip
 _SEVERAL: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
 _NAMED: Final = HOLDERS | {"properties", "patternProperties", "dependentSchemas", "dependencies"}
 

@@ -6,6 +6,7 @@ URI references are resolved against a base as in RFC 3986, section 5.2, for ever
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import quote
 
@@ -73,6 +74,7 @@ class Resource:
         return copy
 
 
+@dataclass(slots=True, eq=False)
 class Location:
     """A schema and its location; the pointer is made on demand.
 
@@ -84,14 +86,11 @@ class Location:
         is_negated: it stands for the values that are *not* valid against the schema.
     """
 
-    __slots__ = ("is_negated", "parent", "path", "resource", "schema")
-
-    def __init__(self, schema: Json, resource: Resource, parent: Location | None, path: tuple[str | int, ...]) -> None:
-        self.schema = schema
-        self.resource = resource
-        self.parent = parent
-        self.path = path
-        self.is_negated = False
+    schema: Json
+    resource: Resource
+    parent: Location | None
+    path: tuple[str | int, ...]
+    is_negated: bool = False
 
     @property
     def key(self) -> int:
@@ -103,9 +102,11 @@ class Location:
         schema = self.schema
         if isinstance(schema, bool):
             return Location(not schema, self.resource, self.parent, self.path)
-        other = Location(schema, self.resource, self.parent, self.path)
-        other.is_negated = not self.is_negated
-        return other
+        return Location(schema, self.resource, self.parent, self.path, is_negated=not self.is_negated)
+
+    def inner(self, schema: Json, *path: str | int) -> Location:
+        """A schema directly inside this one."""
+        return Location(schema, self.resource, self, path)
 
     @property
     def steps(self) -> tuple[str | int, ...]:

@@ -8,6 +8,7 @@ identity works unchanged.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import unquote
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["DynamicScope", "DynamicScopes", "References", "ScopesNeeded", "enter"]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class DynamicScope:
     """The outermost resource for each name of a dynamic anchor.
 
@@ -31,12 +33,9 @@ class DynamicScope:
         number: the number of the scope, in the order of occurrence.
     """
 
-    __slots__ = ("number", "scopes", "winners")
-
-    def __init__(self, winners: dict[str, Resource], number: int, scopes: DynamicScopes) -> None:
-        self.winners = winners
-        self.number = number
-        self.scopes = scopes
+    winners: dict[str, Resource]
+    number: int
+    scopes: DynamicScopes
 
     def entering(self, resource: Resource) -> DynamicScope:
         """The scope after entering ``resource``, which is from an index."""
