@@ -17,20 +17,19 @@ from structgen.frontends.json_schema.emit.plan import SIMPLE_KEYWORDS, is_small
 from structgen.frontends.json_schema.emit.scalar_term import Reasons, ScalarTerms
 from structgen.frontends.json_schema.normal.disjunct import AllowedValues
 from structgen.frontends.json_schema.normal.schema_reader import reader_of
-from structgen.frontends.json_schema.source.content import SUBJECT, SchemaDump
 from structgen.frontends.json_schema.source.dialect import UNDECLARED, standard_dialect
 from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
-from structgen.frontends.json_schema.source.json_value import parse_json
+from structgen.frontends.json_schema.source.json_value import SUBJECT, SchemaDump, parse_json
 from structgen.frontends.json_schema.source.location import Location
 from structgen.frontends.json_schema.term import ANY_STRING, belongs
 from structgen.grammar.nodes import EMPTY, Choice, Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry
 
 if TYPE_CHECKING:
+    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
     from structgen.frontends.json_schema.normal.object_layout import NameLanguage
     from structgen.frontends.json_schema.policy import JsonPolicy
-    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
 

@@ -21,17 +21,16 @@ from structgen.frontends.json_schema.emit.planner import AlternativesOverlap, Pl
 from structgen.frontends.json_schema.native import DeferredGrammar
 from structgen.frontends.json_schema.normal.normal_form import NormalForm
 from structgen.frontends.json_schema.report import LazyDescription, describe, with_copies
-from structgen.frontends.json_schema.source.content import SUBJECT, SchemaDump, schema_text
 from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named
 from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
-from structgen.frontends.json_schema.source.json_value import parse_json
+from structgen.frontends.json_schema.source.json_value import SUBJECT, SchemaDump, parse_json, schema_text
 from structgen.frontends.json_schema.source.location import shown
 from structgen.frontends.json_schema.source.reference import References, ScopesNeeded
 from structgen.grammar.flattening import flatten
 from structgen.grammar.nodes.description import Described, ReportEntry
 
 if TYPE_CHECKING:
-    from structgen.frontends.json_schema.setting import Setting
+    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar

@@ -27,10 +27,10 @@ from structgen.grammar.nodes import EMPTY, Grammar, Rules
 from structgen.grammar.trampoline import trampoline
 
 if TYPE_CHECKING:
+    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.emit.plan import EmptinessProof, LeafCache, LeafKey
     from structgen.frontends.json_schema.emit.scalar_term import Reasons
     from structgen.frontends.json_schema.normal.schema_reader import Applicator, ParsedSchema
-    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.grammar.limits import Limits

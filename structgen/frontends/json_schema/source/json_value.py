@@ -1,4 +1,4 @@
-"""JSON values: a strict parser, types and equality.
+"""JSON values: a strict parser, types and equality; and schemas as they are given.
 
 Duplicate names, NaN and excessive nesting are errors with a position.
 """
@@ -6,6 +6,7 @@ Duplicate names, NaN and excessive nesting are errors with a position.
 from __future__ import annotations
 
 import json
+import marshal
 import re
 from decimal import Decimal, DecimalException
 from math import isfinite
@@ -24,8 +25,12 @@ __all__ = [
     "NUMBER",
     "OBJECT",
     "STRING",
+    "SUBJECT",
     "Json",
+    "SchemaDump",
+    "content_of",
     "parse_json",
+    "schema_text",
     "type_of",
     "value_key",
 ]
@@ -310,3 +315,56 @@ class _JsonParser:
 
 def _kind(container: object) -> str:
     return "object" if isinstance(container, dict) else "array"
+
+
+SUBJECT: Final = "json schema"
+"""The subject of errors that have no location."""
+
+
+class SchemaDump(bytes):
+    """A dictionary as ``marshal`` dumps it; never bytes from outside, which are not safe to load."""
+
+    __slots__ = ()
+
+
+def content_of(schema: object, limits: Limits) -> str | SchemaDump | None:
+    """What equal schemas share: their text, or a dump of a dictionary; ``None`` for other values.
+
+    A dictionary is dumped because it may change later, and the grammar's description is read from the dump on demand.
+    Equal dumps have equal contents; the converse need not hold, because parts that are one object are dumped once.
+    """
+    if isinstance(schema, (str, bytes, bytearray)):
+        return schema_text(schema, limits)
+    if isinstance(schema, dict):
+        try:
+            return SchemaDump(marshal.dumps(schema))
+        except ValueError:  # decimals, objects of other classes, or very deep nesting
+            return None
+    return None
+
+
+def schema_text(source: str | bytes | bytearray, limits: Limits) -> str:
+    """The text of a schema.
+
+    Raises:
+        GrammarSyntaxError: it is not UTF-8.
+        LimitExceeded: it is too long.
+    """
+    if len(source) > limits.source_bytes:
+        raise LimitExceeded(
+            SUBJECT, limit="source_bytes", maximum=limits.source_bytes, evidence=f"the text has {len(source)}"
+        )
+    if isinstance(source, str):
+        return source
+    try:
+        return bytes(source).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        text = source[: error.start].decode() + source[error.start :].decode("utf-8", "replace")
+        start = len(source[: error.start].decode())
+        raise GrammarSyntaxError(
+            SUBJECT,
+            f"byte 0x{source[error.start]:02x} is not UTF-8",
+            text=text,
+            span=(start, start + 1),
+            remedy="give JSON text in UTF-8",
+        ) from None

@@ -12,8 +12,7 @@ from byte_membership import BYTES, is_member
 
 from structgen.engine import compile
 from structgen.errors import UnsatisfiableGrammar
-from structgen.frontends.json_schema import JsonPolicy, forget_known, json_schema
-from structgen.frontends.json_schema.setting import setting_of
+from structgen.frontends.json_schema import JsonPolicy, forget_known, json_schema, setting_of
 from structgen.frontends.json_schema.translation import program_key
 from structgen.grammar.limits import Limits
 

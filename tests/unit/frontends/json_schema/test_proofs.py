@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
-from structgen.frontends.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema, setting_of
 from structgen.frontends.json_schema.emit.planner import Planner
 from structgen.frontends.json_schema.normal.normal_form import NormalForm
 from structgen.frontends.json_schema.policy import JsonPolicy
-from structgen.frontends.json_schema.setting import setting_of
 from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.reference import References
 from structgen.grammar.limits import Limits
