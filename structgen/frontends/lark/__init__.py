@@ -18,10 +18,10 @@ from structgen.frontends.indentation.marks import CLOSE, DEDENT, INDENT, Indenta
 from structgen.frontends.indentation.product import product
 from structgen.frontends.lark import native as plain
 from structgen.frontends.lark.contextual import contextual
-from structgen.frontends.lark.definition import Definition, NodeBudget, span_of
+from structgen.frontends.lark.definition import Definition, NodeBudget
 from structgen.frontends.lark.library import Library, used_rules
 from structgen.frontends.lark.rule import RuleBuilder
-from structgen.frontends.lark.syntax import tokens_of
+from structgen.frontends.lark.syntax import span_of, tokens_of
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, Rules
 from structgen.grammar.nodes.description import Described, Description
@@ -59,7 +59,7 @@ def _line_end(builder: RuleBuilder, library: Library, indentation: Indentation) 
             try:
                 return line_end(builder.terminal(newline), indentation)
             except GrammarError as error:
-                span = (newline.position, newline.position + len(newline.name))
+                span = newline.span
                 raise newline.module.source.syntax_error(span, error.problem, error.remedy) from None
     names = " or ".join(indentation.newline)
     raise GrammarError(
@@ -76,8 +76,7 @@ def _unbalanced(definition: Definition, mark: str, indentation: Indentation | No
         DEDENT.name: ("a block ends", "does not begin"),
         CLOSE.name: ("a bracket closes", "does not open"),
     }.get(mark, ("a bracket opens", "does not close"))
-    position = definition.position
-    span = (position, position + len(definition.name))
+    span = definition.span
     if indentation is not None and mark in (INDENT.name, DEDENT.name):
         name = indentation.indent if mark == INDENT.name else indentation.dedent
         span = next((span_of(token) for token in tokens_of(definition.tree) if token == name), span)

@@ -14,7 +14,7 @@ from lark import Tree
 from structgen.errors import LimitExceeded
 from structgen.frontends.grammar_source import GrammarSource
 from structgen.frontends.lark.llguidance import Attributes, json_of, read_attributes
-from structgen.frontends.lark.syntax import Node, Token, parse
+from structgen.frontends.lark.syntax import Node, Token, parse, span_of
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes.description import ReportEntry, Status
 
@@ -27,7 +27,6 @@ __all__ = [
     "bounds_of",
     "module_of",
     "read_module",
-    "span_of",
 ]
 
 
@@ -56,6 +55,11 @@ class Definition:
     attributes: Attributes | None = None
     has_parameter: bool = False
     further: tuple[Definition, ...] = ()
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The span of its name."""
+        return self.position, self.position + len(self.name)
 
 
 class DefinitionChange(NamedTuple):
@@ -302,12 +306,6 @@ def _first_position(tree: Node, default: int) -> int:
         if isinstance(part, Tree):
             stack.extend(reversed(part.children))
     return default
-
-
-def span_of(token: Token) -> tuple[int, int]:
-    """Return the offsets of a token in its file."""
-    start = token.start_pos or 0
-    return start, start + len(token)
 
 
 def _token(part: object) -> Token:

@@ -87,7 +87,7 @@ class Library:
             found = written and self._changed.get(id(written), written)
             further = [] if found is None else list(found.further)
             for made, is_extension in changes:
-                span = (made.position, made.position + len(name))
+                span = made.span
                 keyword = "%extend" if is_extension else "%override"
                 if found is None or (found.module is self.main and found.position > made.position):
                     problem = f"{keyword} of {name!r}, which is not defined before"

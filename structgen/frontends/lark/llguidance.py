@@ -16,7 +16,7 @@ from lark import Tree
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, StructgenError, UnsupportedFeature
 from structgen.frontends.grammar_source import GrammarSource
 from structgen.frontends.json_schema import json_schema
-from structgen.frontends.lark.syntax import Node, Token
+from structgen.frontends.lark.syntax import Node, Token, span_of
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
@@ -130,7 +130,7 @@ def read_attributes(source: GrammarSource, tree: Node, rule: str, note: Callable
     values: dict[str, Node | Token | None] = {}
     places: dict[str, Token] = {}
     for name, value in _pairs(tree):
-        key, span = str(name), _span(name)
+        key, span = str(name), span_of(name)
         if key not in _VALUES:
             raise source.syntax_error(
                 span, f"there is no attribute {key!r}", f"the attributes are {', '.join(_VALUES)}"
@@ -145,15 +145,15 @@ def read_attributes(source: GrammarSource, tree: Node, rule: str, note: Callable
         note(f"attribute {key}", span[0], _DETAILS[key])
     ends = [key for key in ("lazy", "stop", "suffix") if key in values]
     if len(ends) > 1:
-        raise source.syntax_error(_span(places[ends[1]]), f"{ends[0]!r} and {ends[1]!r} cannot be combined")
+        raise source.syntax_error(span_of(places[ends[1]]), f"{ends[0]!r} and {ends[1]!r} cannot be combined")
     if "stop_capture" in values and "suffix" not in values:
-        position = _span(places["stop_capture"])[0]
+        position = span_of(places["stop_capture"])[0]
         if "stop" in values:
             raise source.refused(
                 position, "stop_capture", "the text of a stop is not part of the output and cannot be captured",
                 "write suffix= in place of stop=",
             )  # fmt: skip
-        raise source.syntax_error(_span(places["stop_capture"]), "'stop_capture' needs a suffix", "write suffix=")
+        raise source.syntax_error(span_of(places["stop_capture"]), "'stop_capture' needs a suffix", "write suffix=")
     stop = values.get("stop")
     return Attributes(
         capture=None if "capture" not in values else _name(source, values["capture"], rule),
@@ -186,20 +186,15 @@ def _pairs(tree: Node) -> Iterator[tuple[Token, Node | Token | None]]:
                 yield name, value
 
 
-def _span(token: Token) -> tuple[int, int]:
-    start = token.start_pos or 0
-    return start, start + len(token)
-
-
 def _name(source: GrammarSource, value: Node | Token | None, default: str) -> str:
     if not isinstance(value, Token):
         return default
     try:
         name = json.loads(value)
     except ValueError:
-        raise source.syntax_error(_span(value), "a name that is no JSON string", 'write it as "name"') from None
+        raise source.syntax_error(span_of(value), "a name that is no JSON string", 'write it as "name"') from None
     if not name:
-        raise source.syntax_error(_span(value), "an empty name", "leave it out, or give a name")
+        raise source.syntax_error(span_of(value), "an empty name", "leave it out, or give a name")
     return str(name)
 
 
@@ -207,7 +202,7 @@ def _count(source: GrammarSource, value: Node | Token | None) -> int | None:
     if not isinstance(value, Token):
         return None
     if value.startswith("-") or len(value) > 11 or int(value) >= _MAX_TOKENS:
-        raise source.syntax_error(_span(value), "the number of tokens is out of range", "give a number from 0 on")
+        raise source.syntax_error(span_of(value), "the number of tokens is out of range", "give a number from 0 on")
     return int(value)
 
 
@@ -216,7 +211,7 @@ def _temperature(source: GrammarSource, value: Node | Token | None) -> float | N
         return None
     number = float(value) if len(value) < 64 else float("inf")
     if not 0 <= number < float("inf"):
-        raise source.syntax_error(_span(value), "the temperature is out of range", "give a number from 0 on")
+        raise source.syntax_error(span_of(value), "the temperature is out of range", "give a number from 0 on")
     return number
 
 
@@ -324,7 +319,7 @@ def special_of(source: GrammarSource, token: Token) -> Grammar:
     """
     if not token.startswith("<["):
         return SpecialToken(str(token))
-    span = (token.start_pos or 0, (token.start_pos or 0) + len(token))
+    span = span_of(token)
     match = _RANGES.fullmatch(token)
     if match is None or (match[1] and match[2] == "*"):
         raise source.syntax_error(span, "malformed token ids", "write <[7]>, <[1,3-5]>, <[^7]> or <[*]>")
@@ -368,14 +363,13 @@ def part_of_text(source: GrammarSource, token: Token) -> Grammar:
         UnsupportedFeature: it has other keys.
     """
     value = json_of(source, token, "%regex")
-    start = token.start_pos or 0
-    span = (start, start + len(token))
+    span = span_of(token)
     if not isinstance(value, dict) or len(value) != 1:
         raise source.syntax_error(span, "%regex takes an object with one key", f"one of {', '.join(_KEYS)}")
     [(key, given)] = value.items()
     if key not in _KEYS:
         raise source.refused(
-            start, f"%regex {key}", f"%regex has no key {key!r}", f"write one of {', '.join(_KEYS)}, or a regexp"
+            span[0], f"%regex {key}", f"%regex has no key {key!r}", f"write one of {', '.join(_KEYS)}, or a regexp"
         )
     if key == "substring_chunks":
         if not isinstance(given, list) or not all(isinstance(piece, str) for piece in given):

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.indentation.marks import GAP, Indentation, NotBefore
-from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, module_of, span_of
+from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, module_of
 from structgen.frontends.lark.library import Library, used_rules
 from structgen.frontends.lark.llguidance import (
     Attributes,
@@ -21,7 +21,7 @@ from structgen.frontends.lark.llguidance import (
     with_suffix,
 )
 from structgen.frontends.lark.parameter import RuleArgument, RuleInstance, condition_of, expression_of
-from structgen.frontends.lark.syntax import Node, Token, fold, tokens_of
+from structgen.frontends.lark.syntax import Node, Token, fold, span_of, tokens_of
 from structgen.frontends.lark.terminal import Terminals, bracket_marks, is_regular, line_marks
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, Literal, Reference, Repeat, Rules, postorder

@@ -22,7 +22,7 @@ from structgen.errors import LimitExceeded
 from structgen.frontends.grammar_source import GrammarSource
 from structgen.grammar.limits import Limits
 
-__all__ = ["Node", "Token", "fold", "parse", "tokens_of"]
+__all__ = ["Node", "Token", "fold", "parse", "span_of", "tokens_of"]
 
 Token: TypeAlias = lark.Token
 Node: TypeAlias = "lark.Tree[lark.Token]"
@@ -241,6 +241,12 @@ def tokens_of(root: Node) -> Iterator[Token]:
             yield part
         elif isinstance(part, lark.Tree):
             stack.extend(reversed(part.children))
+
+
+def span_of(token: Token) -> tuple[int, int]:
+    """Return the half-open interval of a token's offsets."""
+    start = token.start_pos or 0
+    return start, start + len(token)
 
 
 def _made(name: str, children: list[Any]) -> Node:

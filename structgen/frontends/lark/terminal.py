@@ -9,12 +9,12 @@ from typing import Final
 from lark import Tree
 
 from structgen.frontends.indentation.marks import CLOSE, DEDENT, INDENT, NEWLINE, OPEN, Indentation, NotBefore
-from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, span_of
+from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of
 from structgen.frontends.lark.lazy import Pattern, branches, closed, first_lazy, is_plain, plain
 from structgen.frontends.lark.library import Library
 from structgen.frontends.lark.llguidance import part_of_text
 from structgen.frontends.lark.regexp import pattern_of, range_of
-from structgen.frontends.lark.syntax import Node, Token, fold, tokens_of
+from structgen.frontends.lark.syntax import Node, Token, fold, span_of, tokens_of
 from structgen.grammar.nodes import Complement, Grammar, Intersection, Repeat, postorder
 
 __all__ = ["Terminals", "is_regular"]

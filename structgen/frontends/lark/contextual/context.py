@@ -167,9 +167,7 @@ class Contexts:
             return {}
         where = self._classes[state_class]
         behaviour = self._behaviour(known[0], self._guards.restricted(context.guard, known[1].first), token)
-        by_guard: dict[int, set[int]] = {}
-        for guard in behaviour.guards:
-            by_guard.setdefault(self._guards.restricted(guard, where.readable), set()).add(guard)
+        by_guard = self._by_guard(behaviour, where)
         found: dict[Context, list[Piece]] = {}
         for guard, guards in by_guard.items():
             lexemes = self._lexemes.term(behaviour, frozenset(guards), token)
@@ -203,9 +201,14 @@ class Contexts:
             return []
         lexer = self._chosen[where.kind][_IGNORED][0]
         behaviour = self._behaviour(lexer, guard, _IGNORED)
-        by_guard: dict[int, set[int]] = {}
-        for after in behaviour.guards:
-            by_guard.setdefault(self._guards.restricted(after, where.readable), set()).add(after)
         return [
-            (self._lexemes.term(behaviour, frozenset(guards), _IGNORED), after) for after, guards in by_guard.items()
+            (self._lexemes.term(behaviour, frozenset(guards), _IGNORED), after)
+            for after, guards in self._by_guard(behaviour, where).items()
         ]
+
+    def _by_guard(self, behaviour: Behaviour, where: _StateClass) -> dict[int, set[int]]:
+        """Return the guards after lexemes, by what they forbid of the letters that may be read there."""
+        found: dict[int, set[int]] = {}
+        for guard in behaviour.guards:
+            found.setdefault(self._guards.restricted(guard, where.readable), set()).add(guard)
+        return found

@@ -6,6 +6,7 @@ The edges of an automaton are labelled with sets of letters, those of a graph of
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from structgen.errors import LimitExceeded
@@ -13,7 +14,7 @@ from structgen.grammar.algebra import either, joined
 from structgen.grammar.analysis import strongly_connected
 from structgen.grammar.nodes import EPSILON, Grammar, Repeat
 
-__all__ = ["Graph", "equivalence_classes", "paths"]
+__all__ = ["Graph", "equivalence_classes", "leading_to", "letters_by_class", "paths", "reachable"]
 
 _Node = TypeVar("_Node", bound=Hashable)
 _Edges: TypeAlias = Mapping[_Node, list[tuple[int, _Node]]]
@@ -73,10 +74,7 @@ def _same_outside(
         return None
     node = component[0]
     for candidate in dict.fromkeys(outside[target] for _, target in graph[node] if target in outside):
-        merged: dict[int, int] = {}
-        for letters, target in graph[node]:
-            number = outside.get(target, candidate)
-            merged[number] = merged.get(number, 0) | letters
+        merged = letters_by_class(graph[node], outside, default=candidate)
         if known.get((label(node), frozenset(merged.items()))) == candidate:
             return candidate
     return None
@@ -85,10 +83,7 @@ def _same_outside(
 def _row(
     node: _Node, graph: _Edges[_Node], classes: Mapping[_Node, int], label: Callable[[_Node], Hashable]
 ) -> Hashable:
-    merged: dict[int, int] = {}
-    for letters, target in graph[node]:
-        merged[classes[target]] = merged.get(classes[target], 0) | letters
-    return label(node), frozenset(merged.items())
+    return label(node), frozenset(letters_by_class(graph[node], classes).items())
 
 
 def _refined(
@@ -104,10 +99,7 @@ def _refined(
         keys: dict[Hashable, int] = {}
         refined: dict[_Node, int] = {}
         for node in component:
-            merged: dict[int, int] = {}
-            for letters, target in graph[node]:
-                number = inside[target] if target in inside else outside[target]
-                merged[number] = merged.get(number, 0) | letters
+            merged = letters_by_class(graph[node], inside, outside)
             key = (inside[node], label(node), frozenset(merged.items()))
             refined[node] = keys.setdefault(key, -1 - len(keys))
         inside = refined
@@ -132,10 +124,7 @@ def _walk(
     listed = [start]
     shape: list[tuple[Hashable, frozenset[tuple[int, int]]]] = []
     for number in listed:
-        merged: dict[int, int] = {}
-        for letters, target in graph[example[number]]:
-            found = inside[target] if target in inside else outside[target]
-            merged[found] = merged.get(found, 0) | letters
+        merged = letters_by_class(graph[example[number]], inside, outside)
         for found, _ in sorted(merged.items(), key=lambda pair: pair[1] & -pair[1]):
             if found < 0 and found not in order:
                 order[found] = -1 - len(order)
@@ -143,6 +132,47 @@ def _walk(
         row = frozenset((order.get(found, found), letters) for found, letters in merged.items())
         shape.append((label(example[number]), row))
     return shape[0] if not any(found < 0 for found, _ in shape[0][1]) else tuple(shape)
+
+
+def letters_by_class(
+    row: Iterable[tuple[int, _Node]],
+    inside: Mapping[_Node, int],
+    outside: Mapping[_Node, int] = MappingProxyType({}),
+    *,
+    default: int | None = None,
+) -> dict[int, int]:
+    """Return the letters of edges that lead to each class.
+
+    The class of a target is that in ``inside`` or ``outside``, or ``default``; edges to no class are left out.
+    """
+    merged: dict[int, int] = {}
+    for letters, target in row:
+        number = inside[target] if target in inside else outside.get(target, default)
+        if number is not None:
+            merged[number] = merged.get(number, 0) | letters
+    return merged
+
+
+def leading_to(found: Iterable[_Node], edges: Mapping[_Node, list[tuple[Any, _Node]]]) -> dict[_Node, None]:
+    """Return the nodes from which one of ``found`` is reached, in the order of ``edges``."""
+    sources: dict[_Node, list[_Node]] = {}
+    for node, out in edges.items():
+        for _, target in out:
+            sources.setdefault(target, []).append(node)
+    reached = set(reachable(found, lambda node: sources.get(node, ())))
+    return dict.fromkeys(node for node in edges if node in reached)
+
+
+def reachable(roots: Iterable[_Node], following: Callable[[_Node], Iterable[_Node]]) -> list[_Node]:
+    """Return the nodes that ``roots`` lead to, themselves included, breadth first."""
+    found = list(dict.fromkeys(roots))
+    seen = set(found)
+    for node in found:  # grows in the loop
+        for target in following(node):
+            if target not in seen:
+                seen.add(target)
+                found.append(target)
+    return found
 
 
 Graph: TypeAlias = Mapping[Any, list[tuple[Grammar, Any]]]
@@ -224,13 +254,7 @@ def _solve(graph: Graph, exits: Mapping[Any, _Outcome], depth: int, subject: str
     return solved
 
 
-def _gathered(
-    graph: Graph,
-    node: Any,
-    exits: _Outcome,
-    solved: Mapping[Any, _Outcome],
-    inside: set[Any],
-) -> _Outcome:
+def _gathered(graph: Graph, node: Any, exits: _Outcome, solved: Mapping[Any, _Outcome], inside: set[Any]) -> _Outcome:
     """Return the outcomes of the edges that leave a component at ``node``."""
     ways: dict[Any, list[Grammar]] = {way: [term] for way, term in exits.items()}
     for label, target in graph[node]:

@@ -10,7 +10,13 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from structgen.errors import LimitExceeded
-from structgen.frontends.lark.contextual.graph import equivalence_classes, paths
+from structgen.frontends.lark.contextual.graph import (
+    equivalence_classes,
+    leading_to,
+    letters_by_class,
+    paths,
+    reachable,
+)
 from structgen.frontends.lark.contextual.lexer_automaton import LexerAutomaton
 from structgen.frontends.lark.contextual.pattern import LetterAlphabet
 from structgen.grammar.nodes import Grammar
@@ -154,7 +160,7 @@ class Guards:
                     evidence="the guards after its terminals need more",
                     remedy='choose terminals that are easier to tell apart, or use lexer="any"',
                 )
-        dangerous = _leading_to({node for node, mask in fails.items() if mask}, edges)
+        dangerous = leading_to([node for node, mask in fails.items() if mask], edges)
         if root not in dangerous:
             return FREE
         classes = equivalence_classes(dangerous, edges, fails.__getitem__)
@@ -170,11 +176,7 @@ class Guards:
         by_class: dict[int, tuple[int, dict[int, int]]] = {}
         for node, found_class in classes.items():
             if found_class not in by_class:
-                merged: dict[int, int] = {}
-                for letters, following in edges[node]:
-                    if following in classes:
-                        merged[classes[following]] = merged.get(classes[following], 0) | letters
-                by_class[found_class] = (fails[node], merged)
+                by_class[found_class] = (fails[node], letters_by_class(edges[node], classes))
         # A serialisation from the root identifies the automaton.
         order = {classes[root]: 0}
         listed = [classes[root]]
@@ -207,22 +209,6 @@ class Guards:
             self.targets.append(tuple((letters, base + order[target]) for target, letters in merged.items()))
         self._ids[key] = base
         return base
-
-
-def _leading_to(found: set[_Node], edges: dict[_Node, list[tuple[int, _Node]]]) -> dict[_Node, None]:
-    """Return the nodes from which one of ``found`` is reached, in the order of ``edges``."""
-    sources: dict[_Node, list[_Node]] = {}
-    for node, out in edges.items():
-        for _, target in out:
-            sources.setdefault(target, []).append(node)
-    reached = set(found)
-    work = list(found)
-    while work:
-        for node in sources.get(work.pop(), ()):
-            if node not in reached:
-                reached.add(node)
-                work.append(node)
-    return dict.fromkeys(node for node in edges if node in reached)
 
 
 _LexemeState: TypeAlias = tuple[int, int]
@@ -313,13 +299,7 @@ class Lexemes:
     def _nodes(self, root: _LexemeState) -> list[_LexemeState]:
         found = self._reached.get(root)
         if found is None:
-            seen = {root}
-            found = [root]
-            for node in found:
-                for _, target in self._following(node):
-                    if target not in seen:
-                        seen.add(target)
-                        found.append(target)
+            found = reachable([root], lambda node: [target for _, target in self._following(node)])
             self._reached[root] = found
         return found
 
@@ -330,29 +310,11 @@ class Lexemes:
                 if (tried in ignored) if token == "" else (counted == token and tried not in ignored):
                     guard = self.guards.after(node[0], following, readable)
                     ends[node] = self.guards.both(self.guards.restricted(node[1], readable), guard)
-        sources: dict[_LexemeState, list[_LexemeState]] = {}
-        for node in self._nodes(root):
-            for _, target in self._following(node):
-                sources.setdefault(target, []).append(node)
-        useful = set(ends)
-        work = list(ends)
-        while work:
-            for node in sources.get(work.pop(), ()):
-                if node not in useful:
-                    useful.add(node)
-                    work.append(node)
+        edges = {node: self._following(node) for node in self._nodes(root)}
+        useful = leading_to(ends, edges)
         if root not in useful:
             return self._interned((), {})
-        nodes = [node for node in self._nodes(root) if node in useful]
-        return self._numbered(root, equivalence_classes(nodes, self._next, ends.get), ends)
-
-    def _merged(self, node: _LexemeState, classes: dict[_LexemeState, int]) -> dict[int, int]:
-        merged: dict[int, int] = {}
-        for letters, target in self._following(node):
-            number = classes.get(target)
-            if number is not None:
-                merged[number] = merged.get(number, 0) | letters
-        return merged
+        return self._numbered(root, equivalence_classes(useful, edges, ends.get), ends)
 
     def _numbered(
         self, root: _LexemeState, classes: dict[_LexemeState, int], ends: dict[_LexemeState, int]
@@ -363,10 +325,8 @@ class Lexemes:
         edges: list[tuple[tuple[int, int], ...]] = []
         final: dict[int, int] = {}
         for number in listed:
-            row = sorted(
-                (letters & -letters, letters, target)
-                for target, letters in self._merged(example[number], classes).items()
-            )
+            merged = letters_by_class(self._following(example[number]), classes)
+            row = sorted((letters & -letters, letters, target) for target, letters in merged.items())
             for _, _, target in row:
                 if target not in order:
                     order[target] = len(order)

@@ -11,7 +11,7 @@ parser states share states with equal lists.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -132,9 +132,7 @@ class LexerAutomaton:
         """Return ``letters`` in sets, with the program counters after each; for terminals without look-around."""
         steps = self._steps
         masks = [(steps[pc].mask, steps[pc].targets[0]) for pc in pcs if steps[pc].kind == "char"]
-        groups = [letters]
-        for mask, _ in masks:
-            groups = [part for group in groups for part in (group & mask, group & ~mask) if part]
+        groups = _divided([letters], [mask for mask, _ in masks])
         found = []
         for group in groups:
             targets = [target for mask, target in masks if mask & group]
@@ -152,8 +150,7 @@ class LexerAutomaton:
         groups = [self.alive[state]] if self.alive[state] else []
         masks = [mask for pc, mask in threads if steps[pc].kind == "char"]
         masks += [steps[pc].mask for _, _, pc in self._shadows[state] if steps[pc].kind == "char"]
-        for mask in masks:
-            groups = [part for group in groups for part in (group & mask, group & ~mask) if part]
+        groups = _divided(groups, masks)
         after = any(self._looks_behind(steps[pc].targets[0]) for pc, _ in threads if steps[pc].targets)
         return [1 << letter for group in groups for letter in letters_of(group)] if after else groups
 
@@ -324,3 +321,10 @@ def _round(step: _Instruction, rounds: frozenset[int]) -> list[tuple[int, frozen
         return [leave]
     enter = (body, rounds | {step.loop})
     return [enter, leave] if step.mask else [leave, enter]
+
+
+def _divided(groups: list[int], masks: Iterable[int]) -> list[int]:
+    """Return sets of letters that no mask separates."""
+    for mask in masks:
+        groups = [part for group in groups for part in (group & mask, group & ~mask) if part]
+    return groups

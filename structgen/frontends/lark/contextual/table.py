@@ -26,9 +26,8 @@ from lark.parsers.lalr_analysis import LALR_Analyzer
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.frontends.lark.contextual.lexer_automaton import Scanner
 from structgen.frontends.lark.contextual.pattern import PatternRefusal, Tree, read_pattern
-from structgen.frontends.lark.definition import span_of
 from structgen.frontends.lark.library import Library
-from structgen.frontends.lark.syntax import tokens_of
+from structgen.frontends.lark.syntax import span_of, tokens_of
 from structgen.grammar.limits import Limits
 
 __all__ = ["END", "Outline", "OutlineEdge", "OutlinePoint", "Production", "Tables", "make_outlines", "make_tables"]
@@ -129,7 +128,7 @@ def _refused(library: Library, message: str) -> GrammarError:
         named = [definition for name, definition in library.main.definitions.items() if name in names]
         if named:
             definition = min(named, key=lambda each: each.position)
-            span = (definition.position, definition.position + len(definition.name))
+            span = definition.span
             return source.syntax_error(span, f"Lark's LALR parser refuses the grammar: {shown}", _REMEDY)
     ignored = re.search(r"__IGNORE_(\d+)", message)
     if ignored is not None and int(ignored[1]) < len(library.main.ignored):

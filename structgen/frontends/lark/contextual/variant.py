@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.lark.contextual.context import Context, Contexts, Piece
-from structgen.frontends.lark.contextual.graph import paths
+from structgen.frontends.lark.contextual.graph import leading_to, paths, reachable
 from structgen.frontends.lark.contextual.table import END, Outline, OutlinePoint
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.analysis import strongly_connected
@@ -133,20 +133,9 @@ class Variants:
 
     def _graph(self, call: _Call, end: Context, number_of: Callable[[int, Context], int]) -> _Graph:
         """Return the part of a call that leads to ``end``, its first item last."""
-        useful = set(call.ends[end])
-        work = list(useful)
-        sources: dict[_PointInContext, list[_PointInContext]] = {}
-        for item, row in call.edges.items():
-            for _, target in row:
-                sources.setdefault(target, []).append(item)
-        while work:
-            for item in sources.get(work.pop(), ()):
-                if item not in useful:
-                    useful.add(item)
-                    work.append(item)
         finals = set(call.ends[end])
-        order = [item for item in call.edges if item in useful]
-        order.sort(key=lambda item: item[0])  # points come after those that they lead to
+        # Points come after those that they lead to.
+        order = sorted(leading_to(finals, call.edges), key=lambda item: item[0])
         position = {item: index for index, item in enumerate(order)}
         graph: _Graph = []
         for item in order:
@@ -331,14 +320,7 @@ class Assembly:
         return list(found)
 
     def _below(self, root: int) -> list[int]:
-        seen = {root}
-        found = [root]
-        for node in found:
-            for _, _, target in self._variants.nodes[node][1]:
-                if target not in seen:
-                    seen.add(target)
-                    found.append(target)
-        return found
+        return reachable([root], lambda node: [target for _, _, target in self._variants.nodes[node][1]])
 
     def _is_chain(self, component: list[int]) -> bool:
         """Return whether these variants refer to each other only at their start."""
