@@ -191,25 +191,7 @@ _IN_CLASS: Final = _IN_STRING | {mark: mark for mark in "^$.*+()[]{}|-"}
 
 
 def ebnf(text: str, *, root: str = "root", path: str | Path | None = None, limits: Limits = _DEFAULT_LIMITS) -> Grammar:
-    r"""Read a grammar in EBNF, the notation of xgrammar.
-
-    Args:
-        text: the grammar.
-        root: the start rule.
-        path: the file that ``text`` comes from; errors name it.
-        limits: bounds on the size of the grammar (``source_bytes``, ``nesting``, ``grammar_nodes``).
-
-    Returns:
-        A grammar whose rules keep their names.
-
-    Raises:
-        GrammarSyntaxError: the text is malformed, or a name is undefined or defined twice; the error shows the
-            position.
-        UnsupportedFeature: a construct is refused by name.
-        GrammarError: there is no rule called ``root``.
-        LimitExceeded: the grammar is too large.
-
-    Complexity: linear in the text.
+    r"""Read a grammar in EBNF, the notation of xgrammar; arguments, result and errors as for :func:`gbnf`.
 
     >>> print(ebnf('root ::= item ("," item)*\nitem[capture] ::= [a-z]+'))
     rules {

@@ -71,19 +71,7 @@ def search_language(
 ) -> Grammar:
     """The strings in which ``pattern`` matches somewhere (``re.search``; ``pattern`` of JSON Schema).
 
-    Results of short patterns are cached.
-
-    Args:
-        pattern: the regular expression.
-        dialect: as for :func:`regex`.
-        flags: letters of inline flags for the whole pattern.
-        limits: bounds on the size of the pattern.
-
-    Raises:
-        GrammarSyntaxError: the pattern is malformed; the error shows the position.
-        UnsupportedFeature: it is not regular, or uses a construct refused by name.
-        LimitExceeded: it is too large.
-        TypeError: the pattern is no ``str``.
+    Arguments and errors are those of :func:`regex`.  Results of short patterns are cached.
     """
     _check(pattern)
     if len(pattern) <= _MAX_CACHED_LENGTH:

@@ -294,21 +294,6 @@ class Lexicon:
         dollar: the assertion ``$``.
     """
 
-    __slots__ = (
-        "_boundaries",
-        "_simple_class",
-        "caret",
-        "dialect",
-        "dollar",
-        "dot",
-        "flags",
-        "group_marks",
-        "is_caseless",
-        "letters",
-        "ordinary",
-        "short_escapes",
-    )
-
     def __init__(self, dialect: Dialect, flags: Flag) -> None:
         self.dialect = dialect
         self.flags = flags

@@ -18,11 +18,13 @@ squared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence as Items
-from typing import Final
+from operator import is_
+from typing import Final, TypeVar
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex.code_point import Ranges, contains, intersection
 from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, LAST_NEWLINE, Cell, ContextAlphabet
+from structgen.grammar.analysis import Nullability
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EPSILON,
@@ -38,11 +40,24 @@ from structgen.grammar.nodes import (
 )
 from structgen.grammar.trampoline import Call, trampoline
 
-__all__ = ["ANYWHERE", "ANY_TEXT", "EMPTY_TABLE", "Composer", "Table", "TermAnalysis", "both", "either", "then"]
+__all__ = [
+    "ANYWHERE",
+    "ANY_TEXT",
+    "EMPTY_TABLE",
+    "Composer",
+    "Table",
+    "both",
+    "either",
+    "gathered",
+    "grouped",
+    "table_union",
+    "then",
+]
 
 ANY_TEXT: Final[Grammar] = Repeat(ANY_CHAR, 0, None)
 """Every string."""
 
+_Key = TypeVar("_Key")
 _SPLICED_ITEMS: Final = 8
 _JOINED_BYTES: Final = 64
 _JOINED_ITEMS: Final = 16
@@ -68,6 +83,23 @@ def either(terms: Items[Grammar]) -> Grammar:
     """Any one of ``terms``, without duplicates."""
     distinct = list({id(term): term for term in terms}.values())
     return distinct[0] if len(distinct) == 1 else Choice(distinct)
+
+
+def gathered(cells: Iterable[tuple[_Key, Grammar]]) -> dict[_Key, Grammar]:
+    """For each key, any one of its terms."""
+    found: dict[_Key, list[Grammar]] = {}
+    for key, term in cells:
+        found.setdefault(key, []).append(term)
+    return {key: either(terms) for key, terms in found.items()}
+
+
+def grouped(bits: Iterable[int], requirements: Items[int]) -> list[int]:
+    """``bits``, joined where they meet the same requirements."""
+    groups: dict[tuple[bool, ...], int] = {}
+    for bit in bits:
+        signature = tuple(bool(left & bit) for left in requirements)
+        groups[signature] = groups.get(signature, 0) | bit
+    return list(groups.values())
 
 
 def both(left: Grammar, right: Grammar) -> Grammar:
@@ -131,28 +163,17 @@ class TermAnalysis:
 
     Attributes:
         alphabet: of the masks of ``first_in`` and ``last_in``.
+        nullable: whether a term matches the empty string.
+        holds_newline: whether a term matches one line feed.
+        has_capture: whether a term contains a capture.
     """
-
-    __slots__ = ("_captures", "_newline", "_nullable", "_restricted", "alphabet")
 
     def __init__(self, alphabet: ContextAlphabet) -> None:
         self.alphabet = alphabet
-        self._nullable = TermPredicate(_is_nullable)
-        self._newline = TermPredicate(self._is_newline)
-        self._captures = TermPredicate(_has_capture)
+        self.nullable = Nullability({})
+        self.holds_newline = TermPredicate(self._is_newline)
+        self.has_capture = TermPredicate(_has_capture)
         self._restricted: dict[tuple[int, int, bool], tuple[Grammar, Grammar | None]] = {}
-
-    def nullable(self, term: Grammar) -> bool:
-        """Whether ``term`` matches the empty string."""
-        return self._nullable(term)
-
-    def holds_newline(self, term: Grammar) -> bool:
-        """Whether ``term`` matches one line feed."""
-        return self._newline(term)
-
-    def has_capture(self, term: Grammar) -> bool:
-        """Whether ``term`` contains a capture."""
-        return self._captures(term)
 
     def first_in(self, term: Grammar, mask: int) -> Grammar | None:
         """The non-empty strings of ``term`` that begin with a character of ``mask``; ``None`` if there are none."""
@@ -211,7 +232,7 @@ class TermAnalysis:
                     part = yield self._restriction(item, mask, from_left=from_left)
                     if part is not None:
                         found.append(part)
-                if len(found) == len(items) and all(map(_same, found, items)):
+                if len(found) == len(items) and all(map(is_, found, items)):
                     return term
                 return either(found) if found else None
             case Repeat():
@@ -269,29 +290,8 @@ class TermAnalysis:
         return _ordered(part, others, from_left=from_left)
 
 
-def _is_nullable(term: Grammar, known: Callable[[Grammar], bool]) -> bool:
-    match term:
-        case Literal(data=data):
-            return not data
-        case Sequence(items=items) | Intersection(items=items):
-            return all(map(known, items))
-        case Choice(items=items):
-            return any(map(known, items))
-        case Repeat(item=item, min=minimum):
-            return minimum == 0 or known(item)
-        case Capture(item=item):
-            return known(item)
-        case Complement(item=item):
-            return not known(item)
-    return False
-
-
 def _has_capture(term: Grammar, known: Callable[[Grammar], bool]) -> bool:
     return isinstance(term, Capture) or any(map(known, term.children))
-
-
-def _same(left: Grammar, right: Grammar) -> bool:
-    return left is right
 
 
 def _ordered(outer: Grammar, inner: Grammar, *, from_left: bool) -> Grammar:
@@ -399,10 +399,7 @@ class Composer:
 
 def table_union(cells: Iterable[tuple[Cell, Grammar]]) -> Table:
     """The table of all ``cells``, without cells that another one covers."""
-    gathered: dict[Cell, list[Grammar]] = {}
-    for cell, term in cells:
-        gathered.setdefault(cell, []).append(term)
-    table = {cell: either(terms) for cell, terms in gathered.items()}
+    table = gathered(cells)
     if table.get(ANYWHERE) is EPSILON:
         return {cell: term for cell, term in table.items() if cell == ANYWHERE or term is not EPSILON}
     return table

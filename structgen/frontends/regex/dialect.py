@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Final
 
@@ -37,9 +37,9 @@ class Flag(IntFlag):
     ASCII = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Dialect:
-    r"""One way to read regular expressions.
+    r"""One way to read regular expressions; what a dialect does not name it does not have.
 
     Attributes:
         name: its name in options.
@@ -48,7 +48,6 @@ class Dialect:
         end_before_last_newline: whether ``$`` also holds before a newline at the very end.
         empty_is_no_boundary: whether ``\B`` fails in the empty string.
         classes: the sets of ``\d``, ``\w``, ``\s``.
-        ascii_classes: the same under the flag ``a``.
         case_rule: how letters are compared without regard to case.
         case_applies_to_classes: whether ``\w`` and the like are closed under case too.
         negates_property_first: whether caseless ``\P{Lu}`` is the complement, closed under case, or else the complement
@@ -90,49 +89,48 @@ class Dialect:
     name: str
     title: str
     newline: Ranges
-    end_before_last_newline: bool
-    empty_is_no_boundary: bool
+    end_before_last_newline: bool = False
+    empty_is_no_boundary: bool = False
     classes: Mapping[str, Callable[[], Ranges]]
-    ascii_classes: Mapping[str, Callable[[], Ranges]]
     case_rule: CaseRule
-    case_applies_to_classes: bool
-    negates_property_first: bool
-    joins_surrogates: bool
+    case_applies_to_classes: bool = False
+    negates_property_first: bool = False
+    joins_surrogates: bool = False
     control_escapes: Mapping[str, int]
-    text_anchors: Mapping[str, bool]
-    identity: frozenset[str] | None
+    text_anchors: Mapping[str, bool] = field(default_factory=dict)
+    identity: frozenset[str] | None = None
     hex_escapes: Mapping[str, int]
-    braced_escapes: str
-    has_octal: bool
-    has_properties: bool
-    has_loose_properties: bool
-    has_control_letter: bool
-    has_named_characters: bool
-    has_set_operations: bool
-    leading_bracket_is_literal: bool
-    class_in_range_is_literal: bool
-    lone_brace_is_literal: bool
-    omits_lower_count: bool
-    spaces_in_counts: bool
-    repeats_repeats: bool
-    repeats_anchors: bool
-    has_lookaround: bool
-    fixed_lookbehind: bool
-    name_characters: Mapping[str, bool]
+    braced_escapes: str = ""
+    has_octal: bool = False
+    has_properties: bool = False
+    has_loose_properties: bool = False
+    has_control_letter: bool = False
+    has_named_characters: bool = False
+    has_set_operations: bool = False
+    leading_bracket_is_literal: bool = False
+    class_in_range_is_literal: bool = False
+    lone_brace_is_literal: bool = False
+    omits_lower_count: bool = False
+    spaces_in_counts: bool = False
+    repeats_repeats: bool = False
+    repeats_anchors: bool = False
+    has_lookaround: bool = False
+    fixed_lookbehind: bool = False
+    name_characters: Mapping[str, bool] = field(default_factory=dict)
     named_groups: tuple[str, ...]
-    has_comments: bool
+    has_comments: bool = False
     flags: Mapping[str, Flag]
     idle_flags: str
-    repeats_flags: bool
+    repeats_flags: bool = False
     scoped_flags: str
     unset_flags: str
     open_flags: str
-    verbose_everywhere: bool
-    verbose_space: str
+    verbose_everywhere: bool = False
+    verbose_space: str = ""
 
     def class_ranges(self, letter: str, flags: Flag) -> Ranges:
         r"""The set of ``\d``, ``\w`` or ``\s`` (``letter`` in lower case) under ``flags``."""
-        table = self.ascii_classes if flags & Flag.ASCII else self.classes
+        table = _ASCII_CLASSES if flags & Flag.ASCII else self.classes
         return table[letter]()
 
     def rule_of_case(self, flags: Flag) -> CaseRule | None:
@@ -172,32 +170,17 @@ _PYTHON: Final = Dialect(
     # Python 3.14 lets \B match in the empty string.
     empty_is_no_boundary=sys.version_info < (3, 14),
     classes={"d": decimal_digits, "w": python_word, "s": python_space},
-    ascii_classes=_ASCII_CLASSES,
     case_rule=CaseRule.PYTHON,
-    case_applies_to_classes=False,
-    negates_property_first=False,
-    joins_surrogates=False,
     control_escapes=_C_ESCAPES,
     text_anchors={"A": True, "Z": False, "z": False},
-    identity=None,
     hex_escapes={"x": 2, "u": 4, "U": 8},
-    braced_escapes="",
     has_octal=True,
-    has_properties=False,
-    has_loose_properties=False,
-    has_control_letter=False,
     has_named_characters=True,
-    has_set_operations=False,
     leading_bracket_is_literal=True,
-    class_in_range_is_literal=False,
     lone_brace_is_literal=True,
     omits_lower_count=True,
-    spaces_in_counts=False,
-    repeats_repeats=False,
-    repeats_anchors=False,
     has_lookaround=True,
     fixed_lookbehind=True,
-    name_characters={},
     named_groups=("?P<",),
     has_comments=True,
     flags={**_FLAGS, "x": Flag.VERBOSE, "a": Flag.ASCII},
@@ -206,7 +189,6 @@ _PYTHON: Final = Dialect(
     scoped_flags="aimsux",
     unset_flags="imsx",
     open_flags="start",
-    verbose_everywhere=False,
     verbose_space=" \t\n\r\v\f",
 )
 
@@ -214,86 +196,52 @@ _ECMA: Final = Dialect(
     name="ecma",
     title="ECMA-262",
     newline=((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)),
-    end_before_last_newline=False,
-    empty_is_no_boundary=False,
     classes={**_ASCII_CLASSES, "s": lambda: _ECMA_SPACE},
-    ascii_classes=_ASCII_CLASSES,
     case_rule=CaseRule.SIMPLE,
     case_applies_to_classes=True,
     negates_property_first=True,
     joins_surrogates=True,
     control_escapes={letter: point for letter, point in _C_ESCAPES.items() if letter != "a"},
-    text_anchors={},
-    identity=None,
     hex_escapes={"x": 2, "u": 4},
     braced_escapes="u",
-    has_octal=False,
     has_properties=True,
-    has_loose_properties=False,
     has_control_letter=True,
-    has_named_characters=False,
-    has_set_operations=False,
-    leading_bracket_is_literal=False,
     class_in_range_is_literal=True,
     lone_brace_is_literal=True,
-    omits_lower_count=False,
-    spaces_in_counts=False,
-    repeats_repeats=False,
-    repeats_anchors=False,
     has_lookaround=True,
-    fixed_lookbehind=False,
     name_characters={"$": True},
     named_groups=("?<",),
-    has_comments=False,
     flags=_FLAGS,
     idle_flags="u",
-    repeats_flags=False,
     scoped_flags="ims",
     unset_flags="ims",
     open_flags="nowhere",
-    verbose_everywhere=False,
-    verbose_space="",
 )
 
 _RUST: Final = Dialect(
     name="rust",
     title="Rust",
     newline=_LINE_FEED,
-    end_before_last_newline=False,
-    empty_is_no_boundary=False,
     classes={"d": decimal_digits, "w": rust_word, "s": white_space},
-    ascii_classes=_ASCII_CLASSES,
     case_rule=CaseRule.SIMPLE,
     case_applies_to_classes=True,
-    negates_property_first=False,
-    joins_surrogates=False,
     control_escapes=_C_ESCAPES,
     text_anchors={"A": True, "z": False},
     # \< and \> are word boundaries of newer versions.
     identity=frozenset(map(chr, range(128))) - frozenset(string.ascii_letters + string.digits + "<>"),
     hex_escapes={"x": 2, "u": 4, "U": 8},
     braced_escapes="xuU",
-    has_octal=False,
     has_properties=True,
     has_loose_properties=True,
-    has_control_letter=False,
-    has_named_characters=False,
     has_set_operations=True,
     leading_bracket_is_literal=True,
-    class_in_range_is_literal=False,
-    lone_brace_is_literal=False,
-    omits_lower_count=False,
     spaces_in_counts=True,
     repeats_repeats=True,
     repeats_anchors=True,
-    has_lookaround=False,
-    fixed_lookbehind=False,
     name_characters=dict.fromkeys(".[]", False),
     named_groups=("?P<", "?<"),
-    has_comments=False,
     flags={**_FLAGS, "x": Flag.VERBOSE},
     idle_flags="uU",
-    repeats_flags=False,
     scoped_flags="imsuxU",
     unset_flags="imsxU",
     open_flags="anywhere",

@@ -29,6 +29,8 @@ from structgen.frontends.regex.context_table import (
     Table,
     both,
     either,
+    gathered,
+    grouped,
     table_union,
     then,
 )
@@ -118,11 +120,7 @@ def _blocks(alphabet: ContextAlphabet, body: Table) -> list[int]:
     """
     if all(left in (ANY, EDGE) for left, _ in body):
         return [ANY]
-    groups: dict[tuple[bool, ...], int] = {}
-    for bit in alphabet.blocks:
-        signature = tuple(bool(left & bit) for left, _ in body)
-        groups[signature] = groups.get(signature, 0) | bit
-    return list(groups.values())
+    return grouped(alphabet.blocks, [left for left, _ in body])
 
 
 def _turns(
@@ -336,14 +334,14 @@ def _split(term: Grammar, parts: list[ByLength]) -> ByLength | None:
         case ir.Sequence():
             return _product(parts)
         case ir.Choice():
-            return _gathered([pair for part in parts for pair in part.items()])
+            return gathered([pair for part in parts for pair in part.items()])
         case ir.Capture(name=name):
             return {length: ir.Capture(name, text) for length, text in parts[0].items()}
         case ir.Repeat(item=item, min=minimum, max=int(maximum)) if len(parts[0]) == 1:
             if maximum - minimum < _MAX_LENGTHS:
                 [length] = parts[0]
                 counts = range(minimum, maximum + 1)
-                return _gathered([(count * length, ir.Repeat(item, count, count)) for count in counts])
+                return gathered([(count * length, ir.Repeat(item, count, count)) for count in counts])
     return None
 
 
@@ -351,14 +349,7 @@ def _product(parts: list[ByLength]) -> ByLength | None:
     done: ByLength = {0: ir.EPSILON}
     for part in parts:
         pairs = [(one + other, then(left, right)) for one, left in done.items() for other, right in part.items()]
-        done = _gathered(pairs)
+        done = gathered(pairs)
         if len(done) > _MAX_LENGTHS:
             return None
     return done
-
-
-def _gathered(pairs: list[tuple[int, Grammar]]) -> ByLength:
-    gathered: dict[int, list[Grammar]] = {}
-    for length, term in pairs:
-        gathered.setdefault(length, []).append(term)
-    return {length: either(terms) for length, terms in gathered.items()}

@@ -23,6 +23,8 @@ from structgen.frontends.regex.context_table import (
     Table,
     both,
     either,
+    gathered,
+    grouped,
     table_union,
     then,
 )
@@ -159,7 +161,7 @@ class _Translator:
                 cells: list[tuple[int, Grammar]] = []
                 for item in items:
                     cells.extend((yield self.suffix(item, rest)).items())
-                return _gathered(cells)
+                return gathered(cells)
             case Lookahead(body=body):
                 ahead = yield self.suffix(body, _ANY_REST)
                 return self.looked_ahead(node, ahead, rest)
@@ -178,7 +180,7 @@ class _Translator:
             if tail is ANY_TEXT and self.composer.terms.nullable(term):
                 return _ANY_REST
             return {ANY: then(term, tail)}
-        return _gathered(
+        return gathered(
             (outer, then(before, tail))
             for demand, tail in rest.items()
             for outer, before in self.composer.before(term, ANY, demand)
@@ -186,7 +188,7 @@ class _Translator:
 
     def asserted(self, node: Boundary, rest: Suffix) -> Suffix:
         """``rest`` where the assertion ``node`` holds."""
-        return _gathered(
+        return gathered(
             (left & demand, part)
             for left, promise in self.masks(node)
             for demand, tail in rest.items()
@@ -223,7 +225,7 @@ class _Translator:
                 if demand & block:
                     seen = [term for left, term in ahead.items() if left & block]
                     cells.append((demand & block, both(tail, Complement(either(seen))) if seen else tail))
-        return _gathered(cells)
+        return gathered(cells)
 
     def looped(self, node: Loop, rest: Suffix) -> Call[Suffix]:
         if not node.has_lookahead:
@@ -231,7 +233,7 @@ class _Translator:
             return self.applied(table, rest)
         if node.max == 1:
             once: Suffix = yield self.suffix(node.item, rest)
-            return _gathered([*rest.items(), *once.items()])
+            return gathered([*rest.items(), *once.items()])
         if node.min <= 1 and rest == _ANY_REST:
             # If any text may follow, it covers the matches of further rounds.
             if node.min:
@@ -274,7 +276,7 @@ class _Translator:
         if not node.has_lookahead:
             table = yield self.table(node)
             return self.applied(table, rest)
-        if not _is_end(rest):
+        if rest != _AT_END:
             raise refused(
                 self.text,
                 node.span,
@@ -288,7 +290,7 @@ class _Translator:
     def applied(self, table: Table, rest: Suffix) -> Suffix:
         """The strings of ``table`` followed by ``rest`` (up to the end of the text)."""
         whole = self.composer.composed(table, {(left, EDGE): tail for left, tail in rest.items()})
-        return _gathered((left, term) for (left, _), term in whole.items())
+        return gathered((left, term) for (left, _), term in whole.items())
 
     def table(self, node: Node) -> Call[Table]:
         """The table of a node inside a loop."""
@@ -302,10 +304,10 @@ class _Translator:
                     table = self.composer.composed(before, table)
                 return table
             case Alternatives(items=items):
-                gathered: list[tuple[Cell, Grammar]] = []
+                cells_of_items: list[tuple[Cell, Grammar]] = []
                 for item in items:
-                    gathered.extend((yield self.table(item)).items())
-                return table_union(gathered)
+                    cells_of_items.extend((yield self.table(item)).items())
+                return table_union(cells_of_items)
             case Loop(item=item, min=minimum, max=maximum):
                 body = yield self.table(item)
                 try:
@@ -326,21 +328,7 @@ class _Translator:
         return {ANYWHERE: node}
 
 
-def _gathered(cells: Iterable[tuple[int, Grammar]]) -> Suffix:
-    gathered: dict[int, list[Grammar]] = {}
-    for left, term in cells:
-        gathered.setdefault(left, []).append(term)
-    return {left: either(terms) for left, terms in gathered.items()}
-
-
 def _cases(alphabet: ContextAlphabet, ahead: Suffix) -> list[int]:
     """The left contexts, grouped by the cells of ``ahead`` that they meet."""
-    groups: dict[tuple[bool, ...], int] = {}
-    for bit in (EDGE, *alphabet.blocks):
-        signature = tuple(bool(left & bit) for left in ahead)
-        groups[signature] = groups.get(signature, 0) | bit
-    return list(groups.values()) if len(groups) > 1 else [ANY]
-
-
-def _is_end(rest: Suffix) -> bool:
-    return rest == _AT_END
+    groups = grouped((EDGE, *alphabet.blocks), list(ahead))
+    return groups if len(groups) > 1 else [ANY]
