@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache, reduce
-from operator import or_
+from operator import is_, or_
 from typing import Final, NamedTuple
 
 from structgen.errors import GrammarError
@@ -93,7 +93,7 @@ def _without(term: Grammar, characters: CharClass, depth: int) -> Grammar:
             return term if left == term else left if left.ranges else EMPTY
         case Choice(items=items) if depth:
             parts = [_without(item, characters, depth - 1) for item in items]
-            if all(map(_is_same, parts, items)):
+            if all(map(is_, parts, items)):
                 return term
             parts = [part for part in parts if part is not EMPTY]
             return either(parts) if parts else EMPTY
@@ -123,10 +123,6 @@ def _without_in_sequence(term: Grammar, items: tuple[Grammar, ...], characters: 
     further = _without(rest, characters, depth)
     parts = [part for part in (EMPTY if start is EMPTY else joined([start, rest]), further) if part is not EMPTY]
     return either(parts) if parts else EMPTY
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
 
 
 def any_number(item: Grammar) -> Grammar:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from typing import Final, NamedTuple
 
 from structgen.frontends.json_schema.formats.hostname import (
@@ -53,9 +53,6 @@ __all__ = [
     "duration",
     "format_admits",
     "format_language",
-    "format_string",
-    "is_bounded",
-    "outer_language",
     "time",
 ]
 
@@ -178,6 +175,7 @@ def _relative_json_pointer() -> Grammar:
     return sequence(levels, choice("#", _json_pointer()))
 
 
+@cache
 def _anything() -> Grammar:
     return Repeat(ANY_CHAR)
 
@@ -195,7 +193,7 @@ def _is_regex(text: str) -> bool | None:
 
 
 def _is_email(text: str) -> bool | None:
-    return belongs(text, format_language("email")) or (None if belongs(text, outer_language("email")) else False)
+    return belongs(text, format_language("email")) or (None if belongs(text, any_email()) else False)
 
 
 def _is_idn_email(text: str) -> bool | None:
@@ -259,25 +257,6 @@ def format_language(name: str) -> Grammar:
     return _BY_NAME[name].language()
 
 
-def is_bounded(name: str) -> bool:
-    """Whether a regular superset of an asserted format, other than all texts, is known."""
-    return _BY_NAME[name].outer is not _anything
-
-
-@cache
-def outer_language(name: str) -> Grammar:
-    """A superset of the texts of an asserted format."""
-    outer = _BY_NAME[name].outer
-    return format_language(name) if outer is None else outer()
-
-
-@cache
-def format_string(name: str) -> Grammar:
-    """The JSON strings of an asserted format."""
-    string = _BY_NAME[name].string
-    return Shared(JsonString(format_language(name))) if string is None else string()
-
-
 def format_admits(name: str, text: str) -> bool | None:
     """Whether ``text`` has an asserted format; ``None`` if unknown."""
     decide = _BY_NAME[name].decide
@@ -287,12 +266,11 @@ def format_admits(name: str, text: str) -> bool | None:
 class StandardFormat:
     """An asserted format; a :class:`~structgen.frontends.json_schema.formats.user_format.StringFormat`."""
 
-    __slots__ = ("is_regular", "name", "unbounded")
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_regular = True
-        self.unbounded = "" if is_bounded(name) else "which is known only in part"
+        self._made = _BY_NAME[name]
+        self.unbounded = "which is known only in part" if self._made.outer is _anything else ""
 
     @property
     def language(self) -> Grammar:
@@ -302,12 +280,12 @@ class StandardFormat:
     @property
     def outer(self) -> Grammar:
         """A regular superset of the texts of the format."""
-        return outer_language(self.name)
+        return self.language if self._made.outer is None else self._made.outer()
 
-    @property
+    @cached_property
     def string(self) -> Grammar:
-        """The JSON strings."""
-        return format_string(self.name)
+        """The JSON strings; always the same object, so that an engine can cache it."""
+        return Shared(JsonString(self.language)) if self._made.string is None else self._made.string()
 
     def admits(self, text: str) -> bool | None:
         """Whether ``text`` has the format; ``None`` if unknown."""
