@@ -13,7 +13,7 @@ from structgen_kernels import _native
 from structgen.engine import Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar
 from structgen.frontends.grammar_source import GrammarSource
-from structgen.frontends.lark import _built, lark, native as plain
+from structgen.frontends.lark import _built, lark, read_simple
 from structgen.frontends.lark.library import builtin_texts
 from structgen.grammar.flattening import flatten
 from structgen.grammar.left_recursion import remove_left_recursion
@@ -71,7 +71,7 @@ class _Nothing:
 
 def assert_references(text: str) -> bool:
     """Compare the two readers, term by term and rule by rule; say whether the native one took the grammar."""
-    if plain.read(text, "start", _LIMITS) is None:
+    if read_simple(text, "start", _LIMITS) is None:
         return False
     rewritten = remove_left_recursion(term_of(text))
     program = _ALONE.read(text, "start", _LIMITS.grammar_nodes, _LIMITS.nesting)
@@ -109,7 +109,9 @@ def test_grammar_library(path: Path) -> None:
 
 def test_most_of_the_library_is_plain() -> None:
     """At least those that this was made for."""
-    found = {path.parent.name for path in GRAMMARS if plain.read(path.read_text("utf-8"), "start", _LIMITS) is not None}
+    found = {
+        path.parent.name for path in GRAMMARS if read_simple(path.read_text("utf-8"), "start", _LIMITS) is not None
+    }
     assert found >= {"arithmetic", "cpp", "csv", "json", "smiles", "sql_select"}
 
 
@@ -200,7 +202,7 @@ NOT_PLAIN = [
 @pytest.mark.parametrize("text", NOT_PLAIN, ids=range(len(NOT_PLAIN)))
 def test_left_to_the_other_reader(text: str) -> None:
     """Grammars at fault and unusual ones are not read, so that the other reader says what they are."""
-    assert plain.read(text, "start", _LIMITS) is None
+    assert read_simple(text, "start", _LIMITS) is None
 
 
 def random_grammar(rng: random.Random) -> str:
@@ -282,7 +284,7 @@ def test_the_term_is_that_of_the_other_reader() -> None:
     text = 'start: start "x" | "y"\n'
     grammar = lark(text)
     assert isinstance(grammar, Described)
-    assert isinstance(grammar.plain, type(plain.read(text, "start", _LIMITS)))
+    assert isinstance(grammar.plain, type(read_simple(text, "start", _LIMITS)))
     assert grammar.item == term_of(text)
     assert [entry.keyword for entry in grammar.description.entries] == ["rule start"]
     both = compile(grammar + "!" + grammar, _VOCABULARY).matcher()
@@ -295,6 +297,6 @@ def test_many_rules(rule: str) -> None:
     """Ten thousand rules, in one component that is recursive to the left or none, are read in linear time."""
     last = "r0" if "?" not in rule else '"z"'
     text = "start: r0\n" + "\n".join(rule.format(i, i + 1) for i in range(10_000)) + f'\nr10000: "n" | {last} "m"'
-    program = plain.read(text, "start", _LIMITS)
+    program = read_simple(text, "start", _LIMITS)
     assert program is not None
     assert len(program.rules) >= 10_000

@@ -1,32 +1,40 @@
 """Lark grammars, with the dialect of llguidance: rules, terminals, templates, imports and ``%ignore``.
 
 Reading order: ``syntax`` (text to tree), ``definition``, ``library`` (imports), ``terminal`` (with ``regexp`` and
-``lazy``), ``rule``; ``native`` is the fast path for simple grammars.
+``lazy``), ``rule``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from structgen.errors import GrammarError, LimitExceeded
+from structgen_kernels import _native
+
+from structgen.errors import GrammarError, LimitExceeded, StructgenError
 from structgen.frontends.grammar_source import GrammarSource, read_source
 from structgen.frontends.indentation import line_end
 from structgen.frontends.indentation.marks import CLOSE, DEDENT, INDENT, Indentation, Unbalanced, nested
 from structgen.frontends.indentation.product import product
-from structgen.frontends.lark import native as plain
 from structgen.frontends.lark.contextual import contextual
 from structgen.frontends.lark.definition import Definition, NodeBudget
-from structgen.frontends.lark.library import Library, used_rules
+from structgen.frontends.lark.lazy import is_plain, plain
+from structgen.frontends.lark.library import Library, builtin_texts, used_rules
+from structgen.frontends.lark.regexp import pattern_of
 from structgen.frontends.lark.rule import RuleBuilder
-from structgen.frontends.lark.syntax import span_of, tokens_of
+from structgen.frontends.lark.syntax import Token, span_of, tokens_of
+from structgen.grammar.analysis import Nullability
+from structgen.grammar.flattening import flatten
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, Rules
 from structgen.grammar.nodes.description import Described, Description
 
-__all__ = ["LexerName", "lark", "load", "without_marks"]
+if TYPE_CHECKING:
+    from structgen_kernels._native import FlatGrammar
+
+__all__ = ["LexerName", "lark", "load", "read_simple", "without_marks"]
 
 
 def without_marks(
@@ -174,9 +182,9 @@ def _read(
 ) -> Grammar:
     make = partial(_built, source, start, lexer, indentation, grammars, limits)
     if lexer == "any" and indentation is None and not grammars:
-        program = plain.read(source.text, start, limits)
+        program = read_simple(source.text, start, limits)
         if program is not None:
-            return Described.deferred(program, plain.Deferred(make))
+            return Described.deferred(program, _Deferred(make))
     return make()
 
 
@@ -224,3 +232,59 @@ def _description(library: Library, indentation: Indentation | None) -> Descripti
     if indentation is not None:
         policies += (("indentation", f"by {indentation.step} up to {indentation.max_width} characters"),)
     return Description(source="lark", entries=tuple(entries), policies=policies)
+
+
+_MAX_LEAF_LENGTH: Final = 2_000  # characters
+
+
+def read_simple(text: str, start: str, limits: Limits) -> FlatGrammar | None:
+    """Return the flat program of a grammar, left recursion removed; None if the grammar is not simple.
+
+    Native code reads simple grammars (``docs/adr/0018-simple-lark-grammars-natively.md``): rules, terminals, templates,
+    and imports from Lark's library.  Reference implementation: the Python reader of this package, which also reads all
+    other grammars and reports errors.
+
+    Complexity: linear in the text and the instances of templates.
+    """
+    return _READER.read(text, start, limits.grammar_nodes, limits.nesting)
+
+
+class _Deferred:
+    """The term and the report of a natively read grammar, made by the Python reader on first use."""
+
+    def __init__(self, make: Callable[[], Grammar]) -> None:
+        self._make = make
+
+    def item(self) -> Grammar:
+        """Return the term."""
+        return self._described.item
+
+    def description(self) -> Description:
+        """Return the description, with the report."""
+        return self._described.description
+
+    @cached_property
+    def _described(self) -> Described:
+        made = self._make()
+        if not isinstance(made, Described):
+            raise TypeError("a Lark grammar comes without its description")
+        return made
+
+
+def _leaf(token: str) -> tuple[FlatGrammar, bool] | None:
+    """Return the flat program of a string or regexp, and whether it may be empty; None if the reader must give up."""
+    if len(token) > _MAX_LEAF_LENGTH:
+        return None
+    try:
+        pattern = pattern_of(
+            GrammarSource(token), Token("STRING" if token[0] == '"' else "REGEXP", token, 0), _DEFAULT_LIMITS
+        )
+        if not is_plain(pattern):
+            return None  # a lazy repetition: the rest of its terminal decides where it ends
+        term = plain(pattern)
+        return flatten(term, {}, None, _DEFAULT_LIMITS.grammar_nodes), Nullability({})(term)
+    except StructgenError:
+        return None  # the Python reader reports the error
+
+
+_READER: Final = _native.LarkReader(builtin_texts, _leaf)
