@@ -24,6 +24,7 @@ __all__ = ["apply_options", "ebnf", "gbnf"]
 
 _DEFAULT_LIMITS: Final = Limits()
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-"}
+_CODE_POINTS: Final = {"u": re.compile(r"[0-9A-Fa-f]{4}"), "U": re.compile(r"[0-9A-Fa-f]{8}")}
 _TOKEN_ID: Final = re.compile(r"<\[([0-9]{1,10})\]>")
 
 
@@ -79,11 +80,7 @@ _GBNF: Final = Notation(
     name=r"[A-Za-z0-9_-]+",
     tokens={"any": r"\.", "token": r"!?<[^>\r\n]*>"},
     ends_at_line=True,
-    hexadecimal={
-        "x": re.compile(r"[0-9A-Fa-f]{2}"),
-        "u": re.compile(r"[0-9A-Fa-f]{4}"),
-        "U": re.compile(r"[0-9A-Fa-f]{8}"),
-    },
+    hexadecimal={"x": re.compile(r"[0-9A-Fa-f]{2}"), **_CODE_POINTS},
     string_escapes=_ESCAPES,
     class_escapes=_ESCAPES,
     macros={},
@@ -209,11 +206,7 @@ _EBNF: Final = Notation(
     name=rf"[A-Za-z_.\-][A-Za-z0-9_.\-]*(?:{_OPTIONS})?",
     tokens={"number": r"\+?[0-9]+", "look_ahead": r"\(=", "comma": ",", "equals": "="},
     ends_at_line=False,
-    hexadecimal={
-        "x": re.compile(r"[0-9A-Fa-f]+"),
-        "u": re.compile(r"[0-9A-Fa-f]{4}"),
-        "U": re.compile(r"[0-9A-Fa-f]{8}"),
-    },
+    hexadecimal={"x": re.compile(r"[0-9A-Fa-f]+"), **_CODE_POINTS},
     string_escapes=_IN_STRING,
     class_escapes=_IN_CLASS,
     macros=MACROS,

@@ -6,14 +6,14 @@ Reading order: ``lowering`` (with ``automaton``), ``layout``, ``rule_spelling``,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from structgen.frontends.convert.layout import Loss, LossLog, Treatment, Written, written_rules
+from structgen.frontends.convert.layout import SHORT_COUNTS, Loss, LossLog, Treatment, Written, written_rules
 from structgen.frontends.convert.lowering import Abilities, lowered
 from structgen.frontends.convert.rule_spelling import (
     BnfSpelling,
     LarkSpelling,
+    bracketed,
     is_ebnf_token,
     is_gbnf_token,
     is_llguidance_token,
@@ -123,7 +123,7 @@ def _spelled(node: Grammar, parts: list[tuple[str, int]]) -> tuple[str, int]:
         case ir.Choice():
             return "|".join(text for text, _ in parts), 0
         case ir.Repeat(min=min_count, max=max_count):
-            short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((min_count, max_count))
+            short = SHORT_COUNTS.get((min_count, max_count))
             if short is None:
                 upper = "" if max_count is None else str(max_count)
                 short = f"{{{min_count}}}" if min_count == max_count else f"{{{min_count},{upper}}}"
@@ -138,19 +138,9 @@ def _grouped(part: tuple[str, int], level: int) -> str:
 
 
 def _class(node: ir.CharClass) -> str:
-    inverse = inverse_of(node.ranges)
-    if not inverse:
+    if not inverse_of(node.ranges):
         return r"[\s\S]"
-    if len(inverse) < len(node.ranges):
-        return f"[^{''.join(_pieces(inverse))}]"
-    return f"[{''.join(_pieces(node.ranges))}]"
-
-
-def _pieces(ranges: Iterable[tuple[int, int]]) -> Iterable[str]:
-    for low, high in ranges:
-        yield _character(chr(low), _IN_CLASS)
-        if high > low:
-            yield ("-" if high > low + 1 else "") + _character(chr(high), _IN_CLASS)
+    return bracketed(node.ranges, lambda character: _character(character, _IN_CLASS))
 
 
 def _character(character: str, special: frozenset[str]) -> str:

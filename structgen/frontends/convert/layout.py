@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
@@ -13,7 +13,7 @@ from structgen.errors import UnsupportedFeature
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar, Reference, Rules
 
-__all__ = ["Loss", "LossLog", "Spelling", "Style", "Treatment", "Written", "written_rules"]
+__all__ = ["SHORT_COUNTS", "Loss", "LossLog", "Spelling", "Style", "Treatment", "Written", "written_rules"]
 
 
 class Treatment(Enum):
@@ -117,6 +117,10 @@ _MAX_LENGTH: Final = 400
 """The maximum length of an inlined part."""
 _MAX_TWICE: Final = 24
 """The maximum length of a part that is repeated at each occurrence."""
+
+
+SHORT_COUNTS: Final[Mapping[tuple[int, int | None], str]] = {(0, None): "*", (1, None): "+", (0, 1): "?"}
+"""The marks of frequent repetitions, the same in all dialects."""
 
 
 class Style(NamedTuple):

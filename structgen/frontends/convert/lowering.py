@@ -8,7 +8,7 @@ rules of their automata.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from structgen.errors import UnsatisfiableGrammar
@@ -197,16 +197,15 @@ _EXPRESSED: Final[NodeTable[Callable[[_Expresser, Any, list[Grammar]], Grammar]]
 )
 
 
+@dataclass(slots=True)
 class _Permuter:
     """A permutation written out: the continuations by set of used items and number of items."""
 
-    def __init__(self, node: ir.Permutation, items: list[Grammar], rest: Grammar, separator: Grammar) -> None:
-        self.node = node
-        self.items = items
-        self.rest = rest
-        self.separator = separator
-        self.due = frozenset(range(len(node.required)))
-        self.made: dict[tuple[frozenset[int], int], Grammar] = {}
+    node: ir.Permutation
+    items: list[Grammar]
+    rest: Grammar
+    separator: Grammar
+    made: dict[tuple[frozenset[int], int], Grammar] = field(default_factory=dict, init=False)
 
     def after(self, used: frozenset[int], count: int) -> Grammar:
         """The continuation after ``count`` items; ``used`` of them are named."""
@@ -236,7 +235,9 @@ class _Permuter:
             yield used, more
 
     def joined(self, used: frozenset[int], count: int) -> Grammar:
-        ways: list[Grammar] = [EPSILON] if count >= self.node.min and used >= self.due else []
+        ways: list[Grammar] = (
+            [EPSILON] if count >= self.node.min and used.issuperset(range(len(self.node.required))) else []
+        )
         between = self.separator if count else EPSILON
         for now, more in self.following(used, count):
             member = self.items[next(iter(now - used))] if now != used else self.rest

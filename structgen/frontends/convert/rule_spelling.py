@@ -13,11 +13,11 @@ from __future__ import annotations
 import itertools
 import re
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Final, final
 
-from structgen.frontends.convert.layout import LossLog, Style
+from structgen.frontends.convert.layout import SHORT_COUNTS, LossLog, Style
 from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import inverse_of, with_children
 from structgen.grammar.nodes import Grammar, Rules
@@ -25,6 +25,7 @@ from structgen.grammar.nodes import Grammar, Rules
 __all__ = [
     "BnfSpelling",
     "LarkSpelling",
+    "bracketed",
     "is_ebnf_token",
     "is_gbnf_token",
     "is_llguidance_token",
@@ -85,7 +86,7 @@ class BnfSpelling:
 
     def repetition(self, atom: str, min_count: int, max_count: int | None) -> str:
         """A repeated atom."""
-        short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((min_count, max_count))
+        short = SHORT_COUNTS.get((min_count, max_count))
         if short is None:
             short = f"{{{min_count},}}" if max_count is None else f"{{{min_count},{max_count}}}"
         return atom + short
@@ -219,7 +220,7 @@ class LarkSpelling:
 
     def repetition(self, atom: str, min_count: int, max_count: int | None) -> str:
         """A repeated atom."""
-        short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((min_count, max_count))
+        short = SHORT_COUNTS.get((min_count, max_count))
         if short is not None:
             return atom + short
         if max_count is None:
@@ -232,16 +233,21 @@ class LarkSpelling:
 
 
 def _class(ranges: tuple[tuple[int, int], ...]) -> str:
-    inverse = inverse_of(ranges)
-    if not inverse:
+    if not inverse_of(ranges):
         return r"/[\s\S]/"
+    return f"/{bracketed(ranges, lambda character: _lark_character(character, _LARK_CLASS_SPECIAL))}/"
+
+
+def bracketed(ranges: tuple[tuple[int, int], ...], spell: Callable[[str], str]) -> str:
+    """A class of characters in brackets, as regular expressions have it; negated where that is shorter."""
+    inverse = inverse_of(ranges)
     is_negated = len(inverse) < len(ranges)
     made = "^" if is_negated else ""
     for low, high in inverse if is_negated else ranges:
-        made += _lark_character(chr(low), _LARK_CLASS_SPECIAL)
+        made += spell(chr(low))
         if high > low:
-            made += ("-" if high > low + 1 else "") + _lark_character(chr(high), _LARK_CLASS_SPECIAL)
-    return f"/[{made}]/"
+            made += ("-" if high > low + 1 else "") + spell(chr(high))
+    return f"[{made}]"
 
 
 def _lark_character(character: str, special: str) -> str:
