@@ -6,7 +6,7 @@ patterns, constants against patterns and formats.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping, Sequence as Items
 from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
@@ -53,10 +53,12 @@ __all__ = [
     "characters",
     "digits",
     "distinct",
+    "followed",
     "matching_strings",
     "optional",
     "padded",
     "quoted",
+    "tail_of",
     "united",
 ]
 
@@ -262,6 +264,36 @@ def chain(*terms: Grammar) -> Grammar:
     if has_empty_strings:
         terms = tuple([term for term in terms if term is not EPSILON])
     return terms[0] if len(terms) == 1 else sequence_of(terms) if terms else EPSILON
+
+
+def followed(
+    steps: Iterable[tuple[int, T]], tails: Mapping[T, Grammar | None], terms: Mapping[int, Grammar] | Items[Grammar]
+) -> list[Grammar]:
+    """Items or members, each with what may follow it; without those after which there is no way to the end.
+
+    Args:
+        steps: the indices of the terms, each with the state after it.
+        tails: what may follow, by state; ``None``: the text cannot be completed.
+        terms: the items or members.
+    """
+    result: list[Grammar] = []
+    for index, after in steps:
+        tail = tails[after]
+        if tail is not None:
+            result.append(terms[index] if tail is EPSILON else sequence_of((terms[index], tail)))
+    return result
+
+
+def tail_of(comma: Grammar, loop: Grammar, rest: Grammar, *, can_end: bool) -> Grammar | None:
+    """What may follow an item or member: any number of ``loop``, then ``rest`` or the end; ``None`` if neither can."""
+    if rest is EMPTY and not can_end:
+        return None
+    end: Grammar = EPSILON
+    if rest is not EMPTY:
+        end = sequence_of((comma, rest))
+        if can_end:
+            end = choice_of((EPSILON, end))
+    return end if loop is EMPTY else chain(Repeat(sequence_of((comma, loop))), end)
 
 
 def distinct(term: Grammar, *, is_spare: bool = False, is_endless: bool = False) -> Grammar:

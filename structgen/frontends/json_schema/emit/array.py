@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from structgen.errors import LimitExceeded
 from structgen.frontends.json_schema.normal.container_assertion import ArrayLayout
 from structgen.frontends.json_schema.normal.normal_form import Relation
-from structgen.frontends.json_schema.term import alternatives, chain
-from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence, choice_of, sequence_of
+from structgen.frontends.json_schema.term import alternatives, chain, followed, tail_of
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.plan import EmptinessProof, ProveEmpty
@@ -146,7 +146,7 @@ class ArrayChain:
         first = (
             EMPTY
             if layout.max_count == 0
-            else alternatives(*_followed_items(self._steps(0, self._start, values), after, values))
+            else alternatives(*followed(self._steps(0, self._start, values), after, values))
         )
         may_be_empty = self._accepts(0, self._start)
         if first is EMPTY:
@@ -285,29 +285,9 @@ class ArrayChain:
         if index == last:
             loops = [values[value] for value, state_after in steps if state_after == state]
             steps = [step for step in steps if step[1] != state]
-        rest = alternatives(*_followed_items(steps, after, values))
+        rest = alternatives(*followed(steps, after, values))
         can_end = self._accepts(index, state)
-        if rest is EMPTY and not can_end:
-            return None
-        end: Grammar = EPSILON
-        if rest is not EMPTY:
-            end = sequence_of((syntax.comma, rest))
-            if can_end:
-                end = choice_of((EPSILON, end))
-        loop = alternatives(*loops)
-        return end if loop is EMPTY else chain(Repeat(sequence_of((syntax.comma, loop))), end)
-
-
-def _followed_items(
-    steps: list[tuple[int, ArrayState]], tails: dict[ArrayState, Grammar | None], values: Items[Grammar]
-) -> list[Grammar]:
-    """Items, each with what may come after it."""
-    result: list[Grammar] = []
-    for value, after in steps:
-        tail = tails[after]
-        if tail is not None:
-            result.append(values[value] if tail is EPSILON else sequence_of((values[value], tail)))
-    return result
+        return tail_of(syntax.comma, alternatives(*loops), rest, can_end=can_end)
 
 
 def _progress(state: ArrayState) -> tuple[int, int]:

@@ -22,8 +22,8 @@ from structgen.frontends.json_schema.emit.object_parse import (
 from structgen.frontends.json_schema.emit.object_term import refuse_count, refuse_size
 from structgen.frontends.json_schema.normal.normal_form import Relation
 from structgen.frontends.json_schema.normal.object_layout import region_locations
-from structgen.frontends.json_schema.term import alternatives, distinct
-from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence, choice_of, sequence_of
+from structgen.frontends.json_schema.term import alternatives, distinct, followed, tail_of
+from structgen.grammar.nodes import EMPTY, Choice, Grammar, Sequence, choice_of, sequence_of
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.plan import EmptinessProof, ProveEmpty
@@ -307,7 +307,7 @@ class _ObjectChainBuilder:
                     ends_here[state] = self._chain.accepts(state)
                     continue
                 skipped = self._skipped[index][state]
-                members = self._followed(self._taken[index][state], tails)
+                members = followed(self._taken[index][state], tails, self._made)
                 if skipped is not None and following[skipped] is not EMPTY:
                     members.append(following[skipped])
                 following_here[state] = _choice_of_members(members)
@@ -317,7 +317,7 @@ class _ObjectChainBuilder:
                 tails_here[state] = self._tail(state, following_here[state], tails_here, can_end=ends_here[state])
             following, tails, ends = following_here, tails_here, ends_here
         start = ObjectState()
-        first = alternatives(following[start], *self._followed(self._steps(start), tails))
+        first = alternatives(following[start], *followed(self._steps(start), tails, self._made))
         empty = ends[start]
         syntax = self._syntax
         if first is EMPTY:
@@ -362,38 +362,15 @@ class _ObjectChainBuilder:
             cached = self._begun[state] = parses_after(self._others, self._chain.begin(state))
         return cached
 
-    def _followed(
-        self, steps: list[tuple[int, ObjectState]], tails: dict[ObjectState, Grammar | None]
-    ) -> list[Grammar]:
-        """Members, each with what may follow it."""
-        result: list[Grammar] = []
-        for value, after in steps:
-            tail = tails[after]
-            if tail is not None:
-                member = self._made[value]
-                result.append(member if tail is EPSILON else sequence_of((member, tail)))
-        return result
-
     def _tail(
         self, state: ObjectState, following: Grammar, tails: dict[ObjectState, Grammar | None], *, can_end: bool
     ) -> Grammar | None:
         """What may follow a member; ``None`` where the object can no longer be completed."""
-        comma = self._syntax.comma
         steps = self._steps(state)
         more = [] if following is EMPTY else [following]
-        more += self._followed([step for step in steps if step[1] != state], tails)
-        if not more and not can_end:
-            return None
-        end: Grammar = EPSILON
-        if more:
-            end = sequence_of((comma, _choice_of_members(more)))
-            if can_end:
-                end = choice_of((EPSILON, end))
+        more += followed([step for step in steps if step[1] != state], tails, self._made)
         loop = _choice_of_members([self._made[value] for value, after in steps if after == state])
-        if loop is EMPTY:
-            return end
-        repeated = Repeat(sequence_of((comma, loop)))
-        return repeated if end is EPSILON else sequence_of((repeated, end))
+        return tail_of(self._syntax.comma, loop, _choice_of_members(more), can_end=can_end)
 
 
 def _choice_of_members(terms: list[Grammar]) -> Grammar:
