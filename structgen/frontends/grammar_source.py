@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from structgen.grammar.limits import Limits
 __all__ = ["GrammarSource", "read_source"]
 
 
+@dataclass(frozen=True, eq=False)
 class GrammarSource:
     """A grammar file or text.
 
@@ -24,22 +26,12 @@ class GrammarSource:
         kind: its kind, for errors.
     """
 
-    def __init__(
-        self,
-        text: str,
-        name: str = "",
-        folder: Path | None = None,
-        *,
-        is_imported: bool = False,
-        is_builtin: bool = False,
-        kind: str = "lark grammar",
-    ) -> None:
-        self.text = text
-        self.name = name
-        self.folder = folder
-        self.is_imported = is_imported
-        self.is_builtin = is_builtin
-        self.kind = kind
+    text: str
+    name: str = ""
+    folder: Path | None = None
+    is_imported: bool = field(default=False, kw_only=True)
+    is_builtin: bool = field(default=False, kw_only=True)
+    kind: str = field(default="lark grammar", kw_only=True)
 
     @property
     def subject(self) -> str:

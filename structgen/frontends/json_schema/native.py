@@ -7,6 +7,7 @@ schemas with errors, are left to ``Planner``.  The modules of ``Planner`` are im
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -90,19 +91,15 @@ def simple_grammar(
     return Described.deferred(planned[0], DeferredGrammar(source, setting, None, planned[1], python_type))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class DeferredGrammar:
     """A grammar whose term and entries the planner in Python makes on demand."""
 
-    __slots__ = ("_dialect", "_draft", "_python_type", "_schema", "_setting")
-
-    def __init__(
-        self, schema: object, setting: Setting, draft: str | None, dialect: Dialect, python_type: object | None
-    ) -> None:
-        self._schema = schema
-        self._setting = setting
-        self._draft = draft
-        self._dialect = dialect
-        self._python_type = python_type
+    _schema: object
+    _setting: Setting
+    _draft: str | None
+    _dialect: Dialect
+    _python_type: object | None
 
     def item(self) -> Grammar:
         """The term."""
@@ -136,10 +133,7 @@ class SimpleSchemas:
         self._planners: dict[str | None, _DialectPlanner | None] = {}
 
     def plan(self, text: str) -> tuple[_native.SimpleTerms, Dialect] | None:
-        """The terms of a schema and its dialect; ``None`` if it is not simple.
-
-        Args:
-            text: the schema as JSON.
+        """The terms of a schema, given as JSON text, and its dialect; ``None`` if it is not simple.
 
         Complexity: O(len(text)).
         """
@@ -239,12 +233,12 @@ class _LeafMaker:
         return Location(parse_json(text, SUBJECT, self._setting.limits), self._resource, None, ())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _SubschemaPlanner:
     """Plans for the native planner what it does not plan itself; the native planner caches the results."""
 
-    def __init__(self, setting: Setting, dialect: Dialect) -> None:
-        self._setting = setting
-        self._dialect = dialect
+    _setting: Setting
+    _dialect: Dialect
 
     def whole(self, text: str) -> _PlannedTerm | None:
         """The term of constants, or of a conjunction of simple types; ``None`` as for leaves."""
@@ -259,8 +253,7 @@ class _SubschemaPlanner:
     def names(self, text: str) -> tuple[list[list[int]], list[tuple[list[int], Grammar]]] | None:
         """Which patterns the names of a schema of objects match; ``None`` if these are refused.
 
-        Args:
-            text: the schema: ``properties`` and ``patternProperties`` with unrestricted values.
+        The schema has ``properties`` and ``patternProperties`` with unrestricted values.
 
         Returns:
             for each name the indices of the patterns that it matches, and for each region of other names the indices

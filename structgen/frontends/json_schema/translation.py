@@ -55,15 +55,9 @@ def planned_grammar(
     *,
     finds_copies: bool | None = True,
 ) -> Described:
-    """The grammar of any schema or content.
+    """The grammar of any schema or content; ``registry`` has other documents.
 
-    Args:
-        schema: the schema, or its content.
-        setting: the policy, limits and formats.
-        draft: the draft that overrides ``$schema``.
-        registry: other documents.
-        python_type: the type that the schema was made from.
-        finds_copies: whether schemas that are written alike are planned once.
+    ``finds_copies`` says whether schemas that are written alike are planned once.
     """
     limits = setting.limits
     document = _document(schema, limits)

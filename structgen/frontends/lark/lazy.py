@@ -234,16 +234,14 @@ def split_at_lazy(
     return reader.finish()
 
 
+@dataclass(slots=True)
 class _LazyReader:
-    def __init__(
-        self, text: str, plain: Callable[[int, int], Grammar], refuse: Callable[[int, str], Exception]
-    ) -> None:
-        self.text = text
-        self.plain = plain
-        self.refuse = refuse
-        self.groups = [_OpenGroup(0, "", 0)]
-        self.opened_group_end = -1
-        self.lazy_count = 0
+    text: str
+    plain: Callable[[int, int], Grammar]
+    refuse: Callable[[int, str], Exception]
+    groups: list[_OpenGroup] = field(default_factory=lambda: [_OpenGroup(0, "", 0)])
+    opened_group_end: int = -1
+    lazy_count: int = 0
 
     def read(self, piece: re.Match[str]) -> int:
         group = self.groups[-1]

@@ -115,13 +115,7 @@ class Attributes:
 
 
 def read_attributes(source: GrammarSource, tree: Node, rule: str, note: Callable[[str, int, str], None]) -> Attributes:
-    """Read the attributes of a rule.
-
-    Args:
-        source: the file.
-        tree: the attributes.
-        rule: the name of the rule.
-        note: called with each attribute, its position and a detail, for the report.
+    """Read the attributes of a rule; ``note`` reports each with its position and a detail.
 
     Raises:
         GrammarSyntaxError: there is no such attribute, it is given twice, or its value is of the wrong kind.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from structgen.frontends.grammar_source import GrammarSource
 from structgen.frontends.lark.definition import Definition
-from structgen.frontends.lark.syntax import Token
+from structgen.frontends.lark.syntax import Token, span_of
 from structgen.grammar.nodes import Grammar
 
 __all__ = ["Parameter", "condition_of", "expression_of"]
@@ -36,18 +37,17 @@ _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
 }
 
 
+@dataclass(slots=True)
 class _ExpressionReader:
     """Reads the pieces of one expression or condition."""
 
-    def __init__(self, source: GrammarSource, token: Token, text: str) -> None:
-        self._source = source
-        self._token = token
-        self._text = text
-        self._at = 0
+    _source: GrammarSource
+    _token: Token
+    _text: str
+    _at: int = 0
 
     def error(self, problem: str, remedy: str = "") -> Exception:
-        start = self._token.start_pos or 0
-        return self._source.syntax_error((start, start + len(self._token)), problem, remedy)
+        return self._source.syntax_error(span_of(self._token), problem, remedy)
 
     def take(self) -> re.Match[str]:
         piece = _PIECE.match(self._text, self._at)

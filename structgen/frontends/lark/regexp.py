@@ -89,10 +89,7 @@ def guarded(text: str) -> Guarded | None:
 def guarded_text(term: Grammar, excluded: Grammar | None, guard: Grammar | None) -> tuple[Grammar, NotBefore] | None:
     r"""Return the term of a regexp, and what may not come next; None if that is not certain.
 
-    Args:
-        term: the term of ``P``.
-        excluded: the term of ``A``.
-        guard: the term of ``C``, one character; None for a boundary.
+    ``term``, ``excluded`` and ``guard`` are the terms of ``P``, ``A`` and ``C``; ``guard`` is None for a boundary.
     """
     if nonempty(term) is not term:
         return None  # an empty match would restrict what follows the terminal before, too
@@ -209,11 +206,8 @@ class _Spelling:
 def pattern_of(source: GrammarSource, token: Token, limits: Limits, *, is_rust: bool = False) -> Pattern:
     """Return the pattern of a string or regexp.
 
-    Args:
-        source: the file.
-        token: the string or regexp.
-        limits: bounds on its size.
-        is_rust: read it as llguidance does: a string with the escapes of JSON, a regexp in the syntax of Rust's crate.
+    With ``is_rust`` it is read as llguidance does: a string with the escapes of JSON, a regexp in the syntax of Rust's
+    crate.
 
     Raises:
         GrammarSyntaxError: its escapes or the regexp are malformed.

@@ -58,14 +58,10 @@ class RuleBuilder:
         indentation: Indentation | None = None,
         grammars: Mapping[str, Grammar] | None = None,
     ) -> None:
-        """Make a builder.
+        """Make a builder; ``grammars`` are those that ``@name`` refers to.
 
-        Args:
-            library: the grammar files.
-            budget: counts the nodes.
-            is_marked: put marks (``structgen.frontends.indentation.marks``) where text is ignored.
-            indentation: put marks for lines and blocks too.
-            grammars: other grammars by name, for ``@name``.
+        With ``is_marked`` marks (``structgen.frontends.indentation.marks``) are put where text is ignored, with
+        ``indentation`` for lines and blocks too.
         """
         self.rules: dict[str, Grammar] = {}
         self.ignored: Grammar | None = None

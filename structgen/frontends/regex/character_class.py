@@ -72,13 +72,7 @@ def read_class(
 ) -> tuple[Ranges, int]:
     """Read the class whose bracket is ``text[start]``; return its code points and the offset after it.
 
-    Args:
-        text: the pattern.
-        start: the offset of the bracket.
-        dialect: the dialect.
-        flags: the flags at this position.
-        max_nesting: the limit on the nesting of groups and classes.
-        depth: the number of open groups.
+    ``max_nesting`` is the limit on the nesting of groups and classes, ``depth`` the number of open groups.
 
     Raises:
         GrammarSyntaxError: the class is not closed, or holds a bad range or escape.

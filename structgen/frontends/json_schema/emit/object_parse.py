@@ -69,9 +69,7 @@ class MemberParse(NamedTuple):
 def parses_after(parses: Items[MemberParse], after: ObjectState | None) -> list[tuple[int, ObjectState]]:
     """The possible parses of a member, each with the index of its value and the state after it.
 
-    Args:
-        parses: all parses.
-        after: the state after the member, before violations; ``None``: the member is not allowed.
+    ``after`` is the state after the member, before violations; ``None``: the member is not allowed.
     """
     if after is None:
         return []
@@ -136,14 +134,10 @@ def union_of_permutations(
     values: Items[Grammar],
     syntax: Syntax,
 ) -> Grammar:
-    """The objects of a layout in any order.
+    """The objects, in any order, of a layout that has negated assertions or dependent names.
 
-    Args:
-        layout: has negated assertions or dependent names.
-        entries: the possible parses of each entry.
-        others: the possible parses of members with undeclared names.
-        values: the terms that ``value`` of a parse indexes.
-        syntax: the punctuation.
+    ``entries`` are the possible parses of each entry, ``others`` those of members with undeclared names, and ``values``
+    the terms that ``value`` of a parse indexes.
 
     Returns:
         ``EMPTY`` if there is no such object.

@@ -174,13 +174,8 @@ class _MemberRow:
     ) -> None:
         """Make the chain from the right.
 
-        Args:
-            members: the declared members: name, value, and whether it is required.
-            other: any other member.
-            syntax: the punctuation.
-            after: the rows after a member.
-            is_capped: only required members may follow.
-            may_end: enough members were written.
+        ``other`` is any undeclared member, ``after`` the rows after a member.  With ``is_capped`` only required members
+        may follow; with ``may_end`` enough members were written.
         """
         comma, colon = syntax.comma, syntax.colon
         declared, others = after

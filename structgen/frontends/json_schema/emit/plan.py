@@ -242,11 +242,7 @@ class LeafCache:
     __slots__ = ("_active", "_plans")
 
     def __init__(self, active: Container[str]) -> None:
-        """Start empty.
-
-        Args:
-            active: the keywords that have a meaning.
-        """
+        """Start empty; ``active`` are the keywords that have a meaning."""
         self._active = active
         self._plans: dict[LeafKey, Plan] = {}
 

@@ -42,24 +42,16 @@ class ScalarTerms:
     """
 
     def __init__(self, syntax: Syntax, reasons: Reasons) -> None:
-        """Start without terms.
-
-        Args:
-            syntax: the terms of the policy.
-            reasons: where an empty term adds its reason.
-        """
+        """Start without terms; an empty term adds its reason to ``reasons``."""
         self.counts_levels = syntax.policy.max_depth is not None
         self._syntax = syntax
         self._reasons = reasons
         self._unconstrained: dict[tuple[int, int], Grammar] = {}  # by the types and the level
 
     def term(self, disjunct: Disjunct, level: int, *, is_proof: bool) -> Grammar:
-        """All values of a disjunct except the arrays and objects that it constrains.
+        """All values of a disjunct, inside ``level`` containers, except the arrays and objects that it constrains.
 
-        Args:
-            disjunct: the constraints.
-            level: how many arrays and objects enclose the value.
-            is_proof: whether the term is only tested for emptiness; formats may then be replaced by supersets.
+        For a proof of emptiness, formats may be replaced by supersets.
         """
         if disjunct.string or disjunct.number:
             return alternatives(*self._terms(disjunct, level, is_proof=is_proof))

@@ -46,13 +46,7 @@ class TypePlans:
     """
 
     def __init__(self, forms: NormalForm, syntax: Syntax, reasons: Reasons) -> None:
-        """Start without plans.
-
-        Args:
-            forms: the normal form of the document.
-            syntax: the terms of the policy.
-            reasons: where an empty term adds its reason.
-        """
+        """Start without plans; an empty term adds its reason to ``reasons``."""
         self.checked: dict[str, set[int]] = {"uniqueItems": set(), "minProperties": set()}
         self._forms = forms
         self._syntax = syntax
@@ -74,13 +68,7 @@ class TypePlans:
         )
 
     def array(self, planner: Planner, plan: Plan, disjunct: Disjunct) -> Plan:
-        """Fill a plan with the arrays of a disjunct.
-
-        Args:
-            planner: plans the schemas of the items.
-            plan: the plan to fill, which is returned.
-            disjunct: the constraints.
-        """
+        """Fill a plan, which is returned, with the arrays of a disjunct; ``planner`` plans the schemas of the items."""
         max_items = self._syntax.policy.max_items
         layout = ArrayLayout(disjunct.arrays, max_items)
         location = disjunct.arrays[0].location

@@ -121,11 +121,9 @@ def is_valid_name(text: str, *, international: bool) -> bool:
 
 
 def is_a_label(label: str, *, bidi: bool) -> bool:
-    """Whether ``label`` is an A-label without composing characters.
+    """Whether ``label``, with ``xn--``, is an A-label without composing characters.
 
-    Args:
-        label: the label with ``xn--``.
-        bidi: whether it must obey RFC 5893; else it must have no right-to-left characters.
+    With ``bidi`` it must obey RFC 5893, else it must have no right-to-left characters.
     """
     name = _decoded(label, international=False) if label[:4].lower() == "xn--" else None
     if name is None or any(ord(character) in composing_characters() for character in name):

@@ -41,12 +41,7 @@ _SAYS_NO_MORE: Final = frozenset(
 
 
 def constants_of(schema: Json, dialect: Dialect) -> tuple[Keys, bool] | None:
-    """The keys of the only values that a schema can admit, and whether it admits them all; ``None`` if unknown.
-
-    Args:
-        schema: the schema.
-        dialect: the dialect around the schema.
-    """
+    """The keys of the only values that a schema can admit, and whether it admits them all; ``None`` if unknown."""
     if schema is False:
         return _NONE, True
     if schema is True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from structgen.frontends.json_schema.normal import exclusion
@@ -18,7 +19,6 @@ from structgen.frontends.json_schema.normal.disjunct import (
     complement_of,
     joined_strings,
     lacking,
-    meet,
     mentioning,
     requiring,
 )
@@ -53,8 +53,6 @@ _Disjuncts: TypeAlias = Generator[object, Any, "list[Disjunct]"]
 
 class Expansion:
     """Expands the schemas of a document.  Results are cached in the normal form."""
-
-    __slots__ = ("_forms",)
 
     def __init__(self, forms: NormalForm) -> None:
         self._forms = forms
@@ -300,12 +298,7 @@ def _meet(a: Disjunct, b: Disjunct) -> Disjunct | None:
 
 
 def _with_branch(disjunct: Disjunct, branch: OneOfBranch) -> Disjunct:
-    copy = meet(disjunct, disjunct)
-    copy.values = disjunct.values
-    copy.refusals = disjunct.refusals
-    copy.branches = (*disjunct.branches, branch)
-    copy.name_constraints = disjunct.name_constraints
-    return copy
+    return replace(disjunct, branches=(*disjunct.branches, branch))
 
 
 def _joined(disjuncts: list[Disjunct], *, is_one_of: bool) -> Disjunct:
@@ -318,7 +311,5 @@ def _joined(disjuncts: list[Disjunct], *, is_one_of: bool) -> Disjunct:
         lists.append(list(own.values()))
     counts = Counter(value_key(value) for values in lists for value in values) if is_one_of else Counter()
     first = disjuncts[0].values[0]
-    joined = Disjunct((first.location,))
     members = [value for values in lists for value in values if counts[value_key(value)] <= 1]
-    joined.values = (AllowedValues(members, first.location, first.keyword),)
-    return joined
+    return Disjunct((first.location,), values=(AllowedValues(members, first.location, first.keyword),))

@@ -79,12 +79,7 @@ class NormalForm:
     ) -> None:
         """Start without disjuncts.
 
-        Args:
-            references: resolves references.
-            limits: the bound on the nodes of the grammar.
-            overlaps: the alternatives that may overlap.
-            before: the normal form that found ``overlaps``; what does not depend on these is shared with it.
-            closes: whether the policy closes objects.
+        ``before`` is the normal form that found ``overlaps``; what does not depend on these is shared with it.
         """
         self.reached: dict[int, ParsedSchema] = {}
         self._limits = limits

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from structgen.frontends.disjointness import are_disjoint
@@ -56,6 +57,7 @@ class NameRule(Protocol):
         """The allowed names; ``None``: all."""
 
 
+@dataclass(slots=True, eq=False)
 class DeclaredName:
     """A declared name.
 
@@ -66,18 +68,14 @@ class DeclaredName:
         is_forbidden: ``propertyNames`` excludes it.
     """
 
-    __slots__ = ("is_forbidden", "is_required", "key", "locations", "name")
-
-    def __init__(
-        self, name: str, assertion: ObjectAssertion, locations: tuple[Location, ...], *, is_required: bool
-    ) -> None:
-        self.name = name
-        self.key: Grammar = assertion.key(name)
-        self.is_required = is_required
-        self.locations = locations
-        self.is_forbidden = False
+    name: str
+    key: Grammar
+    locations: tuple[Location, ...]
+    is_required: bool = field(kw_only=True)
+    is_forbidden: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class NameRegion:
     """A region of undeclared names.
 
@@ -88,17 +86,15 @@ class NameRegion:
         is_open: whether it has all names except declared ones, so that they never run out.
     """
 
-    __slots__ = ("_excluded", "_parts", "is_open", "key", "locations", "matched")
+    matched: tuple[str, ...]
+    locations: tuple[Location, ...]
+    _parts: list[Grammar]
+    _excluded: list[Grammar]
+    is_open: bool = field(kw_only=True)
+    key: Grammar = field(init=False)
 
-    def __init__(
-        self, matched: tuple[str, ...], locations: tuple[Location, ...], parts: list[Grammar], excluded: list[Grammar]
-    ) -> None:
-        self.matched = matched
-        self.locations = locations
-        self._parts = parts
-        self._excluded = excluded
-        self.key = _region_key(parts, excluded)
-        self.is_open = False
+    def __post_init__(self) -> None:
+        self.key = _region_key(self._parts, self._excluded)
 
     def within(self, languages: tuple[Grammar, ...]) -> Grammar:
         """The texts of the names that are also in all of ``languages``."""
@@ -169,7 +165,7 @@ class ObjectLayout:
         self.entries = [
             DeclaredName(
                 name,
-                assertion,
+                assertion.key(name),
                 (assertion.property(name) if assertion.outside else location.inner(schema, "properties", name),),
                 is_required=name in required,
             )
@@ -178,7 +174,7 @@ class ObjectLayout:
         additional = assertion.additional_location()
         others = () if additional is None else (additional,)
         self.entries += [
-            DeclaredName(name, assertion, others, is_required=True)
+            DeclaredName(name, assertion.key(name), others, is_required=True)
             for name in dict.fromkeys(assertion.required)
             if name not in properties
         ]
@@ -205,7 +201,7 @@ class ObjectLayout:
             for name in owners if assertion.concerns_others else assertion.properties:
                 locations[name] += assertion.locations_of(name)
         self.entries = [
-            DeclaredName(name, assertion, locations[name], is_required=name in required)
+            DeclaredName(name, assertion.key(name), locations[name], is_required=name in required)
             for name, assertion in owners.items()
         ]
 
@@ -239,9 +235,8 @@ class ObjectLayout:
                 inside, excluded = [], declared
                 outside = [language for language, _ in patterns.values()]
             literals: list[Grammar] = [Literal(name.encode("utf-8", "replace")) for name in excluded]
-            region = NameRegion(matched, locations, [*inside, *allowed], [*literals, *outside])
-            region.is_open = not inside and not outside and permitted is None and self._longest_name != 0
-            yield region
+            is_open = not inside and not outside and permitted is None and self._longest_name != 0
+            yield NameRegion(matched, locations, [*inside, *allowed], [*literals, *outside], is_open=is_open)
 
 
 def _dependents(assertions: tuple[ObjectAssertion, ...]) -> dict[str, tuple[str, ...]]:

@@ -315,14 +315,10 @@ class Documents:
         *,
         finds_copies: bool | None = None,
     ) -> None:
-        """Start with one document.
+        """Start with one document; a dialect that is ``chosen`` overrides ``$schema``.
 
-        Args:
-            schema: its root.
-            chosen: the dialect; overrides ``$schema``.
-            library: finds other documents.
-            setting: its limits and formats apply; the formats of the caller are always asserted.
-            finds_copies: whether schemas that are written alike are planned once; ``None``: if the schema is a tree.
+        The formats of the caller are always asserted.  ``finds_copies`` says whether schemas that are written alike are
+        planned once; ``None``: if the schema is a tree.
         """
         self.limits = setting.limits
         self.asserts_formats = setting.asserts_formats

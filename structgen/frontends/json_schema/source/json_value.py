@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import marshal
 import re
+from dataclasses import dataclass
 from decimal import Decimal, DecimalException
 from math import isfinite
 from typing import Any, Final, NoReturn, TypeAlias
@@ -184,14 +185,14 @@ def _is_deeper(value: Json, max_depth: int) -> bool:
     return True
 
 
+@dataclass(slots=True)
 class _JsonParser:
     """Parses a text in one pass, with an explicit stack of open containers."""
 
-    def __init__(self, text: str, subject: str, limits: Limits) -> None:
-        self.text = text
-        self.subject = subject
-        self.limits = limits
-        self.at = 0
+    text: str
+    subject: str
+    limits: Limits
+    at: int = 0
 
     def parse(self) -> Json:
         # each with the name that waits for a value

@@ -6,7 +6,7 @@ URI references are resolved against a base as in RFC 3986, section 5.2, for ever
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import quote
 
@@ -26,6 +26,7 @@ _MAX_SHOWN: Final = 240
 _SAFE: Final = "!$&'()*+,;=:@/?-._~"  # allowed in a fragment by RFC 3986
 
 
+@dataclass(slots=True, eq=False)
 class Resource:
     """A schema with a URI of its own: a whole document, or a part of it that has an identifier.
 
@@ -39,24 +40,13 @@ class Resource:
         scope: its dynamic scope, where dynamic references are tracked.
     """
 
-    __slots__ = ("dialect", "document", "limits", "path", "root", "scope", "uri")
-
-    def __init__(
-        self,
-        root: Json,
-        uri: str,
-        document: Document,
-        dialect: Dialect,
-        limits: Limits,
-        path: tuple[str | int, ...] = (),
-    ) -> None:
-        self.root = root
-        self.uri = uri
-        self.document = document
-        self.dialect = dialect
-        self.limits = limits
-        self.path = path
-        self.scope: DynamicScope | None = None
+    root: Json
+    uri: str
+    document: Document
+    dialect: Dialect
+    limits: Limits
+    path: tuple[str | int, ...] = ()
+    scope: DynamicScope | None = None
 
     @property
     def pointer(self) -> str:
@@ -69,9 +59,7 @@ class Resource:
 
     def copied(self, root: Json, scope: DynamicScope) -> Resource:
         """The same with another object for its root, in a dynamic scope."""
-        copy = Resource(root, self.uri, self.document, self.dialect, self.limits, self.path)
-        copy.scope = scope
-        return copy
+        return replace(self, root=root, scope=scope)
 
 
 @dataclass(slots=True, eq=False)

@@ -43,12 +43,7 @@ def contextual(
 ) -> Described:
     """Return the language that ``lark.Lark(text, start=start, parser="lalr", lexer="contextual")`` accepts.
 
-    Args:
-        library: the grammar and its imports.
-        definition: the start rule.
-        start: the name of the start rule.
-        indentation: must be None: blocks by indentation are not supported here.
-        limits: ``grammar_nodes`` and ``regular_states`` bound the work.
+    ``limits.grammar_nodes`` and ``limits.regular_states`` bound the work.
 
     Raises:
         GrammarSyntaxError: a part of the grammar is malformed, or Lark refuses it, for instance as not LALR(1).

@@ -6,7 +6,9 @@ A guard forbids the following text that would make another match win.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from functools import partial
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from operator import or_
 from typing import Final, TypeAlias, TypeVar
 
 from structgen.errors import LimitExceeded
@@ -70,10 +72,7 @@ class Guards:
     def after(self, state: int, following: int, readable: int) -> int:
         """Return the guard after a match that ends in a state of the lexer.
 
-        Args:
-            state: the state.
-            following: the letters that may come next for the match to count.
-            readable: the letters that may come next at all.
+        Of the ``readable`` letters, which may come next at all, those in ``following`` let the match count.
         """
         key = (state, following, readable)
         found = self._after.get(key)
@@ -218,6 +217,7 @@ _MAX_COMPARED: Final = 20_000
 """Pairs of states that are examined to decide whether a language is that of the terminal as written."""
 
 
+@dataclass(slots=True, eq=False)
 class Behaviour:
     """The lexemes of a terminal in some context.
 
@@ -228,15 +228,13 @@ class Behaviour:
         first: the letters that a lexeme may begin with.
     """
 
-    __slots__ = ("edges", "ends", "first", "number")
+    number: int
+    edges: tuple[tuple[tuple[int, int], ...], ...]
+    ends: dict[int, int]
+    first: int = field(init=False)
 
-    def __init__(self, number: int, edges: tuple[tuple[tuple[int, int], ...], ...], ends: dict[int, int]) -> None:
-        self.number = number
-        self.edges = edges
-        self.ends = ends
-        self.first = 0
-        for letters, _ in edges[0] if edges else ():
-            self.first |= letters
+    def __post_init__(self) -> None:
+        self.first = reduce(or_, (letters for letters, _ in self.edges[0]), 0) if self.edges else 0
 
     @property
     def guards(self) -> list[int]:

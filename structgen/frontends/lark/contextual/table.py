@@ -297,11 +297,7 @@ def make_outlines(
 ) -> tuple[list[OutlinePoint], list[Outline], int]:
     """Return the points, the outlines, and the number of the outline of the start rule.
 
-    Args:
-        tables: the tables of the grammar.
-        state_classes: by parser state, its class for the lexers.
-        limits: ``grammar_nodes`` bounds the points.
-        subject: the subject of errors.
+    ``state_classes`` has the class of each parser state for the lexers; ``limits.grammar_nodes`` bounds the points.
     """
     alternatives: dict[str, list[int]] = {}
     for index, production in enumerate(tables.productions):

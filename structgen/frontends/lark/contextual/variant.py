@@ -255,13 +255,7 @@ class Assembly:
     """
 
     def __init__(self, variants: Variants, named: Container[str], subject: str) -> None:
-        """Write the rules of the variants.
-
-        Args:
-            variants: the solved variants.
-            named: the terminals that have a name in the grammar text; others are inlined.
-            subject: the subject of errors.
-        """
+        """Write the rules of solved variants; terminals without a name in ``named`` are inlined."""
         self.rules: dict[str, Grammar] = {}
         self._variants = variants
         self._named = named
