@@ -86,32 +86,8 @@ _REMEDIES: Final = {
 """Why a keyword does not fit the other kind of model, or what to do instead."""
 
 
-def _write_tokens(
-    context: Context,
-    constraint: Constraint,
-    *,
-    max_tokens: int,
-    sampler: AnySampler,
-    seed: int,
-    stream: Callable[[Chunk], object] | None,
-    decoding: Autoregressive,
-) -> Result:
-    """Write one output after the tokens of ``context``: the autoregressive part of ``generate``.
-
-    Raises:
-        BudgetError, GenerationError, VocabularyError: as ``generate``.
-    """
-    generation = start_generation(
-        context,
-        constraint,
-        max_tokens=max_tokens,
-        sampler=sampler,
-        potentials=decoding.potentials,
-        seed=seed,
-        drafter=decoding.drafter,
-        jump_forward=decoding.jump_forward,
-        score_ending=decoding.score_ending,
-    )
+def _streamed(generation: Generation, stream: Callable[[Chunk], object] | None) -> Result:
+    """Write an output to its end, and hand its chunks to ``stream``."""
     try:
         for chunk in generation:
             if stream is not None:
@@ -140,17 +116,9 @@ def start_generation(  # noqa: PLR0913  as generate
 ) -> Generation:
     """Check that an output can be completed, and return its ``Generation``: ``generate`` for callers who iterate.
 
-    Args:
-        context: the prompt, at least one token, and the model; the caller closes it.
-        constraint: compiled for the model's vocabulary.
-        max_tokens: see ``generate``.
-        sampler: see ``generate``.
-        potentials: see ``generate``.
-        seed: see ``generate``.
-        drafter: see ``generate``.
-        jump_forward: see ``generate``.
-        score_ending: see ``generate``.
-        alternatives: how many other tokens each step records in ``Step.alternatives``.
+    ``context`` holds the prompt, at least one token; the caller closes it.  ``constraint`` is compiled for the model's
+    vocabulary.  ``alternatives`` is how many other tokens each step records in ``Step.alternatives``.  The other
+    arguments are those of ``generate``.
 
     Raises:
         BudgetError: the shortest string of the grammar takes more than ``max_tokens``.
@@ -267,15 +235,18 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
         _refuse_canvas_sampler(sampler, model)
     constraint = constraint_of(grammar, model, limits, heeds_temperatures=True)
     with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
-        return _write_tokens(
+        generation = start_generation(
             context,
             constraint,
             max_tokens=_MAX_TOKENS if max_tokens is None else max_tokens,
             sampler=_GREEDY if sampler is None else cast("AnySampler", sampler),
+            potentials=settings.potentials,
             seed=seed,
-            stream=cast("Callable[[Chunk], object] | None", stream),
-            decoding=settings,
+            drafter=settings.drafter,
+            jump_forward=settings.jump_forward,
+            score_ending=settings.score_ending,
         )
+        return _streamed(generation, cast("Callable[[Chunk], object] | None", stream))
 
 
 def _settings(default: _D, decoding: Decoding | None, keywords: Mapping[str, Any], model: AnyModel) -> _D:

@@ -35,7 +35,7 @@ _SPARSE_ROWS: Final = 4096
 _KERNEL_TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def is_resident_on(device: torch.device, requested: bool | None) -> bool:
+def is_resident_on(device: torch.device, *, requested: bool | None) -> bool:
     """Return whether logits stay on a device: as requested, by default on CUDA only."""
     return device.type == "cuda" if requested is None else requested
 

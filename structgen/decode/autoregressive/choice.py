@@ -203,8 +203,10 @@ class TokenChoice:
         if token in eos:
             # Stopping is one event, whichever of several EOS ids is sampled.
             ends = np.isin(ids, eos)
-            return Step(None, False, log_mass(projection.log_p[ends]), projection.log_z, others)
-        return Step(token, False, float(projection.log_p[index]), projection.log_z, others)
+            logprob = log_mass(projection.log_p[ends])
+            return Step(None, forced=False, logprob=logprob, log_z=projection.log_z, alternatives=others)
+        logprob = float(projection.log_p[index])
+        return Step(token, forced=False, logprob=logprob, log_z=projection.log_z, alternatives=others)
 
     def _step_on_device(self, row: DeviceRow, params: SamplingParams) -> Step | None:
         allowed, eos = self._allowed, self._output.vocabulary.eos
@@ -220,8 +222,8 @@ class TokenChoice:
             if not allowed.mask.any():
                 return None
         if chosen.token not in eos:
-            return Step(chosen.token, False, chosen.log_p, chosen.log_z)
-        return Step(None, False, self._stop_log_p(row, chosen), chosen.log_z)
+            return Step(chosen.token, forced=False, logprob=chosen.log_p, log_z=chosen.log_z)
+        return Step(None, forced=False, logprob=self._stop_log_p(row, chosen), log_z=chosen.log_z)
 
     def _stop_log_p(self, row: DeviceRow, chosen: SampleAnswer) -> float:
         """Log-probability of stopping among the allowed tokens: all EOS ids are one event."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from structgen.decode.step.distribution import project
 from structgen.engine.mask import allowed_ids, empty_masks
-from structgen.models.protocol import Extension, PackedModel
+from structgen.models.protocol import PackedModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -192,7 +192,7 @@ def _logits(branches: Sequence[_MarginalBranch]) -> list[Logits]:
             context.prepare()
         model = contexts[0].model
         if isinstance(model, PackedModel) and len(contexts) > 1:
-            return model.extend_many([Extension(context.session, context.unseen, False) for context in contexts])
+            return model.extend_many([context.extension() for context in contexts])
         return [context.session.extend(context.unseen) for context in contexts]
     finally:
         for context in contexts:

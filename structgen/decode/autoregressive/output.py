@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, final
 
-from structgen.decode.step.result import FinishReason, Stats, Step
+from structgen.decode.step.result import FinishReason, Seconds, Stats, Step
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -84,15 +84,14 @@ class Costs:
 
     def stats(self, steps: Sequence[Step], drafts: DraftStats | None) -> Stats:
         """The statistics of an output with these steps and drafts, up to its end or up to now."""
+        ended = perf_counter() if self.ended is None else self.ended
         return Stats.of_steps(
             steps,
             drafts,
             prompt_tokens=self._prompt_tokens,
             tokens=sum(step.token is not None for step in steps),
             forwards=self._context.forwards - self._forwards_before + self.searches,
-            mask_s=self.mask_s,
-            model_s=self.model_s,
-            seconds=(perf_counter() if self.ended is None else self.ended) - self._began,
+            seconds=Seconds(self.mask_s, self.model_s, ended - self._began),
         )
 
 
@@ -171,24 +170,24 @@ class Output:
         """Add a forced token that the matcher has accepted; a later forward pass scores it."""
         self.tokens.append(token)
         self.context.append([token])
-        self.steps.append(Step(token, True, 0.0, None))
+        self.steps.append(_forced_step(token, None))
 
     def score(self, log_z: Iterable[float]) -> None:
         """Give the ``unscored`` tokens their log-probabilities under the model."""
         self.steps[self.scored : len(self.tokens)] = [
-            Step(token, True, 0.0, each) for token, each in zip(self.unscored, log_z, strict=True)
+            _forced_step(token, each) for token, each in zip(self.unscored, log_z, strict=True)
         ]
         self.scored = len(self.tokens)
 
     def score_stop(self, log_z: float) -> None:
         """Give the forced EOS its log-probability under the model."""
-        self.steps[-1] = Step(None, True, 0.0, log_z)
+        self.steps[-1] = _forced_step(None, log_z)
 
     def end(self, reason: FinishReason) -> None:
         """Complete the output without the model; EOS is forced then."""
         self.finish_reason = reason
         if reason == "stop" and self.vocabulary.eos:
-            self.steps.append(Step(None, True, 0.0, None))
+            self.steps.append(_forced_step(None, None))
 
     def truncate(self, length: int) -> None:
         """Remove all tokens from position ``length`` on, and the end."""
@@ -210,7 +209,7 @@ class Output:
     def rest(self) -> Chunk | None:
         """Return an incomplete character at the end of a complete output; None if there is none."""
         text = self._decoder.decode(b"", final=True)
-        return Chunk(text, (), False, len(self.tokens)) if text else None
+        return Chunk(text, (), forced=False, start=len(self.tokens)) if text else None
 
     def prefix(self, chunk: Chunk, count: int) -> Chunk:
         """Return ``chunk`` with its first ``count`` tokens only; the tokens before it are still in the output."""
@@ -218,6 +217,10 @@ class Output:
         decoder.decode(self.vocabulary.decode(self.tokens[: chunk.start]))
         tokens = chunk.tokens[:count]
         return Chunk(decoder.decode(self.vocabulary.decode(tokens)), tokens, chunk.forced, chunk.start)
+
+
+def _forced_step(token: int | None, log_z: float | None) -> Step:
+    return Step(token, forced=True, logprob=0.0, log_z=log_z)
 
 
 def _decoder() -> codecs.IncrementalDecoder:

@@ -48,15 +48,14 @@ class Committer(Protocol):
 
 @runtime_checkable
 class CommitPolicy(Protocol):
-    """A rule for which slots are committed when; a value that any number of canvases can use.
-
-    Attributes:
-        lossless: whether the output equals that of committing one slot at a time (with a deterministic sampler), up to
-            rounding of float32 sums.
-    """
+    """A rule for which slots are committed when; a value that any number of canvases can use."""
 
     @property
-    def lossless(self) -> bool: ...
+    def lossless(self) -> bool:
+        """Whether the output is that of committing one slot at a time, with a deterministic sampler.
+
+        Equal up to rounding of float32 sums.
+        """
 
     def start(self) -> Committer:
         """Return the state for one canvas."""

@@ -149,7 +149,8 @@ def _sample(particles: Sequence[CanvasParticle], constraint: Constraint, cost: S
     steps = []
     for slot, token in enumerate([*tokens, None] if has_stop else tokens):
         logprob, native = float(heaviest.log_kernel[slot]), float(heaviest.log_native[slot])
-        steps.append(Step(token, False, logprob, native - logprob if slot in revealed else None))
+        log_z = native - logprob if slot in revealed else None
+        steps.append(Step(token, forced=False, logprob=logprob, log_z=log_z))
     result = Result(
         data=constraint.vocabulary.decode(tokens),
         tokens=tuple(tokens),

@@ -135,22 +135,19 @@ class CanvasLanguage(Protocol):
 
 @runtime_checkable
 class CanvasSampler(Protocol):
-    """Takes one completion in each step, from which a commit policy then commits some slots; a value.
-
-    Attributes:
-        target: in words, the completion that a step takes.
-        lossless: whether ONE step that commits everything samples the model's distribution given the language.
-        tail: whether slots after EOS count (``"scored"``) or not (``"free"``).
-    """
+    """Takes one completion in each step, from which a commit policy then commits some slots; a value."""
 
     @property
-    def target(self) -> str: ...
+    def target(self) -> str:
+        """The completion that a step takes, in words."""
 
     @property
-    def lossless(self) -> bool: ...
+    def lossless(self) -> bool:
+        """Whether ONE step that commits everything samples the model's distribution given the language."""
 
     @property
-    def tail(self) -> Tail: ...
+    def tail(self) -> Tail:
+        """Whether slots after EOS count (``"scored"``) or not (``"free"``)."""
 
     @property
     def deterministic(self) -> bool:

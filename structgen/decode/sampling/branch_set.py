@@ -21,7 +21,7 @@ from structgen.decode.sampling.protocol import Problem, Round, Sample, Samples
 from structgen.decode.sampling.shared_pass import BranchContexts, Passes
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import BARE_END, Distribution, log_mass
-from structgen.decode.step.result import FinishReason, Result, Stats, Step
+from structgen.decode.step.result import FinishReason, Result, Seconds, Stats, Step
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Branches:
         """Which potentials forbade how much, for messages."""
         return self.questions.culprits()
 
-    def samples(
+    def samples(  # noqa: PLR0913  fields of ``Samples``, each a keyword with a default
         self,
         samples: Iterable[Sample],
         *,
@@ -376,9 +376,7 @@ class Branches:
             prompt_tokens=len(self.problem.prompt),
             tokens=len(tokens),
             forwards=self._passes.count,
-            mask_s=self.masks.time_s,
-            model_s=self._passes.time_s,
-            seconds=perf_counter() - self._began,
+            seconds=Seconds(self.masks.time_s, self._passes.time_s, perf_counter() - self._began),
         )
         return Result(
             data=branch.hypothesis.data,

@@ -30,7 +30,7 @@ __all__ = ["OutputWriter", "output_writer", "run_sampler", "whole_speculation"]
 _MAX_DRAFT_TOKENS: Final = 64
 
 
-def run_sampler(
+def run_sampler(  # noqa: PLR0913  public: the settings of ``sample``
     sampler: SequenceSampler,
     context: Context,
     constraint: Constraint,

@@ -110,20 +110,20 @@ class Calibration:
     def record(self, key: Hashable, *, taken: bool) -> None:
         """Record whether a draft token of this kind was accepted, given that its parent was."""
         with self._lock:
-            self._record(key, taken)
+            self._record(key, taken=taken)
 
     def record_all(self, outcomes: Iterable[tuple[Hashable, bool]]) -> None:
         """Record several draft tokens in order, as pairs of a kind and whether it was accepted."""
         with self._lock:
             for key, taken in outcomes:
-                self._record(key, taken)
+                self._record(key, taken=taken)
 
     def count(self, key: Hashable) -> float:
         """Return how many draft tokens of this kind were counted, at most ``memory``; the prior is left out."""
         with self._lock:
             return sum(self._counts.get(key, (0.0, 0.0)))
 
-    def _record(self, key: Hashable, taken: bool) -> None:
+    def _record(self, key: Hashable, *, taken: bool) -> None:
         hits, misses = self._counts.get(key, (0.0, 0.0))
         if hits + misses + 1 > self._memory:
             fade = (self._memory - 1) / (hits + misses)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, final
 
 from structgen.decode.parse.captures import captures_of_tokens, value_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from structgen.engine import Vocabulary
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["DraftStats", "FinishReason", "Result", "SourceStats", "Stats", "Step"]
+__all__ = ["DraftStats", "FinishReason", "Result", "Seconds", "SourceStats", "Stats", "Step"]
 
 
 @final
@@ -124,6 +124,14 @@ class Step:
     alternatives: tuple[tuple[int, float], ...] = ()
 
 
+class Seconds(NamedTuple):
+    """The time of an output: in masks, in the model, and as a whole."""
+
+    masks: float
+    model: float
+    whole: float
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -164,11 +172,9 @@ class Stats:
         prompt_tokens: int,
         tokens: int,
         forwards: int,
-        mask_s: float,
-        model_s: float,
-        seconds: float,
+        seconds: Seconds,
     ) -> Self:
-        """The statistics of an output of ``tokens`` tokens that took ``seconds``, from its steps and drafts."""
+        """The statistics of an output of ``tokens`` tokens, from its steps and drafts."""
         forced = sum(step.forced for step in steps if step.token is not None)
         return cls(
             prompt_tokens=prompt_tokens,
@@ -178,9 +184,9 @@ class Stats:
             drafted=0 if drafts is None else drafts.drafted,
             accepted=0 if drafts is None else drafts.accepted,
             forwards=forwards,
-            time_mask_s=mask_s,
-            time_model_s=model_s,
-            time_other_s=max(seconds - model_s - mask_s, 0.0),
+            time_mask_s=seconds.masks,
+            time_model_s=seconds.model,
+            time_other_s=max(seconds.whole - seconds.model - seconds.masks, 0.0),
             drafts=drafts,
         )
 

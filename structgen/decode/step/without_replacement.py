@@ -41,19 +41,16 @@ _MIN_WEIGHT: Final = 1e-300
 
 
 class WithoutReplacement(Protocol[Number_co]):
-    """Samples tokens without replacement.
-
-    The probabilities are ``Number_co``: floats, or exact fractions in proofs.
-
-    Attributes:
-        left: the total probability of the remaining tokens; 1 at first.
-        is_empty: whether no remaining token has positive probability.
-    """
+    """Samples tokens without replacement; probabilities are floats, or exact fractions in proofs."""
 
     @property
-    def left(self) -> Number_co: ...
+    def left(self) -> Number_co:
+        """The total probability of the remaining tokens; 1 at first."""
+
     @property
-    def is_empty(self) -> bool: ...
+    def is_empty(self) -> bool:
+        """Whether no remaining token has positive probability."""
+
     def probability(self, token: int, /) -> Number_co:
         """The probability of a token in the full distribution."""
 

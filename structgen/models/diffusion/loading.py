@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["load_diffusion_model"]
 
 
-def load_diffusion_model(
+def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a default
     source: str | Path | tuple[Any, Any] | None = None,
     *,
     trust_remote_code: bool = False,

@@ -185,7 +185,7 @@ def load_transformers_diffusion(  # noqa: PLR0913  as load_diffusion_model
             model = _load_network(location, config, dtype=placement.dtype, options=options)
             model.to(placement.device)
             if getattr(getattr(model, "generation_config", None), "mask_token_id", None) is None:
-                _add_generation_config(model, location, local_files_only)
+                _add_generation_config(model, location, local_files_only=local_files_only)
         return TransformersDiffusion(
             model, tokenizer, mask_token=mask_token, shift=shift, name=location, resident=resident
         )
@@ -234,7 +234,7 @@ def _explained(source: str | Path, *, trusted: bool) -> Iterator[None]:
         ) from error
 
 
-def _add_generation_config(model: Any, location: str, local_files_only: bool) -> None:
+def _add_generation_config(model: Any, location: str, *, local_files_only: bool) -> None:
     """Read the generation settings, which may name MASK and EOS, for a network without them."""
     try:
         model.generation_config = transformers.GenerationConfig.from_pretrained(

@@ -135,7 +135,7 @@ class TransformersDiffusion:
         width = self._head_width()
         self.mask_token = self._find_mask(mask_token, min(width, self.id_limit))
         self.vocabulary = load_vocabulary(tokenizer, size=width, eos=self._end_ids(width), mask_token=self.mask_token)
-        self.residence = CanvasResidence() if is_resident_on(self.device, resident) else None
+        self.residence = CanvasResidence() if is_resident_on(self.device, requested=resident) else None
 
     @property
     def device(self) -> torch.device:

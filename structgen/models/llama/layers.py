@@ -180,7 +180,7 @@ class LlamaSkippingSession:
         self._check(len(ids))
         weights = weights_of(head, model)
         # A pass only reads the contents of a cache.
-        part = Part(ids, cast("KeyValues", _SessionAndDraft(self._links, self._drafted)), False)
+        part = Part(ids, cast("KeyValues", _SessionAndDraft(self._links, self._drafted)), all_positions=False)
         with torch.inference_mode():
             x = network.embedding(torch.tensor(ids, device=network.device))
             rotation = network.rotation(torch.arange(part.start, part.end, device=network.device))

@@ -49,7 +49,7 @@ class LlamaModel:
         self, folder: Path, *, name: str, device: torch.device, dtype: torch.dtype, resident: bool | None = None
     ) -> None:
         self.name = name
-        self.is_resident = is_resident_on(device, resident)
+        self.is_resident = is_resident_on(device, requested=resident)
         self.residence = Residence()
         self.folder = folder
         self.network = LlamaNetwork.load(folder, device=device, dtype=dtype, name=name)
@@ -182,7 +182,7 @@ class LlamaSession(LlamaLayers):
             max_context=shape.max_context,
         )
         first_tokens = [next(iter(mixture)) for mixture in checked]
-        return self.model.run([self], [Part(first_tokens, self._cache, False, checked)])[0]
+        return self.model.run([self], [Part(first_tokens, self._cache, all_positions=False, mixtures=checked)])[0]
 
     def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
         """See ``TreeSession.extend_tree``."""

@@ -316,7 +316,7 @@ class HashDiffusion:
         [[3, 2, 0, 0]]
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  public: each is a keyword with a default
         self,
         vocabulary: Vocabulary,
         *,

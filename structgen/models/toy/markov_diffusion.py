@@ -181,7 +181,7 @@ class HiddenMarkovDiffusion(ChainDiffusion):
         1.0
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  public: the chain, and keywords with defaults
         self,
         vocabulary: Vocabulary,
         initial: ArrayLike,

@@ -95,7 +95,7 @@ class NGramDiffusion(ChainDiffusion):
     Source: Bahl, Jelinek and Mercer 1983 (the chain); Baum et al. 1970 (the recursions).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  public: the settings of ``fit``
         self,
         vocabulary: Vocabulary,
         counts: Mapping[Context, Mapping[int, int]],
@@ -129,7 +129,7 @@ class NGramDiffusion(ChainDiffusion):
         self.first: NDArray[np.float64] = np.eye(1, self._states, self._number((_START,)))[0]
 
     @classmethod
-    def fit(
+    def fit(  # noqa: PLR0913  public: each is a keyword with a default
         cls,
         texts: Iterable[Sequence[int]],
         vocabulary: Vocabulary,

@@ -186,7 +186,7 @@ class TransformersModel:
         self.max_context: int | None = bound if isinstance(bound, int) and bound > 0 else None
         self.id_limit: int = model.get_input_embeddings().weight.shape[0]
         self.vocabulary = Vocabulary.load(tokenizer, size=self._head_width(), eos=self._end_ids())
-        self.is_resident = is_resident_on(model.device, resident)
+        self.is_resident = is_resident_on(model.device, requested=resident)
         self.residence = Residence()
 
     def _head_width(self) -> int:

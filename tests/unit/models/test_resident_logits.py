@@ -195,4 +195,4 @@ def test_threads_share_a_residence() -> None:
     [("cpu", None, False), ("cpu", True, True), ("cuda:1", None, True), ("cuda", False, False), ("mps", None, False)],
 )
 def test_where_logits_stay(device: str, wanted: bool | None, expected: bool) -> None:
-    assert is_resident_on(torch.device(device), wanted) is expected
+    assert is_resident_on(torch.device(device), requested=wanted) is expected

@@ -75,7 +75,7 @@ class ContextFreeLanguage:
         ValueError: an argument is out of range.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  public: four limits, each a keyword with a default
         self,
         constraint: Constraint,
         *,

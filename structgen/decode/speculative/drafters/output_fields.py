@@ -96,7 +96,7 @@ class OutputFields:
         if not self._is_json:
             match = _LINE.fullmatch(self._line)
             label, value = (match[1], match[2]) if match else (b"", bytes(self._line))
-            return OutputField("line", label, value, False)
+            return OutputField("line", label, value, in_array=False)
         value = _unescaped(bytes(self._buffer)) if self._place in ("key", "string") else bytes(self._buffer)
         return OutputField(self._place, b"" if self._place == "key" else self._key, value, in_array)
 
@@ -230,11 +230,8 @@ def structure_after(matcher: Matcher, place: FieldPosition, fields: OutputFields
     if place == "line":
         match = _LINE_END.match(rest)
         data = match[0] if match else b""
-        return (
-            ValueSeparator(data, data.rstrip(b":= \t").rsplit(b"\n")[-1], False, len(data) == len(completion))
-            if data
-            else None
-        )
+        label = data.rstrip(b":= \t").rsplit(b"\n")[-1]
+        return ValueSeparator(data, label, quoted=False, ends=len(data) == len(completion)) if data else None
     plain = _json_prefix(rest, place, None, None)
     if plain is None or not plain.data:
         return None
@@ -277,7 +274,7 @@ def _json_prefix(rest: bytes, place: FieldPosition, comma: bytes | None, colon: 
             out += space[0]
             at = space.end()
         elif rest[at : at + 1] == b'"':
-            return ValueSeparator(bytes(out + b'"'), label, True, False)
+            return ValueSeparator(bytes(out + b'"'), label, quoted=True, ends=False)
         else:
-            return ValueSeparator(bytes(out), label, False, False)
-    return ValueSeparator(bytes(out), label, False, True)
+            return ValueSeparator(bytes(out), label, quoted=False, ends=False)
+    return ValueSeparator(bytes(out), label, quoted=False, ends=True)

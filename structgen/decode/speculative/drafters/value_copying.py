@@ -267,7 +267,7 @@ class ValueCopier:
         if in_array and place == "string":
             probe = matcher.fork()
             if probe.accept_bytes(_NEXT_ITEM) == len(_NEXT_ITEM):
-                item = ValueSeparator(_NEXT_ITEM, b"", True, False)
+                item = ValueSeparator(_NEXT_ITEM, b"", quoted=True, ends=False)
                 yield from self._written(matcher, item, ("goes on", kind, min(words, 4)), end_prior(kind), level, after)
 
     def _structural(

@@ -223,7 +223,7 @@ class EmbeddedDiffusion:
         self.vocabulary = self.tokenizer.vocabulary(self.network.shape.vocabulary)
         self.mask_token = MASK
         self.max_context: int | None = _MAX_CONTEXT
-        self.residence = CanvasResidence() if is_resident_on(device, resident) else None
+        self.residence = CanvasResidence() if is_resident_on(device, requested=resident) else None
 
     @property
     def limits(self) -> CanvasLimits:

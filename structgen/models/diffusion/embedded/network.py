@@ -307,4 +307,4 @@ def load_network(folder: Path, *, device: torch.device) -> DiffusionNetwork:
         network.load_state_dict(weights)
     except (OSError, SafetensorError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ModelError(f"weights {path.name}", "cannot be read", evidence=str(error)) from error
-    return network.to(device).eval().requires_grad_(False)
+    return network.to(device).eval().requires_grad_(requires_grad=False)
