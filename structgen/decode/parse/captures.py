@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, final
 
-from structgen.decode.parse.chart import Chart, ChartEntry, ParsedInput
-from structgen.decode.parse.end_set import NO_ENDS, EndSet
+from structgen.decode.parse.chart import NO_ENDS, Chart, ChartEntry, EndSet, ParsedInput
 from structgen.decode.parse.grammar_graph import (
     SPECIAL_BASE,
     Both,
@@ -89,6 +89,7 @@ def find_captures(
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Goal:
     """Match ``node`` from the position of the walk, so that it ends at one of ``ends``.
 
@@ -96,56 +97,45 @@ class _Goal:
     cycles.
     """
 
-    __slots__ = ("ends", "node", "ranked")
-
-    def __init__(self, node: GraphNode, ends: EndSet, *, ranked: bool) -> None:
-        self.node = node
-        self.ends = ends
-        self.ranked = ranked
+    node: GraphNode
+    ends: EndSet
+    ranked: bool
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Close:
     """The end of a captured part that starts at ``start``."""
 
-    __slots__ = ("name", "slot", "start")
-
-    def __init__(self, name: str, slot: int, start: int) -> None:
-        self.name = name
-        self.slot = slot
-        self.start = start
+    name: str
+    slot: int
+    start: int
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Leave:
     """The end of a reference to a rule, after which the same goal is no cycle."""
 
-    __slots__ = ("key",)
-
-    def __init__(self, key: tuple[int, int, int, EndSet]) -> None:
-        self.key = key
+    key: tuple[int, int, int, EndSet]
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Jump:
     """Move the walk to ``position`` of ``source``."""
 
-    __slots__ = ("position", "source")
-
-    def __init__(self, source: ParsedInput, position: int) -> None:
-        self.source = source
-        self.position = position
+    source: ParsedInput
+    position: int
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Alike:
     """Match the other items of an intersection over the text that the first one matched from ``start`` on."""
 
-    __slots__ = ("items", "start")
-
-    def __init__(self, items: tuple[GraphNode, ...], start: int) -> None:
-        self.items = items
-        self.start = start
+    items: tuple[GraphNode, ...]
+    start: int
 
 
 _Span = tuple[str, ParsedInput, int, int]

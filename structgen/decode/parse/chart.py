@@ -12,10 +12,10 @@ import heapq
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final, final
 
-from structgen.decode.parse.end_set import NO_ENDS, EndSet
 from structgen.decode.parse.grammar_graph import (
     SPECIAL_BASE,
     Both,
@@ -35,9 +35,98 @@ from structgen.decode.parse.grammar_graph import (
 )
 from structgen.errors import GrammarError
 
-__all__ = ["Chart", "ChartEntry", "ParsedInput"]
+__all__ = ["NO_ENDS", "Chart", "ChartEntry", "EndSet", "ParsedInput"]
 
 _JSON_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+
+
+@final
+class EndSet:
+    """An immutable set of positions in a text: bit ``i`` of ``bits`` stands for position ``base + i``.
+
+    Invariant: bit 0 is set, or the set is empty and ``base`` is 0; so equal sets have equal fields.
+    """
+
+    __slots__ = ("base", "bits")
+
+    def __init__(self, base: int, bits: int = 1) -> None:
+        if not bits & 1:
+            zeros = (bits & -bits).bit_length() - 1 if bits else 0
+            base, bits = (base + zeros, bits >> zeros) if bits else (0, 0)
+        self.base = base
+        self.bits = bits
+
+    @classmethod
+    def of(cls, positions: list[int]) -> EndSet:
+        """The set of ascending positions; O(span)."""
+        if not positions:
+            return NO_ENDS
+        base, top = positions[0], positions[-1]
+        digits = bytearray(b"0" * (top - base + 1))
+        for position in positions:
+            digits[top - position] = 49  # "1"
+        return cls(base, int(bytes(digits), 2))
+
+    def __bool__(self) -> bool:
+        return self.bits != 0
+
+    def __contains__(self, position: int) -> bool:
+        return position >= self.base and self.bits >> (position - self.base) & 1 == 1
+
+    def __iter__(self) -> Iterator[int]:
+        """The positions, ascending; O(span)."""
+        if self.bits == 1:
+            yield self.base
+            return
+        digits = bin(self.bits)[:1:-1]
+        index = digits.find("1")
+        while index >= 0:
+            yield self.base + index
+            index = digits.find("1", index + 1)
+
+    @property
+    def last(self) -> int:
+        """The greatest position of a set that is not empty."""
+        return self.base + self.bits.bit_length() - 1
+
+    def __or__(self, other: EndSet) -> EndSet:
+        if not other.bits or self is other:
+            return self
+        if not self.bits:
+            return other
+        base = min(self.base, other.base)
+        return EndSet(base, self.bits << self.base - base | other.bits << other.base - base)
+
+    def __and__(self, other: EndSet) -> EndSet:
+        base = max(self.base, other.base)
+        return EndSet(base, (self.bits >> base - self.base) & (other.bits >> base - other.base))
+
+    def __sub__(self, other: EndSet) -> EndSet:
+        if not self.bits or not other.bits:
+            return self
+        shift = other.base - self.base
+        removed = other.bits << shift if shift >= 0 else other.bits >> -shift
+        return EndSet(self.base, self.bits & ~removed)
+
+    def between(self, low: int, high: int) -> EndSet:
+        """The positions from ``low`` to ``high``, both included."""
+        if not self.bits or high < low:
+            return NO_ENDS
+        bits = self.bits & ((1 << high - self.base + 1) - 1) if high >= self.base else 0
+        skipped = max(low - self.base, 0)
+        return EndSet(self.base + skipped, bits >> skipped)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EndSet) and self.base == other.base and self.bits == other.bits
+
+    def __hash__(self) -> int:
+        return hash((self.base, self.bits))
+
+    def __repr__(self) -> str:
+        return f"Ends({list(self)})"
+
+
+NO_ENDS: Final = EndSet(0, 0)
 
 
 @final
@@ -98,25 +187,23 @@ def _decoded(symbols: str) -> list[tuple[int, int]]:
 
 
 @final
+@dataclass(eq=False, slots=True)
 class ChartEntry:
     """The ends of ``node`` from ``start``, a set that only grows.
 
     ``history`` records at which time ends were added, so that a derivation can be traced back without cycles.
     """
 
-    __slots__ = ("changed", "dependents", "ends", "head", "heads", "history", "node", "queued", "source", "start")
-
-    def __init__(self, node: GraphNode, source: ParsedInput, start: int) -> None:
-        self.node = node
-        self.source = source
-        self.start = start
-        self.ends = NO_ENDS
-        self.history: list[tuple[int, EndSet]] = []
-        self.dependents: dict[int, ChartEntry] = {}
-        self.queued = False
-        self.changed: list[ChartEntry] | None = None  # None: not evaluated yet
-        self.head: ChartEntry | None = None
-        self.heads = NO_ENDS  # the ends of ``head`` that have been followed
+    node: GraphNode
+    source: ParsedInput
+    start: int
+    ends: EndSet = NO_ENDS
+    history: list[tuple[int, EndSet]] = field(default_factory=list)
+    dependents: dict[int, ChartEntry] = field(default_factory=dict)
+    queued: bool = False
+    changed: list[ChartEntry] | None = None  # None: not evaluated yet
+    head: ChartEntry | None = None
+    heads: EndSet = NO_ENDS  # the ends of ``head`` that have been followed
 
     def rank(self, end: int) -> int:
         """The time at which ``end`` was added; its premises were added earlier."""
@@ -137,7 +224,8 @@ class Chart:
         self._entries: dict[tuple[int, int, int], ChartEntry] = {}
         self._queue: list[tuple[int, int, int, ChartEntry]] = []
         self._clock = 0
-        self._complements: dict[int, ChartEntry] = {}  # open ones: their item may still grow
+        # Complements whose item, the second of the pair, may still grow.
+        self._complements: dict[int, tuple[ChartEntry, ChartEntry]] = {}
         self._decoded: dict[tuple[int, int], tuple[ParsedInput, int] | None] = {}
         self._runs: dict[tuple[int, int], dict[int, tuple[list[int], int, EndSet]]] = {}
         self.source = ParsedInput(symbols, tokens=tokens)
@@ -241,8 +329,7 @@ class Chart:
                     return NO_ENDS
                 return self._ends_of_json(entry, self._demand(value, decoded[0], 0, entry))
             case Not(item=item):
-                self._demand(item, source, start, None)
-                self._complements[id(entry)] = entry
+                self._complements[id(entry)] = entry, self._demand(item, source, start, None)
                 return NO_ENDS
             case _:
                 raise GrammarError("captures", f"a node of type {type(node).__name__} has no meaning here")
@@ -311,33 +398,25 @@ class Chart:
 
     def _resolve_complement(self) -> None:
         """Set the ends of an open complement whose item depends on no other open complement."""
-        for key, entry in reversed(self._complements.items()):
-            if not self._depends_on_others(entry):
+        for key, (entry, inside) in reversed(self._complements.items()):
+            if not self._depends_on_others(entry, inside):
                 del self._complements[key]
-                inside = self._demand(_item(entry), entry.source, entry.start, None)
                 self._add(entry, _ends_of_text(entry.source, entry.start) - inside.ends)
                 return
         raise GrammarError("captures", "a complement is defined through itself; only regular terms have one")
 
-    def _depends_on_others(self, complement: ChartEntry) -> bool:
+    def _depends_on_others(self, complement: ChartEntry, inside: ChartEntry) -> bool:
         """Whether the item of an open complement depends on another open complement."""
-        target = self._demand(_item(complement), complement.source, complement.start, None)
         reached: set[int] = set()
-        frontier = [entry for entry in self._complements.values() if entry is not complement]
+        frontier = [entry for entry, _ in self._complements.values() if entry is not complement]
         while frontier:
             current = frontier.pop()
-            if current is target:
+            if current is inside:
                 return True
             if id(current) not in reached:
                 reached.add(id(current))
                 frontier.extend(current.dependents.values())
         return False
-
-
-def _item(entry: ChartEntry) -> GraphNode:
-    if not isinstance(entry.node, Not):
-        raise RuntimeError("an entry of the complements is no complement")
-    return entry.node.item
 
 
 def _find_run(

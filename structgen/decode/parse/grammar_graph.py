@@ -7,6 +7,7 @@ parser needs one step per node and position.  Nothing here recurses on the depth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias, final
 
 from structgen.errors import GrammarError
@@ -66,34 +67,28 @@ class GraphNode:
 
 
 @final
+@dataclass(eq=False, slots=True)
 class Text(GraphNode):
     """Exactly these bytes, each written as one character of ``symbols``."""
 
-    __slots__ = ("symbols",)
-
-    def __init__(self, symbols: str) -> None:
-        self.symbols = symbols
+    symbols: str
 
 
 @final
+@dataclass(eq=False, slots=True)
 class Special(GraphNode):
     """One special token out of ``symbols``."""
 
-    __slots__ = ("symbols",)
-
-    def __init__(self, symbols: frozenset[str]) -> None:
-        self.symbols = symbols
+    symbols: frozenset[str]
 
 
 @final
+@dataclass(eq=False, slots=True)
 class TokenOf(GraphNode):
     """One token out of a set of ids: ranges of ids, or all ids outside of them."""
 
-    __slots__ = ("is_excluded", "ranges")
-
-    def __init__(self, ranges: tuple[tuple[int, int], ...], *, is_excluded: bool) -> None:
-        self.ranges = ranges
-        self.is_excluded = is_excluded
+    ranges: tuple[tuple[int, int], ...]
+    is_excluded: bool
 
     def holds(self, token: int) -> bool:
         """Whether the set contains a token."""
@@ -101,52 +96,49 @@ class TokenOf(GraphNode):
 
 
 @final
+@dataclass(eq=False, slots=True)
 class Characters(GraphNode):
     """From ``min`` to ``max`` bytes (``utf8`` false) or UTF-8 characters out of ``ranges``."""
 
-    __slots__ = ("max", "min", "ranges", "utf8")
-
-    def __init__(self, ranges: tuple[tuple[int, int], ...], *, utf8: bool, min: int, max: int | None) -> None:
-        self.ranges = ranges
-        self.utf8 = utf8
-        self.min = min
-        self.max = max
+    ranges: tuple[tuple[int, int], ...]
+    utf8: bool
+    min: int
+    max: int | None
 
 
 @final
+@dataclass(eq=False, slots=True)
 class Pair(GraphNode):
     """``head`` and then ``tail``."""
 
-    __slots__ = ("head", "tail")
-
-    def __init__(self, head: GraphNode, tail: GraphNode) -> None:
-        self.head = head
-        self.tail = tail
+    head: GraphNode
+    tail: GraphNode
 
 
 @final
+@dataclass(eq=False, slots=True)
 class Either(GraphNode):
     """Any one of ``items``, the first preferred; ``recursive`` marks a reference: only it closes cycles."""
 
-    __slots__ = ("items", "recursive")
-
-    def __init__(self, items: tuple[GraphNode, ...], *, recursive: bool = False) -> None:
-        self.items = items
-        self.recursive = recursive
+    items: tuple[GraphNode, ...]
+    recursive: bool = False
 
 
 @final
+@dataclass(eq=False, slots=True)
 class Repeated(GraphNode):
     """``item`` from ``min`` to ``max`` times, as often as possible preferred."""
 
-    __slots__ = ("_optional", "_rest", "item", "max", "min")
+    item: GraphNode
+    min: int
+    max: int | None
+    _optional: Repeated | None = field(default=None, init=False)
+    _rest: Repeated | None = field(default=None, init=False)
 
-    def __init__(self, item: GraphNode, min: int, max: int | None) -> None:
-        self.item = item
-        self.min = min
-        self.max = max
-        self._optional: Repeated | None = self if min == 0 else None
-        self._rest: Repeated | None = self if min == 0 and max is None else None
+    def __post_init__(self) -> None:
+        if self.min == 0:
+            self._optional = self
+            self._rest = self if self.max is None else None
 
     def optional(self) -> Repeated:
         """The same repeat without a lower bound: its meaning if the item can be empty."""
@@ -162,44 +154,36 @@ class Repeated(GraphNode):
 
 
 @final
+@dataclass(eq=False, slots=True)
 class Both(GraphNode):
     """Texts that match every one of ``items``; without items, every well-formed text."""
 
-    __slots__ = ("items",)
-
-    def __init__(self, items: tuple[GraphNode, ...]) -> None:
-        self.items = items
+    items: tuple[GraphNode, ...]
 
 
 @final
+@dataclass(eq=False, slots=True)
 class Not(GraphNode):
     """Well-formed texts that do not match ``item``."""
 
-    __slots__ = ("item",)
-
-    def __init__(self, item: GraphNode) -> None:
-        self.item = item
+    item: GraphNode
 
 
 @final
+@dataclass(eq=False, slots=True)
 class JsonText(GraphNode):
     """A JSON string literal whose decoded text matches ``value``."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: GraphNode) -> None:
-        self.value = value
+    value: GraphNode
 
 
 @final
+@dataclass(eq=False, slots=True)
 class Captured(GraphNode):
     """``item``, whose text is reported under ``name``."""
 
-    __slots__ = ("item", "name")
-
-    def __init__(self, name: str, item: GraphNode) -> None:
-        self.name = name
-        self.item = item
+    name: str
+    item: GraphNode
 
 
 @final
@@ -253,26 +237,22 @@ class Members(GraphNode):
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _PendingNode(GraphNode):
-    """A term that has not been unfolded yet."""
+    """A term; ``node`` is None until the term is unfolded."""
 
-    __slots__ = ("node", "scope", "term")
-
-    def __init__(self, term: Grammar, scope: _RuleScope | None) -> None:
-        self.term = term
-        self.scope = scope
-        self.node: GraphNode | None = None
+    term: Grammar
+    scope: _RuleScope | None
+    node: GraphNode | None = None
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _RuleScope:
     """The rules that one :class:`Rules` binds, inside those of ``outer``."""
 
-    __slots__ = ("outer", "rules")
-
-    def __init__(self, rules: dict[str, Grammar], outer: _RuleScope | None) -> None:
-        self.rules = rules
-        self.outer = outer
+    rules: dict[str, Grammar]
+    outer: _RuleScope | None
 
 
 class Linker:
