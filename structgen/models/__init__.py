@@ -1,6 +1,7 @@
-"""Language models with one protocol.
+"""Language models with one protocol, and diffusion models with another.
 
-Importing this package imports neither torch nor transformers; ``load_model`` does.
+Importing this package imports neither torch nor transformers; ``load_model`` and ``load_diffusion_model`` do.  They
+find a model by its name before they import anything heavy.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from structgen.errors import ModelError
+from structgen.models import location as hub
 from structgen.models.batching import Batch
-from structgen.models.diffusion.loading import load_diffusion_model
 from structgen.models.llama.embedded import embedded_folder, load_embedded
-from structgen.models.location import require
+from structgen.models.location import find_local, require
 from structgen.models.protocol import (
     LanguageModel,
     Mixture,
@@ -27,6 +28,7 @@ from structgen.models.protocol import (
 from structgen.models.toy.hash import HashModel
 
 if TYPE_CHECKING:
+    from structgen.models.protocol.diffusion import DiffusionModel
     from structgen.models.transformers.model import TransformersModel
 
 __all__ = [
@@ -85,7 +87,22 @@ def load_model(
         return load_embedded(device=device, dtype=dtype, progress=progress, resident=resident)
     if isinstance(source, tuple):
         return from_transformers(*_pair(source), resident=resident)
-    return _load_named(source, device=device, dtype=dtype, progress=progress or silent, resident=resident)
+    local = find_local(source)
+    reach = None if local is not None else hub.reach(str(source))
+    require("torch", "transformers")
+    progress = progress or silent
+    if reach is hub.Reach.ONLINE:
+        hub.fetch_weights(str(source), progress)
+    from structgen.models.transformers.loader import load_transformers
+
+    return load_transformers(
+        local if local is not None else str(source),
+        device=device,
+        dtype=dtype,
+        progress=progress,
+        local_files_only=reach is hub.Reach.CACHED,
+        resident=resident,
+    )
 
 
 def from_transformers(
@@ -109,27 +126,84 @@ def from_transformers(
     return TransformersModel(model, tokenizer, name=name, resident=resident)
 
 
-def _load_named(
-    source: str | Path, *, device: str, dtype: str, progress: Progress, resident: bool | None
-) -> LanguageModel:
-    """Resolve ``source`` before anything heavy is imported."""
-    from structgen.models import location as hub
-    from structgen.models.location import find_local
+def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a default
+    source: str | Path | tuple[Any, Any] | None = None,
+    *,
+    trust_remote_code: bool = False,
+    device: str = "auto",
+    dtype: str = "auto",
+    mask_token: int | str | None = None,
+    shift: int | None = None,
+    resident: bool | None = None,
+    progress: Progress | None = None,
+) -> DiffusionModel:
+    """Load a masked diffusion language model.
 
+    Args:
+        source: None for the embedded model, which is small and comes with the package; else the id of a model on the
+            Hugging Face hub (``"GSAI-ML/LLaDA-8B-Instruct"``, ``"Dream-org/Dream-v0-Instruct-7B"``), a folder of its
+            files, or a loaded pair ``(model, tokenizer)``.  A local path takes precedence over a hub id.
+        trust_remote_code: whether to run the code in the model's files, which published diffusion models need; the code
+            can do whatever this process can.
+        device: ``"auto"`` (a GPU if there is one), or a device of torch such as ``"cpu"`` or ``"cuda:1"``.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: float32 on a CPU, the checkpoint's own
+            elsewhere.  Logits are float32 whatever the dtype.
+        mask_token: MASK, as an id or the text of a special token; None takes it from the model's files.
+        shift: 0 if the network's logits at position ``i`` are about position ``i`` (LLaDA), 1 if they are about
+            ``i + 1`` (Dream, DiffuCoder); None uses the shift of the model's family.
+        resident: whether logits stay on the model's device and are queried there; None: only on a GPU.
+        progress: called at each stage of loading; by default nothing is reported.
+
+    Returns:
+        A new model at each call.
+
+    Raises:
+        ModelError: the model cannot be found, fetched or loaded, its code is not trusted, or MASK or the shift is
+            unknown; the message says what to do.
+        VocabularyError: the bytes of its tokens are not well defined.
+    """
+    if source is None:
+        if mask_token is not None or shift is not None or dtype not in ("auto", "float32"):
+            raise ModelError(
+                "the embedded diffusion model",
+                "its MASK, shift and dtype float32 are fixed",
+                evidence=f"found mask_token={mask_token!r}, shift={shift!r}, dtype={dtype!r}",
+                remedy="leave them out",
+            )
+        from structgen.models.diffusion.embedded.model import load_embedded_diffusion
+
+        return load_embedded_diffusion(device=device, resident=resident)
+    if isinstance(source, tuple):
+        pair = _pair(source)
+        require("torch")
+        from structgen.models.diffusion.transformers_model import TransformersDiffusion
+
+        return TransformersDiffusion(*pair, mask_token=mask_token, shift=shift, resident=resident)
     local = find_local(source)
+    if local is not None and local.is_file():
+        raise ModelError(
+            f"file {str(local)!r}",
+            "diffusion models are not read from GGUF files",
+            remedy="pass a folder of Hugging Face files, or (model, tokenizer)",
+        )
     reach = None if local is not None else hub.reach(str(source))
     require("torch", "transformers")
-    if reach is hub.Reach.ONLINE:
-        hub.fetch_weights(str(source), progress)
-    from structgen.models.transformers.loader import load_transformers
+    from structgen.models.diffusion.transformers_loader import check_trust, load_transformers_diffusion
 
-    return load_transformers(
+    progress = progress or silent
+    if reach is hub.Reach.ONLINE:
+        check_trust(str(source), trust_remote_code=trust_remote_code)  # before downloading many gigabytes
+        hub.fetch_weights(str(source), progress)
+    return load_transformers_diffusion(
         local if local is not None else str(source),
+        trust_remote_code=trust_remote_code,
         device=device,
         dtype=dtype,
+        mask_token=mask_token,
+        shift=shift,
+        resident=resident,
         progress=progress,
         local_files_only=reach is hub.Reach.CACHED,
-        resident=resident,
     )
 
 

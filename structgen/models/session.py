@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar, final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard, TypeVar, final
 
 import numpy as np
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChainSession",
+    "SequenceLimits",
     "can_branch",
-    "check_extension",
     "check_kept",
-    "check_mixtures",
     "check_truncation",
     "extend",
     "treeless",
@@ -36,11 +35,7 @@ def can_branch(session: Session) -> TypeGuard[TreeSession]:
 
 
 def extend(extension: Extension, *, name: str) -> Logits:
-    """Run one ``Extension`` on its session.
-
-    Args:
-        extension: the session and its new tokens.
-        name: the model's name in messages.
+    """Run one ``Extension`` on its session, of a model of this name.
 
     Raises:
         GenerationError: as the session's own methods; or the session does not run trees.
@@ -62,99 +57,84 @@ def treeless(*, name: str) -> GenerationError:
     )
 
 
-def check_extension(
-    token_ids: Sequence[int],
-    *,
-    length: int,
-    name: str,
-    id_limit: int,
-    max_context: int | None,
-    tree: TokenTree | None = None,
-) -> list[int]:
-    """Return the ids as plain ints if they can extend a session of ``length`` tokens.
+class SequenceLimits(NamedTuple):
+    """The limits of an autoregressive model's input, and checks against them.
 
-    Args:
-        token_ids: the tokens to append.
-        length: the tokens of the session.
+    Attributes:
         name: the model's name in messages.
-        id_limit: one more than the largest id that the model embeds.
-        max_context: the maximum length of a sequence, or None.
-        tree: the tree that follows the tokens, or None.
-
-    Raises:
-        GenerationError: no tokens, an id out of range, too many tokens (the message says by how many), or a malformed
-            tree.
+        id_limit: one more than the largest token id that the model embeds.
+        max_context: the maximum length of a sequence; None: unbounded.
     """
-    if tree is not None:
-        ids = check_extension(token_ids, length=length, name=name, id_limit=id_limit, max_context=max_context)
-        tree.check(name=name)
-        check_extension(tree.token_ids, length=0, name=name, id_limit=id_limit, max_context=None)
-        deepest = [0] * (1 + max(tree.depths()))
-        check_extension([*ids, *deepest], length=length, name=name, id_limit=id_limit, max_context=max_context)
+
+    name: str
+    id_limit: int
+    max_context: int | None
+
+    def check_extension(self, token_ids: Sequence[int], /, *, length: int, tree: TokenTree | None = None) -> list[int]:
+        """Return the ids as plain ints if they, and the tree after them, can extend a session of ``length`` tokens.
+
+        Raises:
+            GenerationError: no tokens, an id out of range, too many tokens (the message says by how many), or a
+                malformed tree.
+        """
+        ids = self._check_ids(token_ids)
+        self._check_length(length, len(ids))
+        if tree is not None:
+            tree.check(name=self.name)
+            self._check_ids(tree.token_ids)
+            self._check_length(length, len(ids) + 1 + max(tree.depths()))
         return ids
-    subject = f"model {name!r}"
-    ids = [int(token) for token in token_ids]
-    if not ids:
-        raise GenerationError(subject, "no tokens to extend the sequence by", remedy="pass at least one token id")
-    if min(ids) < 0 or max(ids) >= id_limit:
-        position, token = next((i, t) for i, t in enumerate(ids) if not 0 <= t < id_limit)
-        raise GenerationError(
-            subject,
-            f"no token has the id {token}",
-            evidence=f"position {position}; ids run from 0 to {id_limit - 1}",
-        )
-    if max_context is not None and length + len(ids) > max_context:
-        total = length + len(ids)
-        raise GenerationError(
-            subject,
-            f"the sequence is {total - max_context} tokens longer than the context",
-            evidence=f"{length} tokens and {len(ids)} more make {total}; the context holds {max_context}",
-            remedy="shorten the prompt, lower max_tokens, or use a model with a longer context",
-        )
-    return ids
 
+    def check_mixtures(self, mixtures: Sequence[Mixture], /, *, length: int) -> list[dict[int, float]]:
+        """Return the mixtures, each in the order of ids, if they can extend a session of ``length`` positions.
 
-def check_mixtures(
-    mixtures: Sequence[Mixture], *, length: int, name: str, id_limit: int, max_context: int | None
-) -> list[dict[int, float]]:
-    """Return the mixtures, each in the order of ids, if they can extend a session of ``length`` positions.
+        Raises:
+            GenerationError: as ``check_extension``; or weights that are not positive or do not sum to 1.
+        """
+        checked = []
+        for mixture in mixtures:
+            weights = {int(token): float(weight) for token, weight in sorted(mixture.items())}
+            total = math.fsum(weights.values())
+            if not (min(weights.values(), default=0.0) > 0 and abs(total - 1) <= _ROUNDING):
+                raise GenerationError(
+                    f"model {self.name!r}",
+                    "the weights of a mixture must be positive and sum to 1",
+                    evidence=f"{weights} sums to {total:.9g}",
+                    remedy="leave out tokens of weight 0, and divide by the sum",
+                )
+            self._check_ids(list(weights))
+            checked.append(weights if len(weights) > 1 else dict.fromkeys(weights, 1.0))
+        # One token stands for each mixture: only the number of positions is left to check.
+        self.check_extension([next(iter(weights)) for weights in checked], length=length)
+        return checked
 
-    Args:
-        mixtures: the mixtures to append, one position each.
-        length: the positions of the session.
-        name: the model's name in messages.
-        id_limit: as for ``check_extension``.
-        max_context: the maximum length of a sequence, or None.
-
-    Raises:
-        GenerationError: as ``check_extension``; or weights that are not positive or do not sum to 1.
-    """
-    checked = []
-    for mixture in mixtures:
-        weights = {int(token): float(weight) for token, weight in sorted(mixture.items())}
-        total = math.fsum(weights.values())
-        if not (min(weights.values(), default=0.0) > 0 and abs(total - 1) <= _ROUNDING):
+    def _check_ids(self, token_ids: Sequence[int]) -> list[int]:
+        subject = f"model {self.name!r}"
+        ids = [int(token) for token in token_ids]
+        if not ids:
+            raise GenerationError(subject, "no tokens to extend the sequence by", remedy="pass at least one token id")
+        if min(ids) < 0 or max(ids) >= self.id_limit:
+            position, token = next((i, t) for i, t in enumerate(ids) if not 0 <= t < self.id_limit)
             raise GenerationError(
-                f"model {name!r}",
-                "the weights of a mixture must be positive and sum to 1",
-                evidence=f"{weights} sums to {total:.9g}",
-                remedy="leave out tokens of weight 0, and divide by the sum",
+                subject,
+                f"no token has the id {token}",
+                evidence=f"position {position}; ids run from 0 to {self.id_limit - 1}",
             )
-        check_extension(list(weights), length=0, name=name, id_limit=id_limit, max_context=None)
-        checked.append(weights if len(weights) > 1 else dict.fromkeys(weights, 1.0))
-    # One token stands for each mixture: only the number of positions is left to check.
-    heads = [next(iter(weights)) for weights in checked]
-    check_extension(heads, length=length, name=name, id_limit=id_limit, max_context=max_context)
-    return checked
+        return ids
+
+    def _check_length(self, length: int, count: int) -> None:
+        total = length + count
+        if self.max_context is not None and total > self.max_context:
+            raise GenerationError(
+                f"model {self.name!r}",
+                f"the sequence is {total - self.max_context} tokens longer than the context",
+                evidence=f"{length} tokens and {count} more make {total}; the context holds {self.max_context}",
+                remedy="shorten the prompt, lower max_tokens, or use a model with a longer context",
+            )
 
 
 def check_kept(nodes: Sequence[int], *, tree: TokenTree | None, name: str) -> TokenTree:
-    """Return the last tree if ``nodes`` are a path down from one of its roots.
-
-    Args:
-        nodes: the nodes to keep.
-        tree: the last tree, or None.
-        name: the model's name in messages.
+    """Return the last tree, None for none, if ``nodes`` are a path down from one of its roots.
 
     Raises:
         GenerationError: there is no tree, or the tree has no such path.

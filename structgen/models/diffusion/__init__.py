@@ -5,7 +5,7 @@ Importing this package imports neither torch nor transformers; ``load_diffusion_
 
 from __future__ import annotations
 
-from structgen.models.diffusion.loading import load_diffusion_model
+from structgen.models import load_diffusion_model
 from structgen.models.protocol.diffusion import (
     CachingDenoiser,
     Canvases,

@@ -16,7 +16,6 @@ import torch
 from structgen.errors import GenerationError
 from structgen.models.llama.attention import Part, attend, attention
 from structgen.models.llama.cache import KeyValues, Link
-from structgen.models.session import check_extension
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -169,14 +168,7 @@ class LlamaSkippingSession:
         """See ``SkippingSession.extend``."""
         model = self._session.model
         network = model.network
-        shape = network.shape
-        ids = check_extension(
-            token_ids,
-            length=self.length,
-            name=model.name,
-            id_limit=shape.vocabulary,
-            max_context=shape.max_context,
-        )
+        ids = model.limits.check_extension(token_ids, length=self.length)
         self._check(len(ids))
         weights = weights_of(head, model)
         # A pass only reads the contents of a cache.
@@ -184,7 +176,7 @@ class LlamaSkippingSession:
         with torch.inference_mode():
             x = network.embedding(torch.tensor(ids, device=network.device))
             rotation = network.rotation(torch.arange(part.start, part.end, device=network.device))
-            attending = attention([part], shape)
+            attending = attention([part], network.shape)
             for layer in self._layers:
                 x = network.layer(layer, x, rotation, attending)
             logits: Logits = _array(network.logits(x[-1:], weights)[0])

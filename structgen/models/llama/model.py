@@ -14,7 +14,7 @@ from structgen.models.llama.layers import LlamaLayers
 from structgen.models.llama.network import LlamaNetwork
 from structgen.models.model_input import messages_of_prompt, render_chat
 from structgen.models.protocol import Extension
-from structgen.models.session import check_extension, check_kept, check_mixtures, check_truncation
+from structgen.models.session import SequenceLimits, check_kept, check_truncation
 from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
 
 if TYPE_CHECKING:
@@ -73,6 +73,11 @@ class LlamaModel:
         from tokenizers import Tokenizer
 
         return Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+
+    @property
+    def limits(self) -> SequenceLimits:
+        """The limits of the model's input."""
+        return SequenceLimits(self.name, self.network.shape.vocabulary, self.network.shape.max_context)
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
         """See ``LanguageModel.encode_prompt``."""
@@ -158,11 +163,6 @@ class LlamaSession(LlamaLayers):
         """Always."""
         return True
 
-    @property
-    def length(self) -> int:
-        """Tokens in the sequence."""
-        return self._cache.length
-
     def extend(self, token_ids: Sequence[int], /) -> Logits:
         """See ``Session.extend``."""
         return self.model.extend_many([Extension(self, token_ids, all_positions=False)])[0]
@@ -173,14 +173,7 @@ class LlamaSession(LlamaLayers):
 
     def extend_mixed(self, mixtures: Sequence[Mixture], /) -> Logits:
         """See ``SuperposableSession.extend_mixed``: embeddings are mixed."""
-        shape = self.model.network.shape
-        checked = check_mixtures(
-            mixtures,
-            length=self.length,
-            name=self.model.name,
-            id_limit=shape.vocabulary,
-            max_context=shape.max_context,
-        )
+        checked = self.model.limits.check_mixtures(mixtures, length=self.length)
         first_tokens = [next(iter(mixture)) for mixture in checked]
         return self.model.run([self], [Part(first_tokens, self._cache, all_positions=False, mixtures=checked)])[0]
 
@@ -216,15 +209,7 @@ class LlamaSession(LlamaLayers):
         Raises:
             GenerationError: as ``extend`` and ``extend_tree``.
         """
-        shape = self.model.network.shape
-        ids = check_extension(
-            token_ids,
-            length=self.length,
-            name=self.model.name,
-            id_limit=shape.vocabulary,
-            max_context=shape.max_context,
-            tree=tree,
-        )
+        ids = self.model.limits.check_extension(token_ids, length=self.length, tree=tree)
         return Part(ids, self._cache, all_positions, tree=tree)
 
     def take(self, part: Part) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from structgen.errors import GenerationError
-from structgen.models.model_input import CanvasLimits, find_mask, messages_of_prompt, plain_prompt
-from structgen.models.session import check_extension, check_kept, check_mixtures, check_truncation, extend
+from structgen.models.model_input import CanvasLimits, find_mask, plain_prompt
+from structgen.models.session import SequenceLimits, check_kept, check_truncation, extend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,11 +72,14 @@ class HashModel:
         self.script = _Script(vocabulary, writes.encode() if isinstance(writes, str) else writes or b"")
         self._ids = np.arange(vocabulary.size, dtype=np.uint64) * np.uint64(_GAMMA)
 
+    @property
+    def limits(self) -> SequenceLimits:
+        """The limits of the model's input."""
+        return SequenceLimits(self.name, self.vocabulary.size, self.max_context)
+
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
         """Return the tokens of the text, or of the messages one to a line; ``chat`` makes no difference."""
-        text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in messages_of_prompt(prompt))
-        first = self.vocabulary.eos[:1] or (0,)
-        return self.vocabulary.tokenize(text) or [first[0]]
+        return plain_prompt(self.vocabulary, prompt) or [(*self.vocabulary.eos, 0)[0]]
 
     def start(self) -> HashSession:
         """Return an empty session."""
@@ -92,9 +95,7 @@ class HashModel:
 
     def logits(self, state: int, matched: int) -> Logits:
         """Return the logits after a context with this hash whose last ``matched`` bytes are a prefix of the script."""
-        words = _mixed(self._ids ^ np.uint64(state))
-        uniform = (words >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
-        return uniform * np.float32(2 * _NOISE) - np.float32(_NOISE) + self.script.wishes(matched)
+        return _noise(self._ids ^ np.uint64(state)) + self.script.wishes(matched)
 
     def __repr__(self) -> str:
         return f"<HashModel {self.name}, {self.vocabulary.size} tokens, seed {self.seed}>"
@@ -137,13 +138,7 @@ class HashSession:
         weight, ties by the lowest id.
         """
         model = self.model
-        checked = check_mixtures(
-            mixtures,
-            length=self.length,
-            name=model.name,
-            id_limit=model.vocabulary.size,
-            max_context=model.max_context,
-        )
+        checked = model.limits.check_mixtures(mixtures, length=self.length)
         self._drop_tree()
         for mixture in checked:
             state, matched = self._states[-1]
@@ -174,15 +169,7 @@ class HashSession:
 
     def check(self, token_ids: Sequence[int], tree: TokenTree | None = None) -> list[int]:
         """Return the ids, or raise ``GenerationError`` as ``extend`` and ``extend_tree``."""
-        model = self.model
-        return check_extension(
-            token_ids,
-            length=self.length,
-            name=model.name,
-            id_limit=model.vocabulary.size,
-            max_context=model.max_context,
-            tree=tree,
-        )
+        return self.model.limits.check_extension(token_ids, length=self.length, tree=tree)
 
     def _append(self, token_ids: Sequence[int]) -> int:
         ids = self.check(token_ids)
@@ -284,6 +271,12 @@ def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return words ^ (words >> np.uint64(31))
 
 
+def _noise(words: NDArray[np.uint64]) -> NDArray[np.float32]:
+    """Uniform noise for each hash, in ``[-_NOISE, _NOISE)``."""
+    uniform = (_mixed(words) >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
+    return uniform * np.float32(2 * _NOISE) - np.float32(_NOISE)
+
+
 @final
 class HashDiffusion:
     """A deterministic diffusion model.
@@ -363,17 +356,13 @@ class HashDiffusion:
         share = np.float32(self.context)
         logits = np.zeros((len(canvases), len(slots), self.vocabulary.size), dtype=np.float32)
         if self.context < 1:
-            logits += (np.float32(1) - share) * self._noise(alone)
+            logits += (np.float32(1) - share) * _noise(self._ids ^ alone[..., None])
         if self.context > 0:
-            logits += share * self._noise(_mixed(others[:, slots] + alone) ^ np.uint64(_GAMMA))
+            words = _mixed(others[:, slots] + alone) ^ np.uint64(_GAMMA)
+            logits += share * _noise(self._ids ^ words[..., None])
         if self.wished is not None:
             self._wish(logits, slots, self.wished)
         return logits
-
-    def _noise(self, states: NDArray[np.uint64]) -> NDArray[np.float32]:
-        words = _mixed(self._ids ^ states[..., None])
-        uniform = (words >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
-        return uniform * np.float32(2 * _NOISE) - np.float32(_NOISE)
 
     def _wish(self, logits: Logits, slots: NDArray[np.int64], wished: tuple[int, ...]) -> None:
         for row, slot in enumerate(slots):

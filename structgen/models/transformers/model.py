@@ -18,7 +18,7 @@ from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.model_input import chat_prompt
 from structgen.models.protocol.tree import TokenTree
-from structgen.models.session import check_extension, check_kept, check_truncation, treeless
+from structgen.models.session import SequenceLimits, check_kept, check_truncation, treeless
 from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
 
 if TYPE_CHECKING:
@@ -211,6 +211,11 @@ class TransformersModel:
             )
         return eos
 
+    @property
+    def limits(self) -> SequenceLimits:
+        """The limits of the model's input."""
+        return SequenceLimits(self.name, self.id_limit, self.max_context)
+
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
         """See ``LanguageModel.encode_prompt``."""
         return chat_prompt(self.tokenizer, prompt, chat=chat, name=self.name) or [self._first_id()]
@@ -357,14 +362,7 @@ class TransformersSession:
         model = self._model
         if tree is not None and not self.can_branch:
             raise treeless(name=model.name)
-        ids = check_extension(
-            token_ids,
-            length=self.length,
-            name=model.name,
-            id_limit=model.id_limit,
-            max_context=model.max_context,
-            tree=tree,
-        )
+        ids = model.limits.check_extension(token_ids, length=self.length, tree=tree)
         self._end_tree()
         fresh = self._tokens[self._cached :] + ids
         ahead = 0 if tree is None else len(tree.token_ids)

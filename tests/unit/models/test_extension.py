@@ -11,14 +11,14 @@ from structgen.errors import GenerationError
 from structgen.models import HashModel
 from structgen.models.protocol import Extension
 from structgen.models.protocol.tree import TokenTree
-from structgen.models.session import can_branch, check_extension, check_kept, check_truncation, extend
+from structgen.models.session import SequenceLimits, can_branch, check_kept, check_truncation, extend
 
-LIMITS = {"length": 6, "name": "m", "id_limit": 10, "max_context": 8}
+LIMITS = SequenceLimits("m", id_limit=10, max_context=8)
 
 
 def test_ids_become_plain_ints() -> None:
     """Arrays and numpy integers are taken too."""
-    ids = check_extension(np.array([9, 0]), **LIMITS)
+    ids = LIMITS.check_extension(np.array([9, 0]), length=6)
     assert ids == [9, 0]
     assert {type(token) for token in ids} == {int}
 
@@ -35,7 +35,7 @@ def test_ids_become_plain_ints() -> None:
 def test_bad_extensions_are_refused(ids: list[int], problem: str) -> None:
     """Each fault has its own message."""
     with pytest.raises(GenerationError, match=problem):
-        check_extension(ids, **LIMITS)
+        LIMITS.check_extension(ids, length=6)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_bad_extensions_are_refused(ids: list[int], problem: str) -> None:
 def test_bad_trees_are_refused(tree: TokenTree, problem: str) -> None:
     """As bad tokens are; depth is what the context bounds."""
     with pytest.raises(GenerationError, match=problem.replace(": ", ".*")):
-        check_extension([1], tree=tree, **LIMITS)
-    assert check_extension([1], tree=TokenTree([1, 2, 3], [-1, -1, -1]), **LIMITS) == [1]
+        LIMITS.check_extension([1], length=6, tree=tree)
+    assert LIMITS.check_extension([1], length=6, tree=TokenTree([1, 2, 3], [-1, -1, -1])) == [1]
 
 
 def test_only_paths_are_kept() -> None:
@@ -84,7 +84,7 @@ def test_an_extension_says_what_is_done() -> None:
 
 def test_there_may_be_no_bound() -> None:
     """A model without a stated context takes any length."""
-    assert len(check_extension([1] * 1000, **{**LIMITS, "max_context": None})) == 1000
+    assert len(LIMITS._replace(max_context=None).check_extension([1] * 1000, length=6)) == 1000
 
 
 @pytest.mark.parametrize("length", [-1, 7])
