@@ -62,49 +62,49 @@ class Network:
         return len(self.next)
 
 
-def network_of(constraint: Constraint, *, most_states: int = MAX_STATES) -> Network:
+def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Network:
     """Return the network of a constraint with few calls, minimised.
 
     Raises:
-        LimitExceeded: it has more than ``most_states`` states.
+        LimitExceeded: it has more than ``max_states`` states.
 
     Complexity: O(states x distinct bytes) for each round of minimising, after inlining.
     """
-    raw = _rules_of(constraint, most_states)
+    raw = _rules_of(constraint, max_states)
     if raw is None:
-        raise _too_many(most_states)
+        raise _too_many(max_states)
     for frames in raw.choices_of_frames():
         try:
-            return _minimal(raw.with_frames(frames, most_states))
+            return _minimal(raw.with_frames(frames, max_states))
         except LimitExceeded:  # more calls need fewer states
             if frames == raw.starts:
                 raise
     raise RuntimeError("no set of frames was tried")
 
 
-def recurs(constraint: Constraint, *, most_states: int = MAX_STATES) -> bool:
-    """Return whether some rule of a constraint is recursive; False also if its network has more than ``most_states``.
+def recurs(constraint: Constraint, *, max_states: int = MAX_STATES) -> bool:
+    """Return whether some rule of a constraint is recursive; False also if its network has more than ``max_states``.
 
     A language without recursive rules is regular; one with recursive rules may be.
     """
-    raw = _rules_of(constraint, most_states)
+    raw = _rules_of(constraint, max_states)
     return raw is not None and bool(_CallGraph(raw.callees()).recursive)
 
 
-def _rules_of(constraint: Constraint, most_states: int) -> _NestedRules | None:
-    made = _native.unfold_calls(constraint.native, most_states)
+def _rules_of(constraint: Constraint, max_states: int) -> _NestedRules | None:
+    made = _native.unfold_calls(constraint.native, max_states)
     if made is None:
         return None
     next_, final_, calls, specials = made
     return _NestedRules(next_, final_.astype(bool), calls.tolist(), specials.tolist())
 
 
-def _too_many(most_states: int) -> LimitExceeded:
+def _too_many(max_states: int) -> LimitExceeded:
     return LimitExceeded(
         "network of a grammar",
-        limit="most_states",
-        maximum=most_states,
-        remedy="bound repetitions, or raise most_states",
+        limit="max_states",
+        maximum=max_states,
+        remedy="bound repetitions, or raise max_states",
     )
 
 
@@ -185,7 +185,7 @@ class _NestedRules:
             seen |= after
         return found
 
-    def with_frames(self, frames: frozenset[int], most_states: int) -> _Table:
+    def with_frames(self, frames: frozenset[int], max_states: int) -> _Table:
         """Inline all rules but ``frames``, and make each automaton deterministic."""
         table = _Table(self.kind_of_byte)
         numbers: dict[frozenset[NestedState], int] = {}
@@ -196,8 +196,8 @@ class _NestedRules:
             if closed[0] not in numbers:
                 numbers[closed[0]] = len(agenda)
                 agenda.append(closed)
-                if len(agenda) > most_states:
-                    raise _too_many(most_states)
+                if len(agenda) > max_states:
+                    raise _too_many(max_states)
             return numbers[closed[0]]
 
         number_of([(0,)])

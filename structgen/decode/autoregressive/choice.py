@@ -163,7 +163,7 @@ class TokenChoice:
         queries.append((row.logits, query))
         ahead = self._output.context.ahead
         if tree is not None and ahead is not None and self._allowed.is_plain:
-            queries += _tree_queries(tree, ahead.told, self._output.matcher, params, self._generator)
+            queries += _tree_queries(tree, ahead.logits, self._output.matcher, params, self._generator)
         return queries
 
     def _sampler_here(self) -> Sampler:

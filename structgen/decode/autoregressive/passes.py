@@ -80,7 +80,7 @@ class ScoredPasses:
         count = len(unscored) + ahead
         end = len(context) - (not ahead)
         drafts = None if choice is None else self._drafts
-        if drafts is not None and len(context.known(count, end=end)) < count:
+        if drafts is not None and len(context.computed(count, end=end)) < count:
             drafts.settle(context)
             drafts.propose(context, output.matcher, self._allowed.mask, output.remaining)
         elif drafts is not None:

@@ -228,7 +228,7 @@ class BranchDrafts:
                 continue
             growing = Growing(branch.context, branch.matcher, left, count)
             if branch.logits is None:
-                branch.logits = next(map(on_host, branch.context.known(1)), None)
+                branch.logits = next(map(on_host, branch.context.computed(1)), None)
             if branch.logits is None:
                 pending.append((branch, growing))
             else:
@@ -284,7 +284,7 @@ class BranchDrafts:
             if ahead is None or not len(tree):  # or the session could not look ahead
                 verified = Verified(len(context), DraftTree(), row[None])
             else:
-                verified = Verified(len(context), tree, ahead.told)
+                verified = Verified(len(context), tree, ahead.logits)
                 self._explored.add(context, tree)
                 nodes += len(tree)
             drafting = self._draftings.get(context)

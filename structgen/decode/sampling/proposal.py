@@ -222,7 +222,7 @@ class AWRS:
             _proposed(
                 distribution,
                 sample_weighted(
-                    TokensWithoutReplacement(weights, generator), likeliest, admits_at, most_rejects=self.most_rejects
+                    TokensWithoutReplacement(weights, generator), likeliest, admits_at, max_rejects=self.most_rejects
                 ),
             )
             for _ in range(count)
@@ -248,7 +248,7 @@ class AWRS:
             bounded = _BoundedPredicate(admits, distribution.ids, self.mask_after)
             try:
                 sample = sample_recursive(
-                    TokensWithoutReplacement(weights, generator), bounded, most_rejects=self.most_rejects
+                    TokensWithoutReplacement(weights, generator), bounded, max_rejects=self.most_rejects
                 )
             except _TooManyRejects:
                 break

@@ -122,7 +122,7 @@ class Passes:
             if self._packed is not None and len(pack) > 1:
                 parts = [(context, tree if context.branches else None) for context, tree in pack]
                 logits = self._packed.extend_many([context.extension(tree) for context, tree in parts])
-                rows += [context.told(tree, each) for (context, tree), each in zip(parts, logits, strict=True)]
+                rows += [context.take_logits(tree, each) for (context, tree), each in zip(parts, logits, strict=True)]
                 self.count += 1
             else:
                 before = sum(context.forwards for context, _ in pack)

@@ -80,14 +80,14 @@ class Verified:
     logits: LogitsRows | Logits
 
     @cached_property
-    def told(self) -> LogitsRows:
+    def logits_rows(self) -> LogitsRows:
         """The logits, on the host or on the device: for reading a few of them."""
         return self.logits if isinstance(self.logits, LogitsRows) else LogitsRows(self.logits)
 
     @cached_property
     def rows(self) -> Logits:
         """The logits as an array, ``[1 + len(tree), V]``; a row that was not run is NaN."""
-        return self.told.on_host()
+        return self.logits_rows.on_host()
 
 
 class Drafting(ABC):

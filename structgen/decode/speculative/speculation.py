@@ -220,7 +220,7 @@ class SpeculationRounds:
             self.tree = None
             verified = Verified(len(context), DraftTree(), LogitsRows.of(row))
         else:
-            verified = Verified(len(context), tree or DraftTree(), ahead.told)
+            verified = Verified(len(context), tree or DraftTree(), ahead.logits)
         size = 0 if self.tree is None else len(self.tree)
         self._start = len(context)
         self._run.append(_TimedPass(self._pending, self._pending + size, seconds))

@@ -370,7 +370,7 @@ class VerifiedChoice:
             if not len(ids):
                 last = _UNUSED_DISTRIBUTION
                 break
-            projection = project(on_host(position.ahead.told[1 + node]), ids)
+            projection = project(on_host(position.ahead.logits[1 + node]), ids)
             nodes.append(node)
             following = tree.drawn.pop(node, None)
             if following is None or len(following.tokens) != 1:

@@ -158,7 +158,7 @@ class Context:
         """Whether the session can look ahead cheaply: it branches, or truncates without running its tokens again."""
         return self.branches or bool(getattr(self._session, "cuts_freely", True))
 
-    def known(self, count: int, *, end: int | None = None) -> list[LogitsRow]:
+    def computed(self, count: int, *, end: int | None = None) -> list[LogitsRow]:
         """The logits that ``rows`` would return, up to the first that no look-ahead computed."""
         rows: list[LogitsRow] = []
         ahead = self._ahead
@@ -195,7 +195,7 @@ class Context:
             again: with a count of 1: run the unseen tokens, and the tree after them, even if a look-ahead has the
                 logits.
         """
-        rows = [] if again else self.known(count, end=end)
+        rows = [] if again else self.computed(count, end=end)
         if len(rows) == count:
             return rows
         seen = self.session.length
@@ -222,14 +222,14 @@ class Context:
     def extension(self, tree: TokenTree | None = None) -> Extension:
         """Return the unseen tokens as one part of a pass over several contexts.
 
-        Hand the logits of the pass to ``told``, without changing the context in between.
+        Hand the logits of the pass to ``take_logits``, without changing the context in between.
 
         Args:
             tree: draft tokens to run after the unseen tokens; requires ``branches``.
         """
         return Extension(self.session, self.unseen, all_positions=False, tree=tree)
 
-    def told(self, tree: TokenTree | None, rows: Logits) -> Logits:
+    def take_logits(self, tree: TokenTree | None, rows: Logits) -> Logits:
         """Take the logits of an ``extension`` from the pass that ran it, and return those of the next token.
 
         Args:

@@ -31,22 +31,16 @@ class LookAhead:
 
     Attributes:
         start: the length of the sequence.
-        tree: the draft tokens.
-        told: the logits, ``1 + n`` rows: after the sequence, and after each token of the tree.
-
-    Args:
-        start: see above.
-        tree: see above.
-        told: see above.
-        nodes: the nodes of the tree that were run; None is all of them.
+        tree: the draft tokens; only ``nodes`` of them were run, None for all.
+        logits: ``1 + n`` rows: after the sequence, and after each token of the tree.
     """
 
-    __slots__ = ("_children", "_was_run", "start", "told", "tree")
+    __slots__ = ("_children", "_was_run", "logits", "start", "tree")
 
-    def __init__(self, start: int, tree: TokenTree, told: LogitsRows, nodes: Sequence[int] | None = None) -> None:
+    def __init__(self, start: int, tree: TokenTree, logits: LogitsRows, nodes: Sequence[int] | None = None) -> None:
         self.start = start
         self.tree = tree
-        self.told = told
+        self.logits = logits
         self._was_run = range(len(tree.token_ids)) if nodes is None else frozenset(nodes)
         self._children: dict[tuple[int, int], int] = {}
         for node, (token, parent) in enumerate(zip(tree.token_ids, tree.parents, strict=True)):
@@ -55,7 +49,7 @@ class LookAhead:
     @property
     def rows(self) -> Logits:
         """The logits as an array, ``[1 + n, V]``; the rows of tokens that were not run are NaN."""
-        return self.told.on_host()
+        return self.logits.on_host()
 
     def path(self, tokens: Sequence[int]) -> list[int]:
         """The nodes on the path of ``tokens`` from the root, up to the first token that is not in the tree."""
@@ -73,7 +67,7 @@ class LookAhead:
         nodes = self.path(tokens)
         if len(nodes) < len(tokens) or (nodes and nodes[-1] not in self._was_run):
             return None
-        return self.told[1 + nodes[-1] if nodes else 0]
+        return self.logits[1 + nodes[-1] if nodes else 0]
 
 
 class DeviceRow(NamedTuple):

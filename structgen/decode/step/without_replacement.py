@@ -166,7 +166,7 @@ def sample_weighted(
     likeliest: Number,
     admits: Callable[[int], bool],
     *,
-    most_rejects: int | None = None,
+    max_rejects: int | None = None,
 ) -> WeightedSample[Number]:
     """Sample with the estimator that needs fewer queries.
 
@@ -178,18 +178,18 @@ def sample_weighted(
         sampler: the full distribution.
         likeliest: the probability of its likeliest token.
         admits: the predicate.
-        most_rejects: give up after so many rejected tokens; the weight stays unbiased.
+        max_rejects: give up after so many rejected tokens; the weight stays unbiased.
 
     Raises:
-        ValueError: ``most_rejects`` is below 1.
+        ValueError: ``max_rejects`` is below 1.
     """
     if likeliest >= PEAKED:
-        return sample_geometric(sampler, admits, most_rejects=most_rejects)
-    return sample_recursive(sampler, admits, most_rejects=most_rejects)
+        return sample_geometric(sampler, admits, max_rejects=max_rejects)
+    return sample_recursive(sampler, admits, max_rejects=max_rejects)
 
 
 def sample_recursive(
-    sampler: WithoutReplacement[Number], admits: Callable[[int], bool], *, most_rejects: int | None = None
+    sampler: WithoutReplacement[Number], admits: Callable[[int], bool], *, max_rejects: int | None = None
 ) -> WeightedSample[Number]:
     """Sample without replacement until a token is admitted, and query one more.
 
@@ -199,24 +199,24 @@ def sample_recursive(
     Args:
         sampler: the distribution; queried tokens are removed from it.
         admits: the predicate.
-        most_rejects: give up after so many rejected tokens; the weight stays unbiased.
+        max_rejects: give up after so many rejected tokens; the weight stays unbiased.
 
     Raises:
-        ValueError: ``most_rejects`` is below 1.
+        ValueError: ``max_rejects`` is below 1.
 
     Complexity: about ``1 / Z`` queries, at most one for each token.
     """
-    _check_max_rejects(most_rejects)
+    _check_max_rejects(max_rejects)
     asked = 0
     while not sampler.is_empty:
         left = sampler.left
         token = sampler.take()
         asked += 1
         if not admits(token):
-            if asked == most_rejects:
+            if asked == max_rejects:
                 break
             continue
-        if asked == most_rejects or sampler.is_empty:
+        if asked == max_rejects or sampler.is_empty:
             return WeightedSample(token, left, asked)
         # The next token is admitted with the admitted share of the remaining mass, on average.
         weight = left if admits(sampler.take()) else sampler.probability(token)
@@ -229,7 +229,7 @@ def sample_geometric(
     admits: Callable[[int], bool],
     *,
     accepts: int = 2,
-    most_rejects: int | None = None,
+    max_rejects: int | None = None,
 ) -> WeightedSample[Number]:
     """Sample with replacement until ``accepts`` samples are admitted.
 
@@ -241,17 +241,17 @@ def sample_geometric(
         sampler: the distribution; rejected tokens are removed from it.
         admits: the predicate.
         accepts: at least 2; a larger number reduces the variance of the weight.
-        most_rejects: give up after so many rejected samples, repeated ones included; the weight stays unbiased.
+        max_rejects: give up after so many rejected samples, repeated ones included; the weight stays unbiased.
 
     Raises:
-        ValueError: ``accepts`` is below 2, or ``most_rejects`` below 1.
+        ValueError: ``accepts`` is below 2, or ``max_rejects`` below 1.
 
     Source: J. B. S. Haldane, "On a method of estimating frequencies" (Biometrika 1945), for ``(k - 1) / (n - 1)``.
     """
-    _check_max_rejects(most_rejects)
+    _check_max_rejects(max_rejects)
     if accepts < 2:
         raise ValueError(f"accepts must be at least 2; found {accepts!r}")
-    limit = float("inf") if most_rejects is None else most_rejects
+    limit = float("inf") if max_rejects is None else max_rejects
     admitted: set[int] = set()
     first: int | None = None
     accepted, rejected, asked = 0, 0.0, 0
@@ -280,6 +280,6 @@ def sample_geometric(
     return WeightedSample(first, zero + share, asked)
 
 
-def _check_max_rejects(most_rejects: int | None) -> None:
-    if most_rejects is not None and most_rejects < 1:
-        raise ValueError(f"most_rejects must be at least 1; found {most_rejects!r}")
+def _check_max_rejects(max_rejects: int | None) -> None:
+    if max_rejects is not None and max_rejects < 1:
+        raise ValueError(f"max_rejects must be at least 1; found {max_rejects!r}")

@@ -76,16 +76,16 @@ def test_a_pass_over_several_contexts_is_told_to_each(taken: str) -> None:
     with Context(model, ids("xa")) as first, Context(model, ids("ya")) as second:
         asked = [first.extension(tree), second.extension()]
         rows = model.extend_many(asked)
-        distribution, other = first.told(tree, rows[0]), second.told(None, rows[1])
+        distribution, other = first.take_logits(tree, rows[0]), second.take_logits(None, rows[1])
         np.testing.assert_array_equal(distribution, model.start().extend(ids("xa")))
         np.testing.assert_array_equal(other, model.start().extend(ids("ya")))
         assert second.ahead is None
         copy = first.fork()
         for context in (first, copy):
             context.append(came)
-            known = context.known(1)
-            assert len(known) == "bcd".startswith(taken)
-            for row in known:
+            computed = context.computed(1)
+            assert len(computed) == "bcd".startswith(taken)
+            for row in computed:
                 np.testing.assert_array_equal(row, model.start().extend([*ids("xa"), *came]))
             context.append(ids("q"))
             np.testing.assert_array_equal(

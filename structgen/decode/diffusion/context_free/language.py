@@ -58,7 +58,7 @@ class ContextFreeLanguage:
     Args:
         constraint: its grammar defines the canvases.
         ambiguity: whether masses and marginals of possibly ambiguous grammars are refused, or count parses.
-        most_states: limit on the states of the network over bytes.
+        max_states: limit on the states of the network over bytes.
         max_effects: limit on the entries of the tables of token effects.
         max_steps: limit on the elementary steps of one chart.
         max_bytes: limit on the memory of one chart.
@@ -80,7 +80,7 @@ class ContextFreeLanguage:
         constraint: Constraint,
         *,
         ambiguity: Ambiguity = "refused",
-        most_states: int = MAX_STATES,
+        max_states: int = MAX_STATES,
         max_effects: int = MAX_EFFECTS,
         max_steps: int = MAX_STEPS,
         max_bytes: int = MAX_BYTES,
@@ -89,7 +89,7 @@ class ContextFreeLanguage:
         if ambiguity not in get_args(Ambiguity):
             raise ValueError(f"ambiguity must be one of {', '.join(get_args(Ambiguity))}; found {ambiguity!r}")
         for name, limit in (
-            ("most_states", most_states),
+            ("max_states", max_states),
             ("max_effects", max_effects),
             ("max_steps", max_steps),
             ("max_bytes", max_bytes),
@@ -98,7 +98,7 @@ class ContextFreeLanguage:
             if limit < 1:
                 raise ValueError(f"{name} must be at least 1; found {limit}")
         check_finite_checks(constraint)
-        network = network_of(constraint, most_states=most_states)
+        network = network_of(constraint, max_states=max_states)
         lifted = lift(network, constraint.vocabulary, max_effects=max_effects)
         self.vocabulary = constraint.vocabulary
         self.ambiguity = ambiguity

@@ -246,7 +246,7 @@ def node_top_tokens(verified: Verified, count: int, matcher: Matcher | None = No
 
     Complexity: one pass over the rows, and a mask for each node.
     """
-    tree, rows = verified.tree, verified.told
+    tree, rows = verified.tree, verified.logits_rows
     forced = {parent for parent, source in zip(tree.parents, tree.sources, strict=True) if source == FORCED}
     masks = None if matcher is None else tree_masks(tree, matcher)
     was_run = rows.were_run()

@@ -61,11 +61,11 @@ def test_weights_are_right_on_average_for_every_token(seed: int) -> None:
     distribution, admitted = a_case(rng, 5)
     small, fewer = a_case(rng, 3)
     rejects = rng.choice((None, 1, 2, 3, 4))
-    found, _, asked = moments(partial(sample_recursive, most_rejects=rejects), distribution, admitted)
+    found, _, asked = moments(partial(sample_recursive, max_rejects=rejects), distribution, admitted)
     assert found == admitted_part(distribution, admitted)
     assert asked <= len(distribution)
     accepts, rejects = rng.choice(((2, 1), (2, 2), (2, 4), (3, 2), (3, 3), (4, 1)))
-    found, _, asked = moments(partial(sample_geometric, accepts=accepts, most_rejects=rejects), small, fewer)
+    found, _, asked = moments(partial(sample_geometric, accepts=accepts, max_rejects=rejects), small, fewer)
     assert found == admitted_part(small, fewer)
     assert asked <= len(small)
 
@@ -74,7 +74,7 @@ def test_weights_are_right_on_average_for_every_token(seed: int) -> None:
 def test_the_rule_that_chooses_keeps_them_right(seed: int) -> None:
     distribution, admitted = a_case(random.Random(seed), 3)
     found, _, _ = moments(
-        lambda sampler, ok: sample_weighted(sampler, max(distribution), ok, most_rejects=3), distribution, admitted
+        lambda sampler, ok: sample_weighted(sampler, max(distribution), ok, max_rejects=3), distribution, admitted
     )
     assert found == admitted_part(distribution, admitted)
 
@@ -82,11 +82,11 @@ def test_the_rule_that_chooses_keeps_them_right(seed: int) -> None:
 def test_the_rule_asks_less_where_one_token_is_likely() -> None:
     distribution, admitted = [Fraction(9, 10), Fraction(1, 20), Fraction(1, 20)], [True, False, True]
     chosen = moments(
-        lambda sampler, ok: sample_weighted(sampler, max(distribution), ok, most_rejects=8), distribution, admitted
+        lambda sampler, ok: sample_weighted(sampler, max(distribution), ok, max_rejects=8), distribution, admitted
     )
     assert max(distribution) >= PEAKED
-    assert chosen == moments(partial(sample_geometric, most_rejects=8), distribution, admitted)
-    assert chosen[2] < moments(partial(sample_recursive, most_rejects=8), distribution, admitted)[2]
+    assert chosen == moments(partial(sample_geometric, max_rejects=8), distribution, admitted)
+    assert chosen[2] < moments(partial(sample_recursive, max_rejects=8), distribution, admitted)[2]
 
 
 def test_enumeration_notices_a_wrong_weight() -> None:
@@ -122,9 +122,7 @@ def test_published_vectors(shared_data: Path) -> None:
         distribution = [Fraction(p) for p in case["p"]]
         for name, rejects in (("rawrs", None), ("rawrs_R2", 2), ("rawrs_R3", 3)):
             wanted = case["estimators"][name]
-            found, square, asked = moments(
-                partial(sample_recursive, most_rejects=rejects), distribution, case["accept"]
-            )
+            found, square, asked = moments(partial(sample_recursive, max_rejects=rejects), distribution, case["accept"])
             assert found == [Fraction(each) for each in wanted["E_w_by_token"]]
             assert square == Fraction(wanted["E_w2"])
             assert asked == Fraction(wanted["E_constraint_calls"])
@@ -134,10 +132,10 @@ def test_published_vectors(shared_data: Path) -> None:
 def test_bounds_that_bound_nothing_are_refused(accepts: int, rejects: int) -> None:
     sampler = TokensWithoutReplacement(np.ones(2), np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"must be at least [12]; found"):
-        sample_geometric(sampler, lambda token: True, accepts=accepts, most_rejects=rejects)
+        sample_geometric(sampler, lambda token: True, accepts=accepts, max_rejects=rejects)
     if rejects < 1:
         with pytest.raises(ValueError, match=r"most_rejects must be at least 1"):
-            sample_recursive(sampler, lambda token: True, most_rejects=rejects)
+            sample_recursive(sampler, lambda token: True, max_rejects=rejects)
 
 
 # in floating point

@@ -39,7 +39,7 @@ def test_weights_are_right_on_average_for_every_token(seed: int) -> None:
     found = [0.0] * len(distribution)
     for chance, order in orders(distribution):
         drawn = sample_recursive(
-            OrderedWithoutReplacement(order, np.random.default_rng(0)), admitted.__getitem__, most_rejects=rejects
+            OrderedWithoutReplacement(order, np.random.default_rng(0)), admitted.__getitem__, max_rejects=rejects
         )
         if drawn.token is not None:
             found[drawn.token] += chance * drawn.weight

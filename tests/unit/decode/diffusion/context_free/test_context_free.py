@@ -382,8 +382,8 @@ def test_charts_that_cost_too_much_name_the_limit_and_the_slots() -> None:
 
 
 def test_networks_that_are_too_large_name_the_limit() -> None:
-    with pytest.raises(LimitExceeded, match="network of a grammar: more than most_states=2"):
-        ContextFreeLanguage(language_of_constraint("json"), most_states=2)
+    with pytest.raises(LimitExceeded, match="network of a grammar: more than max_states=2"):
+        ContextFreeLanguage(language_of_constraint("json"), max_states=2)
     with pytest.raises(LimitExceeded, match="tokens of a grammar: more than max_effects=3"):
         ContextFreeLanguage(language_of_constraint("json"), max_effects=3)
 
@@ -392,7 +392,7 @@ def test_arguments_out_of_range_are_refused() -> None:
     constraint = language_of_constraint("json")
     with pytest.raises(ValueError, match="ambiguity must be one of refused, counted; found 'maybe'"):
         ContextFreeLanguage(constraint, ambiguity="maybe")  # type: ignore[arg-type]
-    for name in ("most_states", "max_effects", "max_steps", "max_bytes", "max_draws"):
+    for name in ("max_states", "max_effects", "max_steps", "max_bytes", "max_draws"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1; found 0"):
             ContextFreeLanguage(constraint, **{name: 0})  # type: ignore[arg-type]
 
