@@ -43,10 +43,7 @@ class AutoParticles(Drafter):
     drafted with every drafter, at next to no cost.
     """
 
-    @property
-    def name(self) -> str:
-        """See ``Drafter.name``."""
-        return "auto"
+    name = "auto"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""

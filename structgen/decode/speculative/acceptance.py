@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafting
+from structgen.decode.step.context import shared_length
 
 if TYPE_CHECKING:
     from structgen.decode.speculative.drafter import DraftState, DraftTask
@@ -344,9 +345,7 @@ class FollowingDrafting(Drafting):
             self._last = None
         seen = self._seen
         if now[: len(seen)] != seen:
-            common = 0
-            while common < min(len(now), len(seen)) and now[common] == seen[common]:
-                common += 1
+            common = shared_length(now, seen)
             self._seen = seen = now[:common]
             self.truncated(common)
         self._seen = now

@@ -105,6 +105,12 @@ class DraftTree:
             parent = self.add(parent, token, confidence, source=source)
         return parent
 
+    def include(self, tree: DraftTree, confidences: Sequence[float], sources: Sequence[str]) -> None:
+        """Add all paths of another tree, without its distributions, with these confidences and sources of its nodes."""
+        numbers = {ROOT: ROOT}
+        for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+            numbers[node] = self.add(numbers[parent], token, confidences[node], source=sources[node])
+
     def child(self, parent: int, token: int) -> int | None:
         """Return the node of ``token`` after ``parent``."""
         return self._children.get(parent, {}).get(token)
@@ -190,7 +196,5 @@ def merged_tree(trees: Sequence[DraftTree]) -> DraftTree:
     """Return one tree of all paths; a shared node has the source of the first tree and the largest confidence."""
     tree = DraftTree()
     for each in trees:
-        numbers = {ROOT: ROOT}
-        for node, (token, parent) in enumerate(zip(each.tokens, each.parents, strict=True)):
-            numbers[node] = tree.add(numbers[parent], token, each.confidences[node], source=each.sources[node])
+        tree.include(each, each.confidences, each.sources)
     return tree

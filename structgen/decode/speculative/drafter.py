@@ -94,8 +94,7 @@ class Drafting(ABC):
     """Proposes draft tokens for one output.
 
     It may keep any state between calls: a wrong draft token costs time and never changes the output.  One thread uses
-      it
-    at a time; it must lock what it shares with others.
+    it at a time; it must lock what it shares with others.
     """
 
     @abstractmethod
@@ -128,11 +127,7 @@ class Drafter(ABC):
 
     @abstractmethod
     def start(self, context: Context, task: DraftTask) -> Drafting:
-        """Start drafting for an output.
-
-        Args:
-            context: the prompt and the output so far.
-            task: the output.
+        """Start drafting for the output of ``task``; ``context`` holds the prompt and the output so far.
 
         Raises:
             StructgenError: it cannot draft for this model or vocabulary; the output is then written without it.
@@ -148,10 +143,9 @@ _ROUNDING: Final = 1e-3
 class GuardedDrafting(Drafting):
     """The draft tokens of a drafter, which is dropped once it raises an exception or proposes an invalid tree.
 
-    Args:
-        drafter: the drafter to guard.
-        context: see ``Drafter.start``.
-        task: see ``Drafter.start``.
+    Attributes:
+        name: the name of the drafter.
+        is_dropped: whether the drafter failed.
     """
 
     def __init__(self, drafter: Drafter, context: Context, task: DraftTask) -> None:
@@ -159,18 +153,13 @@ class GuardedDrafting(Drafting):
         self._size = task.constraint.vocabulary.size
         self._drafting: Drafting | None = None
         self._failed = task.failed
-        self._is_dropped = self.name in task.failed
-        if self._is_dropped:
+        self.is_dropped = self.name in task.failed
+        if self.is_dropped:
             return
         try:
             self._drafting = drafter.start(context, task)
         except Exception as error:  # the output does not need the drafter
             self._drop(error)
-
-    @property
-    def is_dropped(self) -> bool:
-        """Whether the drafter failed."""
-        return self._is_dropped
 
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
         """See ``Drafting.propose``; an empty tree after a failure."""
@@ -211,7 +200,7 @@ class GuardedDrafting(Drafting):
                 self._warn(second)
 
     def _warn(self, error: Exception) -> None:
-        self._is_dropped = True
+        self.is_dropped = True
         self._failed.add(self.name)
         warnings.warn(
             f"drafter {self.name!r}: it failed and is dropped; {type(error).__name__}: {error}; "
@@ -222,11 +211,7 @@ class GuardedDrafting(Drafting):
 
 
 def check_tree(tree: Any, size: int) -> None:
-    """Refuse an invalid draft tree.
-
-    Args:
-        tree: what a drafter proposed.
-        size: of the vocabulary.
+    """Refuse an invalid draft tree for a vocabulary of ``size`` tokens.
 
     Raises:
         TypeError: it is not a ``DraftTree``, or a token or a parent is not an integer.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self, final
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, SampledChildren
+from structgen.decode.step.context import shared_length
 from structgen.errors import LimitExceeded, VocabularyError
 
 if TYPE_CHECKING:
@@ -337,11 +338,7 @@ class _GrammarWalk:
 
     def _move(self, tokens: Sequence[int]) -> None:
         """Move the matcher to the end of ``tokens``, which were accepted before."""
-        common = 0
-        for before, after in zip(self._taken, tokens, strict=False):
-            if before != after:
-                break
-            common += 1
+        common = shared_length(self._taken, tokens)
         self._matcher.rollback(len(self._taken) - common)
         del self._taken[common:]
         for token in tokens[common:]:

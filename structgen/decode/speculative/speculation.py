@@ -140,6 +140,7 @@ class SpeculationRounds:
 
     Attributes:
         tree: the draft tree of the next or the last pass; None for no draft tokens.
+        has_drawn: whether some of its tokens were sampled, so that ``choose`` may choose.
 
     Args:
         speculation: how to draft.
@@ -160,7 +161,7 @@ class SpeculationRounds:
         self._task = DraftTask(constraint, sampler, len(context), generator)
         self._drafting: GuardedDrafting | None = None  # started before the first pass, which not all outputs have
         self.tree: DraftTree | None = None
-        self._has_drawn = False
+        self.has_drawn = False
         self._pending = 0  # rows that the pass needs without drafts
         self._start = 0  # the number of tokens before the tree
         self._drafted: Counter[str] = Counter()
@@ -181,7 +182,7 @@ class SpeculationRounds:
             remaining: tokens that are left of the budget.
         """
         self.tree = None
-        self._has_drawn = False
+        self.has_drawn = False
         self._pending = len(context.unseen)
         if remaining <= 1 or not context.looks_ahead:  # no second token fits, or drafts would cost more
             return
@@ -203,7 +204,7 @@ class SpeculationRounds:
             tree = pruned_tree(tree, self._cost, budget, pending=pending, branches=context.branches)
         if len(tree):
             self.tree = tree
-            self._has_drawn = bool(tree.drawn)
+            self.has_drawn = bool(tree.drawn)
         self._time += perf_counter() - began
 
     def observe(self, context: Context, row: LogitsRow, seconds: float) -> None:
@@ -230,11 +231,6 @@ class SpeculationRounds:
         if self._drafting is not None:
             self._drafting.observe(verified)
         self._time += perf_counter() - began
-
-    @property
-    def has_drawn(self) -> bool:
-        """Whether some of the last draft tokens were sampled, so that ``choose`` may choose."""
-        return self._has_drawn
 
     def spare(self) -> None:
         """Count a choice that needed no pass."""
@@ -282,7 +278,7 @@ class SpeculationRounds:
             An index into the projection; None if no draft tokens were sampled.
         """
         ahead, tree = context.ahead, self.tree
-        if ahead is None or tree is None or not self._has_drawn:
+        if ahead is None or tree is None or not self.has_drawn:
             return None
         tokens = context.tokens[ahead.start :]
         nodes = ahead.path(tokens)

@@ -26,8 +26,7 @@ class Children:
     """Adds children to a node, one with each call.
 
     Children are sampled without replacement: the order is that of Gumbel-top-k (Kool et al. 2019, arXiv 1903.06059),
-      but
-    their number need not be known in advance.
+    but their number need not be known in advance.
 
     Args:
         tree: the tree to add to.

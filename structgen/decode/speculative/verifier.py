@@ -101,8 +101,7 @@ class Verifier(ABC):
     """Chooses the next token where draft tokens were sampled from another distribution: a value.
 
     Draft tokens that were chosen by a rule need no verifier: the sampler chooses, and a draft token is accepted if it
-      is
-    the sampler's token (``sample_and_match``).
+    is the sampler's token (``sample_and_match``).
     """
 
     lossless: ClassVar[bool]

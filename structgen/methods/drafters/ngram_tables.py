@@ -19,8 +19,13 @@ import numpy as np
 from structgen.decode.speculative.acceptance import Calibration, RankRates, as_prior
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.drafters.likely_tokens import NGramDistribution, NGramTable, ngram_top_tokens
-from structgen.decode.speculative.drafters.table_growth import TableCandidates, TableGrowth
+from structgen.decode.speculative.drafters.likely_tokens import (
+    NGramDistribution,
+    NGramTable,
+    TableCandidates,
+    TableGrowth,
+    ngram_top_tokens,
+)
 from structgen.decode.speculative.fixed_tree import RankTree
 from structgen.decode.speculative.tree_policy import DraftDistribution, Shape, with_forced
 from structgen.decode.step.sampler import Multinomial

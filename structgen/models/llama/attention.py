@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Attention", "Part", "attend", "attention"]
 
 _WORTHWHILE: Final = 256
-"""A shared segment gets one product for all its sequences if its length times their number is at least this.
-
-The product
-costs as much as copying this many entries."""
+"""A shared segment gets one product for all its sequences if its length times their number is at least this: the
+product costs as much as copying this many entries."""
 _SHORT: Final = 128
 """Sequences with at most this many own entries are copied into one padded tensor and attended to together."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
 
+from structgen.decode.step.context import shared_length
 from structgen.errors import GrammarError, LimitExceeded
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class _Effects:
         path, before = [self._start], b""
         kinds, after = self.kind_of_byte, self._after
         for text, token in sorted((text, token) for token, text in enumerate(vocabulary.tokens) if text):
-            shared = _shared(text, before)
+            shared = shared_length(text, before)
             del path[shared + 1 :]
             effect = path[-1]
             for byte in text[shared:]:
@@ -250,21 +251,6 @@ class _Effects:
                             raise GrammarError("grammar", "a rule calls itself before it reads anything")
             result = self._stacks_after[key] = frozenset(after), is_left
         return result
-
-
-def _shared(one: bytes, two: bytes) -> int:
-    """The length of the common prefix of two strings."""
-    shorter = min(len(one), len(two))
-    if one[:shorter] == two[:shorter]:
-        return shorter
-    low, high = 0, shorter
-    while low + 1 < high:
-        middle = (low + high) // 2
-        if one[:middle] == two[:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 class _Numbering:

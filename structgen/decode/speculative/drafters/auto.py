@@ -85,15 +85,14 @@ class _CombinedDrafting(Drafting):
             if not len(tree):
                 continue
             self._proposed.append((drafting.name, tree))
-            numbers = {ROOT: ROOT}
-            for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
-                source = tree.sources[node] or drafting.name
-                confidence = tree.confidences[node]
-                if source != FORCED:
-                    confidence = self._calibration.probability(
-                        self._key(drafting.name, confidence), as_prior(confidence)
-                    )
-                numbers[node] = together.add(numbers[parent], token, confidence, source=source)
+            sources = [source or drafting.name for source in tree.sources]
+            confidences = [
+                confidence
+                if source == FORCED
+                else self._calibration.probability(self._key(drafting.name, confidence), as_prior(confidence))
+                for source, confidence in zip(sources, tree.confidences, strict=True)
+            ]
+            together.include(tree, confidences, sources)
         return together
 
     def observe(self, verified: Verified) -> None:
@@ -132,26 +131,18 @@ class Auto(Drafter):
     of the same grammar state, and the model's own predictions after the same token.
 
     The learned statistics belong to the vocabulary: all outputs of a process learn from each other, in any thread.
-      They
-    change how many forward passes an output takes, never the output; ``forget`` drops them.
+    They change how many forward passes an output takes, never the output; ``forget`` drops them.
     """
 
-    @property
-    def name(self) -> str:
-        """See ``Drafter.name``."""
-        return "auto"
+    name = "auto"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""
-        return _memory_of(task.constraint.vocabulary).drafter.start(context, task)
+        return _drafters_of(task.constraint.vocabulary).start(context, task)
 
 
 def forget(vocabulary: Vocabulary | None = None) -> None:
-    """Drop the statistics that ``Auto`` has learned.
-
-    Args:
-        vocabulary: the vocabulary whose statistics are dropped; None drops all.
-    """
+    """Drop the statistics that ``Auto`` has learned for a vocabulary; None drops all."""
     with _lock:
         if vocabulary is None:
             _memories.clear()
@@ -172,21 +163,14 @@ def _default_drafters() -> Combined:
     )
 
 
-@final
-@dataclass(frozen=True)
-class _VocabularyMemory:
-    """The statistics of the outputs of one vocabulary."""
-
-    drafter: Combined = field(default_factory=_default_drafters)
-
-
 _lock: Final = threading.Lock()
-_memories: Final[weakref.WeakKeyDictionary[Vocabulary, _VocabularyMemory]] = weakref.WeakKeyDictionary()
+_memories: Final[weakref.WeakKeyDictionary[Vocabulary, Combined]] = weakref.WeakKeyDictionary()
+"""The drafters with the statistics of each vocabulary."""
 
 
-def _memory_of(vocabulary: Vocabulary) -> _VocabularyMemory:
+def _drafters_of(vocabulary: Vocabulary) -> Combined:
     with _lock:
-        memory = _memories.get(vocabulary)
-        if memory is None:
-            memory = _memories[vocabulary] = _VocabularyMemory()
-        return memory
+        drafters = _memories.get(vocabulary)
+        if drafters is None:
+            drafters = _memories[vocabulary] = _default_drafters()
+        return drafters

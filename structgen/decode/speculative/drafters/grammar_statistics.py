@@ -53,10 +53,7 @@ class ForcedTokens(Drafter):
         if self.most < 1:
             raise ValueError(f"ForcedTokens: most must be at least 1; found {self.most!r}")
 
-    @property
-    def name(self) -> str:
-        """See ``Drafter.name``."""
-        return "forced tokens"
+    name = "forced tokens"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""
@@ -246,10 +243,7 @@ class GrammarStatistics(Drafter):
         if self.most < 1:
             raise ValueError(f"GrammarStatistics: most must be at least 1; found {self.most!r}")
 
-    @property
-    def name(self) -> str:
-        """See ``Drafter.name``."""
-        return "grammar statistics"
+    name = "grammar statistics"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""

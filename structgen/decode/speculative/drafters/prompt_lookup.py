@@ -60,10 +60,7 @@ class CopySpec(Drafter):
         if not 1 <= self.most <= _MAX_LENGTH:
             raise ValueError(f"CopySpec: most must lie between 1 and {_MAX_LENGTH}; found {self.most!r}")
 
-    @property
-    def name(self) -> str:
-        """See ``Drafter.name``."""
-        return "copyspec"
+    name = "copyspec"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""
@@ -160,10 +157,7 @@ class PromptLookup(Drafter):
         if not 1 <= self.shortest <= MAX_MATCH:
             raise ValueError(f"PromptLookup: shortest must lie between 1 and {MAX_MATCH}; found {self.shortest!r}")
 
-    @property
-    def name(self) -> str:
-        """See ``Drafter.name``."""
-        return "prompt lookup"
+    name = "prompt lookup"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""

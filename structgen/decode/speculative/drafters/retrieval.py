@@ -168,10 +168,7 @@ class Retrieval(Drafter):
         """The old name of ``distributions``, for one release."""
         return self.distributions
 
-    @property
-    def name(self) -> str:
-        """See ``Drafter.name``."""
-        return "retrieval"
+    name = "retrieval"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""

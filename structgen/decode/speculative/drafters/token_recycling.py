@@ -12,8 +12,7 @@ import numpy as np
 from structgen.decode.speculative.acceptance import RankRates
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.drafters.likely_tokens import node_top_tokens
-from structgen.decode.speculative.drafters.table_growth import TableCandidates, TableGrowth
+from structgen.decode.speculative.drafters.likely_tokens import TableCandidates, TableGrowth, node_top_tokens
 from structgen.decode.speculative.fixed_tree import RankTree
 from structgen.decode.speculative.tree_policy import Shape
 
@@ -116,10 +115,7 @@ class TokenRecycling(Drafter):
     store: Successors = field(default_factory=Successors)
     ranks: RankRates = field(default_factory=lambda: RankRates(_RATES))
 
-    @property
-    def name(self) -> str:
-        """See ``Drafter.name``."""
-        return "token recycling"
+    name = "token recycling"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""
