@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
-from structgen.decode.diffusion.forward_pass import denoise, denoise_live
+from structgen.decode.diffusion.forward_pass import check_unmasked, denoise, denoise_live
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.errors import GenerationError
 from structgen.models.protocol.diffusion import CachingDenoiser
@@ -231,13 +231,7 @@ class CanvasRun:
         self._show(filled, np.flatnonzero((filled != FREE) & (canvas == FREE)))
 
     def _show(self, canvas: NDArray[np.int32], forced: NDArray[np.intp]) -> None:
-        if (canvas == self.mask_token).any():
-            raise GenerationError(
-                f"slot {int(np.flatnonzero(canvas == self.mask_token)[0])}",
-                "the grammar asks for MASK, which is the model's id for a free slot",
-                evidence=f"MASK is token {self.mask_token}",
-                remedy="name another special token in the grammar",
-            )
+        check_unmasked(canvas, self.mask_token)
         committed = np.flatnonzero((canvas != FREE) & (self.canvas == FREE))
         self.canvas = canvas
         self.was_forced[forced] = True

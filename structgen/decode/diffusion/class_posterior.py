@@ -9,6 +9,7 @@ import numpy as np
 
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.posterior import Leaders
+from structgen.engine.mask import empty_masks, pack
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from structgen.decode.diffusion.mean_field import MeanField
-    from structgen.decode.diffusion.posterior import Tail
+    from structgen.decode.diffusion.posterior import Canvas, Tail
     from structgen.engine.vocabulary import Vocabulary
     from structgen.models.protocol.diffusion import TokenClasses
 
-__all__ = ["ClassPosterior", "ClassScores", "sampled_index"]
+__all__ = ["ClassPosterior", "ClassScores", "class_masks", "sampled_index"]
 
 
 @final
@@ -88,6 +89,24 @@ class ClassScores:
         return log_norms
 
 
+def class_masks(
+    vocabulary: Vocabulary, class_of: NDArray[np.int32], allowed: NDArray[np.bool_], canvas: Canvas
+) -> NDArray[np.int32]:
+    """Return the token mask of each slot, int32 ``[slots, ceil(V / 32)]``; a fixed slot allows its token only.
+
+    Args:
+        vocabulary: the tokens of the slots.
+        class_of: int32 ``[V]``.
+        allowed: the classes that each slot may hold, bool ``[slots, classes]``.
+        canvas: int32 ``[slots]``.
+    """
+    words = empty_masks(vocabulary, len(canvas))
+    for slot, classes in enumerate(allowed):
+        is_free = canvas[slot] == FREE
+        words[slot] = pack(classes[class_of] if is_free else np.arange(vocabulary.size) == canvas[slot])
+    return words
+
+
 class ClassPosterior(ABC):
     """A posterior over token classes: marginals, and the tokens of a completion.
 
@@ -125,6 +144,21 @@ class ClassPosterior(ABC):
             float64 ``[slots, classes]``, log of the factor for tokens of each class; float64 ``[slots]``, the
             probability that the slot is in an unscored tail.
         """
+
+    @property
+    @abstractmethod
+    def _needed(self) -> str:
+        """What a canvas needs, for messages."""
+
+    def _check(self, total: float) -> None:
+        """Raise ``GenerationError`` if the mass of all completions is zero."""
+        if not np.isfinite(total):
+            raise GenerationError(
+                "diffusion decoding",
+                "no completion of the canvas spells a string of the grammar",
+                evidence=f"{self.distribution.slots} slots, {len(self.distribution.free)} of them free; {self._needed}",
+                remedy="give the canvas more slots, or check its fixed slots",
+            )
 
     @abstractmethod
     def _classes_of(self, label: int) -> NDArray[np.int32]:

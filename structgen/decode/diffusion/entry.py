@@ -29,7 +29,7 @@ from structgen.decode.sampling.protocol import Sample, Samples
 from structgen.decode.sampling.smc import SMC
 from structgen.decode.step.context import check_vocabulary, constraint_of
 from structgen.decode.step.distribution import log_mass
-from structgen.decode.step.result import Result, Stats, Step
+from structgen.decode.step.result import Result, Seconds, Stats, Step
 from structgen.errors import BudgetError
 from structgen.models.protocol.diffusion import DiffusionModel
 
@@ -109,19 +109,8 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
         forwards = denoiser.forwards
     finally:
         denoiser.close()
-    elapsed = perf_counter() - began
-    cost = Stats(
-        prompt_tokens=len(ids),
-        tokens=0,
-        forced=0,
-        sampled=0,
-        drafted=0,
-        accepted=0,
-        forwards=forwards,
-        time_mask_s=run.language_seconds,
-        time_model_s=run.model_seconds,
-        time_other_s=max(0.0, elapsed - run.language_seconds - run.model_seconds),
-    )
+    seconds = Seconds(run.language_seconds, run.model_seconds, perf_counter() - began)
+    cost = Stats.of_steps((), None, prompt_tokens=len(ids), tokens=0, forwards=forwards, seconds=seconds)
     by_canvas: dict[bytes, list[CanvasParticle]] = {}
     for particle in run.particles:
         by_canvas.setdefault(particle.canvas.tobytes(), []).append(particle)
@@ -201,22 +190,9 @@ def write_canvas(  # noqa: PLR0913  as generate
 
     With ``SMC``, one of its samples is drawn by weight.
 
-    Args:
-        model: see ``generate``.
-        prompt: see ``generate``.
-        grammar: see ``generate``.
-        max_tokens: the largest number of tokens of the output; requires ``canvas=None``, and bounds the slots that the
-            canvas gets by default.
-        canvas: see ``structgen.decode.diffusion.fill.fill_canvas``, as for the others.
-        policy: likewise.
-        sampler: likewise, or ``SMC``, which takes neither policy, block, reuse nor stream.
-        temperature: likewise.
-        block: likewise.
-        reuse: likewise.
-        seed: likewise.
-        stream: likewise.
-        chat: likewise.
-        limits: likewise.
+    ``max_tokens``, the largest number of tokens of the output, requires ``canvas=None``, and bounds the slots that the
+    canvas gets by default.  ``SMC`` takes neither policy, block, reuse nor stream.  The other arguments are those of
+    ``fill_canvas``.
 
     Raises:
         ValueError: arguments exclude each other.
@@ -275,20 +251,7 @@ def sample_canvases(  # noqa: PLR0913  as sample
     chat: bool = True,
     limits: Limits | None = None,
 ) -> Samples:
-    """Sample outputs on canvases, each with a weight: ``sample`` for diffusion models.
-
-    Args:
-        model: see ``sample``, as for all of them.
-        prompt: likewise.
-        grammar: likewise.
-        max_tokens: likewise.
-        canvas: likewise.
-        sampler: likewise.
-        order: likewise.
-        temperature: likewise.
-        seed: likewise.
-        chat: likewise.
-        limits: likewise.
+    """Sample outputs on canvases, each with a weight: ``sample`` for diffusion models, with its arguments.
 
     Raises:
         ValueError: arguments exclude each other.
@@ -335,10 +298,7 @@ def _first_canvas(
 def slots_within(constraint: Constraint, max_tokens: int, *, capacity: int | None = None) -> int:
     """Return how many slots a canvas gets if its output may have ``max_tokens`` tokens, EOS not counted.
 
-    Args:
-        constraint: the constraint of the output.
-        max_tokens: the upper limit.
-        capacity: tokens left of the model's context; None if it has no bound.
+    ``capacity`` is how many tokens are left of the model's context; None if it has no bound.
 
     Raises:
         BudgetError: the shortest string takes more than ``max_tokens``.

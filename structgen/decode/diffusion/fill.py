@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
 
@@ -20,7 +21,7 @@ from structgen.decode.diffusion.canvas_run import CanvasRun
 from structgen.decode.diffusion.commit_policy import CommitPolicy, Filling, Static
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
-from structgen.decode.step.result import Result, Stats, Step
+from structgen.decode.step.result import Result, Seconds, Stats, Step
 from structgen.errors import GenerationError
 from structgen.models.protocol.diffusion import DiffusionModel
 
@@ -193,24 +194,19 @@ def _result(
             steps.append(Step(token, was_forced, 0.0, None))
         else:
             steps.append(Step(token, was_forced, log_confidence, float(run.log_prob[slot]) - log_confidence))
-    forced = int(run.was_forced[: len(tokens)].sum())
-    elapsed = perf_counter() - began
+    stats = Stats.of_steps(
+        steps,
+        None,
+        prompt_tokens=prompt_tokens,
+        tokens=len(tokens),
+        forwards=run.denoiser.forwards,
+        seconds=Seconds(run.language_seconds, run.model_seconds, perf_counter() - began),
+    )
     return Result(
         data=vocabulary.decode(tokens),
         tokens=tuple(tokens),
         steps=tuple(steps),
-        stats=Stats(
-            prompt_tokens=prompt_tokens,
-            tokens=len(tokens),
-            forced=forced,
-            sampled=len(tokens) - forced,
-            drafted=run.drafted,
-            accepted=run.accepted,
-            forwards=run.denoiser.forwards,
-            time_mask_s=run.language_seconds,
-            time_model_s=run.model_seconds,
-            time_other_s=max(0.0, elapsed - run.language_seconds - run.model_seconds),
-        ),
+        stats=replace(stats, drafted=run.drafted, accepted=run.accepted),
         finish_reason=reason,
         grammar=constraint.grammar,
         vocabulary=vocabulary,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.posterior import Canvas
     from structgen.models.protocol.diffusion import CachingDenoiser, Denoiser, SlotLogits
 
-__all__ = ["DelayedReuse", "DualReuse", "PrefixReuse", "Reuse", "denoise", "denoise_live"]
+__all__ = ["DelayedReuse", "DualReuse", "PrefixReuse", "Reuse", "check_unmasked", "denoise", "denoise_live"]
 
 
 class Reuse(Protocol):
@@ -169,17 +169,21 @@ def denoise(denoiser: Denoiser, canvases: Sequence[Canvas], *, mask_token: int, 
     return [HostLogits(logits[of]) for logits, of in zip(whole, free, strict=True)]
 
 
+def check_unmasked(canvas: Canvas, mask_token: int) -> None:
+    """Raise ``GenerationError`` if a filled slot holds MASK."""
+    if (canvas == mask_token).any():
+        raise GenerationError(
+            f"slot {int((canvas == mask_token).argmax())}",
+            "the grammar asks for MASK, which is the model's id for a free slot",
+            evidence=f"MASK is token {mask_token}",
+            remedy="name another special token in the grammar",
+        )
+
+
 def denoise_live(
     denoiser: CachingDenoiser, canvas: Canvas, live: NDArray[np.bool_], *, mask_token: int, size: int
 ) -> SlotLogits:
-    """Run a model on the live slots of one canvas; otherwise as ``denoise``.
-
-    Args:
-        denoiser: as for ``denoise``.
-        canvas: one canvas, ``FREE`` in free slots.
-        live: bool ``[slots]``; see ``CachingDenoiser.denoise_live``.
-        mask_token: as for ``denoise``.
-        size: as for ``denoise``.
+    """Run a model on the live slots of one canvas, bool ``[slots]``; otherwise as ``denoise``.
 
     Raises:
         GenerationError: as ``denoise``.

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from structgen_kernels import _native
 
-from structgen.decode.diffusion.class_posterior import ClassPosterior, sampled_index
+from structgen.decode.diffusion.class_posterior import ClassPosterior, class_masks, sampled_index
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import FAR
-from structgen.engine.mask import empty_masks, pack
-from structgen.errors import GenerationError
+from structgen.engine.mask import empty_masks
 from structgen.models.protocol.diffusion import TokenClasses
 
 if TYPE_CHECKING:
@@ -175,15 +174,10 @@ class RegularLanguage:
     def masks(self, canvas: Canvas, /) -> NDArray[np.int32]:
         """See ``CanvasLanguage.masks``."""
         chain = self._anything(canvas)
-        words = empty_masks(self.vocabulary, len(canvas))
         if not np.isfinite(chain.total):
-            return words
+            return empty_masks(self.vocabulary, len(canvas))
         allowed = (np.isfinite(chain.label_masses()) & np.isfinite(chain.weights)) @ self.holds
-        for slot, classes in enumerate(allowed):
-            is_free = canvas[slot] == FREE
-            held = classes[self.automaton.class_of] if is_free else np.arange(self.vocabulary.size) == canvas[slot]
-            words[slot] = pack(held)
-        return words
+        return class_masks(self.vocabulary, self.automaton.class_of, allowed, canvas)
 
     def forced(self, canvas: Canvas, /) -> Canvas:
         """See ``CanvasLanguage.forced``."""
@@ -320,20 +314,12 @@ class RegularPosterior(ClassPosterior):
             each[labels == self.language.tail_label] = 0.0
         return float(each.sum())
 
-    def _check(self, total: float) -> None:
-        if not np.isfinite(total):
-            shortest = self.language.shortest
-            needed = (
-                f"the shortest string takes {shortest}"
-                if shortest < FAR
-                else "no tokens spell any string of the grammar"
-            )
-            raise GenerationError(
-                "diffusion decoding",
-                "no completion of the canvas spells a string of the grammar",
-                evidence=f"{self.distribution.slots} slots, {len(self.distribution.free)} of them free; {needed}",
-                remedy="give the canvas more slots, or check its fixed slots",
-            )
+    @property
+    def _needed(self) -> str:
+        shortest = self.language.shortest
+        return (
+            f"the shortest string takes {shortest}" if shortest < FAR else "no tokens spell any string of the grammar"
+        )
 
 
 def _logsumexp_columns(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 
-from structgen.decode.diffusion.forward_pass import denoise
+from structgen.decode.diffusion.forward_pass import check_unmasked, denoise
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.sampling.proposal import resample
 from structgen.decode.sampling.protocol import Round
@@ -338,13 +338,7 @@ class TwisterRun:
         completion = answer.posterior.draw(self._generator)
         canvas = particle.canvas.copy()
         canvas[slots] = completion.tokens[slots]
-        if (canvas == self._of.mask_token).any():
-            raise GenerationError(
-                f"slot {int((canvas == self._of.mask_token).argmax())}",
-                "the grammar asks for MASK, which is the model's id for a free slot",
-                evidence=f"MASK is token {self._of.mask_token}",
-                remedy="name another special token in the grammar",
-            )
+        check_unmasked(canvas, self._of.mask_token)
         self.revealed += len(slots)
         log_owed = answer.owed.get(canvas.tobytes())
         if log_owed is None:

@@ -9,7 +9,7 @@ Sources: J. K. Baker, "Trainable grammars for speech recognition" (1979), for in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 from structgen_kernels import _native
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from structgen.decode.diffusion.context_free.plan import Lists, Plan
 
-__all__ = ["NO_LABEL", "Chart", "NativeChart", "reduced", "walk_chart"]
+__all__ = ["NO_LABEL", "Chart", "reduced", "walk_chart"]
 
 if TYPE_CHECKING:
     Array: TypeAlias = NDArray[np.float64]
@@ -44,43 +44,16 @@ def reduced(values: Array, *, is_max: bool) -> Array:
     return logs
 
 
-class Chart(Protocol):
-    """The log masses of one canvas: of all parses of the slots between two boundaries."""
-
-    @property
-    def plan(self) -> Plan:
-        """The tables of the chart."""
-
-    @property
-    def weights(self) -> Array:
-        """Log weight of every label in every slot, float64 ``[slots, labels]``."""
-
-    @property
-    def ends(self) -> Array:
-        """Log mass of the strings that the first slots spell, float64 ``[slots + 1]``."""
-
-    def between(self, begin: int, cells: NDArray[np.int32], end: int, /) -> Array:
-        """Log masses from one boundary, by each of some cells, to another; float64 ``[len(cells)]``."""
-
-    def until(self, begin: int, cell: int, end: int, /) -> Array:
-        """Log masses from each boundary, ``begin`` or later, by a cell to ``end``; float64 ``[slots + 1 - begin]``."""
-
-    def arrived(self, begin: int, arrival: int, /) -> Array:
-        """Log masses from ``begin`` through a call to an arrival at each later boundary, ``[slots + 1 - begin]``."""
-
-    def label_shares(self, ends: Array, /) -> Array:
-        """Return how many times a parse takes each label in each slot, on average; float64 ``[slots, labels]``.
-
-        In a chart of maxima with weights 0 and minus infinity: 1 if some parse takes the label.
-
-        Args:
-            ends: the share of the parses that end at each boundary, float64 ``[slots + 1]``.
-        """
-
-
 @final
-class NativeChart:
-    """The chart that decoders use; see ``Chart``. The reference implementation is ``ReferenceChart`` of the tests.
+class Chart:
+    """The log masses of one canvas: of all parses of the slots between two boundaries.
+
+    The reference implementation is ``ReferenceChart`` of the tests.
+
+    Args:
+        plan: the tables of the chart.
+        weights: log weight of every label in every slot, float64 ``[slots, labels]``.
+        is_max: whether alternatives are maximised, not summed.
 
     Complexity: ``plan.steps(slots)``, cubic in the slots.
     """
@@ -99,19 +72,19 @@ class NativeChart:
 
     @property
     def ends(self) -> Array:
-        """See ``Chart``."""
+        """The log mass of the strings that the first slots spell, float64 ``[slots + 1]``."""
         begin = self.plan.cell(0, ENDING) * int(self._widths[0])
         ends: Array = self._masses[begin : begin + len(self.weights) + 1]
         return ends
 
     def between(self, begin: int, cells: NDArray[np.int32], end: int, /) -> Array:
-        """See ``Chart``."""
+        """Log masses from one boundary, by each of some cells, to another; float64 ``[len(cells)]``."""
         start = int(self._starts[begin]) * self.plan.cells + (end - int(self._firsts[begin]))
         masses: Array = self._masses[start + cells * int(self._widths[begin])]
         return masses
 
     def until(self, begin: int, cell: int, end: int, /) -> Array:
-        """See ``Chart``."""
+        """Log masses from each boundary, ``begin`` or later, by a cell to ``end``; float64 ``[slots + 1 - begin]``."""
         masses = np.full(len(self.weights) + 1 - begin, IMPOSSIBLE)
         middles = slice(begin, end + 1)
         at = self._starts[middles] * self.plan.cells + cell * self._widths[middles] + (end - self._firsts[middles])
@@ -119,14 +92,18 @@ class NativeChart:
         return masses
 
     def arrived(self, begin: int, arrival: int, /) -> Array:
-        """See ``Chart``."""
+        """Log masses from ``begin`` through a call to an arrival at each later boundary, ``[slots + 1 - begin]``."""
         width, first = int(self._widths[begin]), int(self._firsts[begin])
         start = int(self._starts[begin]) * self.plan.arrivals + arrival * width
         masses: Array = self._arrivals[start + begin - first : start + len(self.weights) + 1 - first]
         return masses
 
     def label_shares(self, ends: Array, /) -> Array:
-        """See ``Chart``."""
+        """How many times a parse takes each label in each slot, on average; float64 ``[slots, labels]``.
+
+        ``ends`` is the share of the parses that end at each boundary, float64 ``[slots + 1]``.  In a chart of maxima
+        with weights 0 and minus infinity, the result is 1 if some parse takes the label.
+        """
         shares: Array = self._native.label_shares(np.ascontiguousarray(ends), self.plan.cell(0, ENDING))
         return shares
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final, get_args
 
 import numpy as np
 
-from structgen.decode.diffusion.class_posterior import ClassPosterior, sampled_index
-from structgen.decode.diffusion.context_free.chart import NO_LABEL, NativeChart, reduced, shortest_output, walk_chart
+from structgen.decode.diffusion.class_posterior import ClassPosterior, class_masks, sampled_index
+from structgen.decode.diffusion.context_free.chart import NO_LABEL, Chart, reduced, shortest_output, walk_chart
 from structgen.decode.diffusion.context_free.plan import ALWAYS, plan_of
 from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, MAX_EFFECTS, lift
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import check_finite_checks
-from structgen.engine.mask import empty_masks, pack
+from structgen.engine.mask import empty_masks
 from structgen.engine.network import MAX_STATES, network_of
 from structgen.errors import GenerationError, LimitExceeded
 from structgen.models.protocol.diffusion import TokenClasses
@@ -25,7 +25,6 @@ from structgen.models.protocol.diffusion import TokenClasses
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from structgen.decode.diffusion.context_free.chart import Chart
     from structgen.decode.diffusion.context_free.plan import Plan
     from structgen.decode.diffusion.posterior import Canvas, Tail
     from structgen.engine.constraint import Constraint
@@ -132,16 +131,11 @@ class ContextFreeLanguage:
 
     def masks(self, canvas: Canvas, /) -> NDArray[np.int32]:
         """See ``CanvasLanguage.masks``."""
-        words = empty_masks(self.vocabulary, len(canvas))
         chart = self._anything(canvas)
         ends = self._ends(chart, canvas)
         if not ends.any():
-            return words
-        for slot, classes in enumerate(self._allowed(chart, ends)):
-            is_free = canvas[slot] == FREE
-            held = classes[self.class_of] if is_free else np.arange(self.vocabulary.size) == canvas[slot]
-            words[slot] = pack(held)
-        return words
+            return empty_masks(self.vocabulary, len(canvas))
+        return class_masks(self.vocabulary, self.class_of, self._allowed(chart, ends), canvas)
 
     def forced(self, canvas: Canvas, /) -> Canvas:
         """See ``CanvasLanguage.forced``."""
@@ -170,35 +164,29 @@ class ContextFreeLanguage:
         """The class of a fixed slot's token; ids outside the vocabulary are dead."""
         return int(self.class_of[token]) if 0 <= token < len(self.class_of) else DEAD_CLASS
 
-    def chart(self, weights: NDArray[np.float64], *, is_max: bool) -> NativeChart:
+    def chart(self, weights: NDArray[np.float64], *, is_max: bool) -> Chart:
         """The chart of one canvas.
 
         Raises:
             LimitExceeded: the chart takes more steps or memory than the limits allow.
         """
         slots = len(weights)
-        subject = f"diffusion decoding: chart of {slots} slots"
-        remedy = "decode in blocks of fewer slots, narrow the grammar, or raise the limit"
-        if self.plan.steps(slots) > self._max_steps:
-            raise LimitExceeded(
-                subject,
-                limit="max_steps",
-                maximum=self._max_steps,
-                evidence=f"it takes up to {self.plan.steps(slots)} steps",
-                remedy=remedy,
-            )
-        needed = self.plan.bytes(slots)
-        if needed > self._max_bytes:
-            raise LimitExceeded(
-                subject,
-                limit="max_bytes",
-                maximum=self._max_bytes,
-                evidence=f"it takes {needed} bytes",
-                remedy=remedy,
-            )
-        return NativeChart(self.plan, weights, is_max=is_max)
+        steps, size = self.plan.steps(slots), self.plan.bytes(slots)
+        for limit, maximum, needed, evidence in (
+            ("max_steps", self._max_steps, steps, f"it takes up to {steps} steps"),
+            ("max_bytes", self._max_bytes, size, f"it takes {size} bytes"),
+        ):
+            if needed > maximum:
+                raise LimitExceeded(
+                    f"diffusion decoding: chart of {slots} slots",
+                    limit=limit,
+                    maximum=maximum,
+                    evidence=evidence,
+                    remedy="decode in blocks of fewer slots, narrow the grammar, or raise the limit",
+                )
+        return Chart(self.plan, weights, is_max=is_max)
 
-    def _anything(self, canvas: Canvas) -> NativeChart:
+    def _anything(self, canvas: Canvas) -> Chart:
         """The chart of a canvas whose free slots may hold any token."""
         possible: NDArray[np.float64] = np.where(self.counts.any(axis=1), 0.0, -np.inf)
         possible[ALWAYS] = 0.0
@@ -207,7 +195,7 @@ class ContextFreeLanguage:
             weights[slot] = self.fixed_weights(int(canvas[slot]), is_max=True)
         return self.chart(weights, is_max=True)
 
-    def _ends(self, chart: NativeChart, canvas: Canvas) -> NDArray[np.float64]:
+    def _ends(self, chart: Chart, canvas: Canvas) -> NDArray[np.float64]:
         """Whether a string may end at each boundary, 1 or 0."""
         is_eos = np.full(len(canvas), bool(self.vocabulary.eos), dtype=bool)
         for slot in np.flatnonzero(canvas != FREE).tolist():
@@ -216,7 +204,7 @@ class ContextFreeLanguage:
         ends: NDArray[np.float64] = (np.isfinite(chart.ends) & tail).astype(np.float64)
         return ends
 
-    def _allowed(self, chart: NativeChart, ends: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _allowed(self, chart: Chart, ends: NDArray[np.float64]) -> NDArray[np.bool_]:
         """The classes that each slot may hold, bool ``[slots, classes]``."""
         allowed: NDArray[np.bool_] = np.matmul(chart.label_shares(ends) > 0, self.counts > 0)
         allowed[:, self.eos_class] = np.cumsum(ends[:-1]) > 0
@@ -404,15 +392,9 @@ class ContextFreePosterior(ClassPosterior):
             each[end + 1 :] = 0.0
         return float(each.sum())
 
-    def _check(self, total: float) -> None:
-        if not np.isfinite(total):
-            raise GenerationError(
-                "diffusion decoding",
-                "no completion of the canvas spells a string of the grammar",
-                evidence=f"{self.distribution.slots} slots, {len(self.distribution.free)} of them free; "
-                f"the shortest string takes {self.language.shortest}",
-                remedy="give the canvas more slots, or check its fixed slots",
-            )
+    @property
+    def _needed(self) -> str:
+        return f"the shortest string takes {self.language.shortest}"
 
     def _check_ambiguity(self) -> None:
         if self.counts_ways and self.language.ambiguity == "refused":

@@ -17,7 +17,7 @@ from reference_chart import ReferenceChart
 from structgen import compile, json_schema, lark, regex
 from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
-from structgen.decode.diffusion.context_free.chart import NativeChart
+from structgen.decode.diffusion.context_free.chart import Chart
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.regular import RegularLanguage
 from structgen.decode.diffusion.token_automaton import byte_automaton, lift
@@ -331,7 +331,7 @@ def test_native_charts_equal_those_of_numpy(name: str, is_max: bool) -> None:
         if is_max:
             weights[np.isfinite(weights)] = 0.0
         weights[:, 0] = 0.0
-        native, reference = NativeChart(plan, weights, is_max=is_max), ReferenceChart(plan, weights, is_max=is_max)
+        native, reference = Chart(plan, weights, is_max=is_max), ReferenceChart(plan, weights, is_max=is_max)
         cells = np.arange(plan.cells, dtype=np.int32)
         assert native.ends == pytest.approx(reference.ends, abs=1e-9)
         for begin in range(slots + 1):
