@@ -56,15 +56,10 @@ def _sample_query(
 def _tree_queries(
     tree: DraftTree, rows: LogitsRows, matcher: Matcher, params: SamplingParams, generator: np.random.Generator
 ) -> Iterator[tuple[ResidentLogits, LogitsQuery]]:
-    """Yield the queries that will follow if the output takes tokens of a draft tree.
+    """Yield the queries that will follow if the output takes tokens of a draft tree with the logits ``rows``.
 
-    Args:
-        tree: draft tokens, with the forced tokens after each.
-        rows: the logits after the sequence and after each node of the tree.
-        matcher: at the end of the output; stays as it is.
-        params: the sampler.
-        generator: the sampler's; stays as it is.  The query of a node takes the random number that the choice after
-            the node's path will take.
+    The query of a node takes the random number that the choice after the node's path will take.  The matcher, at the
+    end of the output, and the sampler's generator stay as they are.
     """
     masks = empty_masks(matcher.constraint.vocabulary, 1 + len(tree))
     try:
@@ -106,7 +101,6 @@ class TokenChoice:
         sampler: chooses tokens.
         generator: the sampler's random numbers.
         drafts: verifies draft tokens that were sampled; None if nothing is drafted.
-        alternatives: see above.
     """
 
     def __init__(
@@ -134,9 +128,6 @@ class TokenChoice:
     def step(self, row: LogitsRow) -> Step | None:
         """Choose one of the allowed tokens; None if potentials forbid all of them, which are blocked from now on.
 
-        Args:
-            row: the logits of the next token.
-
         Raises:
             GenerationError: the logits contain NaN or infinity, or give no allowed token any probability.
         """
@@ -148,9 +139,7 @@ class TokenChoice:
     def queries(self, row: DeviceRow, tree: DraftTree | None) -> list[tuple[ResidentLogits, LogitsQuery]]:
         """Return the queries of the next ``step``, and of the steps that may follow; none if it samples on the host.
 
-        Args:
-            row: the logits of the next token.
-            tree: draft tokens that the same pass ran; None for none.
+        ``tree`` is the draft tokens that the same pass ran; None for none.
         """
         params = self._device_params()
         if params is None:

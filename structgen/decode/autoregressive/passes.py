@@ -65,15 +65,9 @@ class ScoredPasses:
             output.score_stop(log_probability(last, output.vocabulary.eos))
 
     def _run(self, *, ahead: bool, choice: TokenChoice | None = None, stops: bool = False) -> list[LogitsRow]:
-        """Run the pending tokens and score the forced ones among them.
+        """Run the pending tokens and score the forced ones among them; with ``stops``, EOS after the last of them.
 
-        Args:
-            ahead: whether to run the last of them too, for the logits after it.
-            choice: see ``next_row``.
-            stops: whether EOS is scored after the last of them.
-
-        Returns:
-            The logits before each unscored token, and those after the last token if ``ahead``.
+        Return the logits before each unscored token; with ``ahead`` the last token runs too, for the logits after it.
         """
         output, context, costs = self._output, self._output.context, self._costs
         unscored = output.unscored

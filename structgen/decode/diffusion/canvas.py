@@ -237,10 +237,7 @@ def output_tokens(canvas: Canvas, vocabulary: Vocabulary) -> list[int]:
 def finish_reason(constraint: Constraint, tokens: list[int], *, has_stop: bool) -> FinishReason:
     """Return why the output ended, after the matcher of autoregressive decoding has checked the output.
 
-    Args:
-        constraint: the constraint of the output.
-        tokens: the output without EOS.
-        has_stop: whether EOS follows on the canvas.
+    ``tokens`` are the output without EOS; ``has_stop`` is whether EOS follows on the canvas.
 
     Raises:
         GenerationError: the output is not valid, which a policy that mixes tokens of several completions can cause.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
@@ -108,12 +109,8 @@ class Questions:
         """The intersection of the potentials' masks; None if none has a mask."""
         row: NDArray[np.int32] | None = None
         for potential in self._potentials:
-            try:
+            with _errors_of(potential, "allowed", hypothesis):
                 other = potential.allowed(hypothesis)
-            except StructgenError:
-                raise
-            except Exception as error:
-                raise _raised(potential, "allowed", hypothesis, error) from error
             if other is not None:
                 row = other if row is None else row & other
         return row
@@ -139,12 +136,8 @@ class Questions:
             return cached
         what = "complete" if is_complete else "prefix"
         self.asked[potential.name] += 1
-        try:
+        with _errors_of(potential, what, hypothesis):
             score = float((potential.complete if is_complete else potential.prefix)(hypothesis))
-        except StructgenError:
-            raise
-        except Exception as error:
-            raise _raised(potential, what, hypothesis, error) from error
         if math.isnan(score) or score == math.inf:
             raise GenerationError(
                 f"potential {potential.name}",
@@ -160,12 +153,8 @@ class Questions:
         return score
 
     def _weights(self, potential: Potential, hypothesis: Hypothesis) -> NDArray[np.float64] | None:
-        try:
+        with _errors_of(potential, "logw_next", hypothesis):
             weights = potential.logw_next(hypothesis)
-        except StructgenError:
-            raise
-        except Exception as error:
-            raise _raised(potential, "logw_next", hypothesis, error) from error
         if weights is None:
             return None
         size = hypothesis.vocabulary.size
@@ -179,13 +168,20 @@ class Questions:
         return weights
 
 
-def _raised(potential: Potential, what: str, hypothesis: Hypothesis, error: Exception) -> GenerationError:
-    return GenerationError(
-        f"potential {potential.name}",
-        f"{what} raised {type(error).__name__}: {error}",
-        evidence=f"for {_shown(hypothesis)}",
-        remedy="make it return a score for every prefix that the grammar allows",
-    )
+@contextmanager
+def _errors_of(potential: Potential, what: str, hypothesis: Hypothesis) -> Iterator[None]:
+    """Name the potential in any error of its own."""
+    try:
+        yield
+    except StructgenError:
+        raise
+    except Exception as error:
+        raise GenerationError(
+            f"potential {potential.name}",
+            f"{what} raised {type(error).__name__}: {error}",
+            evidence=f"for {_shown(hypothesis)}",
+            remedy="make it return a score for every prefix that the grammar allows",
+        ) from error
 
 
 def _shown(hypothesis: Hypothesis) -> str:

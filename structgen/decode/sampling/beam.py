@@ -87,31 +87,20 @@ class Beam:
 
 
 class _BeamCandidate(NamedTuple):
-    """A prefix with one of its next tokens.
+    """A prefix with one of its next tokens."""
 
-    Attributes:
-        rank: its rank, without the diversity penalty.
-        beam: index of the prefix among the live beams.
-        choice: index of the token in the distribution.
-    """
-
-    rank: float
-    beam: int
-    choice: int
+    rank: float  # without the diversity penalty
+    beam: int  # index of the prefix among the live beams
+    choice: int  # index of the token in the distribution
 
 
 @final
 @dataclass(eq=False, slots=True)
 class _BeamGroup:
-    """Beams that compete with each other.
+    """Beams that compete with each other."""
 
-    Attributes:
-        live: open prefixes; another group may have the same.
-        finished: complete outputs with their ranks, the best first.
-    """
-
-    live: list[Branch]
-    finished: list[tuple[float, Branch]] = field(default_factory=list)
+    live: list[Branch]  # open prefixes; another group may have the same
+    finished: list[tuple[float, Branch]] = field(default_factory=list)  # complete outputs with ranks, the best first
 
 
 @final

@@ -157,14 +157,7 @@ def self_certainty(logits: Logits) -> float:
 @final
 @dataclass(eq=False, slots=True)
 class _WrittenBranch:
-    """Outputs with the same tokens.
-
-    Attributes:
-        branch: the tokens.
-        count: number of outputs.
-        certainty: sum of the self-certainty over the choices so far.
-        choices: number of choices so far.
-    """
+    """``count`` outputs with the same tokens; ``certainty`` is the sum of the self-certainty over their choices."""
 
     branch: Branch
     count: int

@@ -44,9 +44,10 @@ class Branches:
         questions: evaluates the potentials of the problem.
         masks: the masks of its constraint.
         expectation: a twist, by which ``distribution`` proposes tokens; None for none.
+        sampled: number of tokens that were added to branches, EOS included.
 
     Args:
-        problem: see above.
+        problem: the target.
         context: a context that ends with the prompt and may have it cached; it is forked.
         speculation: how to draft tokens of branches that grow together; None drafts nothing.
     """
@@ -66,7 +67,7 @@ class Branches:
         if speculation is not None:
             self._drafts = BranchDrafts(speculation, problem, self.masks, is_packed=self._passes.is_packed)
         self._contexts = BranchContexts(problem.model, problem.prompt, self._passes, context)
-        self._sampled = 0
+        self.sampled = 0
         self._began = perf_counter()
 
     def __enter__(self) -> Self:
@@ -92,11 +93,6 @@ class Branches:
         return None if self._drafts is None else self._drafts.stats()
 
     @property
-    def sampled(self) -> int:
-        """Number of tokens that were added to branches, EOS included."""
-        return self._sampled
-
-    @property
     def asked(self) -> int:
         """Number of queries so far: to potentials, and to the matcher about single tokens."""
         return self.masks.asked + sum(self.questions.asked.values())
@@ -117,16 +113,9 @@ class Branches:
         remark: str = "",
         history: Sequence[Round] = (),
     ) -> Samples:
-        """The samples of a run, with its statistics so far.
+        """The samples of a run, with its statistics so far; ``remark`` is a text to put before ``verification``.
 
-        Args:
-            samples: see ``Samples``, as for the other arguments.
-            particles: number of particles.
-            lossless: whether the weights are those of the target.
-            log_evidence: its estimate.
-            standard_error: standard error of ``log_evidence``.
-            remark: a text to put before ``verification``.
-            history: the rounds.
+        The other arguments are those of ``Samples``.
         """
         return Samples(
             samples=tuple(samples),
@@ -322,7 +311,7 @@ class Branches:
         if self._drafts is not None:
             tokens = [(step.token, log_p) for step, log_p in zip(steps, log_ps, strict=True) if step.token is not None]
             self._drafts.split(context, tokens, contexts[::-1])
-        self._sampled += len(steps)
+        self.sampled += len(steps)
         return [
             self._finished(branch, step, log_p)
             if step.token is None
@@ -341,7 +330,7 @@ class Branches:
         """
         if distribution.ends:
             return self.finish(branch)
-        self._sampled += 1
+        self.sampled += 1
         step = distribution.step_of(token, log_p)
         return self._finished(branch, step, log_p) if step.token is None else self._grown(branch, step, log_p, None)
 

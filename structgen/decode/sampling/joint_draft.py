@@ -107,13 +107,7 @@ class DictatedText:
                 matcher.rollback(matcher.history_length - before)
 
     def learn(self, tree: DraftTree, node: int, taken: Sequence[tuple[int, float]]) -> None:
-        """Update the estimate by the tokens that were taken after a node.
-
-        Args:
-            tree: the draft tree.
-            node: a node of it, or ``ROOT``.
-            taken: distinct tokens that were taken, each with its log-probability.
-        """
+        """Update the estimate by the distinct tokens that were taken after a node, each with its log-probability."""
         dictated = [tree.tokens[child] for child in tree.children(node) if tree.sources[child] == DICTATED]
         if not dictated or not taken:
             return
@@ -163,19 +157,12 @@ class Growing(NamedTuple):
 
 
 class _TokenPasses(NamedTuple):
-    """The forward passes of one round.
-
-    Attributes:
-        passes: number of passes.
-        needed: mean number of rows per pass without draft tokens.
-        rows: mean number of rows per pass with draft tokens.
-        seconds: time of all passes.
-    """
+    """The forward passes of one round."""
 
     passes: int
-    needed: float
-    rows: float
-    seconds: float
+    needed: float  # mean number of rows per pass without draft tokens
+    rows: float  # the same with draft tokens
+    seconds: float  # of all passes
 
 
 @final
@@ -245,12 +232,7 @@ class BranchDrafts:
         self._observe(growing_now, trees, rows, passes.time_s - before)
 
     def _propose(self, pending: Sequence[Growing], ready: Sequence[Growing]) -> list[DraftTree]:
-        """Draft the next tokens of sequences, for the next passes.
-
-        Args:
-            pending: the sequences to run.
-            ready: the sequences whose logits are computed already.
-        """
+        """Draft the next tokens of the sequences to run; the logits of those in ``ready`` are computed already."""
         began = perf_counter()
         self._needed = sum(len(each.context.unseen) for each in pending)
         particles = sum(each.particles for each in (*pending, *ready))
@@ -265,14 +247,7 @@ class BranchDrafts:
     def _observe(
         self, pending: Sequence[Growing], trees: Sequence[DraftTree], rows: Sequence[Logits], seconds: float
     ) -> None:
-        """Let the drafters observe the logits of the passes, and record the passes.
-
-        Args:
-            pending: the sequences that were run.
-            trees: the draft tree of each.
-            rows: the logits of their next tokens.
-            seconds: the time of the passes.
-        """
+        """Let the drafters observe the logits of the next tokens of the sequences that ran, and record the passes."""
         began = perf_counter()
         nodes = 0
         for each, tree, row in zip(pending, trees, rows, strict=True):
@@ -293,13 +268,7 @@ class BranchDrafts:
         self._time += perf_counter() - began
 
     def split(self, context: Context, taken: Sequence[tuple[int, float]], children: Sequence[Context]) -> None:
-        """Note that a sequence continues with several tokens.
-
-        Args:
-            context: the context of the sequence, which may be one of ``children``.
-            taken: distinct tokens, each with its log-probability.
-            children: the contexts that continue with them.
-        """
+        """As ``ExploredTrees.split``; each of the tokens comes with its log-probability."""
         position = self._explored.split(context, [token for token, _ in taken], children)
         if position is not None:
             self._dictated.learn(position.tree, position.node, taken)

@@ -41,14 +41,14 @@ def run_sampler(  # noqa: PLR0913  public: the settings of ``sample``
     begun: tuple[int, ...] = (),
     speculation: Speculation | None = None,
 ) -> Samples:
-    """Sample outputs after the tokens of a context, which stays as it is: see ``sample``.
+    """Sample outputs after the tokens of a context, which stays as it is: see ``sample`` for other arguments.
 
     Args:
-        sampler: see ``sample``.
+        sampler: samples the outputs.
         context: the prompt, at least one token, and the tokens of ``begun``.
-        constraint: see ``sample``.
-        potentials: see ``sample``.
-        max_tokens: see ``sample``; the tokens of ``begun`` count.
+        constraint: compiled for the model's vocabulary.
+        potentials: factors of the target.
+        max_tokens: maximum number of tokens of an output; those of ``begun`` count.
         generator: the random numbers.
         begun: tokens that the output begins with; the context ends with them.
         speculation: how to draft tokens; None drafts nothing.
@@ -155,15 +155,9 @@ def output_writer(
     *,
     has_drafts: bool,
 ) -> OutputWriter:
-    """Return the writer for a sampler of whole outputs; for a proposal it is ``SMC`` with one particle.
+    """Return the ``OutputWriter`` of a sampler of whole outputs; for a proposal it is ``SMC`` with one particle.
 
-    Args:
-        sampler: see ``OutputWriter``.
-        context: see ``OutputWriter``.
-        constraint: see ``OutputWriter``.
-        max_tokens: see ``OutputWriter``.
-        drafter: see ``generate``.
-        has_drafts: whether ``drafter`` is used.
+    ``has_drafts`` is whether ``drafter`` is used.
 
     Raises:
         TypeError: ``drafter`` is no drafter.

@@ -83,15 +83,12 @@ _MAX_PASS_TOKENS: Final = 512
 
 @final
 class Passes:
-    """The forward passes of one run.
+    """The forward passes of one run of a model with a vocabulary of ``size`` tokens.
 
     Attributes:
         count: number of passes; one that several sequences share counts once.
         time_s: their time in seconds.
-
-    Args:
-        model: the language model.
-        size: the size of the vocabulary.
+        is_packed: whether the model runs several sequences in one pass.
     """
 
     def __init__(self, model: LanguageModel, size: int) -> None:
@@ -100,11 +97,7 @@ class Passes:
         self._name = model.name
         self._size = size
         self._packed = model if isinstance(model, PackedModel) else None
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether the model runs several sequences in one pass."""
-        return self._packed is not None
+        self.is_packed = self._packed is not None
 
     def run(self, contexts: Sequence[Context], trees: Sequence[TokenTree | None] = ()) -> list[Logits]:
         """Run the unseen tokens of each context; return the logits after each, ``[V]``.
@@ -154,17 +147,11 @@ def _packs(
 @final
 @dataclass(eq=False, slots=True)
 class _ExploredTree:
-    """A draft tree that was run.
-
-    Attributes:
-        tree: the tree.
-        taken: the nodes that some sequence took.
-        heights: for each node, the length of the longest path below it.
-    """
+    """A draft tree that was run."""
 
     tree: DraftTree
-    taken: set[int] = field(default_factory=set)
-    heights: list[int] = field(init=False)
+    taken: set[int] = field(default_factory=set)  # nodes that some sequence took
+    heights: list[int] = field(init=False)  # by node, the length of the longest path below it
 
     def __post_init__(self) -> None:
         self.heights = [0] * len(self.tree)
@@ -219,12 +206,9 @@ class ExploredTrees:
         return 0 if position is None else position.height
 
     def split(self, context: Context, tokens: Sequence[int], children: Sequence[Context]) -> TreePosition | None:
-        """Note that a sequence continues with each of ``tokens``; return its position before.
+        """Note that ``children``, the sequence itself among them or not, continue it with one of ``tokens`` each.
 
-        Args:
-            context: the context of the sequence, which may be one of ``children``.
-            tokens: distinct tokens.
-            children: the contexts that continue with them.
+        Return the position of the sequence before.
         """
         position = self._positions.pop(context, None)
         if position is not None:
@@ -306,11 +290,7 @@ def joint_depth(outlooks: Sequence[Outlook], cost: CostModel, *, pending: int, b
 class BranchContexts:
     """The contexts of the branches of one run, forked from one of the prompt.
 
-    Args:
-        model: the language model.
-        prompt: the tokens of the prompt.
-        passes: runs forward passes.
-        context: a context that ends with the prompt and may have it cached; it is forked.
+    A given ``context`` ends with the prompt and may have it cached; it is forked.
     """
 
     def __init__(

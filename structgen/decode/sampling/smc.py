@@ -83,19 +83,12 @@ class SMC:
 @final
 @dataclass(eq=False, slots=True)
 class _ParticleGroup:
-    """The particles of one branch.
-
-    Attributes:
-        branch: their tokens.
-        log_weight: log of the sum of their weights, without potentials and twist; they share it equally.
-        eves: for each particle the index of its ancestor at the start.
-        twist: log of the look-ahead's estimate for the rest; 0 once the branch is finished.
-    """
+    """The particles of one branch."""
 
     branch: Branch
-    log_weight: float
-    eves: NDArray[np.intp]
-    twist: float = 0.0
+    log_weight: float  # log of the sum of their weights, without potentials and twist; they share it equally
+    eves: NDArray[np.intp]  # for each particle the index of its ancestor at the start
+    twist: float = 0.0  # log of the look-ahead's estimate for the rest; 0 once the branch is finished
 
     @property
     def count(self) -> int:
@@ -237,8 +230,7 @@ class _ParticleRun:
         """Resample the particles: their weights become equal, and keep their sum."""
         count = self._sampler.particles
         log_mean = self._log_evidence()
-        totals = np.array([group.log_total for group in self._groups])
-        counts = np.array([group.count for group in self._groups])
+        totals, counts = self._totals(), self._counts()
         owners = np.repeat(np.arange(len(counts)), counts)
         weights = np.repeat(np.exp(totals - totals.max()) / counts, counts)
         chosen = resample(weights, count, self._sampler.resampling, self._generator)
@@ -257,15 +249,20 @@ class _ParticleRun:
     def _ess(self) -> float:
         if not self._groups:
             return 0.0
-        totals = np.array([group.log_total for group in self._groups])
+        totals = self._totals()
         weights = np.exp(totals - totals.max())
-        counts = np.array([group.count for group in self._groups])
-        return float(weights.sum() ** 2 / (weights**2 / counts).sum())
+        return float(weights.sum() ** 2 / (weights**2 / self._counts()).sum())
+
+    def _totals(self) -> NDArray[np.float64]:
+        return np.array([group.log_total for group in self._groups])
+
+    def _counts(self) -> NDArray[np.intp]:
+        return np.array([group.count for group in self._groups])
 
     def _log_evidence(self) -> float:
         if not self._groups:
             return -math.inf
-        return log_mass(np.array([group.log_total for group in self._groups])) - math.log(self._sampler.particles)
+        return log_mass(self._totals()) - math.log(self._sampler.particles)
 
     def _standard_error(self) -> float | None:
         """Standard error from the variance of the final weight by ancestor; rather too large than too small.
@@ -276,7 +273,7 @@ class _ParticleRun:
         count = self._sampler.particles
         if count == 1 or not self._groups:
             return None
-        totals = np.array([group.log_total for group in self._groups])
+        totals = self._totals()
         weights = np.exp(totals - totals.max())
         weights /= weights.sum()
         by_eve = np.zeros(count)

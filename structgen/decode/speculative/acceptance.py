@@ -235,12 +235,7 @@ class CandidateTree:
         self._start = 0
 
     def grow(self, start: int, drafts: Iterable[DraftCandidate]) -> DraftTree:
-        """Grow the tree.
-
-        Args:
-            start: the number of tokens before it.
-            drafts: the candidates for the first token.
-        """
+        """Grow the tree after ``start`` tokens, from the candidates for its first token."""
         self._start = start
         order = count()
         waiting: list[tuple[float, int, int, float, DraftCandidate]] = []
@@ -266,12 +261,10 @@ class CandidateTree:
         return self.tree
 
     def settle(self, tokens: Sequence[int]) -> None:
-        """Record which draft tokens were right.
+        """Record which draft tokens were right; ``tokens`` are the prompt and the output so far.
 
         A draft token counts once its parent was accepted and the next token is known, whether a pass ran it or not.
-
-        Args:
-            tokens: the prompt and the output so far; nothing is learned from tokens that were taken back.
+        Nothing is learned from tokens that were taken back.
         """
         tree, came = self.tree, tokens[self._start :]
         for parent, token in zip((ROOT, *tree.follow(came)), came, strict=False):

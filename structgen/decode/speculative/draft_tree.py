@@ -68,13 +68,7 @@ class DraftTree:
 
     @classmethod
     def chain(cls, tokens: Iterable[int], confidences: Iterable[float] | float = 1.0, *, source: str = "") -> Self:
-        """Return a tree with one path.
-
-        Args:
-            tokens: token ids.
-            confidences: one for each token, or the same for all.
-            source: the drafter.
-        """
+        """Return a tree with one path, with one confidence for each token or the same for all."""
         tree = cls()
         tree.extend(ROOT, tokens, confidences, source=source)
         return tree

@@ -173,14 +173,7 @@ class SpeculationRounds:
         self._time = 0.0
 
     def propose(self, context: Context, matcher: Matcher, mask: NDArray[np.int32], remaining: int) -> None:
-        """Draft tokens for the next forward pass.
-
-        Args:
-            context: the prompt and the output so far.
-            matcher: the state of the output.
-            mask: the tokens that may come next.
-            remaining: tokens that are left of the budget.
-        """
+        """Draft tokens for the next forward pass, within the budget that remains; ``mask`` allows the next token."""
         self.tree = None
         self.has_drawn = False
         self._pending = len(context.unseen)
@@ -208,13 +201,7 @@ class SpeculationRounds:
         self._time += perf_counter() - began
 
     def observe(self, context: Context, row: LogitsRow, seconds: float) -> None:
-        """Learn from a forward pass.
-
-        Args:
-            context: as in ``propose``, with the look ahead.
-            row: the logits of the next token.
-            seconds: the time of the pass.
-        """
+        """Learn from a forward pass of ``seconds``, which returned ``row`` for the next token."""
         began = perf_counter()
         ahead, tree = context.ahead, self.tree
         if ahead is None:
@@ -264,18 +251,9 @@ class SpeculationRounds:
         *,
         is_plain: bool,
     ) -> int | None:
-        """Choose the next token if draft tokens for it were sampled.
+        """Choose the next token if draft tokens for it were sampled; see ``VerifierPosition`` for the arguments.
 
-        Args:
-            projection: the distribution of the next token.
-            context: the prompt and the output so far.
-            matcher: the state of the output.
-            remaining: tokens that are left of the budget.
-            generator: random numbers of the sampler.
-            is_plain: see ``VerifierPosition``.
-
-        Returns:
-            An index into the projection; None if no draft tokens were sampled.
+        Return an index into the projection; None if no draft tokens were sampled.
         """
         ahead, tree = context.ahead, self.tree
         if ahead is None or tree is None or not self.has_drawn:

@@ -318,13 +318,9 @@ def constraint_of(
     *,
     heeds_temperatures: bool = False,
 ) -> Constraint:
-    """Return a constraint for the model's vocabulary; a grammar is compiled.
+    """Return a constraint for the model's vocabulary; a grammar is compiled within ``limits``.
 
-    Args:
-        grammar: the grammar, or a constraint.
-        model: the model.
-        limits: for compiling.
-        heeds_temperatures: whether the caller samples at the temperatures that parts of the grammar set.
+    ``heeds_temperatures`` is whether the caller samples at the temperatures that parts of the grammar set.
 
     Raises:
         TypeError: ``grammar`` is neither.

@@ -229,26 +229,18 @@ class _TorchClasses:
     def __init__(self, residence: CanvasResidence, logits: torch.Tensor, classes: TokenClasses, scale: float) -> None:
         self._residence, self._logits, self._classes, self._scale = residence, logits, classes, scale
         self._scores: ClassScores | None = None
-        self._log_norms: NDArray[np.float64] | None = None
-        self._log_sums: NDArray[np.float64] | None = None
+        self._sums: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None  # of rows, and of classes
         self._maxima: NDArray[np.floating] | None = None
 
     def log_norms(self) -> NDArray[np.float64]:
-        if self._log_norms is None:
-            self._fetch()
-        assert self._log_norms is not None  # noqa: S101  what is fetched holds them
-        return self._log_norms
+        return (self._sums or self._fetched()[0])[0]
 
     def log_sums(self) -> NDArray[np.float64]:
-        if self._log_sums is None:
-            self._fetch()
-        assert self._log_sums is not None  # noqa: S101  likewise
-        return self._log_sums
+        return (self._sums or self._fetched()[0])[1]
 
     def maxima(self) -> NDArray[np.floating]:
         if self._maxima is None:
-            self._fetch(with_maxima=True)
-        assert self._maxima is not None  # noqa: S101  likewise
+            self._maxima = self._fetched(with_maxima=True)[1]
         return self._maxima
 
     @torch.inference_mode()
@@ -290,18 +282,20 @@ class _TorchClasses:
         return class_scores(self._logits, self._layout, scale=self._scale, moments=moments)
 
     @torch.inference_mode()
-    def _fetch(self, *, with_maxima: bool = False) -> None:
-        """Copy the scores of classes to the host in one transfer: callers of the maxima also need the sums."""
+    def _fetched(
+        self, *, with_maxima: bool = False
+    ) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], NDArray[np.floating]]:
+        """Copy the sums, and the maxima, to the host in one transfer: callers of the maxima also need the sums."""
         if not len(self._logits):
             nothing = np.zeros((0, self._classes.count))
-            self._log_norms, self._log_sums, self._maxima = np.zeros(0), nothing, nothing
-            return
+            self._sums = np.zeros(0), nothing
+            return self._sums, nothing
         scores = self._known()
         parts = [scores.log_norms[:, None], scores.log_sums, *([scores.maxima] if with_maxima else [])]
         columns = self._residence.copied(torch.cat(parts, 1))
         count = self._classes.count
-        self._log_norms, self._log_sums = columns[:, 0].astype(np.float64), columns[:, 1 : 1 + count].astype(np.float64)
-        self._maxima = columns[:, 1 + count :] if with_maxima else None
+        self._sums = columns[:, 0].astype(np.float64), columns[:, 1 : 1 + count].astype(np.float64)
+        return self._sums, columns[:, 1 + count :]
 
     def _places(self, rows: NDArray[np.int64], classes: NDArray[np.int32]) -> Sequence[torch.Tensor]:
         return self._residence.sent(np.stack([rows, classes]).astype(np.int32), self._logits.device).unbind()

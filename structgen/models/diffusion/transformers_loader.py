@@ -157,18 +157,9 @@ def load_transformers_diffusion(  # noqa: PLR0913  as load_diffusion_model
     resident: bool | None = None,
     local_files_only: bool = False,
 ) -> TransformersDiffusion:
-    """Load a masked diffusion model and its tokenizer.
+    """Load a masked diffusion model and its tokenizer: ``load_diffusion_model``, with its arguments.
 
-    Args:
-        source: the id of a model on the hub, or a folder of Hugging Face files.
-        trust_remote_code: whether to run the code in the model's files.
-        device: see ``load_diffusion_model``.
-        dtype: see ``load_diffusion_model``.
-        mask_token: see ``TransformersDiffusion``.
-        shift: see ``TransformersDiffusion``.
-        progress: called at each stage.
-        resident: see ``TransformersDiffusion``.
-        local_files_only: do not query the hub.
+    With ``local_files_only`` the hub is not queried.
 
     Raises:
         ModelError: the files do not make a masked diffusion model, or their code is not trusted.

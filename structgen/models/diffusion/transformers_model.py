@@ -20,7 +20,7 @@ from structgen.errors import GenerationError, ModelError, VocabularyError
 from structgen.models.diffusion.torch_slot_logits import CanvasResidence, LiveLogits, picked, slot_logits
 from structgen.models.model_input import CanvasLimits, chat_prompt
 from structgen.models.torch_logits import is_resident_on
-from structgen.models.transformers.model import written
+from structgen.models.transformers.model import head_width, named_eos, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -128,7 +128,8 @@ class TransformersDiffusion:
         }
         self._keep = next((key for key in ("logits_to_keep", "num_logits_to_keep") if key in parameters), None)
         self.replaces_slots = {"replace_position", "past_key_values", "use_cache"} <= parameters.keys()
-        self._dual = {"dual_cache": True} if "dual_cache" in parameters else {}
+        # The arguments of a call that replaces some keys and values of an earlier pass.
+        self.replacing = {"dual_cache": True} if "dual_cache" in parameters else {}
         bounds = (getattr(model.config, key, None) for key in _CONTEXTS)
         self.max_context: int | None = next((bound for bound in bounds if isinstance(bound, int) and bound > 0), None)
         self.id_limit: int = model.get_input_embeddings().weight.shape[0]
@@ -206,17 +207,9 @@ class TransformersDiffusion:
                 remedy="query fewer canvases at once, choose another device, or a smaller dtype",
             ) from error
 
-    @property
-    def replacing(self) -> dict[str, Any]:
-        """The arguments of a call that replaces some keys and values of an earlier pass."""
-        return self._dual
-
     def _head_width(self) -> int:
-        head = self.model.get_output_embeddings()
-        weight = None if head is None else getattr(head, "weight", None)
-        if weight is not None:
-            return int(weight.shape[0])
-        return int(getattr(self.model.config, "embedding_size", None) or self.model.config.vocab_size)
+        config = self.model.config
+        return head_width(self.model) or int(getattr(config, "embedding_size", None) or config.vocab_size)
 
     def _find_mask(self, given: int | str | None, limit: int) -> int:
         sources = {
@@ -252,14 +245,9 @@ class TransformersDiffusion:
 
     def _end_ids(self, width: int) -> list[int]:
         """Return the EOS ids that generation settings, configuration and tokenizer name, then ends of turns."""
-        sources = (getattr(self.model, "generation_config", None), self.model.config, self.tokenizer)
-        ids: dict[int, None] = {}
-        for source in sources:
-            named = getattr(source, "eos_token_id", None)
-            ids.update(dict.fromkeys(named if isinstance(named, list | tuple) else [] if named is None else [named]))
         added = self.tokenizer.get_added_vocab()
-        ids.update(dict.fromkeys(added[text] for text in _TURN_ENDS if text in added))
-        eos = [int(token) for token in ids if 0 <= token < width and token != self.mask_token]
+        ids = [*named_eos(self.model, self.tokenizer), *(added[text] for text in _TURN_ENDS if text in added)]
+        eos = [int(token) for token in dict.fromkeys(ids) if 0 <= token < width and token != self.mask_token]
         if not eos:
             raise ModelError(
                 f"model {self.name!r}",

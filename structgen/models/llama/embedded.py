@@ -46,13 +46,7 @@ _HUB_FILES = [
 def load_embedded(
     *, device: str = "auto", dtype: str = "auto", progress: Progress | None = None, resident: bool | None = None
 ) -> LlamaModel:
-    """Load the embedded model; download and convert it first if the cache lacks it.
-
-    Args:
-        device: see ``structgen.models.load_model``.
-        dtype: see ``structgen.models.load_model``.
-        progress: called at each stage.
-        resident: see ``structgen.models.load_model``.
+    """Load the embedded model, with the arguments of ``load_model``; download and convert it if the cache lacks it.
 
     Raises:
         ModelError: a package is missing, no source can be reached, a download is damaged, or the disk is full.

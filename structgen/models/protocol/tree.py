@@ -264,10 +264,7 @@ class TokenTree(NamedTuple):
         return chain
 
     def check(self, *, name: str) -> None:
-        """Check that this is a tree.
-
-        Args:
-            name: the model's name in messages.
+        """Check that this is a tree, for a model of this name.
 
         Raises:
             GenerationError: there are no tokens, the two lengths differ, or a parent does not precede its child.
@@ -286,11 +283,7 @@ class TokenTree(NamedTuple):
                 )
 
     def check_path(self, nodes: Sequence[int], *, name: str) -> None:
-        """Check that nodes are a path down from a root.
-
-        Args:
-            nodes: indices, each the parent of the next.
-            name: the model's name in messages.
+        """Check that nodes, indices of tokens, are a path down from a root, for a model of this name.
 
         Raises:
             GenerationError: the nodes are no such path.

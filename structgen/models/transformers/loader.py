@@ -37,15 +37,9 @@ def load_transformers(
     local_files_only: bool = False,
     resident: bool | None = None,
 ) -> TransformersModel:
-    """Load a causal language model and its tokenizer.
+    """Load a causal language model and its tokenizer: ``structgen.models.load_model``, with its arguments.
 
-    Args:
-        source: the id of a model on the hub, a folder of Hugging Face files, or a GGUF file.
-        device: see ``structgen.models.load_model``.
-        dtype: see ``structgen.models.load_model``.
-        progress: called at each stage.
-        local_files_only: do not query the hub.
-        resident: see ``structgen.models.load_model``.
+    A ``Path`` to a file is a GGUF file.  With ``local_files_only`` the hub is not queried.
 
     Raises:
         ModelError: the files do not make a causal language model, or a package that reads them is missing.

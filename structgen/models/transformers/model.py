@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 __all__ = [
     "TransformersModel",
     "TransformersSession",
+    "head_width",
     "keep_entries",
+    "named_eos",
     "own_entries",
     "takes_trees",
     "tree_inputs",
@@ -122,6 +124,21 @@ def written(model: Any) -> Any:
     return getattr(model, "_orig_mod", model)
 
 
+def head_width(model: Any) -> int | None:
+    """Return the width of the output head of a model of transformers; None if it has no weights."""
+    weight = getattr(model.get_output_embeddings(), "weight", None)
+    return None if weight is None else int(weight.shape[0])
+
+
+def named_eos(model: Any, tokenizer: Any) -> list[int]:
+    """Return the EOS ids that generation settings, configuration and tokenizer name, in order, each once."""
+    ids: dict[int, None] = {}
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        named = getattr(source, "eos_token_id", None)
+        ids.update(dict.fromkeys(named if isinstance(named, list | tuple) else [] if named is None else [named]))
+    return list(ids)
+
+
 def _attention(model: Any) -> str | None:
     name: str | None = getattr(model.config.get_text_config(decoder=True), "_attn_implementation", None)
     return name
@@ -190,19 +207,11 @@ class TransformersModel:
         self.residence = Residence()
 
     def _head_width(self) -> int:
-        head = self.model.get_output_embeddings()
-        weight = None if head is None else getattr(head, "weight", None)
-        width = weight.shape[0] if weight is not None else self.model.config.get_text_config(decoder=True).vocab_size
-        return int(width)
+        return head_width(self.model) or int(self.model.config.get_text_config(decoder=True).vocab_size)
 
     def _end_ids(self) -> list[int]:
-        """Return the EOS ids that generation settings, configuration and tokenizer name, in order."""
-        sources = (getattr(self.model, "generation_config", None), self.model.config, self.tokenizer)
-        ids: dict[int, None] = {}
-        for source in sources:
-            named = getattr(source, "eos_token_id", None)
-            ids.update(dict.fromkeys(named if isinstance(named, list | tuple) else [] if named is None else [named]))
-        eos = [token for token in ids if 0 <= token < self._head_width()]
+        """Return the EOS ids within the logits."""
+        eos = [token for token in named_eos(self.model, self.tokenizer) if 0 <= token < self._head_width()]
         if not eos:
             raise ModelError(
                 f"model {self.name!r}",

@@ -354,11 +354,7 @@ def _compositions(
 ) -> tuple[_Growing, _Growing, list[int]]:
     """The parts and outlets of compositions, and the port of each outlet.
 
-    Args:
-        composed: (call, label) of each composition.
-        arrivals_of: (target, arrival) of each call; a target is a row, or -1 - port.
-        ports: of each row.
-        cell_of: by row and port.
+    A composition is a list of (call, label).  Each call has (target, arrival); a target is a row, or -1 - port.
     """
     parts, outlets = _Growing(), _Growing()
     outlet_ports: list[int] = []

@@ -105,13 +105,7 @@ class _ForcedDrafting(FollowingDrafting):
 
 
 def few_allowed(mask: NDArray[np.int32], eos: Iterable[int], most: int) -> list[int]:
-    """Return the allowed ids of a mask without EOS; none if there are more than ``most``.
-
-    Args:
-        mask: words ``[ceil(V / 32)]`` in the layout of ``Matcher.fill_mask``.
-        eos: the EOS ids.
-        most: the largest number of ids.
-    """
+    """Return the ids that a mask ``[ceil(V / 32)]`` allows, EOS left out; none if there are more than ``most``."""
     words = np.flatnonzero(mask)
     if len(words) > most:
         return []

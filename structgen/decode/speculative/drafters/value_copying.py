@@ -172,13 +172,8 @@ class ValueCopier:
     ) -> Iterator[DraftCandidate]:
         """Candidates for the start of a value: after the words of its label, close numbers, and after the last value.
 
-        Args:
-            label: the key of the value.
-            place: the kind of text of the value.
-            matcher: the state before it.
-            level: how many values the draft has started.
-            after: where in the source the previous value ended, if it is from there.
-            in_array: whether it is an item of an array.
+        ``level`` is how many values the draft has started, ``after`` where in the source the previous value ended, if
+        it is from there.
         """
         live = matcher.live_bytes()
         is_number = place in ("before", "bare") and b"1" in live
@@ -215,16 +210,9 @@ class ValueCopier:
     ) -> Iterator[DraftCandidate]:
         """The first token of a text that may be copied, with the others after it.
 
-        Args:
-            segment: the text.
-            word: the part of its first word that is written already.
-            place: the kind of text of the value.
-            matcher: the state before it.
-            key: of its first token.
-            prior: of its first token.
-            words: how many words the value has already.
-            offset: of the segment in the source; None for a number, which is whole.
-            level: how many values the draft has started.
+        ``word`` is the part of its first word that is written already; the value has ``words`` words already.  ``key``
+        and ``prior`` are those of the first token.  ``offset`` is that of the segment in the source; None for a number,
+        which is whole.  See ``_starts`` for ``level``.
         """
         tokens = self._spelling.following(word, segment)
         if not tokens:

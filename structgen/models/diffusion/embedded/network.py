@@ -21,7 +21,7 @@ from torch.nn import functional
 from structgen.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 __all__ = ["WEIGHTS", "DiffusionNetwork", "LiveState", "NetworkShape", "PromptState", "load_network", "save_network"]
@@ -78,23 +78,15 @@ class PromptState(NamedTuple):
 
     def repeated(self, times: int) -> PromptState:
         """Return the state with every prompt ``times`` times in a row."""
-        return PromptState(
-            self.ids.repeat_interleave(times, 0),
-            tuple(each.repeat_interleave(times, 0) for each in self.keys),
-            tuple(each.repeat_interleave(times, 0) for each in self.values),
-            self.pointers.repeat_interleave(times, 0),
-            self.summary.repeat_interleave(times, 0),
-        )
+        return self._each(lambda tensor: tensor.repeat_interleave(times, 0))
 
     def expanded(self, count: int) -> PromptState:
         """Return the state of one prompt for ``count`` canvases; nothing is copied."""
-        return PromptState(
-            self.ids.expand(count, -1),
-            tuple(each.expand(count, -1, -1, -1) for each in self.keys),
-            tuple(each.expand(count, -1, -1, -1) for each in self.values),
-            self.pointers.expand(count, -1, -1),
-            self.summary.expand(count, -1, -1),
-        )
+        return self._each(lambda tensor: tensor.expand(count, *tensor.shape[1:]))
+
+    def _each(self, changed: Callable[[Tensor], Tensor]) -> PromptState:
+        keys, values = tuple(map(changed, self.keys)), tuple(map(changed, self.values))
+        return PromptState(changed(self.ids), keys, values, changed(self.pointers), changed(self.summary))
 
 
 class LiveState(NamedTuple):
