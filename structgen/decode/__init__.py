@@ -1,14 +1,7 @@
 """The decoding loops: from a model's logits to an output within a grammar.  Needs numpy and nothing heavier."""
 
 from structgen.decode.autoregressive.loop import AnyPotential, Autoregressive, Chunk, Generation
-from structgen.decode.generate import (
-    AnyCanvasSampler,
-    AnyModel,
-    AnySampler,
-    Decoding,
-    generate,
-    start_generation,
-)
+from structgen.decode.generate import AnyCanvasSampler, AnyModel, AnySampler, Decoding, generate, start_generation
 from structgen.decode.parse.captures import find_captures
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation
 from structgen.decode.step.context import Context

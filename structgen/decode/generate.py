@@ -31,15 +31,7 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar
     from structgen.models.protocol import LanguageModel, Prompt
 
-__all__ = [
-    "AnyCanvasSampler",
-    "AnyModel",
-    "AnySampler",
-    "Decoding",
-    "DecodingKeywords",
-    "generate",
-    "start_generation",
-]
+__all__ = ["AnyCanvasSampler", "AnyModel", "AnySampler", "Decoding", "DecodingKeywords", "generate", "start_generation"]
 
 AnySampler: TypeAlias = "Sampler | SequenceSampler | Proposal"
 """A sampler of tokens, or of whole outputs."""

@@ -210,11 +210,7 @@ def _transfer(repository: str) -> Iterator[None]:
         SourceUnavailable: any error except a full disk.
         OSError: the disk is full.
     """
-    from huggingface_hub.utils.tqdm import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     shown = not are_progress_bars_disabled()
     disable_progress_bars()
@@ -278,9 +274,7 @@ def _model_in(folder: Path) -> Path:
         listed = ", ".join(path.name for path in files[:_LISTED]) + (", ..." if len(files) > _LISTED else "")
         raise ModelError(subject, f"contains {len(files)} models", evidence=listed, remedy="pass the path of one file")
     raise ModelError(
-        subject,
-        "contains no model",
-        remedy="pass a folder with config.json and weights, or with one *.gguf file",
+        subject, "contains no model", remedy="pass a folder with config.json and weights, or with one *.gguf file"
     )
 
 

@@ -124,8 +124,7 @@ class CanvasLimits(NamedTuple):
         end = slots if stop is None else stop
         if not 0 <= start < end <= slots:
             raise self._error(
-                "the queried slots are not on the canvas",
-                f"found start={start}, stop={stop} of {slots} slots",
+                "the queried slots are not on the canvas", f"found start={start}, stop={stop} of {slots} slots"
             )
         return operator.index(start), operator.index(end)
 

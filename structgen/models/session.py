@@ -16,15 +16,7 @@ from structgen.models.protocol.tree import TokenTree
 if TYPE_CHECKING:
     from structgen.models.protocol import Extension, Logits, Mixture, ResidentLogits, ResidentSession, Session
 
-__all__ = [
-    "ChainSession",
-    "SequenceLimits",
-    "can_branch",
-    "check_kept",
-    "check_truncation",
-    "extend",
-    "treeless",
-]
+__all__ = ["ChainSession", "SequenceLimits", "can_branch", "check_kept", "check_truncation", "extend", "treeless"]
 
 _ROUNDING: Final = 1e-6
 
@@ -153,9 +145,7 @@ def check_truncation(length: int, *, held: int, name: str) -> None:
     """Raise ``GenerationError`` unless a session of ``held`` tokens can be cut to ``length``."""
     if not 0 <= length <= held:
         raise GenerationError(
-            f"model {name!r}",
-            f"a sequence cannot be cut to {length} tokens",
-            evidence=f"it holds {held}",
+            f"model {name!r}", f"a sequence cannot be cut to {length} tokens", evidence=f"it holds {held}"
         )
 
 

@@ -260,15 +260,7 @@ def _run_pip(scratch: Path, stage: str, progress: Progress) -> tuple[int, list[s
     """Run ``pip download`` into ``scratch``; return its exit status and its last lines."""
     bar = "raw" if _pip_version() >= _RAW_PROGRESS_SINCE else "off"
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--no-cache-dir", "--retries=2"]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        *options,
-        f"--progress-bar={bar}",
-        f"--dest={scratch}",
-    ]
+    command = [sys.executable, "-m", "pip", "download", *options, f"--progress-bar={bar}", f"--dest={scratch}"]
     # pip downloads into TMPDIR first, which may be a small memory file system.  Without --no-cache-dir pip would keep a
     # second copy forever, and report a full disk as a broken connection.
     environment = os.environ | {

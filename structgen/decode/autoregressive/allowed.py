@@ -142,12 +142,7 @@ class Allowed:
 
 @final
 class ForcedSteps:
-    """Takes the tokens that leave no choice.
-
-    Args:
-        output: the output.
-        allowed: its mask.
-    """
+    """Takes the tokens that leave no choice."""
 
     def __init__(self, output: Output, allowed: Allowed) -> None:
         self._output = output

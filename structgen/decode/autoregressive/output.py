@@ -104,15 +104,10 @@ class Output:
         constraint: the constraint.
         vocabulary: its vocabulary.
         matcher: the matcher after the tokens.
-        tokens: the token ids, EOS left out; read only.
+        tokens: the token ids, EOS left out, at most ``max_tokens``; read only.
         steps: one for each token, and one for EOS if it was taken; read only.
         scored: how many steps at the start have a ``log_z``.
         finish_reason: why the output ended; None before.
-
-    Args:
-        context: the prompt.
-        constraint: see above.
-        max_tokens: maximum number of tokens.
     """
 
     def __init__(self, context: Context, constraint: Constraint, max_tokens: int) -> None:

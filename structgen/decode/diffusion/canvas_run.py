@@ -285,10 +285,7 @@ def _incompletable(language: CanvasLanguage, canvas: Canvas) -> GenerationError:
     first[fixed] = FREE
     if not len(fixed) or not language.completable(first):
         return GenerationError(
-            "canvas",
-            "no string of the grammar fits into it",
-            evidence=evidence,
-            remedy="give the canvas more slots",
+            "canvas", "no string of the grammar fits into it", evidence=evidence, remedy="give the canvas more slots"
         )
     while bad - good > 1:
         middle = (good + bad) // 2

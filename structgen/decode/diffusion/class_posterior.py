@@ -29,10 +29,6 @@ __all__ = ["ClassPosterior", "ClassScores", "class_masks", "sampled_index"]
 class ClassScores:
     """The distributions of the free slots of one canvas, by token class. Rows are free slots, from left to right.
 
-    Args:
-        distribution: the distributions.
-        classes: the token classes.
-
     Complexity: O(free slots x vocabulary) for ``maxima``, ``log_sums`` and ``mean_logs``, each on first use and on the
         device of the logits; O(free slots x classes) is copied to the host.
     """
@@ -94,11 +90,7 @@ def class_masks(
 ) -> NDArray[np.int32]:
     """Return the token mask of each slot, int32 ``[slots, ceil(V / 32)]``; a fixed slot allows its token only.
 
-    Args:
-        vocabulary: the tokens of the slots.
-        class_of: int32 ``[V]``.
-        allowed: the classes that each slot may hold, bool ``[slots, classes]``.
-        canvas: int32 ``[slots]``.
+    ``allowed`` are the classes that each slot may hold, bool ``[slots, classes]``.
     """
     words = empty_masks(vocabulary, len(canvas))
     for slot, classes in enumerate(allowed):
@@ -109,12 +101,6 @@ def class_masks(
 
 class ClassPosterior(ABC):
     """A posterior over token classes: marginals, and the tokens of a completion.
-
-    Args:
-        distribution: the mean-field distribution.
-        tail: whether the tail is scored.
-        vocabulary: the tokens of the slots.
-        classes: the token classes.
 
     Raises:
         GenerationError: the distribution has another number of tokens.
@@ -232,10 +218,7 @@ class ClassPosterior(ABC):
         return np.maximum(entropies, 0.0)
 
     def _choose(
-        self,
-        tokens: NDArray[np.int32],
-        labels: NDArray[np.int32],
-        choose: Callable[[int, NDArray[np.int32]], int],
+        self, tokens: NDArray[np.int32], labels: NDArray[np.int32], choose: Callable[[int, NDArray[np.int32]], int]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Choose a class for each free slot from those of its label; return logits rows and classes."""
         free = np.flatnonzero(tokens == FREE)

@@ -143,16 +143,9 @@ def _changed(block: tuple[int, int], before: Canvas, canvas: Canvas, step: int) 
 
 
 def denoise(denoiser: Denoiser, canvases: Sequence[Canvas], *, mask_token: int, size: int) -> list[SlotLogits]:
-    """Run a model on several canvases in one forward pass.
+    """Run a model on several canvases of one length in one forward pass; return the logits of the free slots of each.
 
-    Args:
-        denoiser: the model after the prompt.
-        canvases: of one length, ``FREE`` in free slots.
-        mask_token: the model's id for a free slot.
-        size: the vocabulary size.
-
-    Returns:
-        The logits of the free slots of each canvas.
+    ``mask_token`` is the model's id for a free slot, ``size`` that of its vocabulary.
 
     Raises:
         GenerationError: the model fails, or its logits have a wrong shape.

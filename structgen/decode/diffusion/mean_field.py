@@ -49,11 +49,7 @@ class MeanField:
     __slots__ = ("_log_norms", "canvas", "free", "largest", "row_of", "scale", "slot_logits", "temperature")
 
     def __init__(
-        self,
-        canvas: NDArray[np.int32],
-        logits: SlotLogits | NDArray[np.floating],
-        *,
-        temperature: float = 1.0,
+        self, canvas: NDArray[np.int32], logits: SlotLogits | NDArray[np.floating], *, temperature: float = 1.0
     ) -> None:
         if not (math.isfinite(temperature) and temperature > 0):
             raise ValueError(

@@ -131,12 +131,7 @@ class Chain:
 
 @final
 class RegularLanguage:
-    """The canvases that a token automaton accepts, EOS tail included; immutable.
-
-    Args:
-        automaton: an automaton over the tokens of ``vocabulary``.
-        vocabulary: the tokens of the slots.
-    """
+    """The canvases that an automaton over the tokens of a vocabulary accepts, EOS tail included; immutable."""
 
     def __init__(self, automaton: TokenAutomaton, vocabulary: Vocabulary) -> None:
         self.automaton = automaton

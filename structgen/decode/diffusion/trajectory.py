@@ -66,12 +66,7 @@ class RevealOrder(Protocol):
     """A rule for which slots are revealed next; a value."""
 
     def reveal(self, free: NDArray[np.intp], generator: np.random.Generator, /) -> NDArray[np.intp]:
-        """Return some of the free slots, at least one.
-
-        Args:
-            free: the free slots, from left to right, at least one.
-            generator: of random numbers.
-        """
+        """Return some of the free slots, at least one; ``free`` are all of them, from left to right, at least one."""
 
 
 @final

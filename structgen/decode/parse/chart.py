@@ -212,12 +212,7 @@ class ChartEntry:
 
 @final
 class Chart:
-    """The entries that the root of a grammar needs over one text.
-
-    Args:
-        linker: the grammar.
-        symbols: the text.
-    """
+    """The entries that the root of a grammar needs over one text, with its tokens as in ``ParsedInput``."""
 
     def __init__(self, linker: Linker, symbols: str, tokens: Mapping[int, tuple[int, int]] | None = None) -> None:
         self._linker = linker

@@ -256,11 +256,9 @@ class _RuleScope:
 
 
 class Linker:
-    """Unfolds the terms of one grammar; equal (term object, scope) pairs are one node.
+    """Unfolds the terms of one grammar, a closed term; equal (term object, scope) pairs are one node.
 
-    Args:
-        grammar: a closed term.
-        special: the special tokens of the vocabulary, id to text.
+    ``special`` are the special tokens of the vocabulary, id to text.
     """
 
     def __init__(self, grammar: Grammar, special: Mapping[int, str]) -> None:

@@ -191,13 +191,7 @@ def _shown(hypothesis: Hypothesis) -> str:
 
 @final
 class Gate:
-    """The potentials of one output that is written token by token, as predicates.
-
-    Args:
-        potentials: the potentials.
-        grammar: the grammar of the output.
-        vocabulary: the vocabulary of its tokens.
-    """
+    """The potentials of one output that is written token by token, as predicates."""
 
     def __init__(self, potentials: Sequence[Potential], grammar: Grammar, vocabulary: Vocabulary) -> None:
         self._questions = Questions(potentials)

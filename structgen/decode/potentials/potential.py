@@ -292,13 +292,9 @@ _VIEWS: Final[dict[str, Callable[[Hypothesis], Any]]] = {
 
 @final
 class Lifted(Potential):
-    """A potential from functions; made by :func:`potential`.
+    """A potential from functions ``over`` one view of an output; made by :func:`potential`.
 
-    Args:
-        score: scores complete outputs.
-        over: the argument of the functions.
-        early: scores prefixes; None allows all prefixes.
-        name: the name in messages.
+    ``score`` scores complete outputs, ``early`` prefixes; None allows all prefixes.
     """
 
     def __init__(self, score: Score, over: Over, early: Score | None, name: str) -> None:

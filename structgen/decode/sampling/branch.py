@@ -53,12 +53,9 @@ class MaskCache:
     def allowed(
         self, matcher: Matcher, remaining: int, forbidding: NDArray[np.int32] | None = None
     ) -> NDArray[np.intp]:
-        """The allowed tokens, ascending, with one EOS id at most.
+        """The allowed tokens, ascending, with one EOS id at most; ``remaining`` tokens are left of the budget.
 
-        Args:
-            matcher: stays as it is.
-            remaining: how many tokens are left of the budget.
-            forbidding: a further mask; None for none.
+        ``forbidding`` is a further mask; None for none.
         """
         began = perf_counter()
         if remaining <= 0:

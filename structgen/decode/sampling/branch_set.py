@@ -274,15 +274,7 @@ class Branches:
         return self.masks.accepts(branch.matcher, self.remaining(branch), token)
 
     def take(self, branch: Branch, distribution: Distribution, indices: Sequence[int]) -> list[Branch]:
-        """Continue with several tokens of a distribution; ``branch`` must not be used again.
-
-        Args:
-            branch: not finished.
-            distribution: its next-token distribution.
-            indices: distinct indices into the distribution.
-
-        Returns:
-            A branch for each index.
+        """Continue with the tokens at distinct indices into the distribution; ``branch`` must not be used again.
 
         Raises:
             GenerationError: as ``split``.
@@ -294,12 +286,7 @@ class Branches:
         )
 
     def split(self, branch: Branch, steps: Sequence[Step], log_ps: Sequence[float]) -> list[Branch]:
-        """Continue with several steps; ``branch`` must not be used again.
-
-        Args:
-            branch: not finished.
-            steps: distinct next tokens, or EOS.
-            log_ps: the model's log-probability of each.
+        """Continue with distinct next tokens, or EOS, of these log-probabilities; ``branch`` must not be used again.
 
         Raises:
             GenerationError: the matcher refuses a token that its own mask allows.
@@ -322,11 +309,7 @@ class Branches:
     def grown(self, branch: Branch, distribution: Distribution, token: int, log_p: float) -> Branch:
         """Continue without a cache, for searches that return to many prefixes; ``branch`` stays as it is.
 
-        Args:
-            branch: not finished, without a cache.
-            distribution: its next-token distribution, which may be ``blank``.
-            token: one of its tokens.
-            log_p: the model's log-probability of the token.
+        ``token`` is one of ``distribution``, which may be ``blank``, and has this log-probability under the model.
         """
         if distribution.ends:
             return self.finish(branch)

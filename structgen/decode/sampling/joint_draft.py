@@ -80,13 +80,10 @@ class DictatedText:
         return self._spelled / (self._spelled + self._respelled)
 
     def extend(self, tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int) -> None:
-        """Add dictated text to a tree: at its root, and after its leaves.
+        """Add dictated text to a tree of at most ``budget`` nodes: at its root, and after its leaves.
 
-        Args:
-            tree: draft tokens that the grammar allows.
-            matcher: the matcher at the root; it is advanced, and rolled back.
-            remaining: how many tokens are left of the output's budget.
-            budget: maximum number of nodes of the tree.
+        The grammar allows all its tokens.  The matcher, at the root, is advanced and rolled back; ``remaining`` tokens
+        are left of the output's budget.
         """
         reach = tree.reach()
         ends = [ROOT, *sorted(tree.leaves(), key=lambda node: -reach[node])]
@@ -167,15 +164,9 @@ class _TokenPasses(NamedTuple):
 
 @final
 class BranchDrafts:
-    """The draft tokens for the sequences of one run.
+    """The draft tokens for the sequences of one run.  ``is_packed`` is whether one pass runs several sequences.
 
     Each sequence has a ``Drafting`` of its own, started when it is first needed, which stays with its context.
-
-    Args:
-        speculation: how to draft.
-        problem: the target.
-        masks: the masks of the run.
-        is_packed: whether one pass runs several sequences.
     """
 
     def __init__(self, speculation: Speculation, problem: Problem, masks: MaskCache, *, is_packed: bool) -> None:
@@ -199,11 +190,7 @@ class BranchDrafts:
     def run(self, branches: Sequence[Branch], remaining: Sequence[int], counts: Sequence[int], passes: Passes) -> None:
         """Set the logits of every branch, from earlier look-aheads or by passes that look ahead.
 
-        Args:
-            branches: all branches that grow together.
-            remaining: for each, how many tokens are left of the budget.
-            counts: for each, how many next tokens will be sampled.
-            passes: runs forward passes.
+        For each branch, ``remaining`` tokens are left of the budget, and ``counts`` next tokens will be sampled.
         """
         pending: list[tuple[Branch, Growing]] = []
         ready: list[Growing] = []
@@ -224,8 +211,7 @@ class BranchDrafts:
         trees = self._propose(growing_now, ready)
         before = passes.time_s
         rows = passes.run(
-            [growing.context for growing in growing_now],
-            [tree.token_tree() if len(tree) else None for tree in trees],
+            [growing.context for growing in growing_now], [tree.token_tree() if len(tree) else None for tree in trees]
         )
         for (branch, _), row in zip(pending, rows, strict=True):
             branch.logits = row

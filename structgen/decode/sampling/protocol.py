@@ -20,16 +20,7 @@ if TYPE_CHECKING:
     from structgen.engine import Constraint
     from structgen.models.protocol import LanguageModel
 
-__all__ = [
-    "PrefixExpectation",
-    "Problem",
-    "Round",
-    "Sample",
-    "Samples",
-    "SequenceSampler",
-    "Twist",
-    "check_score",
-]
+__all__ = ["PrefixExpectation", "Problem", "Round", "Sample", "Samples", "SequenceSampler", "Twist", "check_score"]
 
 
 class PrefixExpectation(Protocol):

@@ -89,12 +89,7 @@ def whole_speculation(drafter: AnyDrafter, sampler: SequenceSampler | Proposal) 
 class OutputWriter:
     """Writes the rest of an output by a sampler of whole outputs: the ``Writer`` of the loop.
 
-    Args:
-        sampler: the sampler.
-        context: the prompt and the tokens of the output so far.
-        constraint: the constraint.
-        max_tokens: maximum number of tokens of the whole output.
-        speculation: how to draft tokens; None drafts nothing.
+    The context holds the prompt and the tokens of the output so far; ``max_tokens`` bounds the whole output.
     """
 
     def __init__(

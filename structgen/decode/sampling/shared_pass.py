@@ -38,11 +38,7 @@ class ContextPool:
     """Contexts for prefixes of outputs, each with the prompt and the prefix that used it last.
 
     A prefix goes to the context that shares most tokens with it, so that mostly one token is left to run.  The pool
-    grows to the largest number of prefixes that were placed together.
-
-    Args:
-        start: returns a new context with the prompt.
-        prompt_tokens: number of tokens of the prompt.
+    grows to the largest number of prefixes that were placed together; ``start`` returns a new context with the prompt.
     """
 
     def __init__(self, start: Callable[[], Context], prompt_tokens: int) -> None:
@@ -127,9 +123,7 @@ class Passes:
         return rows
 
 
-def _packs(
-    contexts: Sequence[tuple[Context, TokenTree | None]],
-) -> Iterator[list[tuple[Context, TokenTree | None]]]:
+def _packs(contexts: Sequence[tuple[Context, TokenTree | None]]) -> Iterator[list[tuple[Context, TokenTree | None]]]:
     """Group contexts into passes of a bounded number of tokens."""
     pack: list[tuple[Context, TokenTree | None]] = []
     tokens = 0

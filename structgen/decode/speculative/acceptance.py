@@ -284,13 +284,7 @@ class CandidateTree:
 
 
 class FollowingDrafting(Drafting):
-    """Follows a context, also if tokens are taken back, and learns which of its draft tokens were right.
-
-    Args:
-        context: the prompt and the output so far.
-        task: the output.
-        calibration: estimates the confidences.
-    """
+    """Follows a context, also if tokens are taken back, and learns which of its draft tokens were right."""
 
     def __init__(self, context: Context, task: DraftTask, calibration: Calibration) -> None:
         self._context = context

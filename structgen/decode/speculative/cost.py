@@ -246,10 +246,7 @@ def pruned_tree(tree: DraftTree, cost: CostModel, budget: int, *, pending: int =
 def expected_saving(tree: DraftTree, cost: CostModel, *, pending: int = 1) -> float:
     """Return the time that running a whole tree is expected to save, in passes over one row; may be negative.
 
-    Args:
-        tree: the draft tokens and forced tokens.
-        cost: the cost of rows.
-        pending: rows that the pass needs without the tree.
+    ``pending`` is how many rows the pass needs without the tree.
     """
     relatives = cost.relatives(pending + len(tree))
     gain = sum(block.gain for block in _blocks(tree, relatives, math.inf))

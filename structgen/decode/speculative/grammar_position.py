@@ -116,9 +116,7 @@ def allowed_among(mask: MaskWords, tokens: NDArray[np.int64]) -> NDArray[np.bool
 def tree_masks(tree: DraftTree, matcher: Matcher) -> dict[int, MaskWords]:
     """Return the mask after each node that the grammar allows, ``ROOT`` included; empty masks are left out.
 
-    Args:
-        tree: draft tokens.
-        matcher: the state before the tree; it is not moved.
+    ``matcher`` is the state before the tree; it is not moved.
     """
     masks = empty_masks(matcher.constraint.vocabulary, 1 + len(tree))
     matcher.fill_mask_tree(tree.tokens, tree.parents, masks)

@@ -141,13 +141,6 @@ class SpeculationRounds:
     Attributes:
         tree: the draft tree of the next or the last pass; None for no draft tokens.
         has_drawn: whether some of its tokens were sampled, so that ``choose`` may choose.
-
-    Args:
-        speculation: how to draft.
-        context: the prompt and the output so far.
-        constraint: the constraint on the output.
-        sampler: how its tokens are chosen.
-        seed: the seed of the output.
     """
 
     def __init__(

@@ -232,9 +232,7 @@ class Context:
     def take_logits(self, tree: TokenTree | None, rows: Logits) -> Logits:
         """Take the logits of an ``extension`` from the pass that ran it, and return those of the next token.
 
-        Args:
-            tree: the tree of the extension.
-            rows: its logits: ``[1 + n, V]``, or ``[V]`` without a tree.
+        ``rows`` is ``[1 + n, V]`` for the tree of the extension, or ``[V]`` without a tree.
         """
         self._ahead = None
         if tree is None or not isinstance(self._session, TreeSession):

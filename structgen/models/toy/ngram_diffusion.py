@@ -177,13 +177,7 @@ class NGramDiffusion(ChainDiffusion):
         if not counts:
             raise ValueError("texts must hold at least one text; found none")
         return cls(
-            vocabulary,
-            counts,
-            order=order,
-            smoothing=smoothing,
-            mask_token=mask,
-            reads_prompt=reads_prompt,
-            name=name,
+            vocabulary, counts, order=order, smoothing=smoothing, mask_token=mask, reads_prompt=reads_prompt, name=name
         )
 
     def check_slots(self, slots: int, /) -> None:

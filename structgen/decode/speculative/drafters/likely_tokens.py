@@ -296,11 +296,7 @@ def ngram_top_tokens(
 ) -> Iterator[tuple[tuple[int, ...], list[int], list[float]]]:
     """Yield the result of ``node_top_tokens`` with up to ``order`` tokens before each position instead of the node.
 
-    Args:
-        verified: a forward pass.
-        before: the tokens before it, at least the last ``order``, or all.
-        order: the largest number of tokens before a position.
-        count: see ``node_top_tokens``.
+    ``before`` are the tokens before the pass, at least the last ``order``, or all.
     """
     tree = verified.tree
     tails: dict[int, tuple[int, ...]] = {ROOT: tuple(before[-order:])}

@@ -209,18 +209,10 @@ class ValueSeparator(NamedTuple):
 
 
 def structure_after(matcher: Matcher, place: FieldPosition, fields: OutputFields) -> ValueSeparator | None:
-    """Return the text that closes the current value and leads to the next one.
+    """Return the text that closes the current value and leads to the next one; None if none can follow.
 
     It is a prefix of the shortest completion, so it skips optional fields up to the next required key.  White space
-    follows the style of the output so far if the grammar allows it.
-
-    Args:
-        matcher: the state within the value.
-        place: the kind of text of the value.
-        fields: the fields of the output so far.
-
-    Returns:
-        None if the value cannot end here, or nothing follows.
+    follows the style of the output so far if the grammar allows it.  ``matcher`` is the state within the value.
     """
     try:
         completion = matcher.shortest_completion()

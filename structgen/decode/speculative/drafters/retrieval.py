@@ -98,15 +98,9 @@ class DraftStore:
     def retrieve(
         self, output: Sequence[int], places: int, realignment: Realignment
     ) -> tuple[list[Continuation], list[DraftCandidate]]:
-        """Return continuations of an output.
+        """Return continuations of an output at up to ``places`` occurrences, and candidates that resume a lost copy.
 
-        Args:
-            output: the output so far; if it is empty, the latest outputs are followed from their start.
-            places: how many occurrences are followed.
-            realignment: its copy position.
-
-        Returns:
-            The continuations of the last tokens, and candidates that resume a copy that went wrong.
+        If the output is empty, the latest outputs are followed from their start.  ``realignment`` is its copy position.
         """
         with self._lock:
             if not output:

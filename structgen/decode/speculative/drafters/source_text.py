@@ -122,16 +122,12 @@ class SourceText:
         return offset == 0 or not _WORD_BYTE.match(self.text, offset - 1)
 
     def occurrences(self, value: bytes, limit: int) -> list[Occurrence]:
-        """Return the occurrences of ``value``, or of its longest suffix that begins with a word and occurs.
+        """Return up to ``limit`` occurrences of ``value``, or of its longest suffix that begins with a word and occurs.
 
-        The last 64 bytes of the value are searched as they are, then ignoring case.  Occurrences at the start of a word
-        come first; others count from three bytes on.
+        The value is not empty.  Its last 64 bytes are searched as they are, then ignoring case.  Occurrences at the
+        start of a word come first; others count from three bytes on.
 
         Complexity: a few linear searches of the text.
-
-        Args:
-            value: not empty.
-            limit: the largest number of occurrences.
         """
         value = _RUN.sub(b" ", value)
         if len(value) > _MAX_LENGTH:
@@ -148,15 +144,11 @@ class SourceText:
         return []
 
     def after_label(self, label: bytes, limit: int) -> list[Occurrence]:
-        """Return where a value of ``label`` may begin.
+        """Return up to ``limit`` positions where a value of a label such as ``order_number`` may begin.
 
         The words of the label, then its last word, then its first word are searched, ignoring case.  Text that is set
         off from them by a colon, an equals sign, a dash or a word such as "is" comes before text that is just next to
         them.
-
-        Args:
-            label: a key such as ``order_number`` or ``orderNumber``.
-            limit: the largest number of positions.
         """
         words = words_of_label(label)
         starts: dict[int, Occurrence] = {}

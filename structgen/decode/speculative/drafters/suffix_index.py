@@ -31,15 +31,11 @@ def length_bucket(length: int) -> int:
 
 
 def candidates_of(continuations: Sequence[Continuation], kind: str, depth: int = 0) -> Iterable[DraftCandidate]:
-    """Yield the next tokens of continuations as candidates, each token once.
+    """Yield the next tokens of continuations, the longest match first, as candidates, each token once.
 
     An occurrence weighs the square of its match length, so that a long match outweighs many short ones.  The kind of a
-    candidate is its share of the weight and the length of its longest match.
-
-    Args:
-        continuations: the longest match first.
-        kind: the first part of the keys.
-        depth: how many of their tokens the tree has already.
+    candidate is its share of the weight and the length of its longest match, after ``kind``.  The tree has ``depth`` of
+    the tokens of the continuations already.
     """
     groups: dict[int, list[Continuation]] = {}
     weights: dict[int, int] = {}
@@ -161,16 +157,13 @@ class SuffixIndex:
         self.first += count
 
     def find(self, suffix: Sequence[int], limit: int) -> list[SuffixMatch]:
-        """Return the occurrences of the last tokens of ``suffix`` that have a token after them.
+        """Return up to ``limit`` occurrences of the last tokens of ``suffix`` that have a token after them.
 
         The longest match comes first, of equal ones the latest.  Only the latest ``limit`` occurrences of a run are
         examined, so the longest match is found if its last 8, 4, 2 or 1 tokens (as many as it has) occur no more often.
+        ``suffix`` may be the end of the indexed tokens.
 
         Complexity: at most ``4 * limit`` comparisons of up to 64 tokens each.
-
-        Args:
-            suffix: tokens; may be the end of the indexed tokens.
-            limit: the largest number of matches.
         """
         lengths: dict[int, int] = {}
         first, end = self.first, self.end
@@ -274,12 +267,10 @@ class Realignment:
             self._lost = None
 
     def drafts(self, matches: Sequence[SuffixMatch], kind: str, last: int | None = None) -> Iterator[DraftCandidate]:
-        """Yield the candidates where the copy may resume.
+        """Yield the candidates where the copy may resume, with ``kind`` as the first part of their keys.
 
-        Args:
-            matches: of the end of the output, the longest first.
-            kind: the first part of the keys.
-            last: the last token of the output, if the index does not end with it.
+        ``matches`` are those of the end of the output, the longest first.  ``last`` is the last token of the output, if
+        the index does not end with it.
         """
         lost, since = self._lost, self._since
         if lost is not None:
@@ -305,9 +296,6 @@ def _chain(
     following = (kind, min(index, 4))
     return (
         DraftCandidate(
-            tokens[index],
-            key,
-            prior,
-            lambda: _chain(tokens, index + 1, following, min(0.6 + 0.1 * index, 0.9), kind),
+            tokens[index], key, prior, lambda: _chain(tokens, index + 1, following, min(0.6 + 0.1 * index, 0.9), kind)
         ),
     )

@@ -114,12 +114,7 @@ class ValueCopier:
         self._fields = OutputFields()
 
     def drafts(self, fields: OutputFields, matcher: Matcher) -> Iterator[DraftCandidate]:
-        """Yield the candidates for the next token.
-
-        Args:
-            fields: the fields of the output so far.
-            matcher: the state of the output; not moved.
-        """
+        """Yield the candidates for the next token, after the fields of the output so far; the matcher is not moved."""
         self._fields = fields
         field = fields.field
         if field.place in ("between", "key"):
@@ -237,10 +232,7 @@ class ValueCopier:
                 # The length of the copy matters as much as the boundary at its end.
                 goes_on = 0.95 if kind is None else max(0.9 - end_prior(kind), 0.05)
                 yield DraftCandidate(
-                    tokens[index + 1],
-                    ("copy", kind, min(index, 2)),
-                    goes_on,
-                    lambda: following(index + 1),
+                    tokens[index + 1], ("copy", kind, min(index, 2)), goes_on, lambda: following(index + 1)
                 )
 
         yield DraftCandidate(tokens[0], key, max(min(prior, 0.95), 0.01), lambda: following(0))

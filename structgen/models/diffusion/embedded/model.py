@@ -139,13 +139,7 @@ class Tokenizer:
 
     def vocabulary(self, size: int) -> Vocabulary:
         """Return the vocabulary for decoders."""
-        return Vocabulary(
-            self.tokens,
-            eos=(EOS,),
-            special=dict(enumerate(SPECIAL)),
-            size=size,
-            tokenize=self.encode,
-        )
+        return Vocabulary(self.tokens, eos=(EOS,), special=dict(enumerate(SPECIAL)), size=size, tokenize=self.encode)
 
     def _spell(self, word: str) -> tuple[int, ...]:
         if word in self._whole:
