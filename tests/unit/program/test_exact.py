@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 import structgen.integrations.openai_server
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, LimitExceeded, ProgramError, ValidationFailed
+from structgen.integrations.openai_server import remote
 from structgen.models.toy.hash import HashModel
 from structgen.program import Retracted, extract, quoted
 from structgen.program.outcome import Outcome, Run
@@ -461,6 +462,6 @@ def test_wrong_calls(vocabulary: Vocabulary) -> None:
         run_of(Even(vocabulary), One, "ab a", evidence="exact", search_limit=0)
     with pytest.raises(ValueError, match="evidence is True, False or 'exact'"):
         run_of(Even(vocabulary), One, "ab a", evidence="beam")
-    remote = structgen.integrations.openai_server.remote("http://127.0.0.1:9/v1", model="none", kind="vllm")
+    model = remote("http://127.0.0.1:9/v1", model="none", kind="vllm")
     with pytest.raises(ProgramError, match="most probable quotations"):
-        run_of(remote, One, "ab a", evidence="exact")  # type: ignore[arg-type]
+        run_of(model, One, "ab a", evidence="exact")  # type: ignore[arg-type]
