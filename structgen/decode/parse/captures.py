@@ -89,7 +89,7 @@ def find_captures(
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Goal:
     """Match ``node`` from the position of the walk, so that it ends at one of ``ends``.
 
@@ -103,7 +103,7 @@ class _Goal:
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Close:
     """The end of a captured part that starts at ``start``."""
 
@@ -113,7 +113,7 @@ class _Close:
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Leave:
     """The end of a reference to a rule, after which the same goal is no cycle."""
 
@@ -121,7 +121,7 @@ class _Leave:
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Jump:
     """Move the walk to ``position`` of ``source``."""
 
@@ -130,7 +130,7 @@ class _Jump:
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Alike:
     """Match the other items of an intersection over the text that the first one matched from ``start`` on."""
 

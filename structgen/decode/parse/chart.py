@@ -187,7 +187,7 @@ def _decoded(symbols: str) -> list[tuple[int, int]]:
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class ChartEntry:
     """The ends of ``node`` from ``start``, a set that only grows.
 

@@ -67,7 +67,7 @@ class GraphNode:
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Text(GraphNode):
     """Exactly these bytes, each written as one character of ``symbols``."""
 
@@ -75,7 +75,7 @@ class Text(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Special(GraphNode):
     """One special token out of ``symbols``."""
 
@@ -83,7 +83,7 @@ class Special(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class TokenOf(GraphNode):
     """One token out of a set of ids: ranges of ids, or all ids outside of them."""
 
@@ -96,7 +96,7 @@ class TokenOf(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Characters(GraphNode):
     """From ``min`` to ``max`` bytes (``utf8`` false) or UTF-8 characters out of ``ranges``."""
 
@@ -107,7 +107,7 @@ class Characters(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Pair(GraphNode):
     """``head`` and then ``tail``."""
 
@@ -116,7 +116,7 @@ class Pair(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Either(GraphNode):
     """Any one of ``items``, the first preferred; ``recursive`` marks a reference: only it closes cycles."""
 
@@ -125,7 +125,7 @@ class Either(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Repeated(GraphNode):
     """``item`` from ``min`` to ``max`` times, as often as possible preferred."""
 
@@ -154,7 +154,7 @@ class Repeated(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Both(GraphNode):
     """Texts that match every one of ``items``; without items, every well-formed text."""
 
@@ -162,7 +162,7 @@ class Both(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Not(GraphNode):
     """Well-formed texts that do not match ``item``."""
 
@@ -170,7 +170,7 @@ class Not(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class JsonText(GraphNode):
     """A JSON string literal whose decoded text matches ``value``."""
 
@@ -178,7 +178,7 @@ class JsonText(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Captured(GraphNode):
     """``item``, whose text is reported under ``name``."""
 
@@ -237,7 +237,7 @@ class Members(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _PendingNode(GraphNode):
     """A term; ``node`` is None until the term is unfolded."""
 
@@ -247,7 +247,7 @@ class _PendingNode(GraphNode):
 
 
 @final
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _RuleScope:
     """The rules that one :class:`Rules` binds, inside those of ``outer``."""
 
