@@ -134,7 +134,7 @@ def test_bounds_that_bound_nothing_are_refused(accepts: int, rejects: int) -> No
     with pytest.raises(ValueError, match=r"must be at least [12]; found"):
         sample_geometric(sampler, lambda token: True, accepts=accepts, max_rejects=rejects)
     if rejects < 1:
-        with pytest.raises(ValueError, match=r"most_rejects must be at least 1"):
+        with pytest.raises(ValueError, match=r"max_rejects must be at least 1"):
             sample_recursive(sampler, lambda token: True, max_rejects=rejects)
 
 
