@@ -15,7 +15,7 @@ from structgen.models.diffusion import HashDiffusion
 from structgen.testing import check_laws
 
 
-def expect(condition: bool, what: str) -> None:
+def expect(condition: bool, what: str) -> None:  # noqa: FBT001  a condition, as of assert
     """End with a message unless ``condition`` holds."""
     if not condition:
         sys.exit(f"the wheel is broken: {what}")

@@ -109,7 +109,7 @@ def step_table(model: Any, widths: Sequence[int]) -> list[str]:
     for _ in range(20):
         for width in widths:
             began = perf_counter()
-            model.extend_many([Extension(session, [7], False) for session in sessions[:width]])
+            model.extend_many([Extension(session, [7], all_positions=False) for session in sessions[:width]])
             times[width].append(perf_counter() - began)
             for session in sessions[:width]:
                 session.truncate(64)

@@ -71,7 +71,7 @@ def constraints(vocabulary: Vocabulary) -> dict[str, Constraint]:
     }
     return {
         "arithmetic": compile(lark((ROOT / "grammars/arithmetic/grammar.lark").read_text()), vocabulary),
-        "any JSON value, compact": compile(json_schema(True, policy=compact), vocabulary),
+        "any JSON value, compact": compile(json_schema(schema=True, policy=compact), vocabulary),
         "open objects with children": compile(json_schema(node, policy=compact), vocabulary),
         "C++": compile(lark((ROOT / "grammars/cpp/grammar.lark").read_text()), vocabulary),
     }

@@ -224,9 +224,11 @@ class Ours:
         self.words = np.zeros((1, (self.vocabulary.size + 31) // 32), dtype=np.int32)
 
     def compile(self, text: str) -> Any:
+        """Compile a grammar of Lark's syntax."""
         return sg.compile(sg.lark(text), self.vocabulary)
 
     def matcher(self, compiled: Any) -> tuple[Callable[[], object], Callable[[int], Any]]:
+        """Return a function that fills the mask, and one that accepts a token."""
         matcher = compiled.matcher()
         return partial(matcher.fill_mask, self.words), matcher.accept
 
@@ -244,6 +246,7 @@ class Llguidance:
         self.words = np.zeros((1, (self.tokenizer.vocab_size + 31) // 32), dtype=np.int32)
 
     def compile(self, text: str) -> Any:
+        """Compile a grammar of Lark's syntax."""
         kind = self.library.LLMatcher
         matcher = kind(self.tokenizer, kind.grammar_from_lark(text), log_level=0)
         if matcher.is_error():
@@ -251,6 +254,7 @@ class Llguidance:
         return matcher
 
     def matcher(self, compiled: Any) -> tuple[Callable[[], object], Callable[[int], Any]]:
+        """Return a function that fills the mask, and one that accepts a token."""
         matcher = compiled.deep_copy()
         return partial(self.fill, matcher, self.words, 0), matcher.consume_token
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from structgen_kernels.dispatch import use_backend
@@ -40,6 +40,7 @@ class Place:
 
     @property
     def is_gpu(self) -> bool:
+        """Whether the cases run on a GPU."""
         return self.device.type == "cuda"
 
     def of(self, full: int, small: int) -> int:
@@ -226,7 +227,7 @@ def samples(place: Place) -> Iterator[Case]:
         floor,
         lambda: masked_argmax(logits, masks, workspace=workspace),
         result,
-        {"torch": lambda: _torch_sample(logits, words, columns, 0.0, 0, 1.0, 0.0)},
+        {"torch": lambda: _torch_sample(logits, words, columns, 0.0, _Truncation())},
         ("read", 1.15),
     )
     kinds: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -238,13 +239,12 @@ def samples(place: Place) -> Iterator[Case]:
     )
     for name, options in kinds:
         shape = Shape.of(rows, place.device, temperature=0.8, **options)
-        full: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} | options
         yield Case(
             f"masked sample, {name}",
             floor,
             partial(masked_sample, logits, masks, shape, noise, workspace=workspace),
             result,
-            {"torch": partial(_torch_sample, logits, words, columns, 0.8, **full)},
+            {"torch": partial(_torch_sample, logits, words, columns, 0.8, _Truncation(**options))},
             ("read", 1.15),
             3.0,
             differs=0.01,
@@ -262,10 +262,15 @@ def samples(place: Place) -> Iterator[Case]:
     yield Case("a whole step, top-p 0.9, with codes from the host", floor, step, result, is_captured=True, differs=0.01)
 
 
-def _torch_sample(
-    logits: Tensor, words: Tensor, size: int, temperature: float, top_k: int, top_p: float, min_p: float
-) -> Tensor:
-    """Mask, softmax, what is cut off by a sort, and a draw, as they are written in torch."""
+class _Truncation(NamedTuple):
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+def _torch_sample(logits: Tensor, words: Tensor, size: int, temperature: float, truncation: _Truncation) -> Tensor:
+    """Mask, softmax, truncation by a sort, and a draw, as they are written in torch."""
+    top_k, top_p, min_p = truncation
     scaled = logits[:, :size].float().masked_fill(~_allowed(words, size), -torch.inf)
     if temperature == 0:
         return torch.log_softmax(scaled, 1).max(1).indices

@@ -193,7 +193,7 @@ def part_accuracy(settings: Settings) -> str:
             row.append(f"{distance(target, mean):.3f} ± {spread:.3f}")
         rows.append(row)
         progress(f"accuracy: {row}")
-        asap_rows.append([task.name, *asap_distances(settings, model, context, constraint, task, distribution, target)])
+        asap_rows.append([task.name, *asap_distances(settings, model, context, constraint, task, distribution)])
         progress(f"accuracy: ASAp {asap_rows[-1]}")
     return (
         "Total variation between the target and the distribution of one output (sequences of tokens, not texts). LCD "
@@ -238,11 +238,11 @@ def asap_distances(
     constraint: Constraint,
     task: MyopicTask,
     distribution: dict[tuple[int, ...], float],
-    target: dict[tuple[int, ...], float],
 ) -> list[str]:
     """The distance of the next output's distribution, worked out from the trie, not drawn."""
     chains = max(settings.accuracy_runs // 50, 5)
     evidence = log_sum(np.array(list(distribution.values())))
+    target = {tokens: math.exp(log_p - evidence) for tokens, log_p in distribution.items()}
     means: list[dict[tuple[int, ...], float]] = [{} for _ in ASAP_DRAWN]
     excess = [0.0 for _ in ASAP_DRAWN]
     for seed in range(chains):
@@ -259,7 +259,7 @@ def asap_distances(
     return [f"{distance(target, mean):.3f} ({more:.2f})" for mean, more in zip(means, excess, strict=True)]
 
 
-def success(trie: PrefixTrie, tokens: tuple[int, ...], is_end: bool) -> float:
+def success(trie: PrefixTrie, tokens: tuple[int, ...], *, is_end: bool) -> float:
     """What a trie knows of a prefix, or of an output; 0 where it knows nothing."""
     node = trie.root
     for token in (*tokens, -1) if is_end else tokens:
@@ -301,6 +301,7 @@ class Peer:
             raise RuntimeError(f"the peer ends outputs with {self.about['eos']}, structgen with {vocabulary.eos}")
 
     def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request and wait for the answer."""
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("the peer has no pipes")
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -314,6 +315,7 @@ class Peer:
         return answer
 
     def run(self, task: SharedTask | MyopicTask, particles: int, seed: int, *, keep_logits: bool) -> dict[str, Any]:
+        """Run a prepared task once in the worker."""
         return self.ask(
             op="run",
             name=task.name,
@@ -326,6 +328,7 @@ class Peer:
         )
 
     def close(self) -> None:
+        """End the worker."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait(60)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,14 @@ __all__ = ["Distribution", "Remembering", "distance", "local_distribution", "log
 
 Distribution: TypeAlias = dict[tuple[int, ...], float]
 """Sequences of tokens, the stop left out, with log-probabilities."""
-Worth: TypeAlias = "Callable[[tuple[int, ...], bool], float]"
+
+
+class Worth(Protocol):
+    """The logarithm of a factor on the probability of a prefix, or, where ``is_end``, of an output."""
+
+    def __call__(self, tokens: tuple[int, ...], *, is_end: bool) -> float:
+        """Return the logarithm."""
+
 
 _PACK: Final = 16
 _MAX_ROWS: Final = 12_000
@@ -70,7 +77,7 @@ class Remembering:
             sessions = [base.fork() for _ in part]
             rows = self._model.extend_many(
                 [
-                    Extension(session, [prompt[-1], *output], False)
+                    Extension(session, [prompt[-1], *output], all_positions=False)
                     for session, output in zip(sessions, part, strict=True)
                 ]
             )
@@ -180,8 +187,7 @@ def local_distribution(
         model: the model.
         prompt: the tokens before the output.
         distribution: holds all sequences that are allowed.
-        worth: the logarithm of what probabilities are multiplied by before: of a prefix, or of an output where the
-            flag is set.  None is locally constrained decoding.
+        worth: the factor on the model's probability of each continuation.  None is locally constrained decoding.
     """
     prompt = tuple(prompt)
     nexts: dict[tuple[int, ...], set[int | None]] = defaultdict(set)
@@ -196,7 +202,7 @@ def local_distribution(
         log_p = log_sum(row[stops if token is None else [token]])
         if worth is None:
             return log_p
-        return log_p + (worth(prefix, True) if token is None else worth((*prefix, token), False))
+        return log_p + (worth(prefix, is_end=True) if token is None else worth((*prefix, token), is_end=False))
 
     masses = {
         prefix: log_sum(np.array([chance(prefix, token) for token in allowed])) for prefix, allowed in nexts.items()

@@ -25,6 +25,7 @@ class Worker:
         self._samplers: dict[str, Any] = {}
 
     async def serve(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer one request."""
         answer: dict[str, Any] = await getattr(self, "_" + request.pop("op"))(**request)
         return answer
 
@@ -64,8 +65,9 @@ class Worker:
         self._samplers[name] = _counting(llm, condition.coerce(llm, f=b"".join))
         return {"seconds": perf_counter() - began}
 
-    async def _run(
+    async def _run(  # noqa: PLR0913  the fields of a request
         self,
+        *,
         name: str,
         particles: int,
         ess_threshold: float,

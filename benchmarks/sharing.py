@@ -49,7 +49,7 @@ def one_pass(model: LlamaModel, sessions: Sequence[LlamaSession]) -> tuple[Time,
 
     lengths = [session.length for session in sessions]
     clock, processors = perf_counter(), process_time()
-    rows = model.extend_many([Extension(session, [1017], False) for session in sessions])
+    rows = model.extend_many([Extension(session, [1017], all_positions=False) for session in sessions])
     time = Time(1000 * (perf_counter() - clock), 1000 * (process_time() - processors))
     for session, length in zip(sessions, lengths, strict=True):
         session.truncate(length)

@@ -30,7 +30,7 @@ def check_logits(kernel: str, logits: Tensor, *, size: int) -> None:
         raise KernelArgumentError(kernel, "logits", f"have {logits.shape[1]} columns for {size} tokens")
 
 
-def check_tensor(
+def check_tensor(  # noqa: PLR0913  the properties of a tensor, each by name
     kernel: str,
     argument: str,
     tensor: Tensor,

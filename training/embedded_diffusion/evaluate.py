@@ -87,7 +87,12 @@ def score(text: str, example: Example) -> Score:
     wanted, found = leaves(example.record), leaves(value)
     missing = object()
     right = sum(type(found.get(path, missing)) is type(leaf) and found[path] == leaf for path, leaf in wanted.items())
-    return Score(True, validator.is_valid(value), value == example.record, right / len(wanted))
+    return Score(
+        parsed=True,
+        valid=validator.is_valid(value),
+        exact=value == example.record,
+        fields=right / len(wanted),
+    )
 
 
 def main() -> None:

@@ -123,7 +123,7 @@ def stratified_shares(count: int, draws: int, generator: torch.Generator) -> Ten
 def optimizers_of(network: DiffusionNetwork, *, muon: float, adam: float) -> list[torch.optim.Optimizer]:
     """Muon (Jordan 2024) for the matrices of the layers, AdamW for all else that is learnt here."""
     for later in (network.words, network.asked, network.answer):  # train_wordings.py; until then they add nothing
-        later.requires_grad_(False)
+        later.requires_grad_(requires_grad=False)
     matrices = [p for layer in network.layers for p in layer.parameters() if p.ndim == 2]
     chosen = {id(p) for p in matrices}
     others = [p for p in network.parameters() if id(p) not in chosen and p.requires_grad]

@@ -117,7 +117,7 @@ def main() -> None:
     torch.nn.init.normal_(network.asked, std=network.shape.width**-0.5)
     torch.nn.init.zeros_(network.answer)
     for each in learnt:
-        each.requires_grad_(True)
+        each.requires_grad_()
     optimizer = torch.optim.AdamW(learnt, lr=arguments.rate, weight_decay=arguments.decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, arguments.steps)
     for step in range(arguments.steps):

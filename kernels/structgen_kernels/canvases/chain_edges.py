@@ -130,7 +130,7 @@ class ChainEdges:
     by_label: EdgeGroups
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913, PLR0917  the columns of an automaton's table
         cls,
         states: int,
         labels: int,

@@ -6,7 +6,7 @@ the class where it has little above the floor.  Each token's number, 4 bytes, is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
@@ -56,10 +56,11 @@ def class_best(
     Raises:
         KernelArgumentError: an argument is of the wrong type, shape or device.
     """
-    out = _checked("class_best", logits, layout, scores, rows, classes, out)
+    choices = _Choices(logits, layout, scores, rows, classes)
+    out = _checked("class_best", choices, out)
     if backend_for(logits.device) == "torch":
         for part in row_groups(len(rows), layout.size):
-            values, is_held, of, row = _asked(logits, layout, scores, rows[part], classes[part])
+            values, is_held, of, row = _asked(choices, part)
             hits = is_held & (values == scores.maxima[row, of][:, None])
             out[part] = torch.where(hits.any(1), hits.to(torch.int8).argmax(1), -1).to(torch.int32)
     elif len(rows):
@@ -68,7 +69,7 @@ def class_best(
         launch(
             class_best_kernel,
             (len(rows),),
-            *_arguments(logits, layout, scores, rows, classes),
+            *_arguments(choices),
             out,
             BLOCKS=1 << (layout.blocks - 1).bit_length(),
             MEMBERS=_MEMBERS,
@@ -76,7 +77,7 @@ def class_best(
     return out
 
 
-def class_draw(
+def class_draw(  # noqa: PLR0913  as class_best, with the random numbers
     logits: Tensor,
     layout: ClassLayout,
     scores: ClassScores,
@@ -105,14 +106,15 @@ def class_draw(
 
     Precision: shares are added in float64; each is exact to the 1e-5 of itself that float32 makes of exponentials.
     """
-    out = _checked("class_draw", logits, layout, scores, rows, classes, out)
+    choices = _Choices(logits, layout, scores, rows, classes)
+    out = _checked("class_draw", choices, out)
     numbers = uniforms.seeds if isinstance(uniforms, Noise) else uniforms
     dtype = torch.int64 if isinstance(uniforms, Noise) else torch.float64
     check_tensor("class_draw", "uniforms", numbers, dtype=dtype, shape=(len(rows),), device=logits.device)
     if backend_for(logits.device) == "torch":
         drawn = uniform(uniforms) if isinstance(uniforms, Noise) else uniforms
         for part in row_groups(len(rows), layout.size):
-            values, is_held, _, row = _asked(logits, layout, scores, rows[part], classes[part])
+            values, is_held, _, row = _asked(choices, part)
             scaled = floored(values.to(torch.float64), scores.largest[row, None], scores.scales[row, None])
             running = scaled.exp().where(is_held, 0.0).cumsum(1)
             at = torch.searchsorted(running, drawn[part, None] * running[:, -1:], right=True)[:, 0]
@@ -125,7 +127,7 @@ def class_draw(
         launch(
             class_draw_kernel,
             (len(rows),),
-            *_arguments(logits, layout, scores, rows, classes),
+            *_arguments(choices),
             numbers,
             uniforms.offsets if isinstance(uniforms, Noise) else None,
             out,
@@ -145,15 +147,18 @@ def uniform(noise: Noise) -> Tensor:
     return high.to(torch.float64) * 2.0**-32 + (low >> 11).to(torch.float64) * 2.0**-53
 
 
-def _checked(
-    kernel: str,
-    logits: Tensor,
-    layout: ClassLayout,
-    scores: ClassScores,
-    rows: Tensor,
-    classes: Tensor,
-    out: Tensor | None,
-) -> Tensor:
+class _Choices(NamedTuple):
+    """The choices to make: a row of logits and a class for each."""
+
+    logits: Tensor
+    layout: ClassLayout
+    scores: ClassScores
+    rows: Tensor
+    classes: Tensor
+
+
+def _checked(kernel: str, choices: _Choices, out: Tensor | None) -> Tensor:
+    logits, layout, scores, rows, classes = choices
     check_logits(kernel, logits, size=layout.size)
     device = logits.device
     if layout.device != device:
@@ -168,20 +173,19 @@ def _checked(
     return out
 
 
-def _asked(
-    logits: Tensor, layout: ClassLayout, scores: ClassScores, rows: Tensor, classes: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The logits of each choice, which of them may be chosen, and its class and row as indices."""
+def _asked(choices: _Choices, part: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The logits of each choice of a part, which tokens it may choose, and its class and row as indices."""
+    logits, layout, scores = choices.logits, choices.layout, choices.scores
+    rows, classes = choices.rows[part], choices.classes[part]
     row, of = rows.to(torch.int64).clamp(min=0), classes.to(torch.int64).clamp(min=0)
     possible = (rows >= 0) & (classes >= 0) & (scores.status[row] == CHOSEN)
     is_held = (layout.class_of == of[:, None]) & possible[:, None]
     return logits[row, : layout.size], is_held, of, row
 
 
-def _arguments(
-    logits: Tensor, layout: ClassLayout, scores: ClassScores, rows: Tensor, classes: Tensor
-) -> tuple[Any, ...]:
-    """What both kernels are handed."""
+def _arguments(choices: _Choices) -> tuple[Any, ...]:
+    """The arguments that both kernels take."""
+    logits, layout, scores, rows, classes = choices
     found = scores.segments
     return (
         logits,

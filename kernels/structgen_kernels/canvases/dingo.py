@@ -133,7 +133,7 @@ class DingoWorkspace:
         self.tokens_of_rows = self.filled.tokens.view(rows)
 
 
-def dingo(
+def dingo(  # noqa: PLR0913  three tensors, and settings by name
     logits: Tensor,
     canvas: Tensor,
     tables: CanvasTables,

@@ -19,7 +19,7 @@ Source: J. Vieira, "Gumbel-max trick and weighted reservoir sampling" (2014), an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
@@ -45,7 +45,7 @@ _NONE: Final = -(2**63)
 _LARGEST_WORD: Final = 0xFFFFFFFF
 
 
-def gumbel_order(
+def gumbel_order(  # noqa: PLR0913  two tensors, and settings by name
     logits: Tensor,
     noise: Noise,
     *,
@@ -74,14 +74,15 @@ def gumbel_order(
     Complexity: O(columns) for each part and O(columns / 128) for each token.
     """
     size = logits.shape[-1] if masks is None else masks.size
-    _check(logits, noise, masks, temperature, count, after, size)
+    batch = _Batch(logits, noise, masks, temperature)
+    _check(batch, count, after, size)
     rows, device = len(logits), logits.device
     if out is None:
         out = Order.buffers(rows, count, device)
     elif out.tokens.shape != (rows, count) or out.tokens.device != device or not out.tokens.is_contiguous():
         raise KernelArgumentError(_KERNEL, "out", f"must be for {rows} rows of {count} tokens on {str(device)!r}")
     if backend_for(device) == "torch":
-        _order(logits[:, :size], noise, masks, temperature, after, out)
+        _order(batch._replace(logits=logits[:, :size]), after, out)
     elif rows:
         if workspace is None:
             workspace = OrderWorkspace(rows, size, device)
@@ -92,19 +93,21 @@ def gumbel_order(
                 f"is for {workspace.rows} rows of {workspace.columns} tokens on {str(workspace.device)!r}, not for "
                 f"{rows} of {size} on {str(device)!r}",
             )
-        _launch(logits, noise, masks, temperature, after, workspace, out)
+        _launch(batch, after, workspace, out)
     return out
 
 
-def _check(
-    logits: Tensor,
-    noise: Noise,
-    masks: MaskRows | None,
-    temperature: Tensor | None,
-    count: int,
-    after: Order | None,
-    size: int,
-) -> None:
+class _Batch(NamedTuple):
+    """The rows of logits, and the noise, mask and temperature of each."""
+
+    logits: Tensor
+    noise: Noise
+    masks: MaskRows | None
+    temperature: Tensor | None
+
+
+def _check(batch: _Batch, count: int, after: Order | None, size: int) -> None:
+    logits, noise, masks, temperature = batch
     check_logits(_KERNEL, logits, size=max(1, size))
     rows, device = len(logits), logits.device
     if len(noise) != rows or noise.seeds.device != device:
@@ -119,17 +122,10 @@ def _check(
         raise KernelArgumentError(_KERNEL, "after", f"must be of {rows} rows on {str(device)!r}")
 
 
-def _launch(
-    logits: Tensor,
-    noise: Noise,
-    masks: MaskRows | None,
-    temperature: Tensor | None,
-    after: Order | None,
-    workspace: OrderWorkspace,
-    out: Order,
-) -> None:
+def _launch(batch: _Batch, after: Order | None, workspace: OrderWorkspace, out: Order) -> None:
     from structgen_kernels.choices.jit.gumbel_order import first_of_chunks_kernel, take_in_order_kernel
 
+    logits, noise, masks, temperature = batch
     rows, size = len(logits), workspace.columns
     chunks = -(-size // ORDER_CHUNK)
     masking = None if masks is None else masks.arguments()
@@ -171,15 +167,9 @@ def _launch(
     )
 
 
-def _order(
-    logits: Tensor,
-    noise: Noise,
-    masks: MaskRows | None,
-    temperature: Tensor | None,
-    after: Order | None,
-    out: Order,
-) -> None:
+def _order(batch: _Batch, after: Order | None, out: Order) -> None:
     """The reference implementation."""
+    logits, noise, masks, temperature = batch
     size, count = logits.shape[1], out.tokens.shape[1]
     allowed = torch.ones_like(logits, dtype=torch.bool) if masks is None else masks.allowed()
     scaled = logits.to(torch.float32)

@@ -104,5 +104,5 @@ class MaskSlots:
 
 def _zeros(rows: int, width: int, device: torch.device) -> torch.Tensor:
     # What is made in inference mode could not be written outside of it, where others may use the pool.
-    with torch.inference_mode(False):
+    with torch.inference_mode(mode=False):
         return torch.zeros((rows, width), dtype=torch.int32, device=device)

@@ -25,7 +25,7 @@ W. Jeon et al., "Recursive Speculative Decoding" (2024, arXiv 2402.14160), and Z
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import torch
 
@@ -76,7 +76,7 @@ class DraftDistributions:
     replaced: bool = False
 
 
-def verify_tree(
+def verify_tree(  # noqa: PLR0913  four tables, and settings by name
     logits: Tensor,
     forest: DraftForest,
     distributions: DraftDistributions,
@@ -106,28 +106,33 @@ def verify_tree(
     Complexity: O(positions * columns), and O(columns * refused children) for each position of a path that has such.
     """
     size = logits.shape[-1] if masks is None else masks.size
-    _check(logits, forest, distributions, noise, masks, temperature, size)
+    batch = _Batch(logits, forest, distributions, noise, masks, temperature)
+    _check(batch, size)
     out = DraftPaths.fitting(_KERNEL, forest, out)
     if workspace is None:
         workspace = VerificationWorkspace(len(forest.parents), forest.requests, size, forest.device)
     else:
         workspace.check(_KERNEL, forest, size)
     if backend_for(forest.device) == "torch":
-        _Verification(logits, forest, distributions, noise, masks, temperature, workspace, out).run()
+        _Verification(batch, workspace, out).run()
     elif forest.requests:
-        _launch(logits, forest, distributions, noise, masks, temperature, workspace, out)
+        _launch(batch, workspace, out)
     return out
 
 
-def _check(
-    logits: Tensor,
-    forest: DraftForest,
-    distributions: DraftDistributions,
-    noise: Noise,
-    masks: MaskRows | None,
-    temperature: Tensor | None,
-    size: int,
-) -> None:
+class _Batch(NamedTuple):
+    """The arguments of ``verify_tree``, buffers left out."""
+
+    logits: Tensor
+    forest: DraftForest
+    distributions: DraftDistributions
+    noise: Noise
+    masks: MaskRows | None
+    temperature: Tensor | None
+
+
+def _check(batch: _Batch, size: int) -> None:
+    logits, forest, distributions, noise, masks, temperature = batch
     check_logits(_KERNEL, logits, size=max(1, size))
     positions, device = forest.positions, forest.device
     check_tensor(_KERNEL, "logits", logits, dtype=FLOATS, shape=(positions, None), device=device)
@@ -147,18 +152,10 @@ def _check(
         check_tensor(_KERNEL, "temperature", temperature, dtype=torch.float32, shape=(positions,), device=device)
 
 
-def _launch(
-    logits: Tensor,
-    forest: DraftForest,
-    distributions: DraftDistributions,
-    noise: Noise,
-    masks: MaskRows | None,
-    temperature: Tensor | None,
-    workspace: VerificationWorkspace,
-    out: DraftPaths,
-) -> None:
+def _launch(batch: _Batch, workspace: VerificationWorkspace, out: DraftPaths) -> None:
     from structgen_kernels.trees.jit.tree_verification import sum_positions_kernel, verify_tree_kernel
 
+    logits, forest, distributions, noise, masks, temperature = batch
     size, blocks = workspace.columns, workspace.blocks
     distributions_stride = distributions.values.stride(0)
     shared = (
@@ -206,17 +203,8 @@ def _launch(
 class _Verification:
     """The reference implementation: all requests go down one level at a time, and try one child at a time."""
 
-    def __init__(
-        self,
-        logits: Tensor,
-        forest: DraftForest,
-        distributions: DraftDistributions,
-        noise: Noise,
-        masks: MaskRows | None,
-        temperature: Tensor | None,
-        workspace: VerificationWorkspace,
-        out: DraftPaths,
-    ) -> None:
+    def __init__(self, batch: _Batch, workspace: VerificationWorkspace, out: DraftPaths) -> None:
+        logits, forest, distributions, noise, masks, temperature = batch
         self._size, self._block, self._blocks = workspace.columns, workspace.block, workspace.blocks
         self._logits = logits[:, : self._size].to(torch.float32)
         self._distributions, self._noise = distributions, noise

@@ -110,7 +110,7 @@ token_prefixes = lru_cache(maxsize=8)(TokenPrefixes)
 """``TokenPrefixes`` of two vocabularies, with a cache of the last pairs."""
 
 
-def string_distribution(
+def string_distribution(  # noqa: PLR0913  the tables of both vocabularies, and four bounds by name
     distributions: NextDistributions,
     table: TokenPrefixes,
     target: Vocabulary,

@@ -138,9 +138,8 @@ def fill_autoregressive(  # noqa: PLR0913  of infill
     marked = model.vocabulary.tokenize(prompt) if isinstance(prompt, str) else spoken
     _check_context(model, max(len(spoken), len(marked)), frame)
     with Context(model) as context:
-        writer = _HoleWriter(
-            context, (spoken, marked), frame, language, sampler, np.random.Generator(np.random.PCG64(seed)), markers
-        )
+        inputs = _Inputs(list(spoken), list(marked), markers)
+        writer = _HoleWriter(context, inputs, frame, language, sampler, np.random.Generator(np.random.PCG64(seed)))
         gaps = list(writer.gaps)
         for gap in reversed(gaps) if order == "backward" else gaps:
             writer.fill(gap, order if isinstance(order, Interruption) else None)
@@ -179,6 +178,14 @@ class _Gap:
     log_prob: float = 0.0
 
 
+class _Inputs(NamedTuple):
+    """The prompt as the model reads it without markers and with markers, and the markers."""
+
+    unmarked: list[int]
+    marked: list[int]
+    markers: Markers | None
+
+
 @final
 class _HoleWriter:
     """Fixed texts and gaps while they are filled.
@@ -189,19 +196,17 @@ class _HoleWriter:
     def __init__(
         self,
         context: Context,
-        prompts: tuple[Sequence[int], Sequence[int]],
+        inputs: _Inputs,
         frame: Frame,
         language: OpenLanguage,
         sampler: Sampler,
         generator: np.random.Generator,
-        markers: Markers | None,
     ) -> None:
         self._context = context
-        self._spoken, self._marked = map(list, prompts)  # without and with markers
+        self._inputs = inputs
         self._language = language
         self._sampler = sampler
         self._generator = generator
-        self._markers = markers
         self._eos = list(language.vocabulary.eos)
         self._row: list[tuple[int, ...] | _Gap] = [frame.texts[0]]
         for number, (capacity, text) in enumerate(zip(frame.holes, frame.texts[1:], strict=True)):
@@ -239,7 +244,7 @@ class _HoleWriter:
             if len(ids) == 1 and not can_end:
                 self._take(gap, int(ids[0]))
                 continue
-            log_p = self._distribution(gap, ids, can_end)
+            log_p = self._distribution(gap, ids, can_end=can_end)
             if interruption is not None and float(np.exp(log_p.max())) < interruption.below:
                 parts = self._split(gap, interruption)
                 if parts is not None:
@@ -266,7 +271,7 @@ class _HoleWriter:
         gap.capacity = capacity
         return allowed_ids(self._language.allowed(self._canvas(), slot), size), can_end
 
-    def _distribution(self, gap: _Gap, ids: NDArray[np.intp], can_end: bool) -> NDArray[np.float64]:
+    def _distribution(self, gap: _Gap, ids: NDArray[np.intp], *, can_end: bool) -> NDArray[np.float64]:
         """Log-probabilities of the end, if the gap may end, and of the tokens, renormalised."""
         if self._context.session.length == len(self._context):
             self._context.prepare()
@@ -331,18 +336,18 @@ class _HoleWriter:
         """The model's input for a gap: all known tokens; open slots are left out."""
         at = self._row.index(gap)
         before, after = self._written(self._row[:at]), self._written(self._row[at + 1 :])
-        markers = self._markers
+        unmarked, marked, markers = self._inputs
         if markers is None or not (after or gap.is_end):
-            return self._spoken + before
+            return unmarked + before
         if gap.is_end and markers.middle is not None:
             begun = self._row[at - 1]  # the fixed prefix of the end follows the marker
             split = len(before) - (0 if isinstance(begun, _Gap) else len(begun))
-            return [markers.prefix, *self._marked, *before[:split], markers.suffix, *before[split:]]
-        return markers.prompt(self._marked + before, after)
+            return [markers.prefix, *marked, *before[:split], markers.suffix, *before[split:]]
+        return markers.prompt(marked + before, after)
 
     def _ends(self, gap: _Gap) -> list[int]:
         """The tokens by which the model signals the end of a gap."""
-        markers = self._markers
+        markers = self._inputs.markers
         after = self._written(self._row[self._row.index(gap) + 1 :])
         if markers is not None and not gap.is_end:
             return self._eos

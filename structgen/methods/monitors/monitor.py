@@ -219,7 +219,7 @@ class Monitor(BytewisePotential[_MonitorState]):
     def _read(self, state: _MonitorState, data: bytes, start: int) -> _MonitorState | None:
         """See ``BytewisePotential``: character by character."""
         at = start - len(state.pending)
-        text, taken = codecs.utf_8_decode(data[at:], "surrogateescape", False)
+        text, taken = codecs.utf_8_decode(data[at:], "surrogateescape")
         end = at + taken
         current: _MonitorState | None = state._replace(pending=b"")
         for character in text:

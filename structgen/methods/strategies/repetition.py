@@ -261,7 +261,7 @@ class _LookBackChooser:
             forks = [session.fork() for _ in tokens]
             self.forwards += 1
             rows = self._packed.extend_many(
-                [Extension(fork, [int(token)], False) for fork, token in zip(forks, tokens, strict=True)]
+                [Extension(fork, [int(token)], all_positions=False) for fork, token in zip(forks, tokens, strict=True)]
             )
             for fork in forks:
                 fork.close()

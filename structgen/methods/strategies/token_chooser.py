@@ -152,7 +152,7 @@ def _forced(branches: Branches, branch: Branch) -> Branch | None:
 
 def _added(branches: Branches, branch: Branch, token: int | None) -> Branch | None:
     """A branch with a forced token, or EOS, which no model has scored."""
-    return _admitted(branches, branches.split(branch, [Step(token, True, 0.0, None)], [0.0])[0])
+    return _admitted(branches, branches.split(branch, [Step(token, forced=True, logprob=0.0, log_z=None)], [0.0])[0])
 
 
 def _admitted(branches: Branches, branch: Branch) -> Branch | None:

@@ -202,7 +202,7 @@ class Trace(NamedTuple):
     mistaken: bool
 
 
-def trace(
+def trace(  # noqa: PLR0913  as generate, with the reference
     model: LanguageModel,
     prompt: Prompt,
     grammar: Grammar | Constraint,

@@ -35,7 +35,7 @@ _INVERTED: Final = str.maketrans("0123456789", "9876543210")
 
 
 class Span(NamedTuple):
-    """An interval of numbers; None is infinity.
+    """An interval of numbers; None is infinity.  By default the lower bound is included, and there is no upper bound.
 
     Attributes:
         low: the lower bound.
@@ -45,9 +45,9 @@ class Span(NamedTuple):
     """
 
     low: Key | None
-    has_low: bool
-    high: Key | None
-    has_high: bool
+    has_low: bool = True
+    high: Key | None = None
+    has_high: bool = False
 
     def holds(self, value: Key) -> bool:
         """Whether it contains ``value``."""
@@ -73,7 +73,8 @@ def number_of(raw: bytes) -> Key | None:
     if len(exponent) > _MAX_EXPONENT:
         return None
     power = int(exponent or "0") * (-1 if parts.exponent_sign == "-" else 1)
-    return _key(parts.negative, parts.integer, parts.fraction or "", power)
+    key = _key(parts.integer, parts.fraction or "", power)
+    return _negative(key) if parts.negative else key
 
 
 def numbers_from(raw: bytes, *, exponents: bool) -> Span:
@@ -346,13 +347,13 @@ def _parts(raw: bytes) -> _Parts:
     )
 
 
-def _key(negative: bool, integer: str, fraction: str, power: int) -> Key:
+def _key(integer: str, fraction: str, power: int) -> Key:
+    """Return the key of a number without a sign."""
     digits = (integer + fraction).lstrip("0")
     if not digits:
         return _ZERO
     magnitude = len(integer) - (len(integer) + len(fraction) - len(digits)) + power
-    positive = (1, magnitude, digits.rstrip("0"))
-    return _negative(positive) if negative else positive
+    return 1, magnitude, digits.rstrip("0")
 
 
 def _negative(key: Key) -> Key:
@@ -366,23 +367,23 @@ def _magnitudes(parts: _Parts, *, exponents: bool) -> Span:
     """Return the interval of the absolute values."""
     integer, fraction = parts.integer, parts.fraction
     if not integer:
-        return Span(_ZERO, True, None, False)
-    mantissa = _key(False, integer, fraction or "", 0)
+        return Span(_ZERO)
+    mantissa = _key(integer, fraction or "", 0)
     if parts.exponent_sign is None and not exponents:
         if fraction is None and integer != "0":
-            return Span(mantissa, True, None, False)
-        return Span(mantissa, True, _next(integer, fraction or ""), False)
+            return Span(mantissa)
+        return Span(mantissa, high=_next(integer, fraction or ""))
     if mantissa == _ZERO:
-        return Span(_ZERO, True, *((None, False) if parts.exponent_sign is None else (_ZERO, True)))
+        return Span(_ZERO) if parts.exponent_sign is None else Span(_ZERO, high=_ZERO, has_high=True)
     if parts.exponent_sign is None or (not parts.exponent_sign and not parts.exponent):
-        return Span(_ZERO, False, None, False)
+        return Span(_ZERO, has_low=False)
     power = parts.exponent.lstrip("0")
     if len(power) > _MAX_EXPONENT:
-        return Span(_ZERO, False, _ZERO, False)
+        return Span(_ZERO, has_low=False, high=_ZERO)
     shift = int(power or "0")
     if parts.exponent_sign == "-":
-        return Span(_ZERO, False, _key(False, integer, fraction or "", -shift), True)
-    return Span(_key(False, integer, fraction or "", shift), True, None, False)
+        return Span(_ZERO, has_low=False, high=_key(integer, fraction or "", -shift), has_high=True)
+    return Span(_key(integer, fraction or "", shift))
 
 
 def _next(integer: str, fraction: str) -> Key:
@@ -390,6 +391,6 @@ def _next(integer: str, fraction: str) -> Key:
     digits = integer + fraction
     stem = digits.rstrip("9")
     if not stem:
-        return _key(False, "1" + "0" * len(integer), "", 0)
+        return _key("1" + "0" * len(integer), "", 0)
     more = stem[:-1] + str(int(stem[-1]) + 1) + "0" * (len(digits) - len(stem))
-    return _key(False, more[: len(integer)], more[len(integer) :], 0)
+    return _key(more[: len(integer)], more[len(integer) :], 0)

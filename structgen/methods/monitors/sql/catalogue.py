@@ -69,7 +69,7 @@ class Catalogue:
     views: frozenset[str] = frozenset()
     reserved: frozenset[str] = field(default=frozenset(), repr=False)
 
-    def key(self, name: str, quoted: bool) -> str:
+    def key(self, name: str, quoted: bool) -> str:  # noqa: FBT001  callers of the public method may pass it by position
         """The key of a name: equal keys are the same name to the database; SQLite ignores case, quoted or not."""
         return name if quoted and self.dialect == "postgresql" else _small(name)
 
@@ -177,13 +177,13 @@ class SqlNames(BytewisePotential[_LexerState]):
         super().__init__()
         self.catalogue = catalogue
         tables = {
-            catalogue.key(table, True): frozenset(catalogue.key(column, True) for column in columns)
+            catalogue.key(table, quoted=True): frozenset(catalogue.key(column, quoted=True) for column in columns)
             for table, columns in catalogue.tables.items()
         }
         is_plain = lru_cache(maxsize=None)(catalogue.is_plain)
         schema = Schema(
             tables,
-            frozenset(catalogue.key(table, True) for table in catalogue.tables if table not in catalogue.views),
+            frozenset(catalogue.key(table, quoted=True) for table in catalogue.tables if table not in catalogue.views),
             catalogue.key,
             is_plain,
             frozenset(name.lower() for name in functions),
@@ -308,7 +308,7 @@ class SqlNames(BytewisePotential[_LexerState]):
             return options.begins(raw.lower())
         close = self._quotes[state.mode]
         written = _unquoted(raw if not state.closed else raw[:-1], close, is_open=True)
-        begun = self.catalogue.key(written, True).encode()
+        begun = self.catalogue.key(written, quoted=True).encode()
         if not state.closed:
             return options.begins(begun)
         return begun in options or (state.mode != "[" and options.begins(begun + close.encode()))
@@ -342,7 +342,7 @@ class SqlNames(BytewisePotential[_LexerState]):
         """The mask row within a quoted name."""
         close = self._quotes[state.mode]
         options = self._spelled(state.scope.names(quoted=True), quoted=True)
-        begun = self.catalogue.key(_unquoted(written, close, is_open=True), True).encode()
+        begun = self.catalogue.key(_unquoted(written, close, is_open=True), quoted=True).encode()
         mark = close.encode()
         rests = [rest.replace(mark, mark * 2) + mark for rest in options.after(begun)]
         index = token_index(hypothesis.vocabulary, fold=self.catalogue.dialect == "sqlite")

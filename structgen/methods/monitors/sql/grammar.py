@@ -140,7 +140,7 @@ def _check_join(join: Sequence[str], numbers: dict[str, int]) -> None:
 
 def _spelled(catalogue: Catalogue, name: str) -> str:
     """A name as spelled in a statement, in quotes if it needs them."""
-    return name if catalogue.is_plain(catalogue.key(name, True)) else '"' + name.replace('"', '""') + '"'
+    return name if catalogue.is_plain(catalogue.key(name, quoted=True)) else '"' + name.replace('"', '""') + '"'
 
 
 def _alternatives(names: Iterable[str]) -> str:
