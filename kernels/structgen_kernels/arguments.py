@@ -1,4 +1,4 @@
-"""Checks of arguments, before anything is launched.  They look at shapes and types, never at values on a device."""
+"""Checks of arguments before a launch.  They read dtypes, shapes, strides and devices, never values on a device."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["FLOATS", "check_logits", "check_tensor"]
 
 FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
-"""The types of logits that kernels read."""
+"""The dtypes of logits that kernels read."""
 
 
 def check_logits(kernel: str, logits: Tensor, *, size: int) -> None:
-    """Check logits ``[rows, columns]`` of a vocabulary of ``size`` tokens; rows may lie apart, columns may not.
+    """Check logits ``[rows, columns]`` of a vocabulary of ``size`` tokens.  Rows may be strided.
 
     Raises:
-        KernelArgumentError: they have another number of dimensions, another type, columns that are not next to each
-            other, or fewer columns than there are tokens.
+        KernelArgumentError: the logits have another rank or dtype, their columns are not contiguous, or they have fewer
+            columns than tokens.
     """
     check_tensor(kernel, "logits", logits, dtype=FLOATS, dims=2)
     if logits.shape[1] < size:
@@ -40,19 +40,19 @@ def check_tensor(  # noqa: PLR0913  the properties of a tensor, each by name
     shape: Sequence[int | None] | None = None,
     device: torch.device | None = None,
 ) -> None:
-    """Check one tensor, whose last dimension must be contiguous.
+    """Check one tensor.  Its last dimension must be contiguous.
 
     Args:
-        kernel: the operation.
-        argument: what the tensor is called there.
-        tensor: it.
-        dtype: what it may hold.
-        dims: how many dimensions it must have.
-        shape: what it must be like; None for any length.
-        device: where it must be.
+        kernel: the operation, for messages.
+        argument: the name of the tensor in that operation, for messages.
+        tensor: the tensor.
+        dtype: the dtypes that are accepted.
+        dims: the rank; None accepts any.
+        shape: the shape, with None for a dimension of any length; None accepts any shape.
+        device: the device; None accepts any.
 
     Raises:
-        KernelArgumentError: it is not so.
+        KernelArgumentError: the tensor differs.
     """
     allowed = (dtype,) if isinstance(dtype, torch.dtype) else tuple(dtype)
     if tensor.dtype not in allowed:

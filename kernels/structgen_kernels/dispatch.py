@@ -1,10 +1,8 @@
-"""Which code answers an operation.
+"""The choice of a backend: Triton for tensors on a GPU, the reference implementation in torch elsewhere.
 
-Triton's where the tensors are on a GPU, its reference implementation in torch elsewhere.
-
-Every operation is one function.  The reference implementation states what it means, runs on any device, and is what the
-kernel is tested against; the kernel is what is fast.  Triton's interpreter runs kernels on a CPU, slowly, which is how
-they are tested where there is no GPU.
+Every operation is one function with two backends.  The reference implementation defines the result, runs on any device,
+and is what the kernel is tested against.  The kernel is fast.  Without a GPU, tests run kernels on the CPU in Triton's
+interpreter, which is slow.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ _TRUE: Final = ("1", "true", "on", "yes")
 
 
 def backend_for(device: torch.device) -> Backend:
-    """Return what runs operations on tensors of a device.
+    """Return the backend for tensors on a device.
 
     Raises:
-        BackendUnavailable: ``use_backend`` asked for Triton, which cannot run there.
+        BackendUnavailable: ``use_backend`` selected Triton, and Triton cannot run on the device.
     """
     chosen = _chosen.get()
     if chosen is None:
@@ -54,7 +52,7 @@ def backend_for(device: torch.device) -> Backend:
 
 @contextmanager
 def use_backend(backend: Backend) -> Iterator[None]:
-    """Run all operations within, in this thread or task, by one backend."""
+    """Run all operations in the ``with`` block, in this thread or task, on one backend."""
     token = _chosen.set(backend)
     try:
         yield
@@ -63,7 +61,7 @@ def use_backend(backend: Backend) -> Iterator[None]:
 
 
 def is_interpreted() -> bool:
-    """Whether kernels are run by Triton's interpreter."""
+    """Whether Triton's interpreter runs the kernels."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
 
 

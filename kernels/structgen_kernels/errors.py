@@ -1,4 +1,4 @@
-"""What kernels raise; they stand alone, so their callers turn these into errors that name a sequence."""
+"""The errors of kernels.  This package does not import structgen; callers there raise errors that name a sequence."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["BackendUnavailable", "EmptyRowError", "KernelArgumentError", "NonFin
 
 
 class KernelArgumentError(ValueError):
-    """An argument that a kernel cannot take, found before anything is launched.
+    """An invalid argument, found before a launch.
 
     Args:
         kernel: the operation.
-        argument: which argument.
-        problem: what is wrong with it.
+        argument: the name of the argument.
+        problem: what is wrong with the argument.
     """
 
     def __init__(self, kernel: str, argument: str, problem: str) -> None:
@@ -24,12 +24,12 @@ class KernelArgumentError(ValueError):
 
 
 class EmptyRowError(ValueError):
-    """Rows in which no token is allowed, or none that is has any probability.
+    """Rows without an allowed token, or whose allowed tokens all have probability 0.
 
     Args:
         kernel: the operation.
-        rows: their numbers, ascending.
-        names: what all rows of the batch are called, if they have names.
+        rows: the row indices, ascending.
+        names: names for all rows of the batch, or None.
     """
 
     def __init__(self, kernel: str, rows: Sequence[int], names: Sequence[str] | None = None) -> None:
@@ -39,12 +39,12 @@ class EmptyRowError(ValueError):
 
 
 class NonFiniteLogitsError(ValueError):
-    """Rows with NaN or plus infinity among their logits, which are no distribution.
+    """Rows with NaN or plus infinity among their logits: they define no distribution.
 
     Args:
         kernel: the operation.
-        rows: their numbers, ascending.
-        names: what all rows of the batch are called, if they have names.
+        rows: the row indices, ascending.
+        names: names for all rows of the batch, or None.
     """
 
     def __init__(self, kernel: str, rows: Sequence[int], names: Sequence[str] | None = None) -> None:
@@ -60,8 +60,8 @@ class BackendUnavailable(RuntimeError):
     """A backend that cannot run here.
 
     Args:
-        backend: which.
-        reason: why not, and what to do.
+        backend: the name of the backend.
+        reason: why it cannot run, and what to do.
     """
 
     def __init__(self, backend: str, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""Launches of kernels: on the device that their tensors are on, with no more programs than a GPU takes.
+"""Launches of kernels on the device of their tensors, with a grid that a GPU accepts.
 
-Triton launches on the device at which torch stands, and its current stream, wherever the tensors are.  Where a process
-has several GPUs, a kernel would then read and write across devices, or fail.
+Triton launches on torch's current device and stream, even if the tensors are on another device.  In a process with
+several GPUs the kernel would then access memory of another device, or fail.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["launch"]
 
 _MAX_PROGRAMS: Final = 65_535
-"""Programs along the second and the third axis of a grid."""
+"""The largest number of programs along the second and the third axis of a grid."""
 
 
 def launch(kernel: Any, grid: Sequence[int], *arguments: Any, **options: Any) -> None:
-    """Launch a kernel on the current stream of the device of its first tensor; nothing is allocated or waited for.
+    """Launch a kernel on the current stream of the device of its first tensor, without allocation or synchronization.
 
     Args:
-        kernel: what ``triton.jit`` returns.
-        grid: programs along one to three axes; the first may have ``2**31 - 1``.
-        arguments: of the kernel, by position; at least one is a tensor.
-        options: its constants, and what it is compiled with.
+        kernel: a function compiled by ``triton.jit``.
+        grid: the number of programs along one to three axes, at most ``2**31 - 1`` along the first.
+        arguments: the positional arguments of the kernel, at least one of them a tensor.
+        options: ``constexpr`` arguments and options of compilation, such as ``num_warps``.
 
     Raises:
         KernelArgumentError: there are too many programs.
@@ -37,7 +37,7 @@ def launch(kernel: Any, grid: Sequence[int], *arguments: Any, **options: Any) ->
         raise KernelArgumentError(
             kernel.fn.__name__, "grid", f"{list(grid)} has more than {_MAX_PROGRAMS:,} programs along its later axes"
         )
-    options.setdefault("enable_fp_fusion", True)  # said here, for what Triton does by itself depends on its version
+    options.setdefault("enable_fp_fusion", True)  # the default depends on the version of Triton
     device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
     if device.type != "cuda":  # Triton's interpreter
         kernel[tuple(grid)](*arguments, **options)

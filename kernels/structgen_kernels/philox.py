@@ -1,12 +1,12 @@
-"""Random numbers that are a function of a seed and a place: Philox 4x32-10, the reference implementation of Triton's.
+"""Counter-based random numbers: Philox 4x32-10, the reference implementation of ``tl.philox``.
 
-A row of logits has a *seed* and an *offset*, int64 both: what is drawn for it depends on these alone, not on the batch
-that it stands in, nor on the order in which programs run.  Whoever draws several times from one seed counts the offset
-up.  Kernels that need numbers for different purposes take them from different *streams*.
+Each row of logits has a *seed* and an *offset*, both int64.  Its draws depend on these alone, not on the rest of the
+batch or on the order of programs.  To draw several times from one seed, increase the offset.  Kernels take numbers for
+different purposes from different *streams*.
 
-Exponential numbers are made from 64 random bits, so that the smallest of many are as exact as float32 is anywhere.
-Uniform numbers of 24 bits, which are common, give the small exponential numbers that decide between tokens of small
-probability in steps of 6e-8: a token of probability 1e-7 is then drawn at a wrong rate.
+Exponential variates are computed from 64 random bits, so that small ones also have the full relative precision of
+float32.  Uniform variates of 24 bits, which are common, would give small exponential variates in steps of 6e-8.  These
+decide between tokens of small probability, so a token of probability 1e-7 would be drawn at a wrong rate.
 
 Source: J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011).
 """
@@ -35,7 +35,7 @@ STREAMS: Final = {
     "residual_block": 6,
     "residual_token": 7,
 }
-"""The second word of the counter, by what the numbers are for."""
+"""The second word of the counter, by the purpose of the numbers."""
 
 _WORD: Final = 0xFFFFFFFF
 _MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
@@ -47,14 +47,14 @@ _SERIES_BELOW: Final = 0.0625
 @final
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Where the random numbers of each row come from.
+    """The seed and the offset of each row.
 
     Attributes:
         seeds: int64 ``[rows]``.
         offsets: int64 ``[rows]``.
 
     Raises:
-        KernelArgumentError: a tensor has another type or shape, or they are on different devices.
+        KernelArgumentError: a tensor has another dtype or shape, or the devices differ.
     """
 
     seeds: Tensor
@@ -68,7 +68,7 @@ class Noise:
 
     @classmethod
     def of(cls, seed: int, rows: int, device: torch.device | str = "cpu", *, offset: int = 0) -> Self:
-        """Noise of ``rows`` rows from one seed: row ``i`` has the seed ``seed + i``."""
+        """Make noise for ``rows`` rows from one seed: row ``i`` has the seed ``seed + i``."""
         seeds = torch.arange(rows, dtype=torch.int64, device=device) + seed
         return cls(seeds, torch.full_like(seeds, offset))
 
@@ -77,7 +77,7 @@ class Noise:
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Return four words for each counter: words are held in int64, from 0 to ``2**32 - 1``."""
+    """Return four words for each counter.  Words are from 0 to ``2**32 - 1``, in int64."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -89,10 +89,10 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 
 def random_words(seeds: Tensor, offsets: Tensor, stream: int, index: Tensor) -> tuple[Tensor, ...]:
-    """Return four random words for each index, as kernels find them.
+    """Return four random words for each index, the same as in kernels.
 
     Args:
-        seeds: int64, of the shape of ``index`` or one that spreads to it.
+        seeds: int64, broadcastable to the shape of ``index``.
         offsets: likewise.
         stream: see ``STREAMS``.
         index: integers from 0 to ``2**32 - 1``.
@@ -105,16 +105,16 @@ def random_words(seeds: Tensor, offsets: Tensor, stream: int, index: Tensor) -> 
 
 
 def exponential(high: Tensor, low: Tensor) -> Tensor:
-    """Return standard exponential numbers, float32, of 64 random bits each: between ``2**-66`` and 45.1."""
+    """Return standard exponential variates, float32, from 64 random bits each: between ``2**-66`` and 45.1."""
     uniform = high.to(torch.float32) * 2.0**-32 + (low.to(torch.float32) + 0.5) * 2.0**-64
-    # -log(1 - u), whose series holds where 1 - u would lose digits; elsewhere 1 - u is made of the bits that u lacks.
+    # -log(1 - u): by its series for small u, where 1 - u would lose digits; else 1 - u from the complement of the bits.
     series = uniform * (1 + uniform * (1 / 2 + uniform * (1 / 3 + uniform * (1 / 4 + uniform * (1 / 5 + uniform / 6)))))
     rest = (_WORD - high).to(torch.float32) * 2.0**-32 + ((_WORD - low).to(torch.float32) + 0.5) * 2.0**-64
     return torch.where(uniform < _SERIES_BELOW, series, -torch.log(rest))
 
 
 def _product(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-    """The high and the low word of a product, which would not fit int64 as a whole."""
+    """The high and the low word of a product, which as a whole may exceed int64."""
     low, high = (word & 0xFFFF) * multiplier, (word >> 16) * multiplier
     total = low + ((high & 0xFFFF) << 16)
     return (high >> 16) + (total >> 32), total & _WORD

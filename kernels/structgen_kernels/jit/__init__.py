@@ -1,7 +1,7 @@
-"""The bodies of kernels, in Triton's language.
+"""Device functions that several kernels share, in Triton's language.
 
-Each is tested against its reference implementation in the module of the same name.
+Each kernel is in the folder ``jit`` beside the module of its reference implementation and is tested against it.
 
-Nothing here is imported before a kernel is launched, so that what runs on a CPU needs no Triton.  Addresses are int64:
-a batch of 4,096 rows of 131,072 logits has more elements than int32 counts.
+Modules in a folder ``jit`` are imported at the first launch, so that use on a CPU does not need Triton.  Row offsets
+are int64: a batch of 4,096 rows of 131,072 logits has more elements than int32 can index.
 """
