@@ -213,7 +213,7 @@ def test_a_row_takes_the_other_form_where_there_is_no_room() -> None:
     assert tokens_of(small.masks([[row] for row in small.hold_many("abc", rows)])) == [{0}, {1}, {2}]
     dense = MaskPool(WIDE, rows=1, sparse_rows=9, device="cpu", grows=False)
     dense.hold("a", words_of(in_words(200), WIDE))
-    with pytest.raises(MaskPoolFull, match="there is no room for 1 more rows beside 1 that are held, among 1 dense"):
+    with pytest.raises(MaskPoolFull, match="1 rows do not fit beside 1 rows with references, in 1 dense"):
         dense.hold("b", words_of(in_words(201), WIDE))
     dense.hold("c", words_of({1}, WIDE))
 
@@ -296,7 +296,7 @@ def test_growing_keeps_numbers_and_masks_that_were_made() -> None:
         assert tokens_of(masks) == list(expected.values())[: 2 * count + 2]
     assert pool.device_bytes == 7 * (4 * 258 + 1024)
     table = pool.table
-    with pytest.raises(MaskPoolFull, match=r"beside 14 that are held, among 7 .* or raise max_bytes=14,392"):
+    with pytest.raises(MaskPoolFull, match=r"beside 14 rows with references, in 7 .* or raise max_bytes=14,392"):
         pool.hold("one more", words_of({3}, WIDE))
     assert pool.row("one more") is None
     assert pool.table is table
@@ -396,7 +396,7 @@ def test_wrong_arguments_are_refused(made: Any, argument: str) -> None:
 def test_a_row_that_was_evicted_is_no_longer_named() -> None:
     pool = MaskPool(40, rows=4, sparse_rows=0, device="cpu")
     kept = pool.hold("kept", words_of({1}, 40))
-    with pytest.raises(KernelArgumentError, match="not there, or has been evicted"):
+    with pytest.raises(KernelArgumentError, match="not in the pool, or was evicted"):
         pool.masks([[kept], [kept + 1]])
 
 

@@ -1,1 +1,1 @@
-"""Masks on a device: rows by number, the pool that holds them, and what applies them."""
+"""Token masks on a device: tables of mask rows, a pool that caches rows, and the kernel that applies masks."""

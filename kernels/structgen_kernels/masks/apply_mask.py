@@ -1,7 +1,7 @@
-"""Exclude what a mask does not allow: logits become minus infinity in place.
+"""Apply masks to logits in place: the logits of excluded tokens become minus infinity.
 
-Bytes: the mask words are read, and what is excluded is written; logits are not read.  Of 256 rows of 131,072 bfloat16
-logits with nothing allowed that is 4 MiB and 64 MiB.
+Bytes: mask words are read, and the excluded logits are written; logits are not read.  For 256 rows of 131,072 bfloat16
+logits with no token allowed, that is 4 MiB read and 64 MiB written.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["apply_mask"]
 
 _WORDS: Final = 128
-"""Words of one program, 4,096 columns."""
+"""Mask words per program, 4,096 columns."""
 
 
 def apply_mask(logits: Tensor, masks: MaskRows) -> None:
-    """Set every logit whose column is not allowed to minus infinity, columns beyond the vocabulary included.
+    """Set the logits of all columns that are not allowed to minus infinity, columns beyond the vocabulary included.
 
     Args:
-        logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= masks.size``; rows may lie apart,
-            columns may not.
-        masks: what each row may hold.
+        logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= masks.size``; rows may be
+            strided.
+        masks: the mask of each row.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
     """
     check_logits("apply_mask", logits, size=masks.size)
     if len(logits) != len(masks) or logits.device != masks.table.device:

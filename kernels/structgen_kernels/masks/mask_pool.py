@@ -1,14 +1,14 @@
-"""Masks of constraints that stay on a device: each is uploaded once, and named by its number from then on.
+"""A cache of mask rows on a device: each row is uploaded once and is then referred to by its number.
 
-A step of a batch sends *codes* only (see ``structgen_kernels.masks.mask_rows``): one list for each row of logits, be
-that a sequence, a position of a draft or a slot of a canvas.  An empty list allows everything, for requests without a
-constraint; several numbers are united, and ``without(number)`` is subtracted.
+A step uploads only *codes* (see ``structgen_kernels.masks.mask_rows``), one list per row of logits: a sequence, a
+position of a draft or a slot of a canvas.  An empty list allows every token, for requests without a constraint.
+Several numbers mean the union of their rows; ``without(number)`` excludes the tokens of a row.
 
-A row is kept sparse where that takes fewer bytes, ``8 * SPARSE_WORDS + 8`` = 1,024 instead of 4 for each 32 tokens,
-and no more than ``SPARSE_WORDS`` words differ from 0 or from all ones; else it is dense, whatever its content.
+A row is sparse if at most ``SPARSE_WORDS`` of its words differ from 0 or from all ones and the sparse form is smaller:
+``8 * SPARSE_WORDS + 8`` = 1,024 bytes instead of 4 bytes per 32 tokens.  Other rows are dense.
 
-Bytes from the host: those of a row and 4 for its place, once; ``4 * n`` for each row of logits in a step, ``n`` being
-its codes.
+Host-to-device traffic: the row and 4 bytes for its slot, once; in each step ``4 * n`` bytes per row of logits, where
+``n`` is the number of codes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = ["MaskPool", "MaskPoolFull"]
 
 
 class MaskPoolFull(RuntimeError):
-    """A row for which there is no room, since all others are held.
+    """No slot for a row: all other rows are referenced.
 
     Args:
-        problem: what is taken, and by how much it is too little.
+        problem: the capacity, and how many slots are missing.
         remedy: what to do.
     """
 
@@ -51,37 +51,37 @@ class MaskPoolFull(RuntimeError):
 
 @final
 class MaskPool:
-    """Rows of masks by key, counted references to them, and the table that kernels read.
+    """Mask rows by key, with reference counts, and the table that kernels read.
 
-    A row stays while it is held.  A row that nobody holds stays until its place is needed; then the one that was
-    held last the longest ago goes first.  Where all are held, the pool grows by doubling, up to ``max_bytes``.
+    A row stays in the pool while it has references.  A row without references stays until its slot is needed; the least
+    recently used row is evicted first.  If all rows have references, the pool doubles, up to ``max_bytes``.
 
-    Numbers of rows do not change while their rows are there.  Growing makes new tensors and copies the old ones on the
-    device, so ``table`` is another one afterwards: masks made before stay what they were, and a CUDA graph that was
-    captured before reads the old table.  Captured steps therefore take a pool that does not grow; its table is always
-    the same, and its numbers are those of the table.
+    The number of a row does not change while the row is in the pool.  Growth allocates new tensors, copies the rows on
+    the device and replaces ``table``.  Masks made before growth keep the old table, and so does a CUDA graph captured
+    before growth.  For captured steps, use a pool with ``grows=False``: it never replaces its table, and the numbers of
+    its rows are row numbers of the table.
 
-    Every method may be called by any thread.  What a method does on the device is queued on the current stream of its
-    thread: work that reads a row must be queued before the row is released, on the same stream or one that it waits
-    for.  Nothing waits for the device, and nothing here belongs into a captured step.
+    All methods are thread-safe.  Their device work is queued on the current stream of the calling thread.  Queue work
+    that reads a row before releasing the row, on the same stream or on one that the stream waits for.  No method
+    synchronizes with the device, and none may be called inside a captured step.
 
     Attributes:
-        size: tokens of the vocabulary.
-        device: where the rows are.
-        uploaded_bytes: sent for rows so far.
-        step_bytes: sent for codes so far.
+        size: the number of tokens of the vocabulary.
+        device: the device of the rows.
+        uploaded_bytes: bytes uploaded for rows so far.
+        step_bytes: bytes uploaded for codes so far.
 
     Args:
-        size: tokens of the vocabulary.
-        rows: dense rows at first, ``4 * ceil(size / 32)`` bytes each.
-        sparse_rows: sparse rows at first, 1,024 bytes each.
-        device: where the rows are to be.
-        grows: whether more room is made where all rows are held.
-        max_bytes: of all rows together, the two forms in the proportion in which they begin; what a pool begins with
-            may be more.  While it grows, old rows and new ones are there.
+        size: the number of tokens of the vocabulary.
+        rows: the initial number of dense rows, of ``4 * ceil(size / 32)`` bytes each.
+        sparse_rows: the initial number of sparse rows, of 1,024 bytes each.
+        device: the device of the rows.
+        grows: whether the pool grows when all rows have references.
+        max_bytes: the limit for growth, in bytes of all rows; the ratio of the two forms stays the initial one.  The
+            initial size may exceed the limit.  During growth both the old and the new rows are allocated.
 
     Raises:
-        KernelArgumentError: there is no token, or no dense row.
+        KernelArgumentError: ``size`` or ``rows`` is below 1, or ``sparse_rows`` is negative.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class MaskPool:
             sparse_rows,
             SPARSE_WIDTH,
             torch.device(device),
-            first=self._dense.most,  # so that numbers stay when the dense rows grow
+            first=self._dense.most,  # numbers of sparse rows stay when the dense rows grow
             most=sparse_rows * max(share, 1),
         )
         self.device = self._dense.rows.device
@@ -120,44 +120,44 @@ class MaskPool:
 
     @property
     def table(self) -> MaskTable:
-        """The rows, for kernels.  Codes from ``masks`` and ``codes_into`` belong to it as it is at the time."""
+        """The table for kernels.  Codes from ``masks`` and ``codes_into`` are valid for the table at that time."""
         return self._table
 
     @property
     def device_bytes(self) -> int:
-        """What the rows take on the device, used or not."""
+        """Bytes allocated on the device for rows, used or free."""
         return 4 * (self._dense.rows.numel() + self._sparse.rows.numel())
 
     def __len__(self) -> int:
-        """Rows that are there, held or not."""
+        """The number of rows in the pool, with or without references."""
         return len(self._rows)
 
     def row(self, key: Hashable) -> int | None:
-        """The number of a row; None where it is not there.  It is not held by that."""
+        """Return the number of a row, or None if the row is not in the pool.  This adds no reference."""
         row = self._rows.get(key)
         return None if row is None else row.number
 
     def hold(self, key: Hashable, words: NDArray[np.int32] | Tensor) -> int:
-        """As ``hold_many``, of one row ``[ceil(size / 32)]``."""
+        """As ``hold_many``, for one row ``[ceil(size / 32)]``."""
         return self.hold_many((key,), words[None])[0]
 
     def hold_many(self, keys: Sequence[Hashable], rows: NDArray[np.int32] | Tensor) -> list[int]:
-        """Count a reference to each of these rows, and upload those that are not there, all in one copy.
+        """Add a reference to each row, and upload the rows that are not in the pool in one copy.
 
-        O(1) for a row that is there, whose content is not looked at; O(words) for one that is not.
+        Complexity: O(1) for a row in the pool, whose content is not read; O(words) for a new row.
 
         Args:
-            keys: what identifies the content, for as long as the row is there.  The content itself always does, as
-                ``rows[i].tobytes()``: equal masks of different constraints then share a row.
-            rows: int32 ``[len(keys), ceil(size / 32)]``, in memory of the host (or copied there); bits from ``size`` on
-                do not count.
+            keys: keys that identify the content as long as the row is in the pool.  The content itself always does:
+                with ``rows[i].tobytes()`` equal masks of different constraints share a row.
+            rows: int32 ``[len(keys), ceil(size / 32)]`` on the host (a tensor elsewhere is copied to the host); bits
+                from ``size`` on are ignored.
 
         Returns:
-            Their numbers.
+            The numbers of the rows.
 
         Raises:
-            KernelArgumentError: the rows have another type or shape.
-            MaskPoolFull: there is no room for all of them; none is held then.
+            KernelArgumentError: the rows have another dtype or shape.
+            MaskPoolFull: there are too few slots; no reference is added.
         """
         if tuple(rows.shape) != (len(keys), self._words):
             wanted = f"[{len(keys)}, {self._words}]"
@@ -165,7 +165,7 @@ class MaskPool:
         if str(rows.dtype).removeprefix("torch.") != "int32":
             raise KernelArgumentError("mask pool", "rows", f"must be int32, not {rows.dtype}")
         with self._lock:
-            found = [self._rows.get(key) for key in keys]  # once: it takes long where keys are contents
+            found = [self._rows.get(key) for key in keys]  # once: hashing a long key is slow
             known = [row for row in found if row is not None]
             self._refer(known)
             if len(known) == len(keys):
@@ -183,10 +183,10 @@ class MaskPool:
             return [self._rows[key].number for key in keys]
 
     def release(self, key: Hashable) -> None:
-        """Take back a reference.
+        """Drop a reference to a row.
 
         Raises:
-            KernelArgumentError: there is none.
+            KernelArgumentError: the row has no references.
         """
         with self._lock:
             row = self._rows.get(key)
@@ -195,14 +195,14 @@ class MaskPool:
             self._slots(row.number).release(row)
 
     def masks(self, lists: Sequence[Sequence[int]]) -> MaskRows:
-        """Return masks for rows of logits, whose codes are sent in one copy.
+        """Return masks for rows of logits; their codes are uploaded in one copy.
 
         Args:
-            lists: for each row of logits numbers of rows and ``without`` of such numbers, at most ``MAX_CODES``.
-                All are filled up to the longest, rounded up to a power of two.
+            lists: for each row of logits the numbers of rows, and ``without`` of numbers, at most ``MAX_CODES``.
+                Lists are padded to the longest length, rounded up to a power of two.
 
         Raises:
-            KernelArgumentError: there are too many codes, or one names a row that is not there.
+            KernelArgumentError: there are too many codes, or a code refers to a row that is not in the pool.
         """
         longest = max(map(len, lists), default=1)
         with self._lock:
@@ -210,14 +210,14 @@ class MaskPool:
             return MaskRows(self._table, staging.to(self.device, non_blocking=True))
 
     def codes_into(self, buffer: Tensor, lists: Sequence[Sequence[int]]) -> None:
-        """Write codes where a captured step reads them; rows of logits beyond ``lists`` are allowed everything.
+        """Write codes to the buffer of a captured step; rows of logits beyond ``lists`` allow every token.
 
         Args:
             buffer: int32 ``[rows, n]`` on the device, contiguous, with at least as many rows as ``lists``.
-            lists: as for ``masks``, of at most ``n`` codes.
+            lists: as for ``masks``, with at most ``n`` codes each.
 
         Raises:
-            KernelArgumentError: the buffer is of the wrong type, shape or device, or as for ``masks``.
+            KernelArgumentError: the buffer has the wrong dtype, shape or device; or as for ``masks``.
         """
         check_tensor("mask pool", "buffer", buffer, dtype=torch.int32, dims=2, device=self.device)
         if not buffer.is_contiguous() or len(buffer) < len(lists):
@@ -237,8 +237,8 @@ class MaskPool:
         numbers = np.where(given < NOTHING, -2 - given, given)
         is_named = given != NOTHING
         if not (~is_named | self._dense.has(numbers) | self._sparse.has(numbers)).all():
-            raise KernelArgumentError("mask pool", "lists", "name a row that is not there, or has been evicted")
-        # The table numbers sparse rows from after the dense rows that there are.
+            raise KernelArgumentError("mask pool", "lists", "refer to a row that is not in the pool, or was evicted")
+        # In the table, sparse rows follow the dense rows allocated so far.
         shift = np.where(numbers >= self._sparse.first, self._sparse.first - len(self._dense.rows), 0)
         staging = self._staging(rows, width)
         codes = staging.numpy()
@@ -248,7 +248,7 @@ class MaskPool:
         return staging
 
     def _staging(self, *shape: int) -> Tensor:
-        # The allocator of pinned memory gives a block out again when the copies from it are done.
+        # The pinned-memory allocator reuses a block only after the copies from the block are complete.
         return torch.empty(shape, dtype=torch.int32, pin_memory=self.device.type == "cuda")
 
     def _slots(self, number: int) -> MaskSlots:
@@ -297,7 +297,7 @@ class MaskPool:
 
     def _full(self, too_many: int) -> MaskPoolFull:
         held = sum(row.references > 0 for row in self._rows.values())
-        places = f"{self._dense.most} dense and {self._sparse.most} sparse ones"
-        more = f"raise max_bytes={self._max_bytes:,}" if self._grows else "make it with more"
-        problem = f"there is no room for {too_many} more rows beside {held} that are held, among {places}"
+        slots = f"{self._dense.most} dense and {self._sparse.most} sparse slots"
+        more = f"raise max_bytes={self._max_bytes:,}" if self._grows else "create the pool with more rows"
+        problem = f"{too_many} rows do not fit beside {held} rows with references, in {slots}"
         return MaskPoolFull(problem, f"release rows, or {more}")

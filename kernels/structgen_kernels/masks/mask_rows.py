@@ -1,12 +1,13 @@
-"""Which tokens each row of logits may hold: rows of a table on the device, united and subtracted there.
+"""Token masks of rows of logits, as unions and differences of the rows of a table on the device.
 
-A table holds masks in two forms.  A *dense* row is a bitmask: bit ``i & 31`` of word ``i >> 5`` for token ``i``.  A
-*sparse* row is a default word, 0 or all ones, and the few words that differ from it: where a grammar wants one of four
-keywords, or anything but a quotation mark, most words are alike.  Dense rows are numbered first, then sparse ones.
+A table stores masks in two forms.  A *dense* row is a bitmask: bit ``i & 31`` of word ``i >> 5`` for token ``i``.  A
+*sparse* row is a default word, 0 or all ones, and the words that differ from the default.  Most words are equal if a
+grammar allows one of four keywords, or any token without a quotation mark.  Dense rows are numbered first, then sparse
+rows.
 
-What a row of logits may hold is said by a short list of *codes*, int32: ``r >= 0`` allows what row ``r`` does,
-``without(r)`` forbids it, and ``NOTHING`` is a code to fill up with.  Allowed is what any row allows, or everything
-where no row is named, less what is forbidden.  Whatever the bits of a row say, no token from ``size`` on is allowed.
+The mask of a row of logits is a short list of *codes*, int32: ``r >= 0`` includes row ``r``, ``without(r)`` excludes
+row ``r``, and ``NOTHING`` is padding.  The mask is the union of the included rows, or all tokens if none is included,
+less the excluded rows.  Tokens from ``size`` on are never allowed, whatever the bits of a row are.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CODES", "NOTHING", "SPARSE_WORDS", "MaskRows", "MaskTable", "without"]
 
 NOTHING: Final = -1
-"""The code that says nothing."""
+"""The code for padding."""
 
 SPARSE_WORDS: Final = 127
-"""Words of a sparse row that may differ from its default; one less than a power of two, for they are searched."""
+"""The most words of a sparse row that differ from the default; 2**k - 1, for the binary search in kernels."""
 
 MAX_CODES: Final = 8
-"""Codes of one row of logits, at most: each is looked at in turn."""
+"""The most codes per row of logits.  Kernels read them one after the other."""
 
 _ABSENT: Final = 2**31 - 1
 
 
 def without(row: int) -> int:
-    """The code that forbids what a row allows."""
+    """Return the code that excludes a row."""
     return -2 - row
 
 
@@ -49,13 +50,13 @@ class MaskTable:
     """The masks that codes refer to.
 
     Attributes:
-        size: tokens of the vocabulary.
-        dense: int32 ``[rows, words]``, with ``words`` at least ``ceil(size / 32)``; rows may lie apart.
-        sparse: int32 ``[rows, 2 + 2 * SPARSE_WORDS]``, contiguous: the default word, how many words differ from it, the
-            numbers of these, ascending and filled up with the largest int32, and the words themselves.
+        size: the number of tokens of the vocabulary.
+        dense: int32 ``[rows, words]``, with ``words`` at least ``ceil(size / 32)``; rows may be strided.
+        sparse: int32 ``[rows, 2 + 2 * SPARSE_WORDS]``, contiguous: the default word, the count of words that differ
+            from the default, the indices of these words, ascending and padded with the largest int32, and the words.
 
     Raises:
-        KernelArgumentError: a tensor has another type or shape, or they are on different devices.
+        KernelArgumentError: a tensor has another dtype or shape, or the devices differ.
     """
 
     size: int
@@ -78,21 +79,21 @@ class MaskTable:
 
     @property
     def words(self) -> int:
-        """Words of a bitmask, ``ceil(size / 32)``."""
+        """Words per bitmask, ``ceil(size / 32)``."""
         return (self.size + 31) // 32
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the table."""
         return self.dense.device
 
     def expanded(self, rows: Tensor) -> Tensor:
-        """The words of rows, int32 ``[n, words]``, for row numbers int64 ``[n]``, whose bits from ``size`` on count."""
+        """Return the words of rows, int32 ``[n, words]``, for row numbers int64 ``[n]``; bits from ``size`` on stay."""
         words = self.dense.new_zeros((len(rows), self.words))
         is_dense = rows < len(self.dense)
         words[is_dense] = self.dense[rows[is_dense], : self.words]
         held = self.sparse[rows[~is_dense] - len(self.dense)]
-        spread = held[:, :1].expand(-1, self.words + 1).clone()  # one more column, for words that are not there
+        spread = held[:, :1].expand(-1, self.words + 1).clone()  # the last column takes the padding
         numbers = held[:, 2 : 2 + SPARSE_WORDS].clamp(max=self.words).to(torch.int64)
         spread.scatter_(1, numbers, held[:, 2 + SPARSE_WORDS :])
         words[~is_dense] = spread[:, : self.words]
@@ -102,14 +103,14 @@ class MaskTable:
 @final
 @dataclass(frozen=True, slots=True)
 class MaskRows:
-    """What each row of logits may hold.
+    """The mask of each row of logits.
 
     Attributes:
-        table: the masks.
+        table: the masks that the codes refer to.
         codes: int32 ``[rows, n]`` with ``n`` at most ``MAX_CODES``; contiguous.
 
     Raises:
-        KernelArgumentError: the codes have another type or shape, or are on another device than the table.
+        KernelArgumentError: the codes have another dtype or shape, or are on another device than the table.
     """
 
     table: MaskTable
@@ -125,13 +126,13 @@ class MaskRows:
 
     @classmethod
     def of_bitmask(cls, bitmask: Tensor, size: int) -> Self:
-        """Masks that are a bitmask, int32 ``[rows, words]``, one row for each row of logits."""
+        """Make masks from a bitmask, int32 ``[rows, words]``, with one row per row of logits."""
         rows = torch.arange(len(bitmask), dtype=torch.int32, device=bitmask.device)
         return cls(MaskTable(size, bitmask, _no_sparse(bitmask.device)), rows[:, None])
 
     @classmethod
     def everything(cls, rows: int, size: int, device: torch.device) -> Self:
-        """Masks that allow every token in each row."""
+        """Make masks that allow every token in each row."""
         dense = torch.zeros((0, (size + 31) // 32), dtype=torch.int32, device=device)
         codes = torch.full((rows, 1), NOTHING, dtype=torch.int32, device=device)
         return cls(MaskTable(size, dense, _no_sparse(device)), codes)
@@ -141,13 +142,13 @@ class MaskRows:
 
     @property
     def size(self) -> int:
-        """Tokens of the vocabulary."""
+        """The number of tokens of the vocabulary."""
         return self.table.size
 
     def allowed(self) -> Tensor:
-        """Which tokens are allowed, bool ``[rows, size]``.
+        """Return which tokens are allowed, bool ``[rows, size]``.
 
-        The reference implementation of what kernels do on the fly.
+        Kernels compute the same from the codes without storing it; this is their reference implementation.
         """
         table, codes = self.table, self.codes.to(torch.int64)
         included = self.table.dense.new_zeros((len(codes), table.words))
@@ -162,7 +163,7 @@ class MaskRows:
         return ((words[:, :, None] >> shifts) & 1).to(torch.bool).flatten(1)[:, : table.size]
 
     def arguments(self) -> MaskArgs:
-        """Return the bundle of mask arguments that kernels take."""
+        """Return the mask arguments of kernels, as one tuple."""
         from triton.language import constexpr
 
         from structgen_kernels.masks.jit.mask_words import MaskArgs

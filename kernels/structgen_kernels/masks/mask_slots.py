@@ -1,4 +1,4 @@
-"""Places of mask rows of one form in a tensor: free, used, and those whose rows nobody holds."""
+"""Slots of a tensor of mask rows of one form: free, used, and used by a row without references."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["HeldRow", "MaskSlots"]
 @final
 @dataclass(slots=True)
 class HeldRow:
-    """A row that is there.
+    """A row in the pool.
 
     Attributes:
-        key: what it was put in by.
-        number: in the pool.
-        references: how often it is held.
+        key: the key of the row.
+        number: the number of the row in the pool.
+        references: the reference count.
     """
 
     key: Hashable
@@ -34,16 +34,16 @@ class HeldRow:
 
 @final
 class MaskSlots:
-    """Rows of one form, and which of them have content.
+    """A growable tensor of rows of one form, with a free list and a list of rows without references (LRU).
 
     Attributes:
         rows: int32 ``[capacity, width]``.
-        width: words of a row.
+        width: words per row.
         first: the number of the first row.
-        most: rows that it may grow to.
-        free: places without content; the last is taken first.
-        idle: rows that nobody holds by their numbers, the one held last the longest ago first.
-        is_used: bool ``[capacity]``, which places have content.
+        most: the largest capacity.
+        free: the free slots; the last one is used next.
+        idle: the rows without references, by number, least recently used first.
+        is_used: bool ``[capacity]``, whether each slot holds a row.
     """
 
     def __init__(self, capacity: int, width: int, device: torch.device, *, first: int, most: int) -> None:
@@ -57,36 +57,36 @@ class MaskSlots:
 
     @property
     def room(self) -> int:
-        """Rows that may be added, where those that nobody holds may go."""
+        """How many rows can be added if all rows without references are evicted."""
         return len(self.free) + len(self.idle) + self.most - len(self.rows)
 
     def has(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these numbers are rows with content."""
+        """Whether each number is that of a row in a used slot."""
         places = numbers - self.first
         found = (places >= 0) & (places < len(self.is_used))
         found[found] = self.is_used[places[found]]
         return found
 
     def hold(self, row: HeldRow) -> None:
-        """Count a reference to one of its rows."""
+        """Add a reference to a row."""
         row.references += 1
         self.idle.pop(row.number, None)
 
     def release(self, row: HeldRow) -> None:
-        """Take back a reference."""
+        """Drop a reference to a row."""
         row.references -= 1
         if row.references == 0:
             self.idle[row.number] = row
 
     def evict(self) -> HeldRow:
-        """Free the place of the row that nobody holds and that was held last the longest ago, and return it."""
+        """Free the slot of the least recently used row without references, and return that row."""
         _, row = self.idle.popitem(last=False)
         self.is_used[row.number - self.first] = False
         self.free.append(row.number - self.first)
         return row
 
     def grow(self, more: int) -> None:
-        """Double until there are ``more`` places more, at least; no further than it may."""
+        """Double the capacity until at least ``more`` slots are added, up to ``most``."""
         capacity = doubled = len(self.rows)
         while doubled < capacity + more:
             doubled *= 2
@@ -97,12 +97,12 @@ class MaskSlots:
         self.rows = larger
 
     def use(self, places: list[int]) -> None:
-        """Note that these places, the last free ones, have content now."""
+        """Mark the last free slots, which are ``places``, as used."""
         del self.free[len(self.free) - len(places) :]
         self.is_used[places] = True
 
 
 def _zeros(rows: int, width: int, device: torch.device) -> torch.Tensor:
-    # What is made in inference mode could not be written outside of it, where others may use the pool.
+    # A tensor that is made in inference mode cannot be written in place outside it, where the pool may be used, too.
     with torch.inference_mode(mode=False):
         return torch.zeros((rows, width), dtype=torch.int32, device=device)

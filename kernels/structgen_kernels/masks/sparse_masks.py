@@ -1,6 +1,6 @@
 """Bitmasks in the sparse form of ``MaskTable``: a default word and the words that differ from it.
 
-Written on the host with numpy, for rows that are about to be uploaded.
+The host packs rows with numpy before their upload.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["SPARSE_WIDTH", "chosen_forms", "default_words", "pack_sparse"]
 
 SPARSE_WIDTH: Final = 2 + 2 * SPARSE_WORDS
-"""Words that a sparse row takes."""
+"""Words per sparse row."""
 
 _ABSENT: Final = 2**31 - 1
 
 
 def default_words(words: NDArray[np.int32], size: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Return for each row the word, 0 or all ones, from which fewer words differ, and which do.
+    """Return the default word of each row, 0 or all ones, whichever fewer words differ from, and which words differ.
 
-    Bits from ``size`` on differ from nothing: a row that allows every token is all ones, whatever they are.
+    Bits from ``size`` on are ignored: a row that allows every token counts as all ones.
 
     Args:
         words: int32 ``[rows, ceil(size / 32)]``.
-        size: tokens of the vocabulary.
+        size: the number of tokens of the vocabulary.
 
     Returns:
         int32 ``[rows]`` and bool ``[rows, ceil(size / 32)]``.
@@ -45,13 +45,13 @@ def default_words(words: NDArray[np.int32], size: int) -> tuple[NDArray[np.int32
 def chosen_forms(
     fits: NDArray[np.bool_], words: int, *, sparse_room: int, dense_room: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Say which rows are to be sparse and which dense: what takes less, then as there is room.
+    """Choose the sparse and the dense form for rows: the smaller form first, within the free capacity.
 
     Args:
-        fits: which rows may be sparse.
-        words: of a dense row.
-        sparse_room: sparse rows at most.
-        dense_room: dense rows; more are chosen where that cannot be helped.
+        fits: bool ``[rows]``, whether each row fits the sparse form.
+        words: words per dense row.
+        sparse_room: how many sparse rows can be added.
+        dense_room: how many dense rows can be added.  More rows are dense if they do not fit the sparse rows.
 
     Returns:
         The indices of the sparse rows and of the dense ones.
@@ -69,7 +69,7 @@ def pack_sparse(words: NDArray[np.int32], default: NDArray[np.int32], differs: N
     Args:
         words: int32 ``[rows, n]``.
         default: int32 ``[rows]``.
-        differs: bool ``[rows, n]``, at most ``SPARSE_WORDS`` in a row.
+        differs: bool ``[rows, n]``, at most ``SPARSE_WORDS`` of them true in a row.
     """
     counts = np.count_nonzero(differs, axis=1)
     sparse = np.zeros((len(words), SPARSE_WIDTH), dtype=np.int32)

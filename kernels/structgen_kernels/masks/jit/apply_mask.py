@@ -13,9 +13,9 @@ def apply_mask_kernel(
     columns,
     masks,  # MaskArgs
     size,
-    WORDS: tl.constexpr,  # words of a program: 32 columns each
+    WORDS: tl.constexpr,  # words per program, of 32 columns each
 ):
-    """One program a row and stretch of columns.  Logits are not read; what is allowed is not written."""
+    """One program per row and block of columns.  Logits are not read; allowed logits are not written."""
     row = tl.program_id(0).to(tl.int64)
     word = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
     words = allowed_words(masks, row, size, word)

@@ -1,4 +1,4 @@
-"""Mask words of a logits row, computed on the fly: see ``structgen_kernels.masks.mask_rows`` for what codes mean."""
+"""Mask words of a row of logits, computed from its codes: see ``structgen_kernels.masks.mask_rows``."""
 
 from typing import Any, NamedTuple
 
@@ -7,9 +7,9 @@ import triton.language as tl
 
 
 class MaskArgs(NamedTuple):
-    """The mask arguments of a kernel: one argument, which Triton flattens; needs Triton 3.3.
+    """The mask arguments of a kernel, as one tuple, which Triton flattens (Triton 3.3 or later).
 
-    ``CODES`` and ``SPARSE_WORDS`` are constants of compilation, wrapped in ``tl.constexpr``.
+    ``CODES`` and ``SPARSE_WORDS`` are compile-time constants, wrapped in ``tl.constexpr``.
     """
 
     dense_ptr: Any  # int32 [dense_rows, words]
@@ -29,7 +29,7 @@ def _table_words(masks, row, word, live):
     else:
         slot = masks.sparse_ptr + (row - masks.dense_rows).to(tl.int64) * (2 + 2 * masks.SPARSE_WORDS)
         default = tl.load(slot)
-        # Binary search for how many of the ascending word numbers are smaller; SPARSE_WORDS + 1 is a power of two.
+        # Binary search: how many of the ascending word indices are smaller.  SPARSE_WORDS + 1 is a power of two.
         below = word * 0
         step: tl.constexpr = (masks.SPARSE_WORDS + 1) // 2
         for halving in tl.static_range(12):
@@ -48,7 +48,7 @@ def allowed_words(
     masks,  # MaskArgs
     row,  # int64, the logits row
     size,
-    word,  # int32 [N], numbers of words
+    word,  # int32 [N], word indices
 ):
     """Return the mask words [N] of one logits row; bits from ``size`` on are 0."""
     live = word < (size + 31) // 32
