@@ -1,1 +1,1 @@
-"""Tokens out of logits and masks: the most probable one, drawn ones, and the order of draws without replacement."""
+"""Choices of tokens from logits under masks: argmax, sampling, and sampling without replacement."""

@@ -1,4 +1,4 @@
-"""What was chosen in each row of a batch, and whether something could be."""
+"""The token chosen in each row of a batch, and the status of the row."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ NON_FINITE: Final = 3
 @final
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One token a row.  Where the status is not ``CHOSEN``, the token is -1, and ``log_p`` and ``log_z`` are -inf.
+    """One token per row.  If the status is not ``CHOSEN``, the token is -1, and ``log_p`` and ``log_z`` are -inf.
 
     Attributes:
         tokens: int32 ``[rows]``.
-        log_p: float32 ``[rows]``, log-probability of the token under the projection: the distribution of the model, at
-            temperature 1 and without truncation, restricted to what is allowed and renormalised.
+        log_p: float32 ``[rows]``, log-probability of the token under the model's distribution at temperature 1, without
+            truncation, restricted to the allowed tokens and renormalised.
         log_z: float32 ``[rows]``, log of the probability that the model gives to all allowed tokens together.
-        log_mass: float32 ``[rows]``, log-sum-exp of all logits of the vocabulary, allowed or not; -inf where some are
-            not finite or all are minus infinity.
-        status: int32 ``[rows]``.
-        kernel: the operation, for messages.
+        log_mass: float32 ``[rows]``, log-sum-exp of all logits of the vocabulary, allowed or not; -inf if there is NaN
+            or plus infinity, or all are minus infinity.
+        status: int32 ``[rows]``: ``CHOSEN``, ``EMPTY``, ``MASSLESS`` or ``NON_FINITE``.
+        kernel: the name of the operation, for messages.
     """
 
     tokens: Tensor
@@ -50,18 +50,18 @@ class Choice:
     kernel: str = "choice"
 
     def arguments(self) -> tuple[Tensor, ...]:
-        """What kernels are handed to write it to."""
+        """Return the output arguments of kernels."""
         return self.tokens, self.log_p, self.log_z, self.log_mass, self.status
 
     def check(self, names: Sequence[str] | None = None) -> None:
-        """Raise where a row has no token; waits for the device and copies ``status`` once.
+        """Raise if a row has no token.  Copies ``status`` to the host, which synchronizes.
 
         Args:
-            names: what the rows are called, for messages.
+            names: names of the rows, for messages.
 
         Raises:
             NonFiniteLogitsError: rows have NaN or plus infinity among their logits.
-            EmptyRowError: rows have no allowed token, or none with any probability.
+            EmptyRowError: rows have no allowed token, or all their allowed tokens have probability 0.
         """
         found: list[int] = self.status.tolist()
         broken = [row for row, status in enumerate(found) if status == NON_FINITE]

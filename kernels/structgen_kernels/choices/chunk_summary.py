@@ -1,12 +1,13 @@
-"""What samplers need to know of a row of logits, found in one pass over it.
+"""A summary of each row of logits for samplers, from one pass over the row.
 
 For each chunk of 128 columns: the largest allowed logit, and the sum of ``exp((logit - largest) / temperature)`` over
-the allowed ones.  For each split of 2,048 columns, at temperature 1, five numbers: largest logit and sum of
-exponentials relative to it of the allowed columns, the same of those that are not, and how many mask words allow
-something.  Sums are NaN where a logit is NaN or plus infinity.
+the allowed columns.  For each split of 2,048 columns, at temperature 1, five numbers: the largest logit of the allowed
+columns and the sum of exponentials relative to it, the same two for the other columns, and the number of nonzero mask
+words.  Sums are NaN if a logit is NaN or plus infinity.
 
-Bytes a row of ``n`` logits of ``b`` bytes: ``b * n`` and ``n / 8`` of a dense mask are read, ``n / 16`` (``n / 32``
-without a temperature) and ``20 * ceil(n / 2048)`` are written: of 131,072 bfloat16 logits 272 KiB and 9.3 KiB.
+Bytes per row of ``n`` logits of ``b`` bytes: ``b * n`` of logits and ``n / 8`` of a dense mask are read; ``n / 16``
+(``n / 32`` without a temperature) and ``20 * ceil(n / 2048)`` are written.  For 131,072 bfloat16 logits that is 272 KiB
+read and 9.3 KiB written.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ __all__ = ["chunk_summary"]
 def chunk_summary(
     logits: Tensor, masks: MaskRows, temperature: Tensor | None = None, *, workspace: Workspace | None = None
 ) -> Workspace:
-    """Sum up each row of logits in ``maxima``, ``sums`` and ``splits`` of the workspace, which is returned.
+    """Write the summary of each row to ``maxima``, ``sums`` and ``splits`` of the workspace, and return the workspace.
 
     Args:
-        logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= masks.size``; rows may lie apart,
-            columns may not.  They stay as they are.
-        masks: what each row may hold.
-        temperature: float64 or float32 ``[rows]``; 0 counts as 1.  Without it ``sums`` are not written.
-        workspace: buffers; without it they are allocated.
+        logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= masks.size``; rows may be
+            strided.  Not modified.
+        masks: the mask of each row.
+        temperature: float64 or float32 ``[rows]``; 0 counts as 1.  If None, ``sums`` is not written.
+        workspace: buffers to reuse; None allocates them.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
     """
     workspace = workspace_for("chunk_summary", logits, masks, workspace)
     if temperature is not None:
@@ -89,7 +90,7 @@ def _sum_up(logits: Tensor, masks: MaskRows, temperature: Tensor | None, workspa
 
 
 def _log_sums(values: Tensor, width: int, temperature: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The largest value of each stretch of ``width`` columns, and the sums of exponentials relative to it."""
+    """Return the largest value of each block of ``width`` columns, and the sum of exponentials relative to it."""
     stretches = torch.nn.functional.pad(values, (0, -values.shape[1] % width), value=-torch.inf)
     stretches = stretches.view(len(values), -1, width)
     largest = stretches.max(2).values

@@ -1,16 +1,16 @@
-"""The tokens of each row in the order in which drawing without replacement meets them, some at a time.
+"""Sampling without replacement: the tokens of each row in Gumbel-top-k order, a part at a time.
 
-Token ``i`` has the key ``x[i] - log E[i]``: ``x`` are the logits over the temperature, ``E`` standard exponential
-numbers that are a function of the row's seed and offset and of ``i`` alone.  In descending order of their keys, tokens
-are drawn without replacement from ``softmax(x)``.  As keys can be made again at any time, nothing but the last key and
-token of a part is needed to go on after it, and what a mask forbids does not change the order of the rest.
+Token ``i`` has the key ``x[i] - log E[i]``.  ``x`` are the logits divided by the temperature; ``E[i]`` is a standard
+exponential variate that depends only on the row's seed and offset and on ``i``.  Tokens in descending order of their
+keys are a sample without replacement from ``softmax(x)``.  Keys can be recomputed at any time.  So the last key and
+token of a part suffice to continue after it, and masking tokens does not change the order of the others.
 
-Nothing is sorted.  One pass keeps the first token and the mass of each chunk of 128 columns; then the first of all
-chunks is taken, its chunk is looked at again, and so on.  What is left of the distribution is summed from what is left,
-never found as 1 minus what was drawn, so that masses of any smallness are exact.
+There is no sort.  A first pass writes the first token and the mass of each chunk of 128 columns.  A second pass takes
+the first token of all chunks, recomputes the chunk of that token, and repeats.  The mass that remains is summed over
+the remaining tokens, not computed as 1 minus the mass of the sampled ones, so that small masses are accurate.
 
-Bytes: the first pass reads the mask words and the allowed logits once and writes 16 for each chunk; the second reads
-these and 128 logits for each token.  One row of 131,072 bfloat16 logits: 256 KiB, then 32 KiB and 256 for each token.
+Bytes: the first pass reads the mask words and the allowed logits once and writes 16 per chunk; the second reads these
+and 128 logits per token.  For a row of 131,072 bfloat16 logits: 256 KiB, then 32 KiB and 256 bytes per token.
 
 Source: J. Vieira, "Gumbel-max trick and weighted reservoir sampling" (2014), and W. Kool, H. van Hoof, M. Welling,
 "Stochastic Beams and Where to Find Them" (ICML 2019, arXiv 1903.06059), for the order; P. Efraimidis, P. Spirakis,
@@ -40,7 +40,7 @@ __all__ = ["gumbel_order"]
 
 _KERNEL: Final = "gumbel_order"
 _CHUNKS: Final = 16
-"""Chunks of one program of the first pass."""
+"""Chunks per program of the first pass."""
 _NONE: Final = -(2**63)
 _LARGEST_WORD: Final = 0xFFFFFFFF
 
@@ -56,22 +56,22 @@ def gumbel_order(  # noqa: PLR0913  two tensors, and settings by name
     workspace: OrderWorkspace | None = None,
     out: Order | None = None,
 ) -> Order:
-    """Return the first ``count`` tokens of the order of each row, or the ``count`` that come after a part of it.
+    """Return the first ``count`` tokens of the order of each row, or the ``count`` tokens after an earlier part.
 
     Args:
-        logits: float32, float16 or bfloat16 ``[rows, columns]``; rows may lie apart, columns may not.
-        noise: of each row.
-        masks: what each row may hold; None allows every column.
-        temperature: float32 ``[rows]``, positive; None is 1.  Rows where it is not get the status NON_FINITE.
-        count: tokens of each row, at least 1.
-        after: the part before, made from the same logits, noise, masks and temperature.
-        workspace: buffers that are used again; None makes them.
-        out: where to write; it may be ``after`` itself.  None makes it.  With both, nothing is allocated by kernels.
+        logits: float32, float16 or bfloat16 ``[rows, columns]``; rows may be strided.
+        noise: the noise of each row.
+        masks: the mask of each row; None allows every column.
+        temperature: float32 ``[rows]``, positive; None means 1.  Rows with another value get the status NON_FINITE.
+        count: the number of tokens per row, at least 1.
+        after: the part before, from the same logits, noise, masks and temperature.
+        workspace: buffers to reuse; None allocates them.
+        out: the output buffers, which may be ``after``; None allocates them.  With both, the step allocates nothing.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
 
-    Complexity: O(columns) for each part and O(columns / 128) for each token.
+    Complexity: O(columns) per part and O(columns / 128) per token.
     """
     size = logits.shape[-1] if masks is None else masks.size
     batch = _Batch(logits, noise, masks, temperature)
@@ -111,15 +111,15 @@ def _check(batch: _Batch, count: int, after: Order | None, size: int) -> None:
     check_logits(_KERNEL, logits, size=max(1, size))
     rows, device = len(logits), logits.device
     if len(noise) != rows or noise.seeds.device != device:
-        raise KernelArgumentError(_KERNEL, "noise", f"must be of {rows} rows on {str(device)!r}")
+        raise KernelArgumentError(_KERNEL, "noise", f"must have {rows} rows on {str(device)!r}")
     if masks is not None and (len(masks) != rows or masks.table.device != device):
-        raise KernelArgumentError(_KERNEL, "masks", f"must be {rows} rows on {str(device)!r}")
+        raise KernelArgumentError(_KERNEL, "masks", f"must have {rows} rows on {str(device)!r}")
     if temperature is not None:
         check_tensor(_KERNEL, "temperature", temperature, dtype=torch.float32, shape=(rows,), device=device)
     if count < 1:
         raise KernelArgumentError(_KERNEL, "count", f"must be at least 1, not {count}")
     if after is not None and (len(after.tokens) != rows or after.tokens.device != device):
-        raise KernelArgumentError(_KERNEL, "after", f"must be of {rows} rows on {str(device)!r}")
+        raise KernelArgumentError(_KERNEL, "after", f"must have {rows} rows on {str(device)!r}")
 
 
 def _launch(batch: _Batch, after: Order | None, workspace: OrderWorkspace, out: Order) -> None:
@@ -136,7 +136,7 @@ def _launch(batch: _Batch, after: Order | None, workspace: OrderWorkspace, out: 
     if after is not None:
         following = (after.tokens, after.keys, after.tokens.shape[1])
         inherited = (after.log_z, after.log_top, after.status)
-    # Products are not fused with sums, so that a key has the same bits wherever it is made again.
+    # Without fused multiply-add, so that a recomputed key has the same bits in both kernels.
     launch(
         first_of_chunks_kernel,
         (rows, -(-chunks // _CHUNKS)),
@@ -206,7 +206,7 @@ def _order(batch: _Batch, after: Order | None, out: Order) -> None:
 
 
 def _status(scaled: Tensor, allowed: Tensor) -> Tensor:
-    """Whether each row has an order, int32 ``[rows]``."""
+    """Return the status of each row, int32 ``[rows]``."""
     status = torch.full((len(scaled),), CHOSEN, dtype=torch.int32, device=scaled.device)
     status.masked_fill_(~(scaled > -torch.inf).any(1), MASSLESS)
     status.masked_fill_(~allowed.any(1), EMPTY)
@@ -214,7 +214,7 @@ def _status(scaled: Tensor, allowed: Tensor) -> Tensor:
 
 
 def _keys(scaled: Tensor, noise: Noise) -> Tensor:
-    """The keys, float32 ``[rows, size]``: two tokens share the four words of one counter."""
+    """Return the keys, float32 ``[rows, size]``.  Two tokens share the four random words of one counter."""
     token = torch.arange(scaled.shape[1], device=scaled.device)[None, :].expand_as(scaled)
     words = random_words(noise.seeds[:, None], noise.offsets[:, None], STREAMS["order"], token >> 1)
     is_odd = token % 2 == 1
@@ -228,7 +228,7 @@ def _packed(keys: Tensor, possible: Tensor) -> Tensor:
 
 
 def _pack(keys: Tensor, tokens: Tensor) -> Tensor:
-    """Keys and tokens in one number, int64, that is larger for what comes earlier."""
+    """Pack keys and tokens into int64 numbers; earlier tokens of the order have larger numbers."""
     bits = keys.contiguous().view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(torch.int64) << 32) | (_LARGEST_WORD - tokens.to(torch.int64))

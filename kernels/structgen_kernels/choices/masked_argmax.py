@@ -1,10 +1,10 @@
-"""The most probable allowed token of each row, with its log-probability and the mass that the mask kept.
+"""The most probable allowed token of each row, with its log-probability and the probability of all allowed tokens.
 
-One pass over the logits (``chunk_summary``); then one program a row finds the best chunk among the maxima and reads
-that chunk again.  Of equal logits the lowest id wins.
+One pass over the logits (``chunk_summary``); then one program per row finds the best chunk among the maxima and reads
+that chunk again.  Ties go to the lowest token id.
 
-Bytes a row of ``n`` logits of ``b`` bytes: ``b * n`` and ``n / 8`` of a dense mask are read; ``n / 32`` of maxima and
-``20 * ceil(n / 2048)`` are written and read again; one chunk, ``128 * b``, is read twice; 20 are written as outcome.
+Bytes per row of ``n`` logits of ``b`` bytes: ``b * n`` of logits and ``n / 8`` of a dense mask are read; ``n / 32`` of
+maxima and ``20 * ceil(n / 2048)`` are written and read again; one chunk, ``128 * b``, is read twice; the result is 20.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ __all__ = ["masked_argmax"]
 
 
 def masked_argmax(logits: Tensor, masks: MaskRows, *, workspace: Workspace | None = None) -> Choice:
-    """Return the allowed token with the largest logit in each row; of equal ones that with the lowest id.
+    """Return the allowed token with the largest logit in each row; ties go to the lowest token id.
 
     Args:
-        logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= masks.size``; rows may lie apart,
-            columns may not.  They stay as they are.
-        masks: what each row may hold.
-        workspace: buffers, which the outcome is part of; without it they are allocated.
+        logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= masks.size``; rows may be
+            strided.  Not modified.
+        masks: the mask of each row.
+        workspace: buffers to reuse, the result among them; None allocates them.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
     """
     workspace = workspace_for("masked_argmax", logits, masks, workspace)
     choice = workspace.choice(len(logits), "masked_argmax")
     if backend_for(logits.device) == "torch":
         kept = settle(logits, masks, choice)
         is_best = kept == kept.max(1, keepdim=True).values
-        finish(choice, kept, is_best.to(torch.int8).argmax(1))  # the first of equal ones
+        finish(choice, kept, is_best.to(torch.int8).argmax(1))  # the first of equal logits
     elif len(logits):
         from structgen_kernels.choices.jit.masked_argmax import masked_argmax_kernel
 
@@ -64,10 +64,10 @@ def masked_argmax(logits: Tensor, masks: MaskRows, *, workspace: Workspace | Non
 
 
 def settle(logits: Tensor, masks: MaskRows, choice: Choice) -> Tensor:
-    """Find ``status``, ``log_z`` and ``log_mass`` in torch.
+    """Write ``status``, ``log_z`` and ``log_mass`` (reference implementation).
 
     Returns:
-        The allowed logits, float64 ``[rows, size]``, -inf where excluded and in rows that are not finite.
+        The allowed logits, float64 ``[rows, size]``, -inf for excluded tokens and in rows with NaN or plus infinity.
     """
     values = logits[:, : masks.size].to(torch.float64)
     broken = (values.isnan() | (values == torch.inf)).any(1, keepdim=True)
@@ -86,7 +86,7 @@ def settle(logits: Tensor, masks: MaskRows, choice: Choice) -> Tensor:
 
 
 def finish(choice: Choice, kept: Tensor, tokens: Tensor) -> None:
-    """Write ``tokens``, int64 ``[rows]``, and their log-probabilities, where there are any, in torch."""
+    """Write ``tokens``, int64 ``[rows]``, and their log-probabilities (reference implementation)."""
     is_chosen = choice.status == CHOSEN
     tokens = torch.where(is_chosen, tokens, 0)
     log_p = kept.gather(1, tokens[:, None])[:, 0] - kept.logsumexp(1)

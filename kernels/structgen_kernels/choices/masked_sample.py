@@ -1,34 +1,34 @@
-"""A token of each row drawn under its mask, after temperature, top-k, top-p and min-p, which may differ between rows.
+"""Sampling of one token per row under a mask, with temperature, top-k, top-p and min-p per row.
 
-One pass over the logits (``chunk_summary``) finds the largest allowed logit and the mass of each chunk of 128 columns.
-One program a row then works on these numbers, 1,024 for 131,072 logits, and reads again only the chunks that matter:
+One pass over the logits (``chunk_summary``) computes the largest allowed logit and the mass of each chunk of 128
+columns.  Then one program per row works on these numbers, 1,024 for 131,072 logits, and reads only some chunks again:
 
-- nothing truncated: a chunk is drawn by its mass, then a token of it by its weight.  Both are exponential races (Gumbel
-  maxima), so the distribution is exact: the minimum of the arrivals of a chunk arrives at the rate of its mass.  That
-  is 1,152 random numbers for 131,072 tokens; a race of all tokens would take 131,072, of 10 rounds of Philox each, some
-  60 integer operations, where reading a bfloat16 logit leaves time for about 17.
-- truncated: the kept tokens are the first ones in the order of falling logits, and of ids where logits are equal.  A
-  bound on the last one follows from the chunks: of top-k the k-th largest maximum; of top-p that down to which
-  maxima, or masses but for 127 tokens just below the bound, have the mass p; of min-p the largest plus
-  ``T log min_p``.  The chunks above it hold the candidates, allowed tokens from the bound on.  Up to 2,048 are gathered
-  once, in the order of ids; all that follows works on these: the exact last one is found by counting what lies above
-  4 pivots at a time, until one key is left, and the kept tokens race.  Where there are more, the chunks themselves are
-  searched in the same way, until the candidates that are left fit, or the last one is found.  Min-p alone needs no
-  search and gathers nothing.  Of 1,024 chunks of Zipf-like logits whose probable ids are near each other (exponents 1
-  to 2), about 50 survive top-k 50, with 660 to 760 candidates, and 1 to 90 top-p 0.9 at temperature 0.7, with 12 to
-  1,340.
-- temperature 0: the most probable token, as ``masked_argmax``.
+- Without truncation, it samples a chunk by its mass, then a token of that chunk by its weight.  Both are exponential
+  races (the Gumbel-max trick).  The distribution is exact: the first arrival in a chunk has the rate of the chunk's
+  mass.  That takes 1,152 random numbers for 131,072 tokens.  A race of all tokens would take 131,072, of 10 Philox
+  rounds or about 60 integer operations each; reading a bfloat16 logit leaves time for about 17.
+- With truncation, the kept tokens are the first in descending order of logits, with ties in order of ids.  The chunks
+  give a lower bound on the logit of the last kept token.  For top-k it is the k-th largest maximum.  For top-p it is a
+  logit at which the chunks are known to have the mass p, by their maxima, or by their masses less 127 tokens just below
+  the bound.  For min-p it is the largest logit plus ``T log min_p``.  Candidates are the allowed tokens from the bound
+  on, in the chunks whose maximum reaches it.  Up to 2,048 candidates are gathered once, in order of ids.  A search over
+  keys with 4 pivots per step finds the last kept token, then the kept tokens race.  If there are more candidates, the
+  search reads the chunks instead, until the remaining candidates fit or the last token is found.  Min-p alone needs
+  neither a search nor a gather.  Example: 1,024 chunks of Zipf-like logits (exponents 1 to 2) whose probable ids are
+  close together.  About 50 chunks remain for top-k 50, with 660 to 760 candidates; 1 to 90 for top-p 0.9 at temperature
+  0.7, with 12 to 1,340 candidates.
+- At temperature 0, the most probable token is chosen, as by ``masked_argmax``.
 
-Bytes a row of ``n`` logits of ``b`` bytes: ``b * n`` and ``n / 8`` of a dense mask are read once; ``n / 16`` and
-``20 * ceil(n / 2048)`` of summary are written and read again; 20 are written as outcome.  Then nothing truncated: one
-chunk, ``128 * b + 16``.  Truncated: 4 for each chunk above the bound are written, and ``4 + 128 * b + 16`` of it are
-read once; 8 for each candidate are written, and read again in each step of the search, from the first-level cache.
-The steps are, for top-k and for top-p, the logarithm to the base 4 of the distance of two keys, at most 16 of float32
-and 8 of bfloat16, or fewer where one key is left before, and then 1 more.  Where candidates do not fit, each step reads
-the chunks above the bound again.  The race is 1 more pass, or 2 with uniform numbers.
+Bytes per row of ``n`` logits of ``b`` bytes: ``b * n`` of logits and ``n / 8`` of a dense mask are read once; the
+summary, ``n / 16 + 20 * ceil(n / 2048)``, is written and read again; the result is 20.  Without truncation, one chunk
+is read, ``128 * b + 16``.  With truncation, 4 are written per chunk above the bound, and ``4 + 128 * b + 16`` are read
+once; 8 are written per candidate and read in each step of the search, from the L1 cache.  For top-k and for top-p each,
+the search takes the base-4 logarithm of the key range in steps, at most 16 for float32 and 8 for bfloat16, fewer if one
+key is left earlier, and then 1 more.  If the candidates do not fit, each step reads the chunks above the bound again.
+The race is 1 more pass, or 2 with ``Uniforms``.
 
-Truncation means what it does in ``structgen.decode.step.sampler``: temperature, then top-k, then top-p on what is left,
-renormalised (the fewest most probable tokens that have at least ``p`` together), then min-p.
+Truncation is that of ``structgen.decode.step.sampler``: temperature, then top-k, then top-p on the renormalised rest
+(the fewest most probable tokens with a total probability of at least ``p``), then min-p.
 
 Source: the race is the Gumbel-max trick, C. Maddison, D. Tarlow, T. Minka, "A* Sampling" (NeurIPS 2014), section 2.
 """
@@ -59,7 +59,7 @@ __all__ = ["Shape", "Uniforms", "masked_sample"]
 
 _REALS: Final = (torch.float64, torch.float32)
 _ZERO_BITS: Final = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
-_MIN_KEY: Final = -0x7F800001  # that of minus infinity
+_MIN_KEY: Final = -0x7F800001  # the key of minus infinity
 _REACH: Final = 16
 _PIVOTS: Final = 4
 
@@ -67,18 +67,18 @@ _PIVOTS: Final = 4
 @final
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the distribution of each row is shaped.
+    """The temperature and the truncation of each row.
 
-    Values are on the device and are not looked at before the kernel does.
+    The values are on the device; only the kernel reads them.
 
     Attributes:
-        temperature: float64 or float32 ``[rows]``, at least 0; 0 is the most probable token.
-        top_k: int32 ``[rows]``; 0 and the size of the vocabulary or more are off.
-        top_p: float64 or float32 ``[rows]``, above 0; 1 and more are off.
-        min_p: float64 or float32 ``[rows]``, at most 1; 0 is off.
+        temperature: float64 or float32 ``[rows]``, at least 0; 0 chooses the most probable token.
+        top_k: int32 ``[rows]``; 0, or the size of the vocabulary or more, is no truncation.
+        top_p: float64 or float32 ``[rows]``, above 0; 1 or more is no truncation.
+        min_p: float64 or float32 ``[rows]``, at most 1; 0 is no truncation.
 
     Raises:
-        KernelArgumentError: a tensor has another type or shape, or they are on different devices.
+        KernelArgumentError: a tensor has another dtype or shape, or the devices differ.
     """
 
     temperature: Tensor
@@ -104,7 +104,7 @@ class Shape:
         top_p: float = 1.0,
         min_p: float = 0.0,
     ) -> Self:
-        """The same shape for ``rows`` rows."""
+        """Make the same shape for ``rows`` rows."""
 
         def spread(value: float) -> Tensor:
             return torch.full((rows,), value, dtype=torch.float64, device=device)
@@ -119,13 +119,13 @@ class Shape:
 @final
 @dataclass(frozen=True, slots=True)
 class Uniforms:
-    """Uniform numbers in place of noise: tokens are chosen by the inverse distribution function in the order of ids.
+    """Uniform numbers instead of noise: tokens are sampled by inverse transform sampling in order of ids.
 
     Attributes:
-        values: float64 ``[rows]``, from 0 to below 1.
+        values: float64 ``[rows]``, in ``[0, 1)``.
 
     Raises:
-        KernelArgumentError: the tensor has another type or shape.
+        KernelArgumentError: the tensor has another dtype or shape.
     """
 
     values: Tensor
@@ -143,21 +143,22 @@ Chance: TypeAlias = Noise | Uniforms
 def masked_sample(
     logits: Tensor, masks: MaskRows, shape: Shape, noise: Chance, *, workspace: Workspace | None = None
 ) -> Choice:
-    """Draw an allowed token of each row; never one whose weight is zero.
+    """Sample an allowed token for each row; never one whose weight is zero.
 
-    With ``Uniforms`` it is the smallest id at which the running sum of the shaped weights exceeds the number times
-    their sum, as on the host, but for numbers within float32's rounding of a boundary.
+    With ``Uniforms``, the token is the smallest id at which the cumulative sum of the truncated weights exceeds the
+    uniform number times their sum.  The host chooses the same token, unless the number is within float32 rounding of a
+    boundary.
 
     Args:
-        logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= masks.size``; rows may lie apart,
-            columns may not.  They stay as they are.
-        masks: what each row may hold.
-        shape: temperature and truncation of each row.
-        noise: where the random numbers of each row come from, or the numbers.
-        workspace: buffers, which the outcome is part of; without it they are allocated.
+        logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= masks.size``; rows may be
+            strided.  Not modified.
+        masks: the mask of each row.
+        shape: the temperature and the truncation of each row.
+        noise: the seed and the offset of each row, or its uniform number.
+        workspace: buffers to reuse, the result among them; None allocates them.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
     """
     workspace = workspace_for("masked_sample", logits, masks, workspace)
     values = noise.values if isinstance(noise, Uniforms) else noise.seeds
@@ -166,7 +167,7 @@ def masked_sample(
             raise KernelArgumentError(
                 "masked_sample",
                 argument,
-                f"must be of {len(logits)} rows on {str(logits.device)!r}, not of {len(held)} on {str(held.device)!r}",
+                f"must have {len(logits)} rows on {str(logits.device)!r}, not {len(held)} on {str(held.device)!r}",
             )
     choice = workspace.choice(len(logits), "masked_sample")
     if backend_for(logits.device) == "torch":
@@ -178,10 +179,7 @@ def masked_sample(
 
 
 def _drawn(kept: Tensor, shape: Shape, noise: Chance) -> Tensor:
-    """The reference implementation.
-
-    The column that is chosen in each row of allowed logits, float64 ``[rows, size]``.
-    """
+    """Return the column sampled in each row of allowed logits, float64 ``[rows, size]`` (reference implementation)."""
     best = kept.max(1, keepdim=True).values
     best = torch.where(best == -torch.inf, 0, best)
     temperature = shape.temperature.to(torch.float64)[:, None]
@@ -197,12 +195,12 @@ def _drawn(kept: Tensor, shape: Shape, noise: Chance) -> Tensor:
 
 
 def _is_truncated(shape: Shape, size: int) -> Tensor:
-    """Whether anything but the temperature shapes a row, bool ``[rows]``."""
+    """Whether each row is truncated by top-k, top-p or min-p, bool ``[rows]``."""
     return ((shape.top_k > 0) & (shape.top_k < size)) | (shape.top_p < 1) | (shape.min_p > 0)
 
 
 def _truncated(weights: Tensor, shape: Shape) -> Tensor:
-    """Weights in falling order, ``[rows, size]``, with zeros from where they are cut off."""
+    """Return weights in descending order, ``[rows, size]``, with zeros for the truncated ones."""
     rank = torch.arange(weights.shape[1], device=weights.device)
     weights = weights.masked_fill((shape.top_k[:, None] > 0) & (rank >= shape.top_k[:, None]), 0)
     sums = weights.cumsum(1)
@@ -216,12 +214,12 @@ def _inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
     sums = weights.cumsum(1)
     index = torch.searchsorted(sums, uniforms[:, None] * sums[:, -1:], right=True)[:, 0]
     columns = torch.arange(weights.shape[1], device=weights.device)
-    last = torch.where(weights > 0, columns, 0).max(1).values  # where the target was rounded up to the sum
+    last = torch.where(weights > 0, columns, 0).max(1).values  # if the target was rounded up to the sum
     return torch.minimum(index, last)
 
 
 def _race(weights: Tensor, noise: Noise, is_truncated: Tensor) -> Tensor:
-    """The token that arrives first: in one race where the row is truncated, else in its chunk, which arrives first."""
+    """Return the first token to arrive: in one race if the row is truncated, else in the chunk that arrives first."""
     rows, size = weights.shape
     columns = torch.arange(size, device=weights.device)
     chunks = torch.nn.functional.pad(weights, (0, -size % CHUNK)).view(rows, -1, CHUNK).sum(2)
@@ -267,5 +265,5 @@ def _launch(logits: Tensor, masks: MaskRows, shape: Shape, noise: Chance, worksp
         CANDIDATES=CANDIDATES,
         PIVOTS=_PIVOTS,
         num_warps=8,
-        maxnreg=168,  # the compiler might choose fewer for the sake of more programs, and spill
+        maxnreg=168,  # the compiler may otherwise use fewer for occupancy, and spill
     )

@@ -1,4 +1,4 @@
-"""Every buffer of a step that chooses tokens, so that a captured step allocates nothing."""
+"""All buffers of a step that chooses tokens, so that a captured step does not allocate."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 __all__ = ["CANDIDATES", "CHUNK", "SPLIT", "SPLIT_FIELDS", "Workspace", "workspace_for"]
 
 CHUNK: Final = 128
-"""Columns that are summed up by one maximum and one sum: four mask words."""
+"""Columns per chunk of the summary, four mask words: one maximum and one sum each."""
 
 SPLIT: Final = 2048
-"""Columns that one program reads, at most."""
+"""The most columns per program."""
 
 SPLIT_FIELDS: Final = 5
-"""Numbers that are kept of each split: see ``structgen_kernels.choices.chunk_summary``."""
+"""Numbers per split: see ``structgen_kernels.choices.chunk_summary``."""
 
 
 CANDIDATES: Final = 2048
-"""Tokens that ``masked_sample`` gathers, at most, before it truncates: 8 a thread."""
+"""The most tokens that ``masked_sample`` gathers before truncation: 8 per thread."""
 
 
 @final
 class Workspace:
-    """Buffers for up to ``rows`` rows of up to ``columns`` tokens; one step at a time may use them.
+    """Buffers for up to ``rows`` rows of up to ``columns`` tokens.  Only one step at a time may use them.
 
-    Bytes: ``12 * ceil(columns / 128) + 20 * ceil(columns / 2048) + 16404`` a row, 29.3 KiB for 131,072 tokens.
+    Bytes: ``12 * ceil(columns / 128) + 20 * ceil(columns / 2048) + 16404`` per row, 29.3 KiB for 131,072 tokens.
 
     Args:
-        rows: rows of logits.
-        columns: tokens of the vocabulary.
-        device: where.
+        rows: the number of rows of logits.
+        columns: the number of tokens of the vocabulary.
+        device: the device of the buffers.
 
     Attributes:
         maxima: float32 ``[rows, chunks]``, the largest allowed logit of each chunk.
         sums: float32 ``[rows, chunks]``, sums of exponentials relative to the maximum.
         splits: float32 ``[rows, 5, splits]``: see ``structgen_kernels.choices.chunk_summary``.
-        survivors: int32 ``[rows, chunks]``, the chunks that are read again.
-        candidate_columns: int32 ``[rows, 2048]``, the tokens that may be kept, in ascending order, where they fit.
-        candidate_logits: float32 ``[rows, 2048]``, theirs.
+        survivors: int32 ``[rows, chunks]``, the chunks to read again.
+        candidate_columns: int32 ``[rows, 2048]``, the candidate tokens, ascending, if they fit.
+        candidate_logits: float32 ``[rows, 2048]``, the logits of the candidates.
     """
 
     def __init__(self, rows: int, columns: int, device: torch.device | str) -> None:
@@ -70,11 +70,11 @@ class Workspace:
 
     @property
     def device(self) -> torch.device:
-        """Where the buffers are."""
+        """The device of the buffers."""
         return self.maxima.device
 
     def choice(self, rows: int, kernel: str) -> Choice:
-        """What the next step writes its outcome to: the first ``rows`` rows of the buffers, not a copy."""
+        """Return the output of the next step: views of the first ``rows`` rows of the buffers."""
         return Choice(
             tokens=self._tokens[:rows],
             log_p=self._log_p[:rows],
@@ -85,11 +85,11 @@ class Workspace:
         )
 
     def arguments(self) -> tuple[Any, ...]:
-        """What kernels are handed of the summary: maxima, sums and their stride, splits and their strides."""
+        """Return the summary arguments of kernels: maxima, sums and their stride, splits and their strides."""
         return self.maxima, self.sums, self.maxima.stride(0), self.splits, self.splits.stride(0), self.splits.stride(1)
 
     def constants(self, size: int) -> dict[str, int]:
-        """What kernels that work on the summary are compiled for; it depends on the vocabulary alone."""
+        """Return the compile-time constants of kernels that read the summary; they depend only on the vocabulary."""
         split = min(SPLIT, _power_of_two(max(size, CHUNK)))
         chunks, splits = -(-size // CHUNK), -(-size // split)
         return {"CHUNK": CHUNK, "SPLIT": split, "CHUNKS": _power_of_two(chunks), "SPLITS": _power_of_two(splits)}
@@ -99,10 +99,10 @@ class Workspace:
 
 
 def workspace_for(kernel: str, logits: Tensor, masks: MaskRows, workspace: Workspace | None) -> Workspace:
-    """Check logits and masks against each other, and return the workspace, or a new one where none is given.
+    """Check that logits, masks and workspace match, and return the workspace, or a new one for None.
 
     Raises:
-        KernelArgumentError: they do not fit each other.
+        KernelArgumentError: the arguments do not match.
     """
     check_logits(kernel, logits, size=masks.size)
     if len(logits) != len(masks) or logits.device != masks.table.device:

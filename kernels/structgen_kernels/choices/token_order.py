@@ -1,7 +1,4 @@
-"""Tokens of a batch in the order in which they were drawn without replacement.
-
-With what was left of the distribution.
-"""
+"""The result of sampling without replacement: tokens in order, with the mass that remained at each."""
 
 from __future__ import annotations
 
@@ -20,27 +17,26 @@ if TYPE_CHECKING:
 __all__ = ["ORDER_CHUNK", "Order", "OrderWorkspace"]
 
 ORDER_CHUNK: Final = 128
-"""Columns with a known first remaining token and mass."""
+"""Columns per chunk; each chunk has a first remaining token and a remaining mass."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A part of the order of each row: its tokens from some place on.
+    """A contiguous part of the order of each row.
 
-    Where fewer tokens are left than there are places, the rest of a row holds the token -1 and minus infinities.  So
-    does all of a row whose status is not ``CHOSEN``.
+    If fewer than ``count`` tokens remain, the row is padded with the token -1 and minus infinities.  A row whose status
+    is not ``CHOSEN`` is all padding.
 
     Attributes:
-        tokens: int32 ``[rows, count]``, each drawn from what those before it, in this part and in earlier ones, left.
-        keys: float32 ``[rows, count]``, descending; of equal keys the lower token comes first.
+        tokens: int32 ``[rows, count]``, each sampled after the removal of all tokens before it, earlier parts included.
+        keys: float32 ``[rows, count]``, descending; for equal keys the lower token id comes first.
         log_p: float32 ``[rows, count]``, log-probability of each token in the distribution of the whole row.
-        left_log_mass: float32 ``[rows, count]``, log of the probability of all that was left when the token was drawn,
-            itself included: 0 for the first of all.
-        log_z: float32 ``[rows]``, log-sum-exp of the allowed logits over the temperature.
-        log_top: float32 ``[rows]``, log-probability of the likeliest token.
-        status: int32 ``[rows]``: see ``structgen_kernels.choices.choice``; NON_FINITE is found among allowed logits
-            only.
+        left_log_mass: float32 ``[rows, count]``, log of the probability of the tokens that remained when the token was
+            sampled, itself included: 0 for the first token.
+        log_z: float32 ``[rows]``, log-sum-exp of the allowed logits divided by the temperature.
+        log_top: float32 ``[rows]``, log-probability of the most probable token.
+        status: int32 ``[rows]``: see ``structgen_kernels.choices.choice``; only allowed logits count for NON_FINITE.
     """
 
     tokens: Tensor
@@ -53,7 +49,7 @@ class Order:
 
     @classmethod
     def buffers(cls, rows: int, count: int, device: torch.device | str) -> Self:
-        """Memory for an order: ``16 * count + 12`` bytes a row."""
+        """Allocate buffers for an order: ``16 * count + 12`` bytes per row."""
         keys, log_p, left = (torch.empty((rows, count), dtype=torch.float32, device=device) for _ in range(3))
         tokens = torch.empty((rows, count), dtype=torch.int32, device=device)
         log_z, log_top = (torch.empty(rows, dtype=torch.float32, device=device) for _ in range(2))
@@ -61,19 +57,19 @@ class Order:
         return cls(tokens, keys, log_p, left, log_z, log_top, status)
 
     def row(self, row: int) -> Order:
-        """One row of it, not a copy."""
+        """Return a view of one row."""
         fields = (self.tokens, self.keys, self.log_p, self.left_log_mass, self.log_z, self.log_top, self.status)
         return Order(*(field[row : row + 1] for field in fields))
 
     def check(self, names: Sequence[str] | None = None) -> None:
-        """Raise where a row has no order; waits for the device and copies ``status``.
+        """Raise if a row has no order.  Copies ``status`` to the host, which synchronizes.
 
         Args:
-            names: what the rows are called, for messages.
+            names: names of the rows, for messages.
 
         Raises:
             NonFiniteLogitsError: see ``check_finite``.
-            EmptyRowError: rows have no allowed token, or none with any probability.
+            EmptyRowError: rows have no allowed token, or all their allowed tokens have probability 0.
         """
         self.check_finite(names)
         empty = [row for row, status in enumerate(self.status.tolist()) if status != CHOSEN]
@@ -81,10 +77,10 @@ class Order:
             raise EmptyRowError("gumbel_order", empty, names)
 
     def check_finite(self, names: Sequence[str] | None = None) -> None:
-        """Raise where a row is no distribution; as ``check``, which rows where nothing is possible pass.
+        """Raise if a row does not define a distribution.  Unlike ``check``, this accepts rows without a possible token.
 
         Raises:
-            NonFiniteLogitsError: rows have NaN or plus infinity among their allowed logits, or no valid temperature.
+            NonFiniteLogitsError: rows have NaN or plus infinity among their allowed logits, or an invalid temperature.
         """
         broken = [row for row, status in enumerate(self.status.tolist()) if status == NON_FINITE]
         if broken:
@@ -93,20 +89,20 @@ class Order:
 
 @final
 class OrderWorkspace:
-    """Buffers between the two passes, for up to ``rows`` rows of up to ``columns`` tokens.
+    """Buffers between the two passes, for up to ``rows`` rows of ``columns`` tokens.
 
-    Bytes: ``16 * ceil(columns / 128)`` a row, 16 KiB for 131,072 tokens.
+    Bytes: ``16 * ceil(columns / 128)`` per row, 16 KiB for 131,072 tokens.
 
     Args:
-        rows: rows of logits.
-        columns: tokens of the vocabulary.
-        device: where.
+        rows: the number of rows of logits.
+        columns: the number of tokens of the vocabulary.
+        device: the device of the buffers.
 
     Attributes:
-        firsts: int64 ``[rows, chunks]``, the key and token of each chunk that come next, packed so that the largest
-            comes first.
-        masses: float32 ``[rows, chunks]``, log-sum-exp of what is left of each chunk.
-        maxima: float32 ``[rows, chunks]``, the largest logit of each chunk over the temperature.
+        firsts: int64 ``[rows, chunks]``, the first remaining token of each chunk and its key, packed so that the
+            largest number comes first in the order.
+        masses: float32 ``[rows, chunks]``, log-sum-exp of the remaining logits of each chunk.
+        maxima: float32 ``[rows, chunks]``, the largest logit of each chunk divided by the temperature.
     """
 
     def __init__(self, rows: int, columns: int, device: torch.device | str) -> None:
@@ -114,6 +110,6 @@ class OrderWorkspace:
         self.columns = columns
         chunks = -(-columns // ORDER_CHUNK)
         self.firsts = torch.empty((rows, chunks), dtype=torch.int64, device=device)
-        self.device = self.firsts.device  # with its index, which 'cuda' leaves out
+        self.device = self.firsts.device  # with its index, which 'cuda' lacks
         self.masses = torch.empty((rows, chunks), dtype=torch.float32, device=device)
         self.maxima = torch.empty((rows, chunks), dtype=torch.float32, device=device)

@@ -1,4 +1,4 @@
-"""The kernel of ``structgen_kernels.choices.chunk_summary``, and what other kernels make of its outcome."""
+"""The kernel of ``structgen_kernels.choices.chunk_summary``, and functions of kernels that read the summary."""
 
 import triton
 import triton.language as tl
@@ -8,13 +8,13 @@ from structgen_kernels.masks.jit.mask_words import allowed_columns, allowed_word
 
 @triton.jit
 def _finite(value):
-    """Return what exponents are counted from: 0 in place of minus infinity, where all terms are zero."""
+    """Return the base of exponents: the value, or 0 for minus infinity, where all terms are zero."""
     return tl.where(value == float("-inf"), 0.0, value)
 
 
 @triton.jit
 def inverse_temperature(temperature):
-    """Return its inverse, float32, of at most 1e30, so that zero times it is zero; 1 where the choice is greedy."""
+    """Return the inverse, float32, at most 1e30, so that zero times the inverse is zero; 1 for a greedy choice."""
     value = tl.where(temperature > 0, temperature, 1.0).to(tl.float32)
     return 1.0 / tl.maximum(value, 1e-30)
 
@@ -33,11 +33,11 @@ def chunk_summary_kernel(
     splits_stride,
     fields_stride,
     CHUNK: tl.constexpr,
-    SPLIT: tl.constexpr,  # columns of a program
+    SPLIT: tl.constexpr,  # columns per program
 ):
-    """One program a row and split.  Each logit is read once and takes one exponential, two at another temperature.
+    """One program per row and split.  Each logit is read once and takes one exponential, or two if T is not 1.
 
-    Values that are not finite need no look at each logit: they make a sum NaN, whether they are allowed or not.
+    NaN and plus infinity need no test per logit: they make a sum NaN, whether they are allowed or not.
     """
     chunks: tl.constexpr = SPLIT // CHUNK
     split_words: tl.constexpr = SPLIT // 32
@@ -52,7 +52,7 @@ def chunk_summary_kernel(
     allowed = tl.reshape(allowed_columns(words, split_words), [chunks, CHUNK])
     column = tl.arange(0, chunks)[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]  # within the split
     place = logits_ptr + row * logits_stride + split.to(tl.int64) * SPLIT + column
-    if (split + 1) * SPLIT <= size:  # no mask, which would split wide loads where the size is odd
+    if (split + 1) * SPLIT <= size:  # without a mask, which would prevent vectorized loads for odd sizes
         logits = tl.load(place).to(tl.float32)
     else:
         logits = tl.load(place, mask=column < size - split * SPLIT, other=float("-inf")).to(tl.float32)
@@ -96,7 +96,7 @@ def _log_sum(splits_ptr, fields_stride, split, live):
 
 @triton.jit
 def row_outcome(splits_ptr, fields_stride, splits, SPLITS: tl.constexpr):
-    """Return status, ``log_z``, ``log_mass`` and the log-sum-exp of the allowed logits of one row as top and sum."""
+    """Return the status, ``log_z``, ``log_mass``, and the largest allowed logit and sum of one row."""
     split = tl.arange(0, SPLITS)
     live = split < splits
     kept_top, kept_sum = _log_sum(splits_ptr, fields_stride, split, live)
@@ -104,7 +104,7 @@ def row_outcome(splits_ptr, fields_stride, splits, SPLITS: tl.constexpr):
     words = tl.sum(tl.load(splits_ptr + 4 * fields_stride + split, mask=live, other=0.0), 0)
     is_finite = (kept_sum + rest_sum == kept_sum + rest_sum) & (kept_top < float("inf")) & (rest_top < float("inf"))
     status = tl.where(is_finite, tl.where(words == 0, 1, tl.where(kept_sum > 0, 0, 2)), 3)
-    # The logs of 1 + y, where y is the smaller share over the larger one, without loss where y is tiny.
+    # log(1 + y) for the ratio y of the smaller to the larger mass, without loss of precision for small y.
     has_kept = kept_sum > 0
     has_rest = rest_sum > 0
     kept_log = tl.where(has_kept, _finite(kept_top) + tl.log(tl.where(has_kept, kept_sum, 1.0)), float("-inf"))
@@ -134,7 +134,7 @@ def store_outcome(
     log_mass_ptr,
     status_ptr,
 ):
-    """Store what was chosen in one row."""
+    """Store the result of one row."""
     is_chosen = status == 0
     log_p = logit - _finite(kept_top) - tl.log(tl.where(is_chosen, kept_sum, 1.0))
     tl.store(tokens_ptr + row, tl.where(is_chosen, token, -1))

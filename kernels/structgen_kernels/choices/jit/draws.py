@@ -1,4 +1,4 @@
-"""Draws from weights, by races of exponential numbers or by the inverse distribution function."""
+"""Samples from weights, by exponential races or by inverse transform sampling."""
 
 import triton
 import triton.language as tl
@@ -9,17 +9,17 @@ from structgen_kernels.jit.noise import exponential, random_words
 
 @triton.jit
 def arrival(seed, offset, index, STREAM: tl.constexpr):
-    """Return standard exponential numbers [N]: when what has the weight 1 arrives in a race."""
+    """Return standard exponential variates [N]: the arrival times of entries with weight 1 in a race."""
     high, low, _, _ = random_words(seed, offset, index, STREAM)
     return exponential(high, low)
 
 
 @triton.jit
 def first_above(weights, place, target, before, END: tl.constexpr):
-    """Return where the running sum of weights [N] passes a target, and the last place with a weight.
+    """Return the place where the cumulative sum of weights [N] passes a target, and the last place with a weight.
 
-    Sums are float64 and start from ``before``; the first is ``END`` where they do not pass, the last is -1 where all
-    weights are zero.
+    Sums are float64 and start from ``before``.  The first result is ``END`` if no sum passes the target; the second is
+    -1 if all weights are zero.
     """
     passes = (before + tl.cumsum(weights.to(tl.float64), 0) > target) & (weights > 0)
     return tl.min(tl.where(passes, place, END), 0), tl.max(tl.where(weights > 0, place, -1), 0)
@@ -43,7 +43,7 @@ def whole_draw(
     CHUNK_STREAM: tl.constexpr,
     TOKEN_STREAM: tl.constexpr,
 ):
-    """Return a token, int32, where nothing is truncated: first its chunk, then one of that chunk."""
+    """Sample a token, int32, without truncation: first a chunk, then a token of that chunk."""
     end: tl.constexpr = 2**31 - 1
     chunk = tl.arange(0, CHUNKS)
     target = tl.full([], 0.0, tl.float64)

@@ -13,7 +13,7 @@ _LOWEST = tl.constexpr(-3.4028234663852886e38)
 
 @triton.jit
 def _pack(key, token):
-    """Keys [N] and tokens [N] in one int64 [N] that is larger for what comes earlier."""
+    """Pack keys [N] and tokens [N] into int64 [N]; earlier tokens of the order have larger numbers."""
     bits = key.to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(tl.int64) << 32) | (0xFFFFFFFF - token.to(tl.int64))
@@ -30,7 +30,7 @@ def _scaled(
     base,  # the first column, a multiple of 32
     N: tl.constexpr,
 ):
-    """Return columns [N] of a row over its temperature, minus infinity where not allowed, and what is allowed [N]."""
+    """Return columns [N] of a row divided by its temperature, minus infinity if not allowed, and which are allowed."""
     column = base + tl.arange(0, N)
     allowed = column < size
     if masks is not None:
@@ -46,7 +46,7 @@ def _scaled(
 
 @triton.jit
 def _ranks(scaled, seed, offset, base, N: tl.constexpr):
-    """Return packed keys and tokens [N]; the smallest int64 where there is no probability."""
+    """Return packed keys and tokens [N]; the smallest int64 for tokens with probability 0."""
     a, b, c, d = random_words(seed, offset, base // 2 + tl.arange(0, N // 2), _STREAM)
     key = scaled - tl.log(exponential(tl.interleave(a, c), tl.interleave(b, d)))
     return tl.where(scaled > float("-inf"), _pack(key, base + tl.arange(0, N)), _NONE)
@@ -77,7 +77,7 @@ def first_of_chunks_kernel(
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):
-    """One program a row and CHUNKS chunks: of each chunk the first that is left, its mass, and the largest logit."""
+    """One program per row and CHUNKS chunks: the first remaining token, the mass and the largest logit of each."""
     row = tl.program_id(0).to(tl.int64)
     base = tl.program_id(1) * (CHUNKS * CHUNK)
     scaled, allowed = _scaled(
@@ -108,14 +108,14 @@ def first_of_chunks_kernel(
     tl.store(firsts_ptr + place, tl.max(tl.reshape(rank, [CHUNKS, CHUNK]), 1), mask=inside)
     tl.store(masses_ptr + place, mass, mask=inside)
     if last_tokens_ptr is None:
-        # Minus infinity is left to chunks in which nothing is allowed.
+        # Only chunks without an allowed column have the maximum minus infinity.
         raised = tl.where(allowed, tl.maximum(scaled, _LOWEST), float("-inf"))
         tl.store(maxima_ptr + place, tl.max(tl.reshape(raised, [CHUNKS, CHUNK]), 1), mask=inside)
 
 
 @triton.jit
 def _log_sum(masses):
-    """Return the log-sum-exp of masses [N]; minus infinity for none, NaN or plus infinity where one is."""
+    """Return the log-sum-exp of masses [N]; minus infinity for no mass, NaN or plus infinity if a mass is."""
     most = tl.max(masses, 0)
     shift = tl.where(tl.abs(most) < float("inf"), most, 0.0)
     return _log(tl.sum(tl.exp(masses - shift), 0), shift)
@@ -148,7 +148,7 @@ def take_in_order_kernel(
     CHUNK: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
 ):
-    """One program a row: takes the first of all chunks, ``count`` times, and looks anew at the chunk it came from."""
+    """One program per row: takes the first token of all chunks and updates its chunk, ``count`` times."""
     row = tl.program_id(0).to(tl.int64)
     each = tl.arange(0, MAX_CHUNKS)
     inside = each < chunks

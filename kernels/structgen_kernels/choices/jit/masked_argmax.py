@@ -13,11 +13,11 @@ def chunk_logits(
     masks,
     row,  # int64
     size,
-    chunk,  # int32 [N]; chunks beyond the vocabulary hold nothing
+    chunk,  # int32 [N]; chunks beyond the vocabulary have no allowed columns
     N: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Return the columns of chunks, int32 [N * CHUNK], and their logits, minus infinity where not allowed."""
+    """Return the columns of chunks, int32 [N * CHUNK], and their logits, minus infinity if not allowed."""
     chunk_words: tl.constexpr = CHUNK // 32
     word = tl.reshape(chunk[:, None] * chunk_words + tl.arange(0, chunk_words)[None, :], [N * chunk_words])
     words = allowed_words(masks, row, size, word)
@@ -45,10 +45,10 @@ def masked_argmax_kernel(
     status_ptr,  # int32 [rows]
     CHUNK: tl.constexpr,
     SPLIT: tl.constexpr,
-    CHUNKS: tl.constexpr,  # of a row, rounded up to a power of two
+    CHUNKS: tl.constexpr,  # per row, rounded up to a power of two
     SPLITS: tl.constexpr,
 ):
-    """One program a row: the best chunk, then the first column in it that holds the maximum."""
+    """One program per row: the best chunk, then the first column of that chunk with the maximum."""
     row = tl.program_id(0).to(tl.int64)
     status, log_z, log_mass, kept_top, kept_sum = row_outcome(
         splits_ptr + row * splits_stride, fields_stride, (size + SPLIT - 1) // SPLIT, SPLITS

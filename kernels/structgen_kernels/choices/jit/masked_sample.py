@@ -18,8 +18,8 @@ def masked_sample_kernel(
     top_k_ptr,  # int32 [rows]
     top_p_ptr,  # [rows]
     min_p_ptr,  # [rows]
-    chance_ptr,  # int64 [rows], seeds, or float64 [rows], uniform numbers
-    offset_ptr,  # int64 [rows], or None where the numbers are uniform
+    chance_ptr,  # int64 [rows], seeds; or float64 [rows], uniform numbers
+    offset_ptr,  # int64 [rows]; None for uniform numbers
     maxima_ptr,  # float32 [rows, chunks]
     sums_ptr,  # float32 [rows, chunks]
     chunks_stride,
@@ -36,17 +36,17 @@ def masked_sample_kernel(
     status_ptr,  # int32 [rows]
     CHUNK: tl.constexpr,
     SPLIT: tl.constexpr,
-    CHUNKS: tl.constexpr,  # of a row, rounded up to a power of two
+    CHUNKS: tl.constexpr,  # per row, rounded up to a power of two
     SPLITS: tl.constexpr,
     CHUNK_STREAM: tl.constexpr,
     TOKEN_STREAM: tl.constexpr,
     SHIFT: tl.constexpr,  # see order_key
     NONE: tl.constexpr,  # the key of minus infinity
-    REACH: tl.constexpr,  # chunks that are gathered from together
-    CANDIDATES: tl.constexpr,  # how many fit
+    REACH: tl.constexpr,  # chunks per step of the gather
+    CANDIDATES: tl.constexpr,  # the most candidates that are gathered
     PIVOTS: tl.constexpr,
 ):
-    """One program a row, over the numbers of its chunks; then the chunks that matter are read again."""
+    """One program per row: works on the summary of its chunks, then reads the chunks that matter again."""
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += row * logits_stride
     status, log_z, log_mass, top, kept_sum = row_outcome(

@@ -1,4 +1,4 @@
-"""Integers in the order of floating-point numbers, and a search among them."""
+"""Integer keys in the order of floating-point numbers, and a search over keys."""
 
 import triton
 import triton.language as tl
@@ -6,9 +6,9 @@ import triton.language as tl
 
 @triton.jit
 def order_key(value, SHIFT: tl.constexpr):
-    """Return int32 keys that ascend with float32 values; zeros of both signs have one key.
+    """Return int32 keys in the order of float32 values; zeros of both signs have the same key.
 
-    ``SHIFT`` is how many low bits of the values are always zero: 0 for float32, 13 for float16, 16 for bfloat16.
+    ``SHIFT`` is the number of low bits that are always zero: 0 for float32, 13 for float16, 16 for bfloat16.
     """
     bits = (value + 0.0).to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
@@ -23,14 +23,14 @@ def key_value(key, SHIFT: tl.constexpr):
 
 @triton.jit
 def pivots_between(low, high, PIVOTS: tl.constexpr):
-    """Return ascending keys, int32 [PIVOTS], above ``low`` and up to ``high``, which are int64 numbers."""
+    """Return ascending keys, int32 [PIVOTS], above ``low`` and up to ``high``, both int64."""
     steps = tl.arange(0, PIVOTS) + 1
     return (low + (steps * (high - low) + PIVOTS - 1) // PIVOTS).to(tl.int32)
 
 
 @triton.jit
 def narrowed(low, high, passed, PIVOTS: tl.constexpr):
-    """Return the interval of the largest key that passes, given that the first ``passed`` pivots do, and ``low``."""
+    """Return the interval of the largest passing key, given that ``low`` and the first ``passed`` pivots pass."""
     span = high - low
     below = low + (passed * span + PIVOTS - 1) // PIVOTS
     above = low + ((passed + 1) * span + PIVOTS - 1) // PIVOTS - 1
@@ -39,6 +39,6 @@ def narrowed(low, high, passed, PIVOTS: tl.constexpr):
 
 @triton.jit
 def from_above(keys, weights, pivots):
-    """Return how many keys [N] are at least each pivot [P], int32, and the sums of their weights, float32."""
+    """Return, for each pivot [P], how many keys [N] are at least the pivot, int32, and the sum of their weights."""
     is_above = keys[:, None] >= pivots[None, :]  # [N, P]
     return tl.sum(is_above.to(tl.int32), 0), tl.sum(tl.where(is_above, weights[:, None], 0.0), 0)

@@ -1,4 +1,4 @@
-"""The chunks in which kept tokens may lie, and the logits of these: see ``structgen_kernels.choices.masked_sample``."""
+"""The chunks that may contain kept tokens, and their logits: see ``structgen_kernels.choices.masked_sample``."""
 
 import triton
 import triton.language as tl
@@ -9,11 +9,12 @@ from structgen_kernels.choices.jit.order_keys import order_key
 
 @triton.jit
 def count_bound(keys, goal, high, NONE: tl.constexpr, GRAIN: tl.constexpr):
-    """Return a key, int64, that ``goal`` chunks reach, so as many tokens or more; ``NONE`` where chunks are fewer.
+    """Return a key, int64, that the maxima of ``goal`` chunks reach, and so at least ``goal`` tokens.
 
-    It is less than ``GRAIN`` below the largest such key: more steps would hardly leave fewer candidates.
+    The key is less than ``GRAIN`` below the largest such key; more steps would hardly leave fewer candidates.  ``NONE``
+    if there are fewer chunks.
     """
-    low = tl.min(tl.where(keys > NONE, keys, high), 0)  # that all chunks reach which hold anything
+    low = tl.min(tl.where(keys > NONE, keys, high), 0)  # every chunk with an allowed token reaches this key
     bound = tl.full([], NONE, tl.int64)
     if tl.sum((keys > NONE).to(tl.int32), 0) >= goal:
         while high - low >= GRAIN:
@@ -26,11 +27,11 @@ def count_bound(keys, goal, high, NONE: tl.constexpr, GRAIN: tl.constexpr):
 
 @triton.jit
 def mass_bound(maxima, leaders, masses, top, inverse, goal, CHUNK: tl.constexpr):
-    """Return a logit, float32, down to which tokens have a mass of ``goal`` together; minus infinity if unknown.
+    """Return a logit, float32, such that tokens from it up have a total mass of ``goal``; minus infinity if unknown.
 
-    Of a chunk whose maximum is at least ``bound``, that is its maximum alone or more, and its mass but for at most
-    ``CHUNK - 1`` tokens that weigh less than ``bound``, or more.  Bounds that are tried are apart by 24 temperatures
-    over 1,024, and reach to where all that is left of 131,072 tokens is less than the goal is rounded up by.
+    In a chunk whose maximum is at least ``bound``, the tokens from ``bound`` up have at least the weight of the
+    maximum, and at least the mass of the chunk less that of ``CHUNK - 1`` tokens at ``bound``.  The search tries bounds
+    in steps of 24 / 1,024 temperatures.  Below its range, 131,072 tokens have less mass than ``goal`` is rounded up by.
     """
     low = tl.full([], 0, tl.int32)
     high = tl.full([], 1024, tl.int32)
@@ -56,7 +57,7 @@ def _survivors(
     N: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Return columns and logits [N * CHUNK] of the surviving chunks from ``start`` on, as ``chunk_logits`` does."""
+    """Return columns and logits [N * CHUNK] of the surviving chunks from ``start`` on: see ``chunk_logits``."""
     held = start + tl.arange(0, N)
     chunk = tl.load(survivors_ptr + held, mask=held < count, other=(size + CHUNK - 1) // CHUNK)
     return chunk_logits(
@@ -86,13 +87,13 @@ def gathered(
     REACH: tl.constexpr,
     CANDIDATES: tl.constexpr,
 ):
-    """Store the candidates, allowed columns whose key is at least ``bound``, in ascending order, and count them.
+    """Store the candidates, allowed columns with a key of at least ``bound``, in ascending order; return their count.
 
-    Where there are more than fit, it ends with the tile in which that shows.
+    If there are more than ``CANDIDATES``, the loop stops at the tile that exceeds the limit.
     """
     found = tl.full([], 0, tl.int32)
     start = tl.full([], 0, tl.int32)
-    tl.debug_barrier()  # what was stored before is not stored after what is stored now
+    tl.debug_barrier()  # earlier stores must not follow those below
     while (start < count) & (found <= CANDIDATES):
         column, logits = _survivors(
             logits_ptr,
@@ -113,7 +114,7 @@ def gathered(
         tl.store(values_ptr + place, logits, mask=fits)
         found += tl.max(ahead, 0)
         start += REACH
-    tl.debug_barrier()  # what one thread has stored others load
+    tl.debug_barrier()  # other threads load the stored values
     return found
 
 
@@ -128,11 +129,11 @@ def tile(
     count,
     columns_ptr,  # int32 [CANDIDATES], of this row
     values_ptr,  # float32 [CANDIDATES], of this row
-    found,  # how many candidates there are
+    found,  # the number of candidates
     CHUNK: tl.constexpr,
     CANDIDATES: tl.constexpr,
 ):
-    """Return columns and logits [CANDIDATES]: all candidates where they fit, else chunks from ``start`` on."""
+    """Return columns and logits [CANDIDATES]: all candidates if they fit, else chunks from ``start`` on."""
     if found <= CANDIDATES:
         place = tl.arange(0, CANDIDATES)
         column = tl.load(columns_ptr + place, mask=place < found, other=0)

@@ -1,4 +1,4 @@
-"""A draw from the tokens that top-k, top-p and min-p keep: see ``structgen_kernels.choices.masked_sample``."""
+"""A sample from the tokens that top-k, top-p and min-p keep: see ``structgen_kernels.choices.masked_sample``."""
 
 import triton
 import triton.language as tl
@@ -37,13 +37,13 @@ def truncated_draw(
     CANDIDATES: tl.constexpr,
     PIVOTS: tl.constexpr,
 ):
-    """Return a token, int32, of the kept ones: keys above ``last``, and the first ``ties`` columns with that key."""
+    """Sample a kept token, int32: one with a key above ``last``, or one of the first ``ties`` with that key."""
     end: tl.constexpr = 2**31 - 1
     most: tl.constexpr = 2**30
     has_k = (top_k > 0) & (top_k < size)
     has_p = top_p < 1
     total = tl.sum(masses.to(tl.float64), 0)
-    # Kept are logits of at least top + floor; min_p of 0 makes that minus infinity.
+    # Logits of at least top + floor are kept; the floor is minus infinity if min_p is 0.
     floor = tl.where(min_p > 0, temperature * tl.log(tl.where(min_p > 0, min_p, 1.0)), float("-inf"))
     bound = tl.full([], NONE, tl.int64)
     leading = order_key(maxima, SHIFT)
@@ -53,7 +53,7 @@ def truncated_draw(
     else:
         least = top.to(tl.float64) + floor
         least = (least - 1e-5 * tl.abs(least)).to(tl.float32)
-        if has_p:  # more than is asked for, so that rounding does not make the bound too high
+        if has_p:  # a larger mass than top_p, so that rounding cannot make the bound too high
             goal = ((top_p + 1e-5) * total).to(tl.float32)
             least = tl.maximum(least, mass_bound(maxima, leaders, masses, top, inverse, goal, CHUNK))
         bound = tl.maximum(order_key(least, SHIFT).to(tl.int64), bound)
@@ -64,23 +64,23 @@ def truncated_draw(
     place = tl.cumsum(survives.to(tl.int32), 0) - 1
     tl.store(survivors_ptr + place, chunk, mask=survives)
     count = tl.sum(survives.to(tl.int32), 0)
-    tl.debug_barrier()  # what one thread has stored others load
+    tl.debug_barrier()  # other threads load the stored values
 
-    # The last kept key: by count among all tokens, then by mass among those that are left.  As soon as the keys from
-    # the lower end of the interval on may be few enough, they are gathered, and nothing else is read from then on.
+    # Search for the last kept key: by count among all tokens, then by mass among the remaining ones.  As soon as the
+    # keys from the lower end of the interval up may fit, they are gathered, and only these are read from then on.
     last = bound
     ties = tl.full([], most, tl.int32)
     found = tl.full([], most, tl.int32)
-    fewest = count  # at least so many keys are in the interval or above: each chunk that survives has one
+    fewest = count  # a lower bound on the keys in or above the interval: each surviving chunk has one
     for by_mass in range(2):
         if (by_mass == 0) & has_k | (by_mass == 1) & has_p:
             low = last
             high = highest
             goal_count = tl.where(by_mass == 0, top_k, 0)
             goal_mass = tl.where(by_mass == 0, 0.0, top_p * total)
-            above_count = tl.full([], 0, tl.int32)  # of keys above the interval
+            above_count = tl.full([], 0, tl.int32)  # keys above the interval
             above_mass = tl.full([], 0.0, tl.float64)
-            inside = tl.full([], most, tl.int32)  # keys in the interval, where they are counted
+            inside = tl.full([], most, tl.int32)  # keys in the interval, once they are counted
             while (low < high) & (inside > 1):
                 if (found > CANDIDATES) & (fewest <= CANDIDATES):
                     found = gathered(
@@ -129,7 +129,7 @@ def truncated_draw(
                 fewest = tl.where(passed > 0, reached, fewest)
                 inside = tl.where((passed > 0) | (inside < most), fewest - above_count, most)
                 low, high = narrowed(low, high, passed, PIVOTS)
-            if low < high:  # one key is inside
+            if low < high:  # one key is left in the interval
                 only = low.to(tl.int32)
                 for start in range(0, tl.where(found > CANDIDATES, count, 1), CANDIDATES // CHUNK):
                     column, logits = tile(
@@ -161,7 +161,7 @@ def truncated_draw(
                 ties = tl.where(low == last, tl.minimum(ties, wanted), wanted)
             last = low
 
-    # The race, or the running sums: their total first, then the token.
+    # The race; or cumulative sums, first for their total, then for the token.
     token = tl.full([], end, tl.int32)
     best = tl.full([], -1.0, tl.float32)
     final = tl.full([], -1, tl.int32)
@@ -192,7 +192,7 @@ def truncated_draw(
             weights = tl.where(kept, tl.exp((logits - top) * inverse), 0.0)
             if offset_ptr is None:
                 passing, latest = first_above(weights, column, target, running, end)
-                token = tl.minimum(token, passing)  # later tiles hold higher ids
+                token = tl.minimum(token, passing)  # later tiles have higher ids
                 final = tl.maximum(final, latest)
                 running += tl.sum(weights.to(tl.float64), 0)
             else:
