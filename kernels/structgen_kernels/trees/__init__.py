@@ -1,1 +1,1 @@
-"""How much of a tree of draft tokens, or of drawn drafts, is taken."""
+"""Speculative decoding: which draft tokens of a tree are accepted."""

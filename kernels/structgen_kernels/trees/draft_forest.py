@@ -1,11 +1,11 @@
 """Trees of draft tokens of a batch.
 
-The nodes of all requests stand one after the other, those of request ``r`` from ``first[r]`` on.  Within a request
-they are numbered from 0, parents before their children; -1 is the sequence itself, which is the root.  A chain is a
-tree in which every node follows the one before.
+The nodes of all requests are concatenated; those of request ``r`` begin at ``first[r]``.  Within a request, nodes are
+numbered from 0, parents before their children.  Node -1 is the root: the sequence itself.  In a chain, every node is
+the child of the node before.
 
-What the target says of a batch, such as logits, has a row for each *position*: of request ``r`` one for the root and
-one after each of its nodes, ``first[r] + r + 1 + node`` for ``node`` from -1 on.
+Tensors of the target model, such as logits, have one row per *position*.  Request ``r`` has a position for the root and
+one for each node: row ``first[r] + r + 1 + node``, for ``node`` from -1 on.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["DraftForest"]
 @final
 @dataclass(frozen=True, slots=True)
 class DraftForest:
-    """The trees of a batch; there may be room for more nodes than are used.
+    """The trees of a batch.  The tensors may be longer than the nodes in use.
 
     Attributes:
-        first: int32 ``[requests + 1]``, where the nodes of each request begin, and where all end.
-        parents: int32 ``[nodes]``, numbers within the request.
+        first: int32 ``[requests + 1]``, the first node of each request, and the end of all nodes.
+        parents: int32 ``[nodes]``, the parent of each node, numbered within the request.
         tokens: int32 ``[nodes]``, token ids.
 
     Raises:
-        KernelArgumentError: a tensor has another type or shape, or they are on different devices.
+        KernelArgumentError: a tensor has another dtype or shape, or the devices differ.
     """
 
     first: Tensor
@@ -53,7 +53,7 @@ class DraftForest:
 
     @classmethod
     def of(cls, trees: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device | str = "cpu") -> Self:
-        """The forest of trees that are given by their parents and tokens."""
+        """Make a forest from the parents and tokens of each tree."""
         first = [0]
         for parents, _ in trees:
             first.append(first[-1] + len(parents))
@@ -62,15 +62,15 @@ class DraftForest:
 
     @property
     def requests(self) -> int:
-        """How many trees there are."""
+        """The number of trees."""
         return len(self.first) - 1
 
     @property
     def positions(self) -> int:
-        """Rows of what the target says: see the module."""
+        """The number of rows of the target model's tensors: see the module."""
         return self.requests + len(self.parents)
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the tensors."""
         return self.first.device

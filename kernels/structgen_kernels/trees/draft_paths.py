@@ -1,4 +1,4 @@
-"""The paths that are taken in the trees of a batch."""
+"""The accepted path of each tree of a batch."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ __all__ = ["DraftPaths"]
 @final
 @dataclass(frozen=True, slots=True)
 class DraftPaths:
-    """The nodes of each tree that are taken, and the token that follows them.
+    """The accepted nodes of each tree, and the token after them.
 
     Attributes:
-        nodes: int32 ``[nodes]``: of request ``r`` the accepted nodes from ``first[r]`` on, one after the other, and -1
-            in the rest of its places.
-        accepted: bool ``[nodes]``, whether each node is taken.
-        counts: int32 ``[requests]``, how many are.
-        tokens: int32 ``[requests]``, what follows them; -1 where nothing can.
-        status: int32 ``[requests]``, of the last position: see ``structgen_kernels.choices.choice``.
+        nodes: int32 ``[nodes]``: from ``first[r]`` on, the accepted nodes of request ``r`` in order, padded with -1.
+        accepted: bool ``[nodes]``, whether each node is accepted.
+        counts: int32 ``[requests]``, the number of accepted nodes.
+        tokens: int32 ``[requests]``, the token after the accepted nodes; -1 if no token is possible.
+        status: int32 ``[requests]``, the status of the last position: see ``structgen_kernels.choices.choice``.
     """
 
     nodes: Tensor
@@ -41,7 +40,7 @@ class DraftPaths:
 
     @classmethod
     def buffers(cls, forest: DraftForest) -> Self:
-        """Memory for the paths of a forest: 5 bytes a node and 12 a request."""
+        """Allocate buffers for a forest: 5 bytes per node and 12 per request."""
         nodes = torch.empty_like(forest.parents)
         counts, tokens, status = (forest.first.new_empty(forest.requests) for _ in range(3))
         return cls(nodes, torch.empty_like(nodes, dtype=torch.bool), counts, tokens, status)
@@ -51,7 +50,7 @@ class DraftPaths:
         """Return ``out`` if it is given, else new buffers.
 
         Raises:
-            KernelArgumentError: it is of another shape or device.
+            KernelArgumentError: ``out`` has another shape or device.
         """
         if out is None:
             return cls.buffers(forest)
@@ -68,14 +67,14 @@ class DraftPaths:
         return out
 
     def check(self, names: Sequence[str] | None = None) -> None:
-        """Raise where nothing follows a path; waits for the device and copies ``status``.
+        """Raise if a request has no token after its path.  Copies ``status`` to the host, which synchronizes.
 
         Args:
-            names: what the requests are called, for messages.
+            names: names of the requests, for messages.
 
         Raises:
-            NonFiniteLogitsError: logits, or the distribution of drafts, have NaN or plus infinity.
-            EmptyRowError: no token is allowed, or none with any probability.
+            NonFiniteLogitsError: there is NaN or plus infinity in logits or in a draft distribution.
+            EmptyRowError: no token is allowed, or all allowed tokens have probability 0.
         """
         found: list[int] = self.status.tolist()
         broken = [request for request, status in enumerate(found) if status == NON_FINITE]

@@ -1,11 +1,10 @@
-"""Sample and match: from the root down for as long as a tree holds what the target chose.
+"""Sample and match: accept draft tokens from the root down while they equal the tokens of the target model.
 
-The target has chosen a token at every position, in one step for all; which of these count is decided here.  That is
-lossless whatever the draft tokens are, for each token that comes out is one that the target chose after the ones
-before.
+The target model has sampled a token at every position, in one batched step.  This step selects the tokens to keep.  It
+is lossless for any draft tokens: each token of the output was sampled by the target model after the tokens before it.
 
-Bytes: 5 a node and 12 a request are written; read are 8 a node for each token of the path, out of the cache but for
-the first time.
+Bytes: 5 per node and 12 per request are written.  Each token of the path reads 8 per node, from the cache except for
+the first token.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ __all__ = ["follow_tree"]
 
 _KERNEL: Final = "follow_tree"
 _BLOCK: Final = 128
-"""Nodes that are compared at a time."""
+"""Nodes per block of the search for a child."""
 
 
 def follow_tree(
     forest: DraftForest, tokens: Tensor, *, status: Tensor | None = None, out: DraftPaths | None = None
 ) -> DraftPaths:
-    """Return the path of each request.  Of children with the same token the first is taken.
+    """Return the accepted path of each request.  If several children have the token, the first is accepted.
 
     Args:
         forest: the draft tokens.
-        tokens: int32 ``[positions]``, what the target chose at each; -1 for nothing, and then the path ends.
-        status: int32 ``[positions]``, as it was chosen; None gives EMPTY where there is no token.
-        out: where to write; None makes it.
+        tokens: int32 ``[positions]``, the target model's token at each position; -1 for none, which ends the path.
+        status: int32 ``[positions]``, the status of each token; None means EMPTY where there is no token.
+        out: the output buffers; None allocates them.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
 
-    Complexity: O(nodes of the request) for each token of its path.
+    Complexity: O(nodes of the request) for each token of the path.
     """
     device = forest.device
     check_tensor(_KERNEL, "tokens", tokens, dtype=torch.int32, shape=(forest.positions,), device=device)

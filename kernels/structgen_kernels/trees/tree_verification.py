@@ -1,25 +1,27 @@
-"""Verification of drafts that were drawn: recursive rejection down the trees of a batch.
+"""Verification of sampled draft tokens: recursive rejection sampling down the trees of a batch.
 
-At a position whose children were drawn from a distribution ``q``, they are tried in their order.  A child ``x`` is
-taken with probability ``min(1, p(x) / q(x))``; else ``p`` becomes its residual ``max(p - q, 0)``, renormalised, and
-``q`` what is left without ``x``.  Where none is taken, the token comes from the last residual.  At a position whose
-children were chosen by a rule, and after the last, it is drawn from ``p``.  A token that the tree holds is followed
-there.  So what comes out has the distribution of drawing from ``p`` again and again, whatever was drawn.
+If the children of a position were sampled from a distribution ``q``, they are tried in order.  A child ``x`` is
+accepted with probability ``min(1, p(x) / q(x))``.  On rejection, ``p`` becomes the residual ``max(p - q, 0)``,
+renormalised, and ``q`` is renormalised without ``x``.  If all children are rejected, the token is sampled from the last
+residual.  If the children were chosen deterministically, or there are none, the token is sampled from ``p``.  The walk
+continues at the child with that token, if there is one.  So the output has the distribution of sampling from ``p``
+token by token, for any draft tokens.
 
-``p`` is the model's distribution over what is allowed, at a temperature; ``q`` is restricted to the same tokens and
-renormalised.  A draft that is not allowed is passed over: restricted so, ``q`` gives it no probability.
+``p`` is the target model's distribution over the allowed tokens at a temperature; ``q`` is restricted to the same
+tokens and renormalised.  A draft token that is not allowed has probability 0 under the restricted ``q`` and is skipped.
 
-One pass sums up both distributions in blocks of columns, for all positions at once.  Then one program a request walks
-down.  It reads single logits for as long as children are taken, both distributions once for each that is refused, and
-one block for a token that is drawn; residuals are made again from the few numbers that say how ``p`` shrank, and never
-stored.  Tokens are drawn by exponential races, one between blocks and one within the block that won.
+A first pass sums both distributions in blocks of columns, for all positions at once.  Then one program per request
+walks down its tree.  It reads single logits while children are accepted, both distributions once per rejected child,
+and one block per sampled token.  Residuals are recomputed from the scales of the rejections and never stored.  Tokens
+are sampled by exponential races, one between blocks and one within the winning block.
 
 Bytes: the first pass reads mask words, allowed logits and distributions once and writes 20 for each block of 1,024;
-each refused child reads mask words, logits and distribution of one position again.
+each rejected child reads mask words, logits and distribution of one position again.
 
 Source: Y. Leviathan et al. (ICML 2023, arXiv 2211.17192) and C. Chen et al. (2023, arXiv 2302.01318) for chains;
 W. Jeon et al., "Recursive Speculative Decoding" (2024, arXiv 2402.14160), and Z. Chen et al., "Sequoia" (2024, arXiv
-2402.12374), for drafts without replacement; X. Miao et al., "SpecInfer" (2023, arXiv 2305.09781), with it.
+2402.12374), for drafts without replacement; X. Miao et al., "SpecInfer" (2023, arXiv 2305.09781), for drafts with
+replacement.
 """
 
 from __future__ import annotations
@@ -49,26 +51,26 @@ __all__ = ["DraftDistributions", "verify_tree"]
 
 _KERNEL: Final = "verify_tree"
 _NODES: Final = 128
-"""Nodes that are compared at a time."""
+"""Nodes per block of the search for a child."""
 _TINY: Final = 1e-25
-"""A residual below this is rounding: the distributions are equal, and nothing is refused but by it."""
+"""A smaller residual is rounding error: the distributions are equal, and the rejection was due to rounding."""
 _SEEN: Final = 1e-30
-"""Blocks of less probability are not drawn from."""
+"""Blocks with less probability are not sampled from."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DraftDistributions:
-    """What the children of each position were drawn from.
+    """The distributions that the children of each position were sampled from.
 
     Attributes:
-        values: float32, float16 or bfloat16 ``[distributions, columns]``, log-probabilities or logits: ``q`` in
-            proportion to their exponentials.  The drafter's temperature has to be in them.
-        rows: int32 ``[positions]``, the distribution of the children of each; -1 where they were chosen, or there are
-            none.
-        replaced: whether each child is tried against the whole distribution.  They must have been drawn with
-            replacement then, and a token that came again is a node again.  Else tokens may have been drawn either way;
-            those that come again are passed over.
+        values: float32, float16 or bfloat16 ``[distributions, columns]``, log-probabilities or logits, with the
+            drafter's temperature applied: ``q`` is the softmax of a row.
+        rows: int32 ``[positions]``, the row of ``values`` for the children of each position; -1 if the children were
+            chosen deterministically, or there are none.
+        replaced: whether each child is tried against the whole ``q``.  The children must then have been sampled with
+            replacement, and a token that was sampled twice must be two nodes.  If false, the children may have been
+            sampled with or without replacement; repeated tokens are skipped.
     """
 
     values: Tensor
@@ -87,23 +89,23 @@ def verify_tree(  # noqa: PLR0913  four tables, and settings by name
     workspace: VerificationWorkspace | None = None,
     out: DraftPaths | None = None,
 ) -> DraftPaths:
-    """Return the path that is taken in each tree, and the token after it.
+    """Return the accepted path of each tree, and the token after it.
 
     Args:
-        logits: the target's, float32, float16 or bfloat16 ``[positions, columns]``; rows may lie apart.
-        forest: the drafts; children stand in the order in which they were drawn.
-        distributions: what they were drawn from.
-        noise: of each request.
-        masks: what each position may hold; None allows every column.
-        temperature: float32 ``[positions]``; 0 takes the first token with the largest logit.  None is 1.  A negative
-            one gives the status NON_FINITE.
-        workspace: buffers that are used again; None makes them.
-        out: where to write; None makes it.  With both, nothing is allocated by kernels.
+        logits: the target model's, float32, float16 or bfloat16 ``[positions, columns]``; rows may be strided.
+        forest: the draft tokens; children are in the order in which they were sampled.
+        distributions: the distributions that the draft tokens were sampled from.
+        noise: the noise of each request.
+        masks: the mask of each position; None allows every column.
+        temperature: float32 ``[positions]``; 0 chooses the first token with the largest logit, None means 1.  A
+            negative one gives the status NON_FINITE.
+        workspace: buffers to reuse; None allocates them.
+        out: the output buffers; None allocates them.  With both, the step allocates nothing.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
 
-    Complexity: O(positions * columns), and O(columns * refused children) for each position of a path that has such.
+    Complexity: O(positions * columns), and O(columns) for each rejected child.
     """
     size = logits.shape[-1] if masks is None else masks.size
     batch = _Batch(logits, forest, distributions, noise, masks, temperature)
@@ -145,9 +147,9 @@ def _check(batch: _Batch, size: int) -> None:
         _KERNEL, "distributions.rows", distributions.rows, dtype=torch.int32, shape=(positions,), device=device
     )
     if len(noise) != forest.requests or noise.seeds.device != device:
-        raise KernelArgumentError(_KERNEL, "noise", f"must be of {forest.requests} requests on {str(device)!r}")
+        raise KernelArgumentError(_KERNEL, "noise", f"must have {forest.requests} requests on {str(device)!r}")
     if masks is not None and (len(masks) != positions or masks.table.device != device):
-        raise KernelArgumentError(_KERNEL, "masks", f"must be {positions} rows on {str(device)!r}")
+        raise KernelArgumentError(_KERNEL, "masks", f"must have {positions} rows on {str(device)!r}")
     if temperature is not None:
         check_tensor(_KERNEL, "temperature", temperature, dtype=torch.float32, shape=(positions,), device=device)
 
@@ -195,13 +197,13 @@ def _launch(batch: _Batch, workspace: VerificationWorkspace, out: DraftPaths) ->
         TINY=_TINY,
         SEEN=_SEEN,
         num_warps=8,
-        maxnreg=192,  # one program a request: there are registers enough, and none should spill
-        enable_fp_fusion=False,  # a residual has the same bits wherever it is made again
+        maxnreg=192,  # few programs, so each may use many registers instead of spilling
+        enable_fp_fusion=False,  # a recomputed residual must have the same bits everywhere
     )
 
 
 class _Verification:
-    """The reference implementation: all requests go down one level at a time, and try one child at a time."""
+    """The reference implementation: all requests descend level by level and try one child at a time."""
 
     def __init__(self, batch: _Batch, workspace: VerificationWorkspace, out: DraftPaths) -> None:
         logits, forest, distributions, noise, masks, temperature = batch
@@ -214,7 +216,7 @@ class _Verification:
         self._walk = TreeWalk(forest, out)
 
     def run(self) -> None:
-        """Walk until all have ended."""
+        """Walk until all requests have ended."""
         walk = self._walk
         while bool(walk.going.any()):
             position = walk.position()
@@ -227,7 +229,7 @@ class _Verification:
             walk.step(torch.where(status == CHOSEN, token, -1), status)
 
     def _target(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The target's distributions ``[requests, size]``, their best tokens and whether they are distributions."""
+        """Return the target model's distributions ``[requests, size]``, their most probable tokens, and the status."""
         allowed, temperature = self._allowed[position], self._temperature[position]
         divisor = torch.where(temperature == 0, 1.0, torch.where(temperature > 0, temperature, torch.nan))
         scaled = torch.where(allowed, self._logits[position] / divisor[:, None], -torch.inf)
@@ -238,7 +240,7 @@ class _Verification:
         return calm.softmax(1), calm.argmax(1), status
 
     def _drafted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The distributions of drafts ``[requests, size]``, whether there is any, and whether one is broken."""
+        """Return the draft distributions ``[requests, size]``, whether each exists, and whether it is invalid."""
         distribution = self._distributions.rows[position].to(torch.int64)
         if not len(self._distributions.values):
             nothing = torch.zeros_like(distribution, dtype=torch.bool)
@@ -250,10 +252,7 @@ class _Verification:
         return torch.where(drawn[:, None], values, 0.0).softmax(1), drawn, broken
 
     def _try(self, position: Tensor, p: Tensor, trying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Try the children; return what is left of ``p``, the tokens taken or -1.
-
-        And where a distribution is broken.
-        """
+        """Try the children; return the residual of ``p``, the accepted tokens or -1, and which ``q`` are invalid."""
         walk = self._walk
         q, drawn, broken = self._drafted(position)
         broken = broken & trying & (walk.child(None, walk.node) < walk.most)
@@ -290,7 +289,7 @@ class _Verification:
         return words[0].to(torch.float32) * 2.0**-32 + (words[1].to(torch.float32) + 0.5) * 2.0**-64
 
     def _drawn(self, left: Tensor) -> Tensor:
-        """Tokens drawn in proportion to weights ``[requests, size]``, int64 ``[requests]``."""
+        """Sample tokens in proportion to weights ``[requests, size]``, int64 ``[requests]``."""
         padded = torch.nn.functional.pad(left, (0, self._blocks * self._block - self._size))
         padded = padded.view(-1, self._blocks, self._block)
         sums = padded.sum(2)
@@ -299,7 +298,7 @@ class _Verification:
         return block * self._block + self._winner(weights, STREAMS["residual_token"])
 
     def _winner(self, weights: Tensor, stream: int) -> Tensor:
-        """The first of a race ``[requests, n]``; those with no weight do not run."""
+        """Return the winners of exponential races ``[requests, n]``; entries with weight 0 take no part."""
         seeds, offsets = self._noise.seeds[:, None], self._noise.offsets[:, None]
         count = weights.shape[1]
         place = (self._walk.node[:, None] + 1) * count + torch.arange(count, device=weights.device)

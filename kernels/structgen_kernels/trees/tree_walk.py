@@ -1,4 +1,4 @@
-"""A walk down all trees of a batch together: what the reference implementations of kernels for trees share."""
+"""A walk down all trees of a batch at once, for the reference implementations of tree kernels."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["TreeWalk"]
 
 @final
 class TreeWalk:
-    """Where each request stands in its tree.
+    """The current node of each request.
 
     Args:
         forest: the trees.
-        out: what is taken is written there.
+        out: the buffers for the accepted nodes.
 
     Attributes:
-        node: int64 ``[requests]``, where each stands; -1 at first.
-        going: bool ``[requests]``, whether it still goes on.
-        most: nodes of the largest tree; what ``child`` returns for none.
+        node: int64 ``[requests]``, the current node; -1 at first.
+        going: bool ``[requests]``, whether the walk continues.
+        most: the number of nodes of the largest tree; ``child`` returns it if there is no child.
     """
 
     def __init__(self, forest: DraftForest, out: DraftPaths) -> None:
@@ -48,11 +48,11 @@ class TreeWalk:
         self.going = torch.ones_like(self._request, dtype=torch.bool)
 
     def position(self) -> Tensor:
-        """The row of each, int64 ``[requests]``."""
+        """Return the row of each current node, int64 ``[requests]``."""
         return self._begin + self._request + 1 + self.node
 
     def child(self, token: Tensor | None, after: Tensor) -> Tensor:
-        """The first child after node number ``after``, int64 ``[requests]``; with a token, if one is given."""
+        """Return the first child with a number above ``after`` (and with ``token``, if given), int64 ``[requests]``."""
         number = torch.arange(self.most, device=after.device)
         fits = (self._parents == self.node[:, None]) & (number > after[:, None])
         if token is not None:
@@ -60,14 +60,14 @@ class TreeWalk:
         return torch.where(fits, number, self.most).amin(1) if self.most else torch.zeros_like(after)
 
     def token(self, node: Tensor) -> Tensor:
-        """The tokens of nodes, int64 ``[requests]``; 0 for none."""
+        """Return the tokens of nodes, int64 ``[requests]``; 0 if there is no node."""
         if not self.most:
             return torch.zeros_like(node)
         found = self._tokens.gather(1, node.clamp(max=self.most - 1)[:, None])[:, 0]
         return found.clamp(min=0).to(torch.int64)
 
     def step(self, token: Tensor, status: Tensor) -> None:
-        """Take the child with the token, and go on; those that have none end there."""
+        """Accept the child with the token and move to it; without such a child the walk of the request ends."""
         self._out.tokens.copy_(torch.where(self.going, token, self._out.tokens))
         self._out.status.copy_(torch.where(self.going, status, self._out.status))
         child = self.child(token, self.node)

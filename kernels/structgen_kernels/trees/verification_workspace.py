@@ -1,4 +1,4 @@
-"""Every buffer of a verification between its two passes, so that a captured step allocates nothing."""
+"""All buffers between the two passes of a verification, so that a captured step does not allocate."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _BLOCK: Final = 1024
 
 @final
 class VerificationWorkspace:
-    """Buffers for a forest of up to ``nodes`` nodes and ``requests`` requests over ``columns`` tokens.
+    """Buffers for up to ``nodes`` nodes and ``requests`` requests over a vocabulary of ``columns`` tokens.
 
-    Bytes: ``20 * blocks`` a position, ``8 * blocks`` a request and 8 a node, where ``blocks = ceil(columns / 1024)``:
-    2.5 KiB a position for 131,072 tokens.  No distribution is copied.
+    Bytes: ``20 * blocks`` per position, ``8 * blocks`` per request and 8 per node, with
+    ``blocks = ceil(columns / 1024)``: 2.5 KiB per position for 131,072 tokens.  No distribution is copied.
 
     Args:
-        nodes: of all trees together.
-        requests: how many trees.
-        columns: tokens of the vocabulary.
-        device: where.
-        block: columns that are summed together, a power of two, at least 32.  It decides which random numbers are
-            looked at, so the same noise gives other tokens with another block.
+        nodes: the number of nodes of all trees.
+        requests: the number of trees.
+        columns: the number of tokens of the vocabulary.
+        device: the device of the buffers.
+        block: columns per block, a power of two, at least 32.  Random numbers are indexed by block, so the same noise
+            gives other tokens with another block size.
 
     Attributes:
-        p_maxima: float32 ``[positions, blocks]``, the largest logit over the temperature.
-        p_sums: float32 ``[positions, blocks]``, sums of exponentials relative to it.
+        p_maxima: float32 ``[positions, blocks]``, the largest logit divided by the temperature.
+        p_sums: float32 ``[positions, blocks]``, the sum of exponentials relative to ``p_maxima``.
         p_best: int32 ``[positions, blocks]``, the first token with the largest logit.
-        q_maxima: float32 ``[positions, blocks]``, as ``p_maxima`` of the distribution of drafts.
-        q_sums: float32 ``[positions, blocks]``.
-        residual_sums: float32 ``[requests, 2, blocks]``, of the last residual and of the next.
-        refused: int32 ``[nodes]``, children that were refused at the position that a request stands at.
-        scales: float32 ``[nodes]``, what the distribution was multiplied by at each.
+        q_maxima: float32 ``[positions, blocks]``, as ``p_maxima``, for the draft distribution.
+        q_sums: float32 ``[positions, blocks]``, as ``p_sums``, for the draft distribution.
+        residual_sums: float32 ``[requests, 2, blocks]``, sums of the current residual and of the next.
+        refused: int32 ``[nodes]``, the rejected children of the current position.
+        scales: float32 ``[nodes]``, the factor of the distribution at each rejection.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class VerificationWorkspace:
             torch.empty((positions, blocks), dtype=torch.float32, device=device) for _ in range(4)
         )
         self.p_best = torch.empty((positions, blocks), dtype=torch.int32, device=device)
-        self.device = self.p_best.device  # with its index, which 'cuda' leaves out
+        self.device = self.p_best.device  # with its index, which 'cuda' lacks
         self.residual_sums = torch.empty((requests, 2, blocks), dtype=torch.float32, device=device)
         self.refused = torch.empty(nodes, dtype=torch.int32, device=device)
         self.scales = torch.empty(nodes, dtype=torch.float32, device=device)
 
     def check(self, kernel: str, forest: DraftForest, columns: int) -> None:
-        """Raise where it is not for a forest over ``columns`` tokens.
+        """Check that the workspace fits a forest over a vocabulary of ``columns`` tokens.
 
         Raises:
-            KernelArgumentError: it is too small, for another vocabulary, or on another device.
+            KernelArgumentError: the workspace is too small, for another vocabulary, or on another device.
         """
         if (
             self.nodes < len(forest.parents)

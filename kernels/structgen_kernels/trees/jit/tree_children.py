@@ -1,4 +1,4 @@
-"""The children of a node of a draft tree: see ``structgen_kernels.trees.draft_forest`` for how trees are held."""
+"""The children of a node of a draft tree, in the layout of ``structgen_kernels.trees.draft_forest``."""
 
 import triton
 import triton.language as tl
@@ -12,10 +12,10 @@ def find_child(
     end,
     node,
     token,
-    ANY: tl.constexpr,  # whether the token makes no difference
+    ANY: tl.constexpr,  # whether any token matches
     BLOCK: tl.constexpr,
 ):
-    """Return the first child of a node among the nodes from ``begin`` on, with a token; ``end`` if there is none."""
+    """Return the first child of a node from ``begin`` on that has the token; ``end`` if there is none."""
     found = end
     at = begin
     while (at < end) & (found == end):
@@ -31,9 +31,9 @@ def find_child(
 
 @triton.jit
 def clear_path(nodes_ptr, accepted_ptr, end, BLOCK: tl.constexpr):
-    """Write -1 and False for all nodes [end] of a request, before any of them is taken."""
+    """Write -1 and False for all nodes [end] of a request."""
     for at in range(0, end, BLOCK):
         each = at + tl.arange(0, BLOCK)
         tl.store(nodes_ptr + each, -1, mask=each < end)
         tl.store(accepted_ptr + each, 0, mask=each < end)
-    tl.debug_barrier()  # other threads of the program write to the same places afterwards
+    tl.debug_barrier()  # other threads of the program write the same addresses next

@@ -20,7 +20,7 @@ def follow_tree_kernel(
     status_ptr,  # int32 [requests]
     BLOCK: tl.constexpr,
 ):
-    """One program a request."""
+    """One program per request."""
     request = tl.program_id(0)
     start = tl.load(first_ptr + request).to(tl.int64)
     end = tl.load(first_ptr + request + 1) - tl.load(first_ptr + request)

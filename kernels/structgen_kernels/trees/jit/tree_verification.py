@@ -32,7 +32,7 @@ def _allowed(
 
 @triton.jit
 def _divisor(temperature_ptr, row):
-    """Return what logits are divided by: 1 at temperature 0, NaN below."""
+    """Return the divisor of logits: the temperature, 1 for temperature 0, NaN for negative ones."""
     if temperature_ptr is None:
         divisor = 1.0
     else:
@@ -43,9 +43,10 @@ def _divisor(temperature_ptr, row):
 
 @triton.jit
 def _sum_block(scaled, allowed):
-    """Return the largest of columns [N], and their exponentials' sum relative to it.
+    """Return the maximum of columns [N], and the sum of their exponentials relative to the maximum.
 
-    The largest is minus infinity where nothing is allowed, and the lowest number where all that is has no probability.
+    The maximum is minus infinity if no column is allowed, and the lowest finite number if all allowed columns are minus
+    infinity.
     """
     most = tl.max(tl.where(allowed, tl.maximum(scaled, _LOWEST), float("-inf")), 0)
     shift = tl.where((most > _LOWEST) & (most < float("inf")), most, 0.0)
@@ -70,7 +71,7 @@ def sum_positions_kernel(
     blocks,
     BLOCK: tl.constexpr,
 ):
-    """One program a position and block of columns."""
+    """One program per position and block of columns."""
     row = tl.program_id(0).to(tl.int64)
     base = tl.program_id(1) * BLOCK
     column = base + tl.arange(0, BLOCK)
@@ -92,10 +93,10 @@ def sum_positions_kernel(
 
 @triton.jit
 def _total(maxima, sums):
-    """Return the log-sum-exp of blocks [N]; minus infinity for none, NaN or plus infinity where one is."""
+    """Return the log-sum-exp over blocks [N]; minus infinity for no mass, NaN or plus infinity if a block is."""
     most = tl.max(maxima, 0)
     shift = tl.where((most > _LOWEST) & (most < float("inf")), most, 0.0)
-    # Blocks without probability have the sum 0, whatever they say is their largest.
+    # Blocks without probability have the sum 0; their maximum is ignored.
     weight = tl.exp(tl.where(maxima > _LOWEST, maxima, float("-inf")) - shift)
     total = tl.sum(tl.where(sums == 0, 0.0, sums * weight), 0)
     return tl.where(total == 0, float("-inf"), shift + tl.log(tl.where(total == 0, 1.0, total)))
@@ -103,7 +104,7 @@ def _total(maxima, sums):
 
 @triton.jit
 def _left(
-    logit_ptr,  # the position's, [columns]
+    logit_ptr,  # [columns], of the position
     distribution_ptr,  # [columns]
     divisor,
     p_mass,
@@ -118,9 +119,9 @@ def _left(
     scales_ptr,
     N: tl.constexpr,
 ):
-    """Return of columns [N] what ``kept`` refused children left of ``p``; ``q``; and which of these children they are.
+    """Return, for columns [N], the residual of ``p`` after ``kept`` rejections, ``q``, and which columns were rejected.
 
-    All of it is 0 where not allowed.  ``q`` is not read where nothing was refused and its mass is minus infinity.
+    Residual and ``q`` are 0 for columns that are not allowed.  ``q`` is not read if ``q_mass`` is minus infinity.
     """
     column = base + tl.arange(0, N)
     allowed = _allowed(masks, size, row, base, N)
@@ -139,7 +140,7 @@ def _left(
 
 @triton.jit
 def _winner(weights, seed, offset, node, STREAM: tl.constexpr, N: tl.constexpr, count):
-    """Return the first of a race [N]; those with no weight do not run."""
+    """Return the winner of an exponential race [N]; entries with weight 0 take no part."""
     place = tl.arange(0, N)
     a, b, _, _ = random_words(seed, offset, (node + 1) * count + place, STREAM)
     runs = weights > 0
@@ -183,7 +184,7 @@ def verify_tree_kernel(
     TINY: tl.constexpr,
     SEEN: tl.constexpr,
 ):
-    """One program a request: walks down its tree."""
+    """One program per request, which walks down its tree."""
     request = tl.program_id(0)
     start = tl.load(first_ptr + request).to(tl.int64)
     end = tl.load(first_ptr + request + 1) - tl.load(first_ptr + request)
@@ -237,11 +238,11 @@ def verify_tree_kernel(
                 q_maxima = tl.load(q_maxima_ptr + row * blocks + each, mask=inside, other=float("-inf"))
                 q_sums = tl.load(q_sums_ptr + row * blocks + each, mask=inside, other=0.0)
                 q_mass = _total(q_maxima, q_sums)
-                status = tl.where(q_mass < float("inf"), 0, 3)  # CHOSEN, NON_FINITE, which NaN is too
+                status = tl.where(q_mass < float("inf"), 0, 3)  # CHOSEN, NON_FINITE (also for NaN)
                 child = tl.where((q_mass > float("-inf")) & (q_mass < float("inf")), child, end)
             while child < end:
                 draft = tl.load(drafts_ptr + child)
-                # Its mask has no smaller unit than a word.
+                # The 32 columns of the mask word of the draft token.
                 near = tl.maximum(draft, 0) // 32 * 32
                 near_left, near_q, near_gone = _left(
                     logit_ptr,
@@ -311,7 +312,7 @@ def verify_tree_kernel(
                                 following = tl.where(q_rest > TINY, following, end)
                         else:
                             following = end
-                        tl.debug_barrier()  # what was stored is read by other threads of the program
+                        tl.debug_barrier()  # other threads of the program read the stored values
                 child = following
             if (token < 0) & (status == 0):
                 weights = sums * tl.exp(tl.where(maxima > _LOWEST, maxima, float("-inf")) - p_mass)
