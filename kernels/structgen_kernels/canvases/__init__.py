@@ -1,1 +1,1 @@
-"""Canvases of a regular language: classes of tokens, messages along the slots, completions."""
+"""Canvases of a regular language: token classes, messages along the slots, and completions."""

@@ -1,4 +1,4 @@
-"""What steps over canvases of a regular language know of it, on the device."""
+"""The tables of a regular language that steps over canvases read, on the device."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ __all__ = ["CanvasTables"]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CanvasTables:
-    """An automaton over classes of tokens, with EOS and the tail after it; immutable.
+    """An automaton over token classes, with labels for EOS and for the tail after EOS; immutable.
 
     Attributes:
-        edges: of the automaton.  The last label is that of the tail, the one before that of EOS.
-        layout: of the classes.
-        labels: the classes of every label of ``edges``; EOS and the tail both hold the class of EOS.
-        filler: the token that a free tail is filled with, the first EOS; -1 where there is no EOS, for then there is no
-            tail either.
+        edges: the edges of the automaton.  The last label is the tail, the one before is EOS.
+        layout: the layout of the classes.
+        labels: the classes of every label of ``edges``; EOS and the tail both have the class of EOS.
+        filler: the token that fills a free tail, the first EOS token; -1 if there is no EOS, and so no tail.
         class_begin: int32 ``[classes + 1]``.
-        class_label: int32: class ``c`` is held by labels ``class_label[class_begin[c] : class_begin[c + 1]]``.
+        class_label: int32: the labels with class ``c`` are ``class_label[class_begin[c] : class_begin[c + 1]]``.
     """
 
     edges: ChainEdges
@@ -43,18 +42,16 @@ class CanvasTables:
 
     @classmethod
     def of(cls, edges: ChainEdges, layout: ClassLayout, labels: ClassLabels, filler: int) -> Self:
-        """Put together tables that lie on the same device.
+        """Combine tables on the same device.
 
         Raises:
-            KernelArgumentError: they do not fit each other, or the filler is no token.
+            KernelArgumentError: the tables do not match, or the filler is not a token.
         """
         if edges.labels != len(labels) or len(labels) < 2:
-            problem = (
-                f"must be as many as label edges, {edges.labels}, EOS and the tail among them; found {len(labels)}"
-            )
+            problem = f"must be {edges.labels}, as many as the edges have, with EOS and the tail; found {len(labels)}"
             raise KernelArgumentError("canvas tables", "labels", problem)
         if labels.classes != layout.classes:
-            problem = f"are of {labels.classes} classes, where the layout has {layout.classes}"
+            problem = f"have {labels.classes} classes; the layout has {layout.classes}"
             raise KernelArgumentError("canvas tables", "labels", problem)
         if not -1 <= filler < layout.size:
             raise KernelArgumentError("canvas tables", "filler", f"must be below {layout.size}, or -1; found {filler}")
@@ -71,11 +68,11 @@ class CanvasTables:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the tables."""
         return self.edges.device
 
     def holds(self) -> Tensor:
-        """Which labels hold each class, bool ``[classes, labels]``."""
+        """Return which labels have each class, bool ``[classes, labels]``."""
         counts = self.class_begin.diff().long()
         of = torch.repeat_interleave(torch.arange(len(counts), device=self.device), counts)
         made = torch.zeros((len(counts), self.edges.labels), dtype=torch.bool, device=self.device)

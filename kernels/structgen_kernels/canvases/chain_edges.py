@@ -1,13 +1,13 @@
-"""The edges of an automaton as kernels read them: grouped by source, by target and by label.
+"""The edges of an automaton in the layout that kernels read: grouped by source, by target and by label.
 
-A message is a sum or a maximum over the edges of each state, and a program that gives each state as many places as the
-one with the most edges has would waste nearly all of them: the state after EOS has an edge from every accepting state,
-most others have two or three.  So a grouping has two parts.  *Narrow* groups are rows of a table with few places, read
-as one block; *wide* groups are lists, read one after the other by the whole program.  How many places a row has is
-chosen from the degrees alone, so that what is computed does not depend on the batch.
+A message is a sum or a maximum over the edges of each state.  A table padded to the largest degree would be nearly all
+padding: the state after EOS has an edge from every accepting state, most other states have two or three edges.  So a
+grouping has two parts.  *Narrow* groups are rows of a table of small width, read as one block; *wide* groups are lists,
+which the whole program reads one after the other.  The width depends only on the degrees, so that results do not depend
+on the batch.
 
-Edges keep the order of their sources, and within a source the order in which they were given, so that of equal edges
-the same one is first here and in ``structgen.decode.diffusion.regular``.
+Edges are in the order of their sources, and within a source in the given order.  So ties are resolved as in
+``structgen.decode.diffusion.regular``.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 __all__ = ["ChainEdges", "EdgeGroups"]
 
 _TILE: Final = 1024
-"""Places of the narrow table that a program holds at once."""
+"""Entries of the narrow table per tile of a program."""
 
 _WIDE_BLOCK: Final = 256
-"""Edges of a wide group that a program holds at once."""
+"""Edges of a wide group per block of a program."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class EdgeGroups:
-    """Edges in groups, each edge as two numbers: the places of what it adds up; immutable.
+    """Edges in groups.  An edge is two indices, those of the two numbers that it adds; immutable.
 
     Attributes:
-        groups: how many there are; each is narrow or wide, one without edges is narrow.
-        narrow: int32 ``[rows]``, ascending: the groups of the rows of the table.
-        left, right: int32 ``[width, rows]``: the two numbers of each edge, -1 in places without one.  The places of a
-            row lie apart, so that one thread reads a row, and its neighbour the next.
-        wide: int32 ``[wide groups]``, ascending.
-        wide_begin: int32 ``[wide groups + 1]``: where the edges of each begin.
-        wide_left, wide_right: int32 ``[edges of wide groups]``.
+        groups: the number of groups.  Each is narrow or wide; a group without edges is narrow.
+        narrow: int32 ``[rows]``, ascending: the group of each row of the table.
+        left, right: int32 ``[width, rows]``: the two indices of each edge, padded with -1.  The table is transposed, so
+            that neighbouring threads read neighbouring rows.
+        wide: int32 ``[wide groups]``, ascending: the wide groups.
+        wide_begin: int32 ``[wide groups + 1]``: the first edge of each wide group.
+        wide_left, wide_right: int32 ``[edges of wide groups]``: the two indices of each edge.
     """
 
     groups: int
@@ -60,7 +60,7 @@ class EdgeGroups:
 
     @classmethod
     def of(cls, keys: Tensor, groups: int, left: Tensor, right: Tensor, device: torch.device) -> Self:
-        """Group edges by ``keys``, int64 ``[edges]``, keeping their order within a group."""
+        """Group edges by ``keys``, int64 ``[edges]``; the order within a group is kept."""
         order = torch.argsort(keys, stable=True)
         degrees = torch.bincount(keys, minlength=groups)
         begin = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
@@ -82,16 +82,16 @@ class EdgeGroups:
 
     @property
     def width(self) -> int:
-        """Places of a row of the table, a power of two."""
+        """The width of the table, a power of two."""
         return self.left.shape[0]
 
     def arguments(self) -> tuple[Any, ...]:
-        """What kernels are handed."""
+        """Return the arguments of kernels."""
         wide = self.wide, self.wide_begin, self.wide_left, self.wide_right, len(self.wide)
         return self.narrow, self.left, self.right, len(self.narrow), *wide
 
     def constants(self) -> dict[str, int]:
-        """What kernels are compiled for."""
+        """Return the compile-time constants of kernels."""
         rows = max(1, _TILE // self.width)
         while rows >= 2 * max(1, len(self.narrow)):
             rows //= 2
@@ -104,17 +104,17 @@ class ChainEdges:
     """The edges of an automaton on a device; immutable.  State 0 is the start.
 
     Attributes:
-        states: how many there are.
-        labels: how many there are.
-        source, target, label: int32 ``[edges]``, by increasing source.
-        begin: int32 ``[states + 1]``: where the edges of each source begin.
-        final: float64 ``[states]``: 0 where a run may end, minus infinity elsewhere.
-        initial: float64 ``[states]``: 0 in state 0, minus infinity elsewhere.
-        by_source: each edge as its target and its label.
-        by_target: each edge as its source and its label.
-        by_label: each edge as its source and its target.
+        states: the number of states.
+        labels: the number of labels.
+        source, target, label: int32 ``[edges]``, in ascending order of sources.
+        begin: int32 ``[states + 1]``: the first edge of each source.
+        final: float64 ``[states]``: 0 for accepting states, minus infinity for others.
+        initial: float64 ``[states]``: 0 for state 0, minus infinity for others.
+        by_source: edges by source, each as its target and its label.
+        by_target: edges by target, each as its source and its label.
+        by_label: edges by label, each as its source and its target.
 
-    Bytes: about 44 for an edge.
+    Bytes: about 44 per edge.
     """
 
     states: int
@@ -143,13 +143,13 @@ class ChainEdges:
         """Group the edges of an automaton, in any order, and put them on a device.
 
         Args:
-            states: how many there are, at least one.
-            labels: how many there are.
-            final: ``[states]``: where a run may end.
-            source: ``[edges]``, states.
-            target: ``[edges]``, states.
-            label: ``[edges]``.
-            device: where kernels run.
+            states: the number of states, at least one.
+            labels: the number of labels.
+            final: ``[states]``: which states accept.
+            source: ``[edges]``: the source state of each edge.
+            target: ``[edges]``: the target state of each edge.
+            label: ``[edges]``: the label of each edge.
+            device: the device of kernels.
 
         Raises:
             KernelArgumentError: the columns differ in length, or a state or a label does not exist.
@@ -163,7 +163,7 @@ class ChainEdges:
                 raise KernelArgumentError("chain edges", name, f"must be from 0 to {most - 1}")
         ends = torch.as_tensor(final).to("cpu", torch.bool)
         if states < 1 or ends.shape != (states,):
-            raise KernelArgumentError("chain edges", "final", f"must say of {states} states, 1 at least, which end")
+            raise KernelArgumentError("chain edges", "final", f"must have {states} entries, at least 1")
         order = torch.argsort(columns[0], stable=True)
         origin, goal, kind = (column[order] for column in columns)
         begin = torch.cat([order.new_zeros(1), torch.bincount(origin, minlength=states).cumsum(0)])
@@ -189,14 +189,14 @@ class ChainEdges:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the edges."""
         return self.source.device
 
 
 def _width(degrees: Tensor) -> int:
-    """The power of two of places in a row for which a program waits the fewest times.
+    """Return the width, a power of two, for which a program has the fewest dependent steps.
 
-    It waits once for each tile, each block of a wide group, and each begin of one.
+    Each tile, each block of a wide group, and each start of a wide group is one step.
     """
     best, fewest, width = 1, float("inf"), 1
     while width <= _TILE:

@@ -1,16 +1,16 @@
-"""Messages along the slots of a batch of canvases, over the runs of an automaton, in logarithms.
+"""Forward and backward messages over the runs of an automaton, along the slots of a batch of canvases, as logarithms.
 
-Everything that a decoder asks about all runs follows from the weight of those that lead to a state, and of those that
-go on from it: of all together, or of the best.  What is meant is what ``structgen.decode.diffusion.regular`` says.
+The weight of all runs to a state and from a state, as a sum or as the maximum, gives decoders the totals, marginals and
+samples of runs.  ``structgen.decode.diffusion.regular`` defines the quantities.
 
-Messages are float64.  128 slots at a probability of 1e-3 are -884 in logarithms, where float32 counts in steps of 6e-5;
-an addition and a maximum in double precision cost a GPU little beside waiting for the slot before.  Maxima are
-therefore those of the processor bit for bit.  Sums take exponentials and logarithms of differences in float32, and
-differ from exact ones by at most 1e-6 a slot, whatever their size; the reference implementation takes them in float64.
+Messages are float64.  128 slots at a probability of 1e-3 have the log weight -884, where float32 has steps of 6e-5.  On
+a GPU, additions and maxima in double precision cost little beside the latency of a slot.  Maxima are bit for bit those
+of the CPU.  Sums use float32 for the exponentials and logarithms of differences; the error is at most 1e-6 per slot,
+whatever the magnitude.  The reference implementation uses float64.
 
-Bytes, of a batch of 8 canvases of 128 slots, 151 states and 170 labels: the weights are read, 697 KB, the messages
-written, 1.25 MB, and read again a slot later, from the nearest cache.  Bandwidth is no limit: one program a canvas
-waits 128 times for a load, an exponential, a logarithm, a store and a barrier.
+Bytes, for a batch of 8 canvases of 128 slots, 151 states and 170 labels: 697 KB of weights are read; 1.25 MB of
+messages are written and read again one slot later, from the L1 cache.  The bound is latency, not bandwidth: one program
+per canvas waits 128 times for a load, an exponential, a logarithm, a store and a barrier.
 
 Sources: T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs" (2025, arXiv 2505.23061); M. Dang and
 S. Ermon (2026, arXiv 2607.07026).
@@ -38,57 +38,57 @@ _WARPS: Final = 4
 
 
 def chain_backward(weights: Tensor, edges: ChainEdges, *, is_max: bool, out: Tensor | None = None) -> Tensor:
-    """Return the log weight of what goes on from each state after each count of slots.
+    """Return the log weight of the runs from each state at each boundary of slots to acceptance.
 
     Args:
-        weights: log weight of every label in every slot, float32 or float64 ``[batch, slots, labels]``; only labels
-            must lie next to each other.  What is no number, or plus infinity, counts as minus infinity.
-        edges: of the automaton.
-        is_max: whether alternatives are compared, or added.
-        out: float64 ``[batch, slots + 1, states]``, contiguous, which is written; without it one is made.
+        weights: log weight of every label in every slot, float32 or float64 ``[batch, slots, labels]``, contiguous in
+            the labels.  NaN and plus infinity count as minus infinity.
+        edges: the edges of the automaton.
+        is_max: whether to take the maximum over runs instead of the sum.
+        out: float64 ``[batch, slots + 1, states]``, contiguous, the output; None allocates it.
 
     Returns:
-        ``out``.  ``out[:, 0, 0]`` is the weight of all runs, or of the best one; minus infinity where there is none.
+        ``out``.  ``out[:, 0, 0]`` is the weight of all runs, or of the best run; minus infinity if there is none.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
 
-    Complexity: O(edges) for each slot of a canvas, one slot after the other.
+    Complexity: O(edges) per slot of a canvas; slots are sequential.
     """
     return _messages("chain_backward", weights, edges, out, is_max=is_max)
 
 
 def chain_forward(weights: Tensor, edges: ChainEdges, *, is_max: bool, out: Tensor | None = None) -> Tensor:
-    """Return the log weight of what leads to each state after each count of slots.  See ``chain_backward``."""
+    """Return the log weight of the runs from the start to each state at each boundary: see ``chain_backward``."""
     return _messages("chain_forward", weights, edges, out, is_max=is_max)
 
 
 def chain_label_masses(
     forward: Tensor, backward: Tensor, edges: ChainEdges, *, is_max: bool, out: Tensor | None = None
 ) -> Tensor:
-    """Return log of the mass around each label: of all runs which have it in the slot, without its own weight.
+    """Return, for each slot and label, the log mass of the runs with the label in the slot, without its own weight.
 
     Args:
         forward: from ``chain_forward``.
         backward: from ``chain_backward``.
-        edges: of the automaton.
-        is_max: whether alternatives are compared, or added.
-        out: float64 ``[batch, slots, labels]``, contiguous, which is written; without it one is made.
+        edges: the edges of the automaton.
+        is_max: whether to take the maximum over runs instead of the sum.
+        out: float64 ``[batch, slots, labels]``, contiguous, the output; None allocates it.
 
     Returns:
-        ``out``, not normalised: with the weights, and less the total, it is the log probability of each label.
+        ``out``, not normalised: ``out + weights - total`` is the log-probability of each label.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
 
-    Complexity: O(edges) for each slot, all at once.
+    Complexity: O(edges) per slot; slots are parallel.
     """
     kernel = "chain_label_masses"
     for name, messages in (("forward", forward), ("backward", backward)):
         shape = (*forward.shape[:2], edges.states)
         check_tensor(kernel, name, messages, dtype=torch.float64, shape=shape, device=edges.device)
         if not messages.is_contiguous() or not messages.shape[1]:
-            raise KernelArgumentError(kernel, name, "must be contiguous, with a row before each slot and one after all")
+            raise KernelArgumentError(kernel, name, "must be contiguous, with a row for each of slots + 1 boundaries")
     batch, slots = forward.shape[0], forward.shape[1] - 1
     made = _output(kernel, out, (batch, slots, edges.labels), edges.device)
     if backend_for(edges.device) == "torch":
@@ -120,7 +120,7 @@ def check_weights(kernel: str, weights: Tensor, edges: ChainEdges) -> None:
     """Check log weights ``[batch, slots, labels]``.
 
     Raises:
-        KernelArgumentError: they are of the wrong type, shape or device.
+        KernelArgumentError: the weights have the wrong dtype, shape or device.
     """
     types = (torch.float32, torch.float64)
     known = weights if weights.numel() else torch.zeros_like(weights, memory_format=torch.contiguous_format)
@@ -160,13 +160,13 @@ def _messages(kernel: str, weights: Tensor, edges: ChainEdges, out: Tensor | Non
             IS_MAX=is_max,
             **groups.constants(),
             num_warps=_WARPS,
-            num_stages=1,  # what a slot reads was written in the slot before: nothing may be loaded ahead
+            num_stages=1,  # a slot reads what the slot before has written, so loads must not be pipelined
         )
     return made
 
 
 def _reduced(values: Tensor, keys: Tensor, out: Tensor, *, is_max: bool) -> Tensor:
-    """Reduce the values ``[..., edges]`` of each group to ``out``, ``[..., groups]``."""
+    """Reduce values ``[..., edges]`` by group into ``out``, ``[..., groups]``."""
     places = keys.expand(values.shape)
     out.fill_(-torch.inf).scatter_reduce_(-1, places, values, "amax")
     if not is_max:

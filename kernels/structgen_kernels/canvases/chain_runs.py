@@ -1,13 +1,13 @@
-"""One run of an automaton through each canvas of a batch: the best, or one drawn by its weight.
+"""One run of an automaton through each canvas of a batch: the best run, or a run sampled in proportion to its weight.
 
-A run is walked from the start to acceptance: in each slot one edge of the state is chosen, by what it weighs and by the
-message of what goes on from its target.  Messages are those of ``structgen_kernels.canvases.chain_messages``.
+The walk goes from the start state to acceptance.  In each slot it chooses an edge of the current state by the weight of
+the edge plus the backward message of its target (``structgen_kernels.canvases.chain_messages``).
 
-A draw takes of each edge its weight over an exponential random number, and then the largest (Gumbel-max).  The number
-of an edge depends on the seed and the offset of its canvas and slot, and on the number of the edge: not on the batch.
+Sampling uses the Gumbel-max trick: each edge's weight is divided by an exponential variate, and the largest wins.  The
+variate depends on the seed and the offset of the canvas and slot and on the number of the edge, not on the batch.
 
-Bytes: of each slot, the edges of one state, with their weights and messages.  A program walks slot by slot and waits in
-each for two loads that depend on the state, one reduction in a warp, and two loads of what was chosen.
+Bytes: per slot, the edges of one state with their weights and messages.  In each slot a program waits for two loads
+that depend on the state, a reduction in a warp, and two loads that depend on the chosen edge.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 __all__ = ["ChainRuns", "chain_best", "chain_draw"]
 
 _BLOCK: Final = 32
-"""Edges of a state that are looked at together, by one warp: few states have more."""
+"""Edges per block, one per thread of a warp; few states have more."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ChainRuns:
-    """A run through each canvas.  Where there is none, edges and labels are -1 and the total is minus infinity.
+    """A run through each canvas.  If there is none, edges and labels are -1 and the total is minus infinity.
 
     Attributes:
-        edges: int32 ``[batch, slots]``, the edge of every slot, numbered as ``ChainEdges`` has them.
-        labels: int32 ``[batch, slots]``, their labels.
+        edges: int32 ``[batch, slots]``, the edge of every slot, as an index into ``ChainEdges``.
+        labels: int32 ``[batch, slots]``, the labels of these edges.
         totals: float64 ``[batch]``: the log weight of the best run, or of all runs together.
-        status: int32 ``[batch]``: ``CHOSEN``, or ``EMPTY`` where there is no run.
+        status: int32 ``[batch]``: ``CHOSEN``, or ``EMPTY`` if there is no run.
     """
 
     edges: Tensor
@@ -57,7 +57,7 @@ class ChainRuns:
 
     @classmethod
     def empty(cls, batch: int, slots: int, device: torch.device | str) -> Self:
-        """Make buffers that a step writes to."""
+        """Allocate the output buffers of a step."""
         place = torch.device(device)
         return cls(
             torch.empty((batch, slots), dtype=torch.int32, device=place),
@@ -67,13 +67,13 @@ class ChainRuns:
         )
 
     def check(self, names: Sequence[str] | None = None) -> None:
-        """Raise where a canvas has no run; waits for the device and copies ``status`` once.
+        """Raise if a canvas has no run.  Copies ``status`` to the host, which synchronizes.
 
         Args:
-            names: what the canvases are called, for messages.
+            names: names of the canvases, for messages.
 
         Raises:
-            EmptyRowError: canvases have none.
+            EmptyRowError: canvases have no run.
         """
         empty = [row for row, status in enumerate(self.status.tolist()) if status != CHOSEN]
         if empty:
@@ -81,18 +81,18 @@ class ChainRuns:
 
 
 def chain_best(weights: Tensor, edges: ChainEdges, messages: Tensor, *, out: ChainRuns | None = None) -> ChainRuns:
-    """Return the best run of each canvas, of equal ones that of the first edges.
+    """Return the best run of each canvas; ties go to the first edge.
 
     Args:
         weights: as for ``chain_backward``.
-        edges: of the automaton.
-        messages: what ``chain_backward`` returns for them with ``is_max=True``.
-        out: what is written; without it one is made.
+        edges: the edges of the automaton.
+        messages: the result of ``chain_backward`` for ``weights`` with ``is_max=True``.
+        out: the output buffers; None allocates them.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
 
-    Complexity: O(slots x edges of a state), one slot after the other.
+    Complexity: O(slots x edges of a state); slots are sequential.
     """
     return _runs("chain_best", weights, edges, messages, None, out)
 
@@ -100,19 +100,19 @@ def chain_best(weights: Tensor, edges: ChainEdges, messages: Tensor, *, out: Cha
 def chain_draw(
     weights: Tensor, edges: ChainEdges, messages: Tensor, noise: Noise, *, out: ChainRuns | None = None
 ) -> ChainRuns:
-    """Draw a run of each canvas by its weight.
+    """Sample a run of each canvas in proportion to its weight.
 
     Args:
         weights: as for ``chain_backward``.
-        edges: of the automaton.
-        messages: what ``chain_backward`` returns for them with ``is_max=False``.
-        noise: of ``batch * slots`` rows, canvas by canvas.
-        out: what is written; without it one is made.
+        edges: the edges of the automaton.
+        messages: the result of ``chain_backward`` for ``weights`` with ``is_max=False``.
+        noise: noise for ``batch * slots`` rows, canvas by canvas.
+        out: the output buffers; None allocates them.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
 
-    Complexity: O(slots x edges of a state), one slot after the other.
+    Complexity: O(slots x edges of a state); slots are sequential.
     """
     rows = weights.shape[0] * weights.shape[1] if weights.dim() > 1 else 0
     check_tensor("chain_draw", "noise", noise.seeds, dtype=torch.int64, shape=(rows,), device=edges.device)
@@ -162,10 +162,7 @@ def _runs(
 
 
 def _walk(weights: Tensor, edges: ChainEdges, messages: Tensor, noise: Noise | None, made: ChainRuns) -> None:
-    """The reference implementation.
-
-    In each slot every edge has a score, which is minus infinity where it has another source.
-    """
+    """The reference implementation: in each slot it scores all edges; edges with another source have minus infinity."""
     batch, slots = weights.shape[:2]
     known = torch.where(weights < torch.inf, weights, -torch.inf).to(torch.float64)
     label, target = edges.label.long(), edges.target.long()

@@ -1,18 +1,18 @@
-"""Exact inference over chains by a tree of matrix products: as deep as the logarithm of the slots.
+"""Exact inference over chains by a tree of matrix products, with a depth of ``log2(slots)``.
 
-A chain passes messages from slot to slot, one after the other, which suits a processor.  A GPU waits for each.  Here
-the transitions of neighbouring slots are multiplied in pairs, and the products again, so that all slots are through
-after ``log2(slots)`` batched products; draws go down the same tree, from the two ends to the middle of each half.
+Messages from slot to slot are sequential, which suits a CPU; a GPU waits for the latency of each slot.  Here the
+transition matrices of neighbouring slots are multiplied in pairs, and then the products, so that ``log2(slots)``
+batched products cover all slots.  Sampling goes down the same tree, from the two ends to the middle of each half.
 
-All is done in logarithms, for products of single precision lose what is 1e-38 of the largest.  Whoever maximises or
-draws does not see a scale, so the mass of the root says whether there is anything at all.
+All numbers are logarithms: in single precision, products below 1e-38 of the largest would underflow.  Maximization and
+sampling are invariant to scale, so only the mass of the root shows whether there is a path.
 
-The products are Triton's on a GPU, and wait for nothing there; all else is torch.  Whether there is any path is looked
-up on the host before one is asked for.
+On a GPU, the products are Triton kernels and do not synchronize; everything else is torch.  ``best``, ``draw`` and
+``pair_marginals`` first check on the host that every chain has a path.
 
-Bytes, of a product: ``(n + m) * k`` numbers are read for every 32 of its rows and columns, and ``n * m`` written.
+Bytes, per product: ``(n + m) * k`` numbers are read for each 32 of its rows and columns, and ``n * m`` are written.
 
-Source: M. Dang and S. Ermon (2026, arXiv 2607.07026) for the tree and its draws.
+Source: M. Dang and S. Ermon (2026, arXiv 2607.07026) for the tree and for sampling.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ __all__ = ["ChainTree", "log_matmul", "max_matmul", "transition_matrices"]
 
 _NONE: Final = float("-inf")
 _CELLS: Final = 1 << 24
-"""Numbers that a product in logarithms holds at a time."""
+"""The most numbers that the reference implementations hold at a time."""
 
 _TILE: Final = 32
-"""Rows and columns of a product that one program makes."""
+"""Rows and columns of a product per program."""
 
 _INNER: Final = 16
-"""Terms that it adds as one ordinary product, where it can."""
+"""Terms per ordinary matrix product within a tile."""
 
 
 def log_matmul(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Multiply matrices that are given by logarithms: ``out[i, j] = log sum_k exp(left[i, k] + right[k, j])``.
+    """Multiply matrices of logarithms: ``out[i, j] = log sum_k exp(left[i, k] + right[k, j])``.
 
     Args:
         left: float32 or float64 ``[..., n, k]`` of any strides; minus infinity for 0, neither NaN nor plus infinity.
-        right: likewise ``[..., k, m]``, over the same batch.
-        out: ``[..., n, m]``, contiguous, which is written; without it one is made.
+        right: likewise ``[..., k, m]``, with the same batch dimensions.
+        out: ``[..., n, m]``, contiguous, the output; None allocates it.
 
     Raises:
-        KernelArgumentError: the types, shapes or devices do not fit each other.
+        KernelArgumentError: the dtypes, shapes or devices do not match.
 
-    Precision: that of the type times the largest logarithm that takes part, whatever the others are.  Both backends
-        multiply exponentials; every row on the left and every column on the right is scaled by its largest.
-        What that rounds to nothing, where the largest of a row meets nothing large in a column, is summed anew: by the
-        reference implementation in double precision, whose range is eight times that of single precision in logarithms,
-        and then term by term; by the kernel term by term at once, but only the 16 terms and 32 x 32 numbers where it
-        happens.  Its products of float64 are all term by term.
+    Precision: the relative precision of the dtype, times the largest logarithm of the sum.  Both backends multiply
+        exponentials, with every row of ``left`` and every column of ``right`` scaled by its maximum.  A sum that may
+        have underflowed, because the large terms of the row meet small terms of the column, is recomputed.  The
+        reference implementation recomputes it in double precision, whose exponent range is eight times larger, and then
+        term by term.  The kernel recomputes it term by term, for the affected block of 16 terms and 32 x 32 results.
+        For float64, the kernel always sums term by term.
     """
     made = _output("log_matmul", left, right, out)
     if backend_for(left.device) == "triton":
@@ -72,7 +72,7 @@ def _log_matmul(left: Tensor, right: Tensor) -> Tensor:
     product = (left - rows).exp() @ (right - columns).exp()
     made = product.log() + rows + columns
     limits = torch.finfo(left.dtype)
-    # A term that is lost is at most the smallest normal number: among k of them, it is not seen beside this.
+    # An underflowed term is at most the smallest normal number; k of them are negligible beside this.
     unsure = product < left.shape[-1] * limits.tiny / limits.eps
     if not bool(unsure.any()):
         return made
@@ -91,7 +91,7 @@ def _log_matmul(left: Tensor, right: Tensor) -> Tensor:
 def max_matmul(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Multiply matrices with maxima in place of sums: ``out[i, j] = max_k left[i, k] + right[k, j]``.
 
-    See ``log_matmul``; both backends say the same bit for bit.
+    See ``log_matmul``.  Both backends have the same result bit for bit.
     """
     made = _output("max_matmul", left, right, out)
     if backend_for(left.device) == "triton":
@@ -108,15 +108,15 @@ def max_matmul(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Ten
 def transition_matrices(
     weights: Tensor, source: Tensor, target: Tensor, label: Tensor, states: int, *, is_max: bool = False
 ) -> Tensor:
-    """Return the log weight of all edges between each two states, of parallel ones together or of the best.
+    """Return the log weight of the edges between each two states: the sum over parallel edges, or the maximum.
 
     Args:
         weights: log weight of every label in every slot, ``[batch, slots, labels]``.
-        source: int64 ``[edges]``, states.
-        target: int64 ``[edges]``, states.
-        label: int64 ``[edges]``.
-        states: how many there are.
-        is_max: whether parallel edges are compared, or added.
+        source: int64 ``[edges]``, the source state of each edge.
+        target: int64 ``[edges]``, the target state of each edge.
+        label: int64 ``[edges]``, the label of each edge.
+        states: the number of states.
+        is_max: whether to take the maximum over parallel edges instead of the sum.
 
     Returns:
         ``[batch, slots, states, states]``.
@@ -132,19 +132,19 @@ def transition_matrices(
 
 @final
 class ChainTree:
-    """The products of all stretches of slots that halving reaches, for a batch of chains; immutable.
+    """A binary tree of products of the transitions of neighbouring slots, for a batch of chains; immutable.
 
     Args:
-        transitions: log weight of going from each state to each other in each slot, ``[batch, slots, states, states]``.
-        initial: log weight of prefix in each state, ``[states]``.
+        transitions: log weight of each transition between states in each slot, ``[batch, slots, states, states]``.
+        initial: log weight of starting in each state, ``[states]``.
         final: log weight of ending in each state, ``[states]``.
-        is_max: whether alternatives are compared, or added.
+        is_max: whether to take the maximum over paths instead of the sum.
 
     Attributes:
-        total: log weight of all paths, or of the best one, ``[batch]``; minus infinity where there is none.
+        total: log weight of all paths, or of the best one, ``[batch]``; minus infinity if there is none.
 
     Raises:
-        ValueError: the shapes do not fit together.
+        ValueError: the shapes do not match.
 
     Complexity: O(slots x states^3) work in O(log slots) products.
     """
@@ -159,7 +159,7 @@ class ChainTree:
         self._ends = initial[:, None] + final[None, :]
         self._slots = transitions.shape[1]
         self._multiply = max_matmul if is_max else log_matmul
-        # Node i of level l holds the slots from i * 2^l on; the last of an odd number goes up as it is.
+        # Node i of level l covers the slots from i * 2^l on; the last of an odd number is copied to the next level.
         self._levels = [transitions]
         while (nodes := self._levels[-1]).shape[1] > 1:
             pairs = self._multiply(nodes[:, :-1:2], nodes[:, 1::2])
@@ -170,7 +170,7 @@ class ChainTree:
 
     @property
     def is_possible(self) -> Tensor:
-        """Whether there is any path, bool ``[batch]``: no maximum and no draw would tell."""
+        """Whether there is any path, bool ``[batch]``."""
         return self.total != _NONE
 
     def best(self) -> Tensor:
@@ -184,9 +184,9 @@ class ChainTree:
         return self._descend(lambda weights: weights.argmax(-1))
 
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw the states of a path by its weight, int64 ``[batch, slots + 1]``; the tree must be of sums.
+        """Sample the states of a path by its weight, int64 ``[batch, slots + 1]``; the tree must be of sums.
 
-        The ends are drawn first, then the state in the middle of every stretch whose ends are known.
+        The ends are sampled first, then the middle state between each two known states, level by level.
 
         Raises:
             ValueError: the tree is of maxima, or there is no path.
@@ -201,9 +201,9 @@ class ChainTree:
         return self._descend(chosen)
 
     def pair_marginals(self) -> Tensor:
-        """Return the log probability of each two states around each slot, ``[batch, slots, states, states]``.
+        """Return the log-probability of each transition in each slot, ``[batch, slots, states, states]``.
 
-        In a tree of maxima, the log weight of the best path through them, as a share of the best of all.
+        In a tree of maxima: the log weight of the best path through the transition, less that of the best path.
 
         Raises:
             ValueError: there is no path.
@@ -225,7 +225,7 @@ class ChainTree:
         self._check()
         batch, states = len(self._root), len(self._ends)
         ends = choose(self._root.unsqueeze(1)).squeeze(1)
-        # The states at the begins of all nodes of a level, and at the end.
+        # The first state of every node of a level, and the last state of the path.
         path = torch.stack([ends // states, ends % states], dim=1)
         if self._slots == 0:
             return path[:, :1]
@@ -246,11 +246,11 @@ class ChainTree:
     def _check(self) -> None:
         if not bool(self.is_possible.all()):
             where = int((~self.is_possible).nonzero()[0])
-            raise ValueError(f"chain {where} has no path; ask is_possible before")
+            raise ValueError(f"chain {where} has no path; check is_possible first")
 
 
 def _output(kernel: str, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
-    """Check the factors, and return what the product is written to."""
+    """Check the factors, and return the output."""
     if left.dtype not in (torch.float32, torch.float64) or left.dim() < 2:
         raise KernelArgumentError(kernel, "left", "must be float32 or float64 matrices")
     if right.dtype != left.dtype or right.shape[:-1] != (*left.shape[:-2], left.shape[-1]):
@@ -273,7 +273,7 @@ def _product(left: Tensor, right: Tensor, made: Tensor, *, is_max: bool) -> Tens
     rows, inner, columns = *left.shape[-2:], right.shape[-1]
     if not made.numel():
         return made
-    # All matrices of a batch as nodes of a few trees, without a copy where there are no more dimensions than that.
+    # The kernel takes two batch dimensions; more are flattened, which may copy.
     lead = (1, 1, *left.shape[:-2])[-2:] if left.dim() <= 4 else (1, -1)
     several, others = left.reshape(*lead, rows, inner), right.reshape(*lead, inner, columns)
     batch, nodes = several.shape[:2]
@@ -299,12 +299,12 @@ def _product(left: Tensor, right: Tensor, made: Tensor, *, is_max: bool) -> Tens
 
 
 def _finite(values: Tensor) -> Tensor:
-    """Zeros in place of infinities, so that what is subtracted leaves no NaN."""
+    """Replace minus infinity by 0, so that a difference is not NaN."""
     return values.masked_fill(values == _NONE, 0.0)
 
 
 def _identity(transitions: Tensor) -> Tensor:
-    """What no slots are: every state stays, ``[batch, states, states]``."""
+    """The product of no slots: the identity, ``[batch, states, states]``."""
     states = transitions.shape[-1]
     one = transitions.new_full((states, states), _NONE).fill_diagonal_(0.0)
     return one.expand(len(transitions), states, states)

@@ -1,7 +1,7 @@
-"""A token of a class: its most probable one, or one drawn by its share.
+"""A token of a class: the most probable one, or one sampled by its probability within the class.
 
-Bytes, for each choice: 12 for each segment of the class, and the logits of the tokens of one of them; of all tokens of
-the class where it has little above the floor.  Each token's number, 4 bytes, is read from the layout.
+Bytes, per choice: 12 per segment of the class, and the logits of the tokens of one segment, or of all tokens of the
+class if few of them are above the floor.  Each token's id, 4 bytes, is read from the layout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["class_best", "class_draw", "uniform"]
 
 _INTEGERS: Final = (torch.int32, torch.int64)
 _MEMBERS: Final = 1024
-"""Tokens that are looked at at a time."""
+"""Tokens per block."""
 
 
 def class_best(
@@ -40,21 +40,21 @@ def class_best(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return the most probable token of ``classes[i]`` in row ``rows[i]``; of equal ones the first.
+    """Return the most probable token of ``classes[i]`` in row ``rows[i]``; ties go to the first token.
 
     Args:
-        logits: float32, float16 or bfloat16 ``[rows, columns]``, from which ``scores`` were made.
-        layout: of the classes.
-        scores: what ``class_scores`` found, by the same backend.
-        rows: int32 or int64 ``[choices]``, rows of logits.
-        classes: int32 or int64 ``[choices]``; a negative one asks for nothing.
-        out: int32 ``[choices]``, filled in place; nothing is allocated then.
+        logits: float32, float16 or bfloat16 ``[rows, columns]``, the logits of ``scores``.
+        layout: the layout of the classes.
+        scores: the result of ``class_scores``, from the same backend.
+        rows: int32 or int64 ``[choices]``, the row of logits of each choice.
+        classes: int32 or int64 ``[choices]``, the class of each choice; a negative one skips the choice.
+        out: int32 ``[choices]``, the output; None allocates it.
 
     Returns:
-        int32 ``[choices]``; -1 where nothing is asked for, the class has no tokens, or the row has no distribution.
+        int32 ``[choices]``; -1 if the choice is skipped, the class has no tokens, or the row has no distribution.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
     """
     choices = _Choices(logits, layout, scores, rows, classes)
     out = _checked("class_best", choices, out)
@@ -87,24 +87,24 @@ def class_draw(  # noqa: PLR0913  as class_best, with the random numbers
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Draw a token of ``classes[i]`` in row ``rows[i]`` by its share: the inverse distribution function over ids.
+    """Sample a token of ``classes[i]`` in row ``rows[i]``, by inverse transform sampling in order of ids.
 
     Args:
-        logits: float32, float16 or bfloat16 ``[rows, columns]``, from which ``scores`` were made.
-        layout: of the classes.
-        scores: what ``class_scores`` found, by the same backend.
-        rows: int32 or int64 ``[choices]``, rows of logits.
-        classes: int32 or int64 ``[choices]``; a negative one asks for nothing.
-        uniforms: float64 ``[choices]``, from 0 to below 1; or noise of as many rows; ``uniform`` makes them.
-        out: int32 ``[choices]``, filled in place; nothing is allocated then.
+        logits: float32, float16 or bfloat16 ``[rows, columns]``, the logits of ``scores``.
+        layout: the layout of the classes.
+        scores: the result of ``class_scores``, from the same backend.
+        rows: int32 or int64 ``[choices]``, the row of logits of each choice.
+        classes: int32 or int64 ``[choices]``, the class of each choice; a negative one skips the choice.
+        uniforms: float64 ``[choices]``, in ``[0, 1)``; or noise for as many rows, from which ``uniform`` makes them.
+        out: int32 ``[choices]``, the output; None allocates it.
 
     Returns:
-        int32 ``[choices]``; -1 where nothing is asked for, the class has no tokens, or the row has no distribution.
+        int32 ``[choices]``; -1 if the choice is skipped, the class has no tokens, or the row has no distribution.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
 
-    Precision: shares are added in float64; each is exact to the 1e-5 of itself that float32 makes of exponentials.
+    Precision: weights are summed in float64; each has a relative error of up to 1e-5, from float32 exponentials.
     """
     choices = _Choices(logits, layout, scores, rows, classes)
     out = _checked("class_draw", choices, out)
@@ -118,7 +118,7 @@ def class_draw(  # noqa: PLR0913  as class_best, with the random numbers
             scaled = floored(values.to(torch.float64), scores.largest[row, None], scores.scales[row, None])
             running = scaled.exp().where(is_held, 0.0).cumsum(1)
             at = torch.searchsorted(running, drawn[part, None] * running[:, -1:], right=True)[:, 0]
-            last = layout.size - 1 - is_held.to(torch.int8).flip(1).argmax(1)  # rounding may go past it
+            last = layout.size - 1 - is_held.to(torch.int8).flip(1).argmax(1)  # rounding may exceed it
             out[part] = torch.where(is_held.any(1), torch.minimum(at, last), -1).to(torch.int32)
     elif len(rows):
         from structgen_kernels.canvases.jit.class_choice import class_draw_kernel
@@ -142,7 +142,7 @@ def class_draw(  # noqa: PLR0913  as class_best, with the random numbers
 
 
 def uniform(noise: Noise) -> Tensor:
-    """Return one uniform number for each row of noise, float64 from 0 to below 1, of 53 bits."""
+    """Return one uniform number per row of noise, float64 in ``[0, 1)``, of 53 bits."""
     high, low, _, _ = random_words(noise.seeds, noise.offsets, STREAMS["class_token"], torch.zeros_like(noise.seeds))
     return high.to(torch.float64) * 2.0**-32 + (low >> 11).to(torch.float64) * 2.0**-53
 

@@ -1,13 +1,12 @@
-"""A partition of a vocabulary, laid out for passes over rows of logits that reduce them by class.
+"""The layout of a partition of the vocabulary, for kernels that reduce rows of logits by class.
 
-The vocabulary is cut into *blocks*, stretches of contiguous ids, so that logits are read as they lie.  In a block the
-tokens of each class form a *segment*, and a segment is dealt out to *groups* of ``GROUP`` places, the last filled up
-with nothing: a thread reduces a group by itself, and only the results of groups are scanned across threads.  A block
-ends where its groups are used up, so that rare classes shorten it, and at a multiple of ``GROUP``, so that its logits
-are loaded as vectors.
+The vocabulary is cut into *blocks* of contiguous ids, so that loads of logits are coalesced.  In a block the tokens of
+each class form a *segment*.  A segment is split into *groups* of ``GROUP`` places, the last one padded.  A thread
+reduces a group by itself; only the results of groups are scanned across threads.  A block ends when its groups are used
+up, so rare classes make it shorter, and at a multiple of ``GROUP``, so that loads are vectorized.
 
-What a pass writes is one entry for each segment, in the order of blocks, then of classes; what reads them goes from a
-class to its segments, in the order of blocks, which is that of ids.
+A pass writes one entry per segment, in order of blocks, then of classes.  Readers go from a class to its segments in
+order of blocks, and so in order of ids.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "ClassLayout"]
 
 GROUP: Final = 8
-"""Places of a group."""
+"""Places per group."""
 
 _MIN_BLOCK: Final = 64
 _USUAL_BLOCK: Final = 2048
@@ -37,23 +36,23 @@ _MAX_BLOCK: Final = 4096
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassLayout:
-    """Where the tokens of each class are; immutable, made once for each partition.
+    """The tokens of each class, by block and segment; immutable, made once per partition.
 
     Attributes:
-        size: tokens of the vocabulary.
-        classes: how many classes there are; some may have no tokens.
-        block: places of a block, and its tokens at most; a power of two.
-        class_of: int32 ``[size]``.
+        size: the number of tokens of the vocabulary.
+        classes: the number of classes; some may have no tokens.
+        block: places per block, the most tokens of a block; a power of two.
+        class_of: int32 ``[size]``, the class of each token.
         begin: int32 ``[blocks + 1]``, the first token of each block.
-        places: int16 ``[blocks, block]``, what token of the block is at each place, counted from its first; -1 for
-            none.
+        places: int16 ``[blocks, block]``, the token at each place, relative to the first token of the block; -1 for
+            padding.
         groups: int32 ``[blocks, block / GROUP]``: ``4 * n + 2 * is_last + is_first`` for a group of the ``n``-th
             segment of the block; 0 for a group without tokens.
         first_segment: int32 ``[blocks]``, the number of the first segment of each block.
-        class_begin: int32 ``[classes + 1]``: the segments of class ``c``, in the order of ids, are those listed at
-            ``class_begin[c]`` to ``class_begin[c + 1]`` in the following two.
-        segment_of: int32 ``[segments]``, its number.
-        block_of: int32 ``[segments]``, its block.
+        class_begin: int32 ``[classes + 1]``: entries ``class_begin[c]`` to ``class_begin[c + 1]`` of the next three are
+            the segments of class ``c``, in order of ids.
+        segment_of: int32 ``[segments]``, the number of the segment.
+        block_of: int32 ``[segments]``, the block of the segment.
         member_begin: int32 ``[segments + 1]``: its tokens are ``members[member_begin[i] : member_begin[i + 1]]``.
         members: int32 ``[size]``, the tokens by class, then by id.
 
@@ -87,12 +86,12 @@ class ClassLayout:
 
         Args:
             class_of: int32 ``[size]``, the class of each token, from 0 to ``classes - 1``.
-            classes: how many there are.
-            device: where passes run.
-            block: places of a block; a power of two from 64 to 4,096, which follows from ``size`` if it is not given.
+            classes: the number of classes.
+            device: the device of the kernels.
+            block: places per block, a power of two from 64 to 4,096; None chooses it by ``size``.
 
         Raises:
-            KernelArgumentError: an argument has another type, shape or value.
+            KernelArgumentError: an argument has the wrong dtype, shape or value.
         """
         of = np.asarray(class_of.cpu().numpy() if isinstance(class_of, torch.Tensor) else class_of)
         if of.dtype != np.int32 or of.ndim != 1 or not len(of):
@@ -143,26 +142,26 @@ class ClassLayout:
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return len(self.first_segment)
 
     @property
     def segments(self) -> int:
-        """How many segments there are: entries that a pass writes for each row."""
+        """The number of segments: the entries that a pass writes per row."""
         return len(self.segment_of)
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the layout."""
         return self.class_of.device
 
     def sizes(self) -> Tensor:
-        """How many tokens each class has, int64 ``[classes]``."""
+        """Return the number of tokens of each class, int64 ``[classes]``."""
         return torch.bincount(self.class_of, minlength=self.classes)
 
 
 def _block_length(classes: NDArray[np.int32], groups: int) -> int:
-    """How many of the tokens fit into so many groups; a multiple of ``GROUP`` unless all do."""
+    """Return how many tokens fit into ``groups`` groups; a multiple of ``GROUP`` unless all fit."""
     order = np.argsort(classes, kind="stable")
     ordered = classes[order]
     rank = np.empty(len(classes), dtype=np.int64)
@@ -174,7 +173,7 @@ def _block_length(classes: NDArray[np.int32], groups: int) -> int:
 def _dealt(
     classes: NDArray[np.int32], counts: NDArray[np.int64], block: int
 ) -> tuple[NDArray[np.int16], NDArray[np.int32]]:
-    """The places and groups of one block, whose segments have these counts of tokens."""
+    """Return the places and groups of one block, given the number of tokens of each segment."""
     places = np.full(block, -1, dtype=np.int16)
     groups = np.zeros(block // GROUP, dtype=np.int32)
     of_segment = -(-counts // GROUP)

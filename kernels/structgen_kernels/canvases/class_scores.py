@@ -1,19 +1,19 @@
-"""What the distribution of each slot of a canvas says about classes of tokens: one pass over the logits.
+"""Scores of token classes under the distribution of each slot of a canvas, from one pass over the logits.
 
-The distribution of a row is the softmax of its logits times a scale; none counts as less than ``LOWEST`` below
-the row's largest, so that every token has a chance.  Decoders over a partition of the vocabulary need its most probable
-token and its mass for each class; what they do after that does not know the size of the vocabulary.
+The distribution of a row is the softmax of its logits times a scale.  Scaled logits are clamped to ``LOWEST`` below the
+largest of the row, the *floor*, so that every token has a positive probability.  Decoders over a partition of the
+vocabulary need, for each class, the most probable token and the total probability; their later steps do not depend on
+the size of the vocabulary.
 
-What the largest logit of a row is, is known after the pass only.  Sums are therefore kept relative to the largest logit
-of their block, below which everything above the floor lies within 80 nats: float32 holds such sums to its full
-precision.  That tokens below the floor count as if they were on it cannot be seen in the sum of a class, unless that is
-less than ``1 / NEGLIGIBLE`` times what all its tokens would add on the floor.  Of such a class either all tokens lie
-on the floor or below, and the sum is known, or its tokens are looked at again; few classes lie in this range of 14 nats
-and the logarithm of their size.
+The largest logit of a row is known only after the pass.  So sums are relative to the largest logit of their block.  All
+terms above the floor are within 80 nats of that logit, so float32 sums have full precision.  The pass does not clamp
+terms to the floor.  This changes the sum of a class noticeably only if the sum is less than ``1 / NEGLIGIBLE`` times
+the class size times ``exp(LOWEST)``.  If all tokens of such a class are at or below the floor, the sum is known;
+otherwise the kernel reads the tokens of the class again.  Few classes are in this range, which is 14 nats plus the
+logarithm of the class size.
 
-Bytes, for each row: ``columns`` logits are read and ``8 * segments`` bytes written and read (12 with moments), beside
-``12 * classes`` (16) that are the result.  The layout, 2.5 bytes a token, is shared by all rows; a program
-takes several.
+Bytes per row: ``columns`` logits are read, ``8 * segments`` bytes are written and read again (12 with moments), and the
+result is ``12 * classes`` (16 with moments).  The layout, 2.5 bytes per token, is shared by the rows of a program.
 
 Source: METHODS 5.6 of the design, after T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs" (2025).
 """
@@ -41,36 +41,36 @@ if TYPE_CHECKING:
 __all__ = ["LOWEST", "NEGLIGIBLE", "STEEPEST", "ClassScores", "Segments", "class_scores", "floored", "row_groups"]
 
 LOWEST: Final = -80.0
-"""Nats below the largest logit of a row, after the scale, that a logit counts as at least."""
+"""The floor: the lowest scaled logit, in nats relative to the largest of the row."""
 
 STEEPEST: Final = 1e30
-"""The scale that all larger ones count as: it leaves nothing but the largest logit, and is a number in float32."""
+"""The largest scale; larger ones are clamped.  Only the largest logit counts then, and float32 does not overflow."""
 
 NEGLIGIBLE: Final = 2.0**-20
-"""The share of a sum that is less than what float32 leaves uncertain of ``exp(LOWEST)``, which is 4e-6 of it."""
+"""A share of a sum that is below the float32 error of ``exp(LOWEST)``, which is 4e-6 of it."""
 
 _REFERENCE_ELEMENTS: Final = 1 << 22
 _ROWS: Final = 4
-"""Rows of one program, which share what it reads of the layout."""
+"""Rows per program, which share the reads of the layout."""
 
 _CLASSES: Final = 32
-"""Classes of one program, from the entries of segments on."""
+"""Classes per program of the second kernel, which reads the entries of segments."""
 
 _MEMBERS: Final = 256
-"""Tokens that are looked at again at a time."""
+"""Tokens per block when the tokens of a class are read again."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """What one pass finds, and kernels that choose tokens look up.
+    """The results of the first pass, which the kernels that choose tokens read.
 
     Attributes:
-        largest: float32 ``[rows, blocks]``, the largest logit; plus infinity where there is NaN or plus infinity.
+        largest: float32 ``[rows, blocks]``, the largest logit; plus infinity if there is NaN or plus infinity.
         totals: float32 ``[rows, blocks]``, the sum of ``e = exp(x)`` with ``x = scale * (logit - largest)``.
         maxima: float32 ``[rows, segments]``, the largest logit.
         sums: float32 ``[rows, segments]``, the sum of ``e``.
-        moments: float32 ``[rows, segments]``, the sum of ``e * x``; none if they were not asked for.
+        moments: float32 ``[rows, segments]``, the sum of ``e * x``; None without moments.
     """
 
     largest: Tensor
@@ -83,20 +83,21 @@ class Segments:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassScores:
-    """The distributions of some rows, by class.
+    """The scores of the classes under the distribution of each row.
 
-    A row whose status is not 0 has no distribution: all its scores are minus infinity, and its ``mean_logs`` 0.
+    A row whose status is not 0 has no distribution: its scores are minus infinity, and its ``mean_logs`` 0.
 
     Attributes:
         maxima: float32 ``[rows, classes]``, the largest logit; minus infinity for a class without tokens.
         log_maxima: float32 ``[rows, classes]``, the log-probability of the most probable token; likewise.
         log_sums: float32 ``[rows, classes]``, the log-probability of the class; likewise.
-        mean_logs: float32 ``[rows, classes]``, the sum of ``p log p`` over its tokens; none if not asked for.
+        mean_logs: float32 ``[rows, classes]``, the sum of ``p log p`` over the tokens of the class; None without
+            moments.
         log_norms: float32 ``[rows]``, log of the sum over all tokens of ``exp(scale * (logit - largest))``.
         largest: float32 ``[rows]``, the largest logit.
-        scales: float32 ``[rows]``.
+        scales: float32 ``[rows]``, the scale.
         status: int32 ``[rows]``: ``CHOSEN``, 0, ``MASSLESS`` or ``NON_FINITE`` of ``structgen_kernels.choices.choice``.
-        segments: what the pass left, which only kernels fill in.
+        segments: the results of the first pass; only the kernels write them.
     """
 
     maxima: Tensor
@@ -111,7 +112,7 @@ class ClassScores:
 
     @classmethod
     def empty(cls, layout: ClassLayout, rows: int, *, moments: bool = False) -> Self:
-        """Room for the scores of ``rows`` rows, to be filled by ``class_scores``."""
+        """Allocate the output of ``class_scores`` for ``rows`` rows."""
 
         def room(*columns: int) -> Tensor:
             return torch.empty((rows, *columns), dtype=torch.float32, device=layout.device)
@@ -146,24 +147,24 @@ def class_scores(
     moments: bool = False,
     out: ClassScores | None = None,
 ) -> ClassScores:
-    """Return what the distributions of rows say of classes.
+    """Return the scores of the classes under the distribution of each row.
 
     Args:
-        logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= layout.size``; rows may lie apart,
-            columns may not.  Columns from ``layout.size`` on do not count.
-        layout: of the classes.
-        scale: what logits are multiplied by, 1 / temperature, positive; float32 ``[rows]`` if rows differ.
-        moments: whether ``mean_logs`` are wanted.
-        out: room for as many rows, made for ``layout`` and ``moments``; nothing is allocated then.
+        logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= layout.size``; rows may
+            be strided.  Columns from ``layout.size`` on are ignored.
+        layout: the layout of the classes.
+        scale: the factor of the logits, 1 / temperature, positive; float32 ``[rows]`` for a factor per row.
+        moments: whether to compute ``mean_logs``.
+        out: the output, from ``ClassScores.empty`` for as many rows and the same ``moments``; None allocates it.
 
     Returns:
         ``out``, or new scores.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape, value or device.
+        KernelArgumentError: an argument has the wrong dtype, shape, value or device.
 
-    Precision: scores are exact to 1e-5 plus what float32 makes of ``scale * (logit - largest)``, that is 2e-7 of it.
-    Complexity: O(rows x columns), each logit read once, but for those of classes that have little above the floor.
+    Precision: errors are at most 1e-5 plus the float32 error of ``scale * (logit - largest)``, 2e-7 of its value.
+    Complexity: O(rows x columns); each logit is read once, and those of classes near the floor twice.
     """
     check_logits("class_scores", logits, size=layout.size)
     if logits.device != layout.device:
@@ -299,12 +300,12 @@ def _reference(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: 
 
 
 def floored(logits: Tensor, largest: Tensor, scale: Tensor) -> Tensor:
-    """Logits times the scale, counted from the largest, and at least ``LOWEST``."""
+    """Return scaled logits relative to the largest, clamped to ``LOWEST``."""
     return ((logits - largest) * scale).clamp(min=LOWEST)
 
 
 def row_groups(rows: int, size: int) -> Iterator[slice]:
-    """Stretches of rows, so small that the reference implementations' copies of them are."""
+    """Yield slices of rows that bound the memory of the reference implementations."""
     step = max(1, _REFERENCE_ELEMENTS // size)
     for first in range(0, rows, step):
         yield slice(first, min(rows, first + step))

@@ -1,26 +1,25 @@
-"""Fill whole canvases of a regular language: the most probable completion, or an exact draw, wholly on the device.
+"""Fill canvases of a regular language on the device: the most probable completion, or an exact sample.
 
-A step is a composition; nothing waits for the host:
+A step is a sequence of launches without synchronization:
 
-1. ``class_scores``: one pass over all logits, which says what each slot's distribution makes of each class of tokens;
-2. ``label_scores``: what each label of an edge weighs, from its classes; a slot that is fixed then allows the labels of
-   its token and no others, for nothing, and where the tail is free, the label of the tail weighs nothing;
-3. ``chain_backward``: the weight of what goes on from each state;
-4. ``chain_best`` or ``chain_draw``: the edge of every slot;
-5. a class of each edge's label, and ``class_best`` or ``class_draw``: a token of it.
+1. ``class_scores``: one pass over all logits for the scores of token classes in each slot.
+2. ``label_scores``: the weight of each edge label, from its classes.  In a fixed slot, the labels of the fixed token
+   have the log weight 0 and all others are impossible.  If the tail is free, its label has the log weight 0.
+3. ``chain_backward``: the weight of the runs from each state to acceptance.
+4. ``chain_best`` or ``chain_draw``: the edge of every slot.
+5. A class of the label of each edge; then ``class_best`` or ``class_draw``: a token of the class.
 
-After the second step nothing knows the size of the vocabulary, and only the third and the fourth go slot by slot.
+Steps 2 to 4 do not depend on the size of the vocabulary; only steps 3 and 4 go slot by slot.
 
-A member may be shorter than the canvas: the automaton has an edge for EOS from every state that accepts to one more
-state, and an edge from there to itself for the *tail*.  A tail is free, or scored as any other slot.
+A completion may be shorter than the canvas.  The automaton has an EOS edge from every accepting state to one more
+state, which has an edge to itself for the *tail*.  The tail is free, or scored like the other slots.
 
-Bytes, of 8 canvases of 128 slots, 131,072 bfloat16 logits, 151 states and 170 labels: the first step reads 268 MB of
-logits, which takes 80 microseconds at 3.35 TB/s; all that follow read and write less than 10 MB.  The third and the
-fourth each wait 128 times for a handful of loads that depend on each other, which no bandwidth shortens: by estimate
-half a microsecond each time.
+Bytes, for 8 canvases of 128 slots, 131,072 bfloat16 logits, 151 states and 170 labels: step 1 reads 268 MB of logits,
+which takes 80 microseconds at 3.35 TB/s; the other steps read and write less than 10 MB.  Steps 3 and 4 wait in each of
+the 128 slots for a few dependent loads.  This latency is estimated at half a microsecond per slot.
 
-Sources: T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs" (2025, arXiv 2505.23061), with a run to
-acceptance in place of one to a state that is alive; M. Dang and S. Ermon (2026, arXiv 2607.07026) for draws.
+Sources: T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs" (2025, arXiv 2505.23061), with runs to
+acceptance instead of runs to a live state; M. Dang and S. Ermon (2026, arXiv 2607.07026) for samples.
 """
 
 from __future__ import annotations
@@ -57,15 +56,15 @@ _BLOCK: Final = 128
 @final
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Canvases without free slots.  Where the status is not ``CHOSEN``, tokens are -1 and numbers minus infinity.
+    """The filled canvases.  If the status is not ``CHOSEN``, tokens are -1 and the other numbers minus infinity.
 
     Attributes:
         tokens: int32 ``[batch, slots]``.
-        log_prob: float64 ``[batch]``: log of their mass under the mean-field distribution; fixed slots and a free tail
-            count 1.
-        totals: float64 ``[batch]``: of a draw, log of the mass of all runs; of the best completion, ``log_prob``.
-        status: int32 ``[batch]``: ``CHOSEN``; ``EMPTY`` where no completion spells a string of the grammar;
-            ``NON_FINITE`` where there is none, and a free slot has NaN or plus infinity among its logits.
+        log_prob: float64 ``[batch]``: log-probability of the completion under the mean-field distribution; fixed slots
+            and a free tail have probability 1.
+        totals: float64 ``[batch]``: for a sample, log of the mass of all runs; for the best completion, ``log_prob``.
+        status: int32 ``[batch]``: ``CHOSEN``; ``EMPTY`` if no completion is in the language; ``NON_FINITE`` if there is
+            no completion and a free slot has NaN or plus infinity among its logits.
     """
 
     tokens: Tensor
@@ -74,10 +73,10 @@ class Filled:
     status: Tensor
 
     def check(self, names: Sequence[str] | None = None) -> None:
-        """Raise where a canvas was not filled; waits for the device and copies ``status`` once.
+        """Raise if a canvas was not filled.  Copies ``status`` to the host, which synchronizes.
 
         Args:
-            names: what the canvases are called, for messages.
+            names: names of the canvases, for messages.
 
         Raises:
             NonFiniteLogitsError: canvases have NaN or plus infinity among their logits.
@@ -94,23 +93,23 @@ class Filled:
 
 @final
 class DingoWorkspace:
-    """Every buffer of a step over ``batch`` canvases of ``slots`` slots; one step at a time may use it.
+    """All buffers of a step over ``batch`` canvases of ``slots`` slots.  Only one step at a time may use them.
 
-    Bytes: ``20 * classes + 8 * segments + 4 * labels + 8 * states + 40`` a slot and a little for each canvas.
+    Bytes: ``20 * classes + 8 * segments + 4 * labels + 8 * states + 40`` per slot, and about 20 per canvas.
 
     Args:
-        tables: of the language.
-        batch: canvases.
-        slots: of each.
+        tables: the tables of the language.
+        batch: the number of canvases.
+        slots: the number of slots per canvas.
 
     Attributes:
-        scores: of all slots, by class.
-        weights: float32 ``[batch, slots, labels]``.
-        messages: float64 ``[batch, slots + 1, states]``.
-        runs: the edges that were taken.
-        rows: int32 ``[batch * slots]``, the numbers of all slots.
-        classes: int32 ``[batch * slots]``, the class of each slot's token; -1 where none was chosen.
-        filled: what a step returns.
+        scores: the scores of the classes in all slots.
+        weights: float32 ``[batch, slots, labels]``, the weights of the labels.
+        messages: float64 ``[batch, slots + 1, states]``, the backward messages.
+        runs: the chosen edges.
+        rows: int32 ``[batch * slots]``, the row indices of all slots.
+        classes: int32 ``[batch * slots]``, the class of the token of each slot; -1 if none is chosen.
+        filled: the result of a step.
     """
 
     def __init__(self, tables: CanvasTables, batch: int, slots: int) -> None:
@@ -128,7 +127,7 @@ class DingoWorkspace:
             self.runs.totals,
             torch.empty(batch, dtype=torch.int32, device=place),
         )
-        # The same memory, slot by slot.
+        # Views with one row per slot.
         self.weights_of_rows = self.weights.view(rows, tables.edges.labels)
         self.tokens_of_rows = self.filled.tokens.view(rows)
 
@@ -143,26 +142,29 @@ def dingo(  # noqa: PLR0913  three tensors, and settings by name
     noise: Noise | None = None,
     workspace: DingoWorkspace | None = None,
 ) -> Filled:
-    """Fill the free slots of canvases with the most probable completion, or with one that is drawn.
+    """Fill the free slots of canvases with the most probable completion, or with a sample.
 
     Args:
         logits: float32, float16 or bfloat16 ``[batch * slots, columns]``, canvas by canvas, as for ``class_scores``;
-            those of fixed slots do not count.
-        canvas: int32 ``[batch, slots]``, contiguous: token ids, -1 where a slot is free.
-        tables: of the language.
-        tail: whether the slots after a member are free of charge, and hold ``tables.filler``, or as any other slot.
-        scale: what logits are multiplied by, 1 / temperature; float32 ``[batch * slots]`` if slots differ.
-        noise: of ``batch * slots`` rows: a completion is drawn by its mass, each as often as it has runs.
-        workspace: for this language, batch and number of slots; nothing is allocated then.
+            those of fixed slots are ignored.
+        canvas: int32 ``[batch, slots]``, contiguous: token ids, -1 for free slots.
+        tables: the tables of the language.
+        tail: ``"free"``: the slots after EOS have probability 1 and are filled with ``tables.filler``.  ``"scored"``:
+            they are scored like the other slots.
+        scale: the factor of the logits, 1 / temperature; float32 ``[batch * slots]`` for a factor per slot.
+        noise: noise for ``batch * slots`` rows, for a sample; None returns the best completion.  A completion is
+            sampled in proportion to its probability times the number of its runs.
+        workspace: the buffers for this language, batch and number of slots; None allocates them.
 
     Returns:
         The canvases, in buffers of the workspace, which the next step overwrites.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape, value or device.
+        KernelArgumentError: an argument has the wrong dtype, shape, value or device.
 
-    Precision: of completions whose log-probabilities differ by less than 1e-5 a slot, any may be returned as the best.
-    Complexity: O(slots x (columns + edges)) for each canvas; the slots are a sequence for the edges alone.
+    Precision: if the log-probabilities of completions differ by less than 1e-5 per slot, any of them may be returned as
+        the best.
+    Complexity: O(slots x (columns + edges)) per canvas; only the edges are processed slot by slot.
     """
     edges = tables.edges
     check_tensor("dingo", "canvas", canvas, dtype=torch.int32, dims=2, device=tables.device)
@@ -231,10 +233,7 @@ def _settle_by_triton(work: DingoWorkspace, canvas: Tensor, tables: CanvasTables
 
 
 def _classes(work: DingoWorkspace, canvas: Tensor, tables: CanvasTables, free_tail: int, noise: Noise | None) -> None:
-    """The reference implementation.
-
-    Of every label that was taken all classes, each with a score, in a table as wide as the largest.
-    """
+    """The reference implementation: scores the classes of each chosen label in a table padded to the largest label."""
     label, labels, scores, canvas = work.runs.labels.view(-1), tables.labels, work.scores, canvas.view(-1)
     is_asked = (canvas == -1) & (label >= 0) & (label != free_tail)
     begin = labels.begin.long()
@@ -249,12 +248,12 @@ def _classes(work: DingoWorkspace, canvas: Tensor, tables: CanvasTables, free_ta
         scaled = (logit - scores.largest[:, None].to(torch.float64)) * scores.scales[:, None].to(torch.float64)
         keys = torch.where(logit > -torch.inf, scaled.clamp(min=LOWEST), -torch.inf)
     else:
-        # The number 0 of the stream is for the token of the class.
+        # Index 0 of the stream is for the token of the class.
         place = (columns + 1).expand(of.shape)
         words = random_words(noise.seeds[:, None], noise.offsets[:, None], STREAMS["class_token"], place)
         keys = scores.log_sums.gather(1, of).to(torch.float64) - exponential(*words[:2]).log().to(torch.float64)
     best = keys.masked_fill_(~is_there, -torch.inf).amax(1)
-    at = (keys == best[:, None]).to(torch.int8).argmax(1)  # of equal ones the first
+    at = (keys == best[:, None]).to(torch.int8).argmax(1)  # the first of equal keys
     chosen = of.gather(1, at[:, None])[:, 0]
     work.classes.copy_(torch.where(best > -torch.inf, chosen, -1))
 

@@ -1,6 +1,6 @@
-"""Scores of sets of classes: what labels the edges of an automaton, from what is known of each class.
+"""Scores of the labels of an automaton's edges, which are sets of classes, from the scores of the classes.
 
-Bytes, for each row: ``4 * classes`` are read, for the most part from a cache, and ``4 * labels`` written.
+Bytes per row: ``4 * classes`` are read, mostly from the cache, and ``4 * labels`` are written.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ __all__ = ["ClassLabels", "label_scores"]
 
 _LABELS: Final = 32
 _HELD: Final = 16
-"""Labels of one program, and classes of each that it takes at a time."""
+"""Labels per program, and classes per label and block."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassLabels:
-    """Sets of classes; immutable, made once for each automaton.
+    """The set of classes of each label; immutable, made once per automaton.
 
     Attributes:
-        classes: how many classes there are.
-        begin: int32 ``[labels + 1]``: label ``k`` holds ``held[begin[k] : begin[k + 1]]``.
-        held: int32, classes; one that a label names twice counts twice.
+        classes: the number of classes.
+        begin: int32 ``[labels + 1]``: the classes of label ``k`` are ``held[begin[k] : begin[k + 1]]``.
+        held: int32, the classes of all labels; a class that is listed twice counts twice.
     """
 
     classes: int
@@ -50,16 +50,15 @@ class ClassLabels:
         classes: int,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """Take labels to a device.
+        """Put labels on a device.
 
         Raises:
-            KernelArgumentError: the stretches do not ascend from 0 to the number of classes held, or a class is not
-                below ``classes``.
+            KernelArgumentError: ``begin`` does not ascend from 0 to ``len(held)``, or a class is not below ``classes``.
         """
         starts = np.array(begin.cpu() if isinstance(begin, torch.Tensor) else begin, dtype=np.int64)
         of = np.array(held.cpu() if isinstance(held, torch.Tensor) else held, dtype=np.int64)
         if starts.ndim != 1 or of.ndim != 1 or not len(starts) or starts[0] != 0 or starts[-1] != len(of):
-            raise KernelArgumentError("label_scores", "begin", f"must go from 0 to {len(of)}")
+            raise KernelArgumentError("label_scores", "begin", f"must start at 0 and end at {len(of)}")
         if (np.diff(starts) < 0).any():
             raise KernelArgumentError("label_scores", "begin", "must ascend")
         if len(of) and (of.min() < 0 or of.max() >= classes):
@@ -75,21 +74,21 @@ class ClassLabels:
 
 
 def label_scores(scores: Tensor, labels: ClassLabels, *, is_max: bool, out: Tensor | None = None) -> Tensor:
-    """Return the largest score of the classes of each label, or the log of the sum of their exponentials.
+    """Return the maximum, or the log-sum-exp, of the scores of the classes of each label.
 
     Args:
-        scores: float32 ``[rows, classes]``, logarithms; minus infinity for what is not possible.
-        labels: sets of classes.
-        is_max: which of the two.
-        out: float32 ``[rows, labels]``, filled in place; nothing is allocated then.
+        scores: float32 ``[rows, classes]``, logarithms; minus infinity for impossible classes.
+        labels: the classes of each label.
+        is_max: whether to take the maximum instead of the log-sum-exp.
+        out: float32 ``[rows, labels]``, the output; None allocates it.
 
     Returns:
         float32 ``[rows, labels]``; minus infinity for a label without classes.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
 
-    Precision: the largest score is exact, and the log of the sum to 1e-6 plus 1e-7 of itself.
+    Precision: the maximum is exact; the error of the log-sum-exp is at most 1e-6 plus 1e-7 of its value.
     """
     check_tensor("label_scores", "scores", scores, dtype=torch.float32, shape=(None, labels.classes))
     if scores.device != labels.begin.device:

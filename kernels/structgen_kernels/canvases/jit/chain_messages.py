@@ -1,7 +1,7 @@
 """The kernels of ``structgen_kernels.canvases.chain_messages``.
 
-A program reads what it has stored in the slot before.  A store is seen by the other threads of a program only after a
-barrier, so there is one between any two slots; other programs never read it.
+A program reads what it has stored in the slot before.  Other threads of the program see a store only after a barrier,
+so there is a barrier between slots.  Other programs never read these values.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def _added(left_ptr, right_ptr, left, right, live):
-    """Two numbers for each edge, added in double precision; what is no number, or plus infinity, counts as nothing."""
+    """Add two numbers per edge in double precision; NaN and plus infinity count as minus infinity."""
     one = tl.load(left_ptr + left, mask=live, other=float("-inf")).to(tl.float64)
     other = tl.load(right_ptr + right, mask=live, other=float("-inf")).to(tl.float64)
     return one + tl.where(other < float("inf"), other, float("-inf"))
@@ -18,8 +18,8 @@ def _added(left_ptr, right_ptr, left, right, live):
 
 @triton.jit
 def reduce_groups(
-    left_ptr,  # float64 [what the left numbers of edges count]
-    right_ptr,  # float32 or float64 [what the right ones count]
+    left_ptr,  # float64, indexed by the left indices of edges
+    right_ptr,  # float32 or float64, indexed by the right indices of edges
     out_ptr,  # float64 [groups]
     narrow_ptr,  # int32 [rows]
     narrow_left_ptr,  # int32 [WIDTH, rows]
@@ -35,10 +35,10 @@ def reduce_groups(
     WIDTH: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Store the maximum over the edges of each group, or the log of the sum of exponentials.
+    """Store the maximum, or the log-sum-exp, over the edges of each group.
 
-    Additions and maxima are of double precision, exponentials and logarithms of single precision: these see nothing but
-    differences from the largest.
+    Additions and maxima are in double precision.  Exponentials and logarithms are in single precision; their arguments
+    are differences from the maximum.
     """
     for first in range(0, rows, ROWS):
         row = first + tl.arange(0, ROWS)
@@ -49,7 +49,7 @@ def reduce_groups(
         made = tl.max(values, 0)  # [ROWS]
         if not IS_MAX:
             base = tl.where(made > float("-inf"), made, 0.0)
-            total = tl.sum(tl.exp((values - base[None, :]).to(tl.float32)), 0)  # [ROWS], 1 at least, or 0
+            total = tl.sum(tl.exp((values - base[None, :]).to(tl.float32)), 0)  # [ROWS], at least 1, or 0
             made += tl.log(tl.maximum(total, 1.0)).to(tl.float64)
         group = tl.load(narrow_ptr + row, mask=row < rows, other=0)
         tl.store(out_ptr + group, made, mask=row < rows)
@@ -80,7 +80,7 @@ def chain_messages_kernel(
     weights_canvas_stride,
     weights_slot_stride,
     slots,
-    ends_ptr,  # float64 [states], the message that all begin with
+    ends_ptr,  # float64 [states], the first message
     states,
     out_ptr,  # float64 [batch, slots + 1, states]
     narrow_ptr,
@@ -98,7 +98,7 @@ def chain_messages_kernel(
     WIDTH: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """One program a canvas, which goes through its slots one after the other."""
+    """One program per canvas, which loops over its slots."""
     canvas = tl.program_id(0).to(tl.int64)
     weights_ptr += canvas * weights_canvas_stride
     out_ptr += canvas * (slots + 1) * states
@@ -159,9 +159,9 @@ def chain_label_masses_kernel(
     WIDTH: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """One program a slot of a canvas."""
+    """One program per slot of a canvas."""
     number = tl.program_id(0).to(tl.int64)
-    before = number + number // slots  # of the rows of messages; a canvas has one more than slots
+    before = number + number // slots  # the row of messages before the slot; a canvas has slots + 1 rows
     reduce_groups(
         forward_ptr + before * states,
         backward_ptr + (before + 1) * states,

@@ -26,9 +26,9 @@ def chain_runs_kernel(
     IMPOSSIBLE: tl.constexpr,
     IS_DRAW: tl.constexpr,
     STREAM: tl.constexpr,
-    BLOCK: tl.constexpr,  # edges of a state that are looked at together
+    BLOCK: tl.constexpr,  # edges of a state per block
 ):
-    """One program a canvas, which walks through its slots from state 0."""
+    """One program per canvas, which walks through its slots from state 0."""
     canvas = tl.program_id(0).to(tl.int64)
     weights_ptr += canvas * weights_canvas_stride
     messages_ptr += canvas * (slots + 1) * states
@@ -55,7 +55,7 @@ def chain_runs_kernel(
             scores = weight + tl.load(messages_ptr + target, mask=live, other=float("-inf"))  # [BLOCK]
             if IS_DRAW:
                 high, low, _, _ = random_words(tl.load(seeds_ptr + place), tl.load(offsets_ptr + place), edge, STREAM)
-                # The weight of this edge among those of its state, over an exponential number: the largest wins.
+                # Gumbel-max: the share of this edge in its state, divided by an exponential variate.
                 scores = scores - base - tl.log(exponential(high, low)).to(tl.float64)
             largest, at = tl.max(scores, 0, return_indices=True, return_indices_tie_break_left=True)
             taken = tl.where(largest > best, first + at, taken)

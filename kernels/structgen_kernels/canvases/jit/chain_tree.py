@@ -6,13 +6,13 @@ import triton.language as tl
 
 @triton.jit
 def _column(left_ptr, left_row_stride, left_column_stride, rows, row, k):
-    """One column of a matrix, [N]; minus infinity beyond it."""
+    """Load one column of a matrix, [N]; minus infinity outside the matrix."""
     return tl.load(left_ptr + row * left_row_stride + k * left_column_stride, mask=row < rows, other=float("-inf"))
 
 
 @triton.jit
 def _with_term(bound, total, term):
-    """A bound, and a sum over its exponential, with one more term: one exponential, and none of a difference of NaN."""
+    """Add a term to ``exp(bound) * total``, with one exponential and without NaN from differences of infinities."""
     larger = tl.maximum(bound, term)
     share = tl.exp(tl.minimum(bound, term) - tl.where(larger > float("-inf"), larger, 0.0))
     return larger, tl.where(term > bound, total * share + 1.0, total + share)
@@ -37,7 +37,7 @@ def max_matmul_kernel(
     columns,
     TILE: tl.constexpr,
 ):
-    """One program a tile of a product: ``out[i, j] = max_k left[i, k] + right[k, j]``."""
+    """One program per tile of a product: ``out[i, j] = max_k left[i, k] + right[k, j]``."""
     product = tl.program_id(0).to(tl.int64)
     left_ptr += product // nodes * left_batch_stride + product % nodes * left_node_stride
     right_ptr += product // nodes * right_batch_stride + product % nodes * right_node_stride
@@ -69,17 +69,17 @@ def log_matmul_kernel(
     rows,
     inner,
     columns,
-    IS_SCALED: tl.constexpr,  # whether products of scaled exponentials are tried first; float32 only
-    SURE: tl.constexpr,  # what such a product must reach, so that nothing lost is seen beside it
+    IS_SCALED: tl.constexpr,  # whether to try matrix products of scaled exponentials first; float32 only
+    SURE: tl.constexpr,  # the least result of such a product for which underflowed terms are negligible
     TILE: tl.constexpr,
     INNER: tl.constexpr,
 ):
-    """One program a tile of a product: ``out[i, j] = log sum_k exp(left[i, k] + right[k, j])``.
+    """One program per tile of a product: ``out[i, j] = log sum_k exp(left[i, k] + right[k, j])``.
 
-    A tile keeps for each number a bound of the largest term so far, and the sum of all terms over its exponential.
-    Terms come in blocks of ``INNER``.  The terms of a block are one ordinary product, its rows and columns scaled by
-    their largest numbers, unless somewhere the largest of a row meets nothing large in a column: then this block is
-    added term by term.
+    For each number, a tile keeps an upper bound of the terms so far, and the sum of the terms divided by the
+    exponential of the bound.  Terms are added in blocks of ``INNER``.  A block is one ordinary matrix product of
+    exponentials, with rows and columns scaled by their maxima.  If a result of the block is too small, terms may have
+    underflowed, and the block is added term by term.
     """
     product = tl.program_id(0).to(tl.int64)
     left_ptr += product // nodes * left_batch_stride + product % nodes * left_node_stride

@@ -9,7 +9,7 @@ from structgen_kernels.jit.noise import random_words
 
 @triton.jit
 def _asked(rows, rows_ptr, classes_ptr, class_begin_ptr, classes, status_ptr, choice):
-    """The row of a choice, and where the segments of its class begin and end; none where there is nothing to choose."""
+    """Return the row of a choice, and the first and last entry of its class; no entries if the choice is skipped."""
     row = tl.load(rows_ptr + choice).to(tl.int64)
     of = tl.load(classes_ptr + choice).to(tl.int64)
     is_asked = (row >= 0) & (row < rows) & (of >= 0) & (of < classes)
@@ -44,7 +44,7 @@ def class_best_kernel(
     BLOCKS: tl.constexpr,
     MEMBERS: tl.constexpr,
 ):
-    """One program a choice: the first segment that has the maximum, and in it the first token."""
+    """One program per choice: the first segment with the maximum, then its first token with the maximum."""
     choice = tl.program_id(0).to(tl.int64)
     row, first, last = _asked(rows, rows_ptr, classes_ptr, class_begin_ptr, classes, status_ptr, choice)
     found = -1
@@ -88,8 +88,8 @@ def class_draw_kernel(
     largest_ptr,  # float32 [rows]
     scales_ptr,  # float32 [rows]
     status_ptr,  # int32 [rows]
-    numbers_ptr,  # float64 [choices], or int64 [choices]: seeds
-    offsets_ptr,  # int64 [choices], or none
+    numbers_ptr,  # float64 [choices]; or int64 [choices], seeds
+    offsets_ptr,  # int64 [choices], or None
     out_ptr,  # int32 [choices]
     LOWEST: tl.constexpr,
     NEGLIGIBLE: tl.constexpr,
@@ -98,7 +98,7 @@ def class_draw_kernel(
     BLOCKS: tl.constexpr,
     MEMBERS: tl.constexpr,
 ):
-    """One program a choice: a segment by the sums of the pass, unless these are too low to be right, then a token."""
+    """One program per choice: samples a segment, unless sums are too small to be accurate, then a token."""
     choice = tl.program_id(0).to(tl.int64)
     row, first, last = _asked(rows, rows_ptr, classes_ptr, class_begin_ptr, classes, status_ptr, choice)
     found = -1
@@ -122,12 +122,12 @@ def class_draw_kernel(
         total = tl.sum(sums, axis=0)
         begin = tl.load(member_begin_ptr + first)
         stop = tl.load(member_begin_ptr + last)
-        floor = (stop - begin).to(tl.float64) * 1.8048513878454153e-35  # exp(LOWEST) a token
+        floor = (stop - begin).to(tl.float64) * 1.8048513878454153e-35  # exp(LOWEST) per token
         if total * NEGLIGIBLE >= floor:
             running = tl.cumsum(sums, axis=0)
             wanted = share * total
             chosen = tl.sum((is_part & (running <= wanted)).to(tl.int32), axis=0)
-            chosen = tl.minimum(chosen, tl.max(tl.where(sums > 0, part, 0), axis=0))  # rounding may go past it
+            chosen = tl.minimum(chosen, tl.max(tl.where(sums > 0, part, 0), axis=0))  # rounding may exceed it
             mass = tl.sum(tl.where(part == chosen, sums, 0.0), axis=0)
             before = tl.sum(tl.where(part == chosen, running, 0.0), axis=0) - mass
             share = tl.maximum((wanted - before) / mass, 0.0)

@@ -1,22 +1,22 @@
-"""The kernels of ``structgen_kernels.canvases.class_scores``: segments of blocks, and classes of segments."""
+"""The kernels of ``structgen_kernels.canvases.class_scores``: blocks to segments, and segments to classes."""
 
 import triton
 import triton.language as tl
 
 DEEPEST = tl.constexpr(-100.0)
-"""Below the floor of every row: what adds nothing to a sum that counts, and still has an exponential."""
+"""A clamp below the floor of every row: negligible in sums that matter; its exponential is above 0 in float32."""
 
 
 @triton.jit
 def _joined(first_a, max_a, sum_a, first_b, max_b, sum_b):
-    """Two stretches of groups as one; only the last segment is told."""
+    """Combine two runs of groups, for a segmented scan: the result is that of the last segment."""
     is_new = first_b != 0
     return first_a | first_b, tl.where(is_new, max_b, tl.maximum(max_a, max_b)), tl.where(is_new, sum_b, sum_a + sum_b)
 
 
 @triton.jit
 def _joined_with_moments(first_a, max_a, sum_a, moment_a, first_b, max_b, sum_b, moment_b):
-    """As ``_joined``, with one sum more."""
+    """As ``_joined``, with one more sum."""
     is_new = first_b != 0
     return (
         first_a | first_b,
@@ -28,13 +28,13 @@ def _joined_with_moments(first_a, max_a, sum_a, moment_a, first_b, max_b, sum_b,
 
 @triton.jit
 def scale_of(scale, row, IS_ALIKE: tl.constexpr, STEEPEST: tl.constexpr):
-    """The scale of a row: ``scale`` is a number, or a pointer to float32 [rows]."""
+    """Return the scale of a row; ``scale`` is a scalar, or a pointer to float32 [rows]."""
     return tl.minimum(scale if IS_ALIKE else tl.load(scale + row), STEEPEST)
 
 
 @triton.jit
 def below(logits, largest, scale, LOWEST: tl.constexpr):
-    """Logits times the scale, counted from the largest: from ``LOWEST`` to 0, whatever the logits are."""
+    """Return scaled logits relative to the largest, clamped to the range from ``LOWEST`` to 0."""
     return tl.minimum(tl.maximum((logits - largest) * scale, LOWEST), 0.0)
 
 
@@ -54,7 +54,7 @@ def class_segments_kernel(
     totals_ptr,  # float32 [rows, blocks]
     maxima_ptr,  # float32 [rows, segments]
     sums_ptr,  # float32 [rows, segments]
-    moments_ptr,  # float32 [rows, segments], or none
+    moments_ptr,  # float32 [rows, segments], or None
     IS_ALIKE: tl.constexpr,
     STEEPEST: tl.constexpr,
     MOMENTS: tl.constexpr,
@@ -62,9 +62,9 @@ def class_segments_kernel(
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """One program a block and ROWS rows.
+    """One program per block and ROWS rows.
 
-    Logits are read as they lie and dealt out to groups; the last group of each segment writes its entry.
+    Logits are loaded contiguously and gathered into groups; the last group of each segment writes its entry.
     """
     block = tl.program_id(1)
     begin = tl.multiple_of(tl.load(begin_ptr + block), GROUP)
@@ -84,10 +84,10 @@ def class_segments_kernel(
         logits = following.to(tl.float32)
         source += logits_stride
         ahead = tl.where((row + 1 < rows) & (each + 1 < ROWS), count, 0)
-        following = tl.load(source, mask=at < ahead, other=float("-inf"))  # while this row is worked on
+        following = tl.load(source, mask=at < ahead, other=float("-inf"))  # prefetch of the next row
         if row < rows:
             factor = scale_of(scale, row, IS_ALIKE, STEEPEST)
-            logits = tl.where(logits <= float("inf"), logits, float("inf"))  # NaN, too
+            logits = tl.where(logits <= float("inf"), logits, float("inf"))  # NaN becomes plus infinity
             largest = tl.max(logits, axis=0)
             base = tl.where(tl.abs(largest) < float("inf"), largest, 0.0)
             held = tl.where(is_held, tl.gather(logits, places, axis=0), float("-inf"))
@@ -126,11 +126,11 @@ def class_scores_kernel(
     totals_ptr,  # float32 [rows, blocks]
     segment_maxima_ptr,  # float32 [rows, segments]
     sums_ptr,  # float32 [rows, segments]
-    moments_ptr,  # float32 [rows, segments], or none
+    moments_ptr,  # float32 [rows, segments], or None
     maxima_ptr,  # float32 [rows, classes], as the next two
     log_maxima_ptr,
     log_sums_ptr,
-    mean_logs_ptr,  # float32 [rows, classes], or none
+    mean_logs_ptr,  # float32 [rows, classes], or None
     log_norms_ptr,  # float32 [rows], as the next two
     largest_ptr,
     scales_ptr,
@@ -146,7 +146,7 @@ def class_scores_kernel(
     CLASSES: tl.constexpr,
     MEMBERS: tl.constexpr,
 ):
-    """One program a row and CLASSES classes, whose segments are added in the order of ids."""
+    """One program per row and CLASSES classes; segments are added in order of ids."""
     row = tl.program_id(0).to(tl.int64)
     factor = scale_of(scale, row, IS_ALIKE, STEEPEST)
     block = tl.arange(0, BLOCKS)
@@ -182,7 +182,7 @@ def class_scores_kernel(
         if MOMENTS:
             moments += (tl.load(moments_ptr + number, mask=is_there, other=0.0) + powers * x) * tl.exp(x)
 
-    # Where all tokens of a class lie on the floor, or some do and are not negligible.
+    # Classes with all tokens at the floor, or with so many that clamping is not negligible.
     top = below(maxima, base, factor, LOWEST)
     floor = members.to(tl.float32) * tl.exp(tl.full([CLASSES], LOWEST, tl.float32))
     is_possible = (members > 0) & (largest + floor * 0 > float("-inf")) & (largest + floor * 0 < float("inf"))

@@ -1,4 +1,4 @@
-"""The kernels between the passes that ``structgen_kernels.canvases.dingo`` is made of."""
+"""The kernels between the passes of ``structgen_kernels.canvases.dingo``."""
 
 import triton
 import triton.language as tl
@@ -18,7 +18,7 @@ def settle_labels_kernel(
     IS_TAIL_FREE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program a slot: where it is fixed, the labels of its token weigh nothing and all others are impossible."""
+    """One program per slot: in a fixed slot, labels of its token get log weight 0, all others minus infinity."""
     row = tl.program_id(0).to(tl.int64)
     weights_ptr += row * labels
     token = tl.load(canvas_ptr + row)
@@ -26,7 +26,7 @@ def settle_labels_kernel(
         for first in range(0, labels, BLOCK):
             label = first + tl.arange(0, BLOCK)
             tl.store(weights_ptr + label, tl.full([BLOCK], float("-inf"), tl.float32), mask=label < labels)
-        tl.debug_barrier()  # other threads have stored what this one overwrites
+        tl.debug_barrier()  # the stores below must follow those of other threads above
         known = (token >= 0) & (token < size)
         of = tl.load(class_of_ptr + token, mask=known, other=0)
         begin = tl.load(class_begin_ptr + of)
@@ -42,10 +42,10 @@ def settle_labels_kernel(
 @triton.jit(do_not_specialize=["free_tail", "classes"])
 def label_classes_kernel(
     canvas_ptr,  # int32 [rows]
-    label_ptr,  # int32 [rows], of the run; -1 for none
+    label_ptr,  # int32 [rows], the label of the run; -1 for none
     label_begin_ptr,  # int32 [labels + 1]
     held_ptr,  # int32, the classes of each label
-    free_tail,  # the label of slots that are not chosen, or -1
+    free_tail,  # the label of slots without a token to choose, or -1
     maxima_ptr,  # float32 [rows, classes]
     log_sums_ptr,  # float32 [rows, classes]
     largest_ptr,  # float32 [rows]
@@ -59,7 +59,7 @@ def label_classes_kernel(
     STREAM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program a slot: a class of the label of its edge, or -1 where no token is to be chosen."""
+    """One program per slot: a class of the label of its edge, or -1 if there is no token to choose."""
     row = tl.program_id(0).to(tl.int64)
     label = tl.load(label_ptr + row)
     is_asked = (tl.load(canvas_ptr + row) == -1) & (label >= 0) & (label != free_tail)
@@ -90,7 +90,7 @@ def label_classes_kernel(
 def fill_canvas_kernel(
     canvas_ptr,  # int32 [batch, slots]
     chosen_ptr,  # int32 [batch, slots], classes
-    tokens_ptr,  # int32 [batch, slots], of the classes on entry, of the canvas on return
+    tokens_ptr,  # int32 [batch, slots]: tokens of the classes on entry, of the canvas on return
     logits_ptr,  # [batch * slots, columns]
     logits_stride,
     largest_ptr,  # float32 [batch * slots]
@@ -109,7 +109,7 @@ def fill_canvas_kernel(
     NON_FINITE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program a canvas: its tokens, their probability, and whether there are any."""
+    """One program per canvas: its tokens, their log-probability and the status."""
     canvas = tl.program_id(0).to(tl.int64)
     total = tl.load(totals_ptr + canvas)
     is_filled = total > float("-inf")

@@ -17,7 +17,7 @@ def label_scores_kernel(
     LABELS: tl.constexpr,
     HELD: tl.constexpr,
 ):
-    """One program a row and LABELS labels, HELD classes of each at a time."""
+    """One program per row and LABELS labels, HELD classes per label and block."""
     row = tl.program_id(0).to(tl.int64)
     label = tl.program_id(1) * LABELS + tl.arange(0, LABELS)
     is_label = label < labels
