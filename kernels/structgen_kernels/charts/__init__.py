@@ -1,1 +1,1 @@
-"""Canvases of a context-free language: charts as boolean products."""
+"""Canvases of a context-free language: charts as boolean matrix products."""

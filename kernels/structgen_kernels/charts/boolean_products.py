@@ -1,11 +1,12 @@
-"""Products of boolean matrices in bits: 32 columns are one word, and a row of a product is a few words united.
+"""Products of boolean matrices in packed bits: a word is 32 columns, and a row of a product is a bitwise OR of rows.
 
-Of matrices ``[n, n]``, of ``ceil(n / 32)`` words a row, one product reads at most ``n * n * ceil(n / 32)`` words, where
-one of bytes or floats takes ``n ** 3`` elements.  Rows of the right matrix that the left one does not name are not read
-at all, and of matrices of spans, which say what leads from a boundary to a later one, only what lies between is.
+A product of matrices ``[n, n]`` with ``ceil(n / 32)`` words per row reads at most ``n * n * ceil(n / 32)`` words; one
+of bytes or floats reads ``n ** 3`` elements.  A row of the right matrix is read only if its bit is set in the row of
+the left matrix.  *Span* matrices relate a boundary to later ones, so they are upper triangular, and products read only
+the boundaries between.
 
-Every row of an output is made by one program, from all triples that name it: nothing is added by atomics, and what
-comes out does not depend on the order in which programs run.
+One program computes a row of an output from all products that contribute to it.  There are no atomics, and the result
+does not depend on the order of programs.
 
 Source: L. Valiant, "General context-free recognition in less than cubic time" (1975), for recognition as products.
 """
@@ -32,18 +33,18 @@ __all__ = ["Pairs", "boolean_products", "packed_bits", "unpacked_bits"]
 
 
 _WORDS: Final = 64
-"""Words of a program: one for each thread."""
+"""Words per program, one per thread."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Lists of pairs of numbers, one list for each of some items, on a device; those of ``i`` lie together.
+    """A list of pairs of numbers for each item, on a device, in CSR layout.
 
     Attributes:
-        begin: int32 ``[items + 1]``.
-        first: int32 ``[pairs]``.
-        second: int32 ``[pairs]``.
+        begin: int32 ``[items + 1]``: item ``i`` has the pairs ``begin[i]`` to ``begin[i + 1]``.
+        first: int32 ``[pairs]``, the first number of each pair.
+        second: int32 ``[pairs]``, the second number of each pair.
     """
 
     begin: Tensor
@@ -54,7 +55,7 @@ class Pairs:
     def of(
         cls, pairs: NDArray[np.int32] | Sequence[tuple[int, int, int]], items: int, device: torch.device | str
     ) -> Self:
-        """From rows (item, first, second), in any order; the same pair twice is kept once.
+        """Make lists from rows (item, first, second) in any order; duplicates are removed.
 
         Raises:
             KernelArgumentError: an item is not below ``items``.
@@ -74,12 +75,12 @@ class Pairs:
         return len(self.begin) - 1
 
     def owners(self) -> Tensor:
-        """The item of each pair, int64 ``[pairs]``."""
+        """Return the item of each pair, int64 ``[pairs]``."""
         counts = (self.begin[1:] - self.begin[:-1]).to(torch.int64)
         return torch.repeat_interleave(torch.arange(len(self), device=self.begin.device), counts)
 
     def arguments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What kernels are handed."""
+        """Return the arguments of kernels."""
         return self.begin, self.first, self.second
 
 
@@ -94,33 +95,34 @@ def packed_bits(matrices: Tensor) -> Tensor:
 
 
 def unpacked_bits(words: Tensor, columns: int) -> Tensor:
-    """The columns that words stand for, bool ``[..., columns]``."""
+    """Unpack words into columns, bool ``[..., columns]``."""
     shifts = torch.arange(32, dtype=torch.int32, device=words.device)
     return ((words.unsqueeze(-1) >> shifts) & 1).to(torch.bool).flatten(-2)[..., :columns]
 
 
 def row_block(words: int) -> dict[str, int]:
-    """What kernels over rows of so many words are compiled for: a program makes ``LANES`` rows of ``WORDS`` words."""
+    """Return the compile-time constants of kernels: a program computes ``LANES`` rows of ``WORDS`` words."""
     width = 1 << (max(words, 1) - 1).bit_length()
     return {"LANES": max(1, _WORDS // width), "WORDS": width, "num_warps": 2}
 
 
 def boolean_products(left: Tensor, right: Tensor, triples: Pairs, out: Tensor, *, is_span: bool = False) -> None:
-    """Unite products into matrices: ``out[o]`` gets ``left[l] @ right[r]`` for each triple, and keeps what it has.
+    """Or products into matrices: ``out[o] |= left[l] @ right[r]`` for each triple.
 
     Args:
-        left: int32 ``[left items, n, ceil(k / 32)]``, contiguous; bits of columns from ``k`` on are not looked at.
+        left: int32 ``[left items, n, ceil(k / 32)]``, contiguous; bits of columns from ``k`` on are ignored.
         right: int32 ``[right items, k, ceil(m / 32)]``, contiguous.
         triples: for each item of ``out``, pairs of a left and a right item.
-        out: int32 ``[items, n, ceil(m / 32)]``, contiguous; it must share no memory with the others.
-        is_span: whether all matrices are square and of spans: nothing below the diagonal of ``left`` is looked at, and
-            below that of ``right`` there must be nothing.
+        out: int32 ``[items, n, ceil(m / 32)]``, contiguous; it must not overlap the others.
+        is_span: whether all matrices are square span matrices: bits below the diagonal of ``left`` are ignored, and
+            those of ``right`` must be 0.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
 
-    Complexity: ``n * k * ceil(m / 32)`` words of the right matrix for each triple, at most; half as many, or a sixth,
-    of spans.  Bytes: four times that, mostly from caches, and each row of ``out`` once read and once written.
+    Complexity: at most ``n * k * ceil(m / 32)`` words of the right matrix per triple; half as many, or a sixth, for
+        span matrices.
+    Bytes: four times that, mostly from the cache; each row of ``out`` is read once and written once.
     """
     device = out.device
     check_tensor("boolean_products", "out", out, dtype=torch.int32, dims=3)
@@ -131,11 +133,11 @@ def boolean_products(left: Tensor, right: Tensor, triples: Pairs, out: Tensor, *
             raise KernelArgumentError("boolean_products", name, "must be contiguous")
     rows, inner = out.shape[1], right.shape[1]
     if left.shape[1:] != (rows, (inner + 31) // 32):
-        raise KernelArgumentError("boolean_products", "left", f"do not fit the others: {list(left.shape)}")
+        raise KernelArgumentError("boolean_products", "left", f"do not match the others in shape: {list(left.shape)}")
     if right.shape[2] != out.shape[2] or (is_span and inner != rows):
-        raise KernelArgumentError("boolean_products", "right", f"do not fit what comes out: {list(right.shape)}")
+        raise KernelArgumentError("boolean_products", "right", f"do not match the output in shape: {list(right.shape)}")
     if len(triples) != len(out) or triples.begin.device != device:
-        raise KernelArgumentError("boolean_products", "triples", f"must be of {len(out)} items on {str(device)!r}")
+        raise KernelArgumentError("boolean_products", "triples", f"must have {len(out)} items on {str(device)!r}")
     if backend_for(device) == "torch":
         _reference(left, right, triples, out, is_span=is_span)
     elif out.numel():
@@ -162,7 +164,7 @@ def boolean_products(left: Tensor, right: Tensor, triples: Pairs, out: Tensor, *
 
 
 def bits_of(inner: int) -> int:
-    """How many rows of a right matrix kernels load at a time: those of a word, or all if they are fewer."""
+    """Return how many rows of a right matrix kernels load at a time: those of a word, or all if there are fewer."""
     return min(32, max(inner, 1))
 
 

@@ -1,20 +1,21 @@
-"""Canvases of a grammar that may recur: what can be completed, and what each slot may hold, by charts in bits.
+"""Canvases of a context-free grammar: which can be completed, and which labels each slot allows, by bit-packed charts.
 
-A chart says of each item of a plan and each boundary between slots to which boundaries ways lead (``ChartTables``).
-Inside, it is made from the last boundary to the first, and outside, where what belongs to no whole reading is dropped,
-from the first to the last.  Everything of one boundary that does not wait for each other is one launch, for all
-canvases of a batch; calls are products of boolean matrices, a row at a time, and no row is written twice.
+For each item of a plan and each boundary between slots, a chart records the boundaries that a derivation of the item
+reaches (``ChartTables``).  The inside chart is computed from the last boundary to the first.  The outside chart keeps
+the derivations that are part of a parse of the whole canvas; it is computed from the first boundary to the last.  The
+items of one boundary that do not depend on each other are one launch, for all canvases of the batch.  Calls are
+products of boolean matrices, one row at a time.  No row is written twice.
 
-What comes out are answers of yes and no: which canvases have a completion, and which labels some completion has in a
-slot.  Masses and draws need sums, which bits do not hold.
+The results are booleans: which canvases have a completion, and which labels occur in a slot of some completion.
+Masses and samples would need sums.
 
-Complexity: with ``n`` boundaries, ``w = ceil(n / 32)`` words a row, ``m`` pairs of moves, contractions and parts and
-``p`` ways of outlets, inside and outside each read at most ``m * n * w + p * n * n * w / 2`` words a canvas, where a
-chart of numbers takes ``p * n ** 3 / 6`` products.  Of any compact JSON value (3,009 pairs, 174 ways) and 128 slots
-that is 9.2 million words, less the rows that nothing leads to, and 62 million products.  They write, together,
-``2 * items * n * w`` words, 4.5 MB of the same.  Launches: ``n`` times the stages of a boundary, which are 3 and up to
-2 for each level of calls within calls, inside and outside, and 5 more.  They depend on the plan and the slots alone,
-so all of it may be captured as one graph.
+Complexity: let there be ``n`` boundaries, ``w = ceil(n / 32)`` words per row, ``m`` pairs of moves, contractions and
+parts, and ``p`` products of outlets.  The inside and the outside chart each read at most
+``m * n * w + p * n * n * w / 2`` words per canvas; a chart of numbers takes ``p * n ** 3 / 6`` multiplications.  For
+any compact JSON value (3,009 pairs, 174 products) and 128 slots, that is 9.2 million words, less the rows that no
+derivation reaches, compared with 62 million multiplications.  Together they write ``2 * items * n * w`` words, 4.5 MB
+in this example.  Launches: ``n`` times the stages of a boundary, which are 3 and up to 2 per level of nested calls, for
+inside and outside, and 5 more.  The launches depend only on the plan and the slots, so a CUDA graph can capture them.
 
 Sources: L. Valiant, "General context-free recognition in less than cubic time" (1975); J. Goodman, "Semiring parsing"
 (1999), for charts of booleans, inside and outside.
@@ -46,27 +47,28 @@ _KERNEL: Final = "chart"
 _ALWAYS: Final = 0
 _COLUMNS: Final = 64
 _ENTRIES: Final = 4
-"""Entries of a list that are loaded at a time."""
+"""Entries of a list per load."""
 _ROWS: Final = 8
-"""Rows that are loaded at a time: a power of two, at most 32."""
+"""Rows per load: a power of two, at most 32."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CanvasChart:
-    """The charts of a batch of canvases, with all that is written on the way.
+    """The charts of a batch of canvases, with all intermediate buffers.
 
     Attributes:
-        tables: of the plan.
-        slots: of each canvas.
-        inside: int32 ``[batch, items, slots + 1, words]``: from which boundary some way leads to which.
-        outside: likewise, of the ways that belong to a whole reading.
-        before: int32 ``[batch, labels, words]``: the boundaries before which a slot may hold a label, and the first.
-        wanted: int32 ``[batch, words]``: the boundaries where a reading may end.
-        across: int32 ``[batch, words, labels, words]``.
-        ends: bool ``[batch, slots + 1]``: the boundaries where some reading ends.
-        completable: bool ``[batch]``.
-        allowed: bool ``[batch, slots, labels]``: what some reading has in a slot; never label 0.
+        tables: the tables of the plan.
+        slots: the number of slots per canvas.
+        inside: int32 ``[batch, items, slots + 1, words]``: the boundaries that a derivation of the item reaches from
+            each boundary.
+        outside: likewise, for derivations that are part of a parse of the whole canvas.
+        before: int32 ``[batch, labels, words]``: the boundaries whose previous slot allows the label; also boundary 0.
+        wanted: int32 ``[batch, words]``: the boundaries where a parse may end.
+        across: int32 ``[batch, words, labels, words]``: see ``ChartTables.across``.
+        ends: bool ``[batch, slots + 1]``: the boundaries where some parse ends.
+        completable: bool ``[batch]``: whether the canvas has a completion.
+        allowed: bool ``[batch, slots, labels]``: the labels of each slot in some parse; never label 0.
     """
 
     tables: ChartTables
@@ -82,10 +84,10 @@ class CanvasChart:
 
     @classmethod
     def empty(cls, tables: ChartTables, batch: int, slots: int) -> CanvasChart:
-        """Memory for a batch, on the device of the tables: ``8 * items * (slots + 1) * words`` bytes a canvas.
+        """Allocate a chart on the device of the tables: ``8 * items * (slots + 1) * words`` bytes per canvas.
 
         Raises:
-            KernelArgumentError: a number is negative.
+            KernelArgumentError: ``batch`` or ``slots`` is negative.
         """
         if min(batch, slots) < 0:
             raise KernelArgumentError(_KERNEL, "batch and slots", f"must be at least 0, not {batch} and {slots}")
@@ -115,27 +117,28 @@ class CanvasChart:
 
     @property
     def words(self) -> int:
-        """Words of a row."""
+        """Words per row."""
         return self.inside.shape[3]
 
 
 def chart_closure(
     tables: ChartTables, admissible: Tensor, ends: Tensor, *, chart: CanvasChart | None = None
 ) -> CanvasChart:
-    """Find what can be completed and what slots may hold, of a batch of canvases.
+    """Compute which canvases of a batch can be completed, and which labels their slots allow.
 
     Args:
-        tables: of the plan, on the device of the canvases.
-        admissible: bool ``[batch, slots, labels]``, contiguous: what is held or may be held; label 0 is not looked at.
-        ends: bool ``[batch, slots + 1]``, contiguous: the boundaries where a member may end, as far as the slots after
-            it say.
-        chart: memory to write into; by default new memory.
+        tables: the tables of the plan, on the device of the canvases.
+        admissible: bool ``[batch, slots, labels]``, contiguous: the labels of the token of a fixed slot, or those that
+            a free slot admits; label 0 is ignored.
+        ends: bool ``[batch, slots + 1]``, contiguous: the boundaries where the string may end, judging by the slots
+            after the boundary.
+        chart: buffers to reuse; None allocates them.
 
     Returns:
-        The chart.  A canvas that cannot be completed has ``ends`` and ``allowed`` of nothing.
+        The chart.  For a canvas without a completion, ``ends`` and ``allowed`` are all false.
 
     Raises:
-        KernelArgumentError: an argument is of the wrong type, shape or device.
+        KernelArgumentError: an argument has the wrong dtype, shape or device.
     """
     chart = _checked(tables, admissible, ends, chart)
     if backend_for(admissible.device) == "torch":
@@ -146,16 +149,16 @@ def chart_closure(
 
 
 def chart_step(chart: CanvasChart, admissible: Tensor, boundary: int, *, is_outside: bool) -> None:
-    """Make what belongs to one boundary, a launch for each stage: a step of ``chart_closure``, by Triton.
+    """Compute the rows of one boundary, with one launch per stage: a step of ``chart_closure`` in Triton.
 
-    Inside, the boundaries after this one must be there, and ``chart.before``.  Outside, those before it, all of the
-    inside, and ``chart.wanted``.
+    The inside chart needs its later boundaries and ``chart.before``.  The outside chart needs its earlier boundaries,
+    the whole inside chart and ``chart.wanted``.
 
     Args:
-        chart: of the canvases.
+        chart: the charts of the canvases.
         admissible: int8 ``[batch, slots, labels]``, 0 or 1.
         boundary: from 0 to ``chart.slots``.
-        is_outside: which of the two charts.
+        is_outside: whether to compute the outside chart instead of the inside chart.
     """
     from structgen_kernels.charts.jit.chart_step import inside_kernel, outside_kernel
 
@@ -214,7 +217,7 @@ def _checked(tables: ChartTables, admissible: Tensor, ends: Tensor, chart: Canva
         return CanvasChart.empty(tables, batch, slots)
     if chart.tables is not tables or (len(chart), chart.slots) != (batch, slots):
         raise KernelArgumentError(
-            _KERNEL, "chart", f"must be of these tables, {batch} canvases and {slots} slots; made by CanvasChart.empty"
+            _KERNEL, "chart", f"must be from CanvasChart.empty for these tables, {batch} canvases and {slots} slots"
         )
     return chart
 
@@ -266,7 +269,7 @@ def _launch(chart: CanvasChart, admissible: Tensor, ends: Tensor) -> None:
 
 
 def _reference(chart: CanvasChart, admissible: Tensor, ends: Tensor) -> None:
-    """The same on booleans ``[batch, items, boundaries, boundaries]``."""
+    """The reference implementation, on bool ``[batch, items, boundaries, boundaries]``."""
     tables, slots = chart.tables, chart.slots
     batch, boundaries = len(chart), slots + 1
     held = admissible.clone()
@@ -321,7 +324,7 @@ def _keep(chart: CanvasChart, admissible: Tensor, inside: Tensor, outside: Tenso
 def _rows(
     stage: Stage, chart: Tensor, boundary: int, beside: Tensor | None, gates: Tensor | None, before: Tensor
 ) -> Tensor:
-    """What the lists ``there`` and ``here`` of a stage come to, bool ``[batch, items, boundaries]``."""
+    """Return the union of the lists ``there`` and ``here`` of a stage, bool ``[batch, items, boundaries]``."""
     source, label = _pair(stage.here)
     made = _united(stage.here, chart[:, source, boundary] & before[:, label])
     if beside is not None and gates is not None:
@@ -335,11 +338,11 @@ def _pair(pairs: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def _united(pairs: Pairs, found: Tensor) -> Tensor:
-    """What is found of each pair, bool ``[batch, pairs, ...]``, united by item."""
+    """Return the union by item of ``found``, bool ``[batch, pairs, ...]``."""
     made = found.new_zeros((len(found), len(pairs), *found.shape[2:]), dtype=torch.int32)
     return made.index_add_(1, pairs.owners(), found.to(torch.int32)) > 0
 
 
 def _product(rows: Tensor, matrices: Tensor) -> Tensor:
-    """Rows ``[batch, pairs, n]`` times matrices ``[batch, pairs, n, m]``."""
+    """Return the boolean product of rows ``[batch, pairs, n]`` and matrices ``[batch, pairs, n, m]``."""
     return (rows.to(torch.float32).unsqueeze(2) @ matrices.to(torch.float32)).squeeze(2) > 0

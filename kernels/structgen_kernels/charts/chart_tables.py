@@ -1,12 +1,12 @@
-"""The tables of a chart on a device: what each row is united from, stage by stage.
+"""The tables of a chart on a device: the rows that each row is the union of, stage by stage.
 
-A chart of a canvas is a set of boolean matrices over the boundaries between slots, one for each *item*: whether some
-way leads from boundary ``j`` to boundary ``k``.  Items are the cells of a plan, its arrivals, and the parts and outlets
-that its states share, which belong to the slot before which a token leads to a call.
+A chart of a canvas has one boolean matrix over the boundaries between slots for each *item*: whether a derivation of
+the item leads from boundary ``j`` to boundary ``k``.  Items are the cells of a plan, its arrivals, and the parts and
+outlets that its states share, which belong to the slot before which a token leads to a call.
 
-Inside, rows ``j`` are made from the last to the first; outside, where a row says which of these ways belong to a whole
-reading of the canvas, from the first to the last.  Within a boundary items wait for each other, so they are made in
-*stages*; the items of one stage are made at the same time.
+Inside rows ``j`` are computed from the last to the first.  Outside rows keep the derivations that are part of a parse
+of the whole canvas; they are computed from the first to the last.  Within a boundary, items depend on each other, so
+they are computed in *stages*; the items of one stage are independent.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["ENDS", "LEAVES", "STARTS", "ChartTables", "PairLists", "PlanTables", "Stage"]
 
 ENDS: Final = 1
-"""The flag of an item that leads from a boundary to the same boundary."""
+"""The flag of an item with an empty derivation, from a boundary to the same boundary."""
 
 LEAVES: Final = 2
-"""The flag of an item that leads from a boundary to the next, whatever the token."""
+"""The flag of an item that leads from a boundary to the next, for any token."""
 
 STARTS: Final = 4
-"""The flag of the item that readings begin with."""
+"""The flag of the item that parses begin with."""
 
 _ALWAYS: Final = 0
 
@@ -43,7 +43,7 @@ _Triple = tuple[int, int, int]
 
 
 class PairLists(Protocol):
-    """Lists of pairs, one after the other: those of ``i`` are ``[begin[i], begin[i + 1])`` of both columns."""
+    """Lists of pairs in CSR layout: list ``i`` is ``[begin[i], begin[i + 1])`` of both columns."""
 
     @property
     def begin(self) -> NDArray[np.int32]:
@@ -59,30 +59,30 @@ class PairLists(Protocol):
 
 
 class PlanTables(Protocol):
-    """The plan of a chart as plain arrays: ``structgen.decode.diffusion.context_free.plan`` says what they are.
+    """The plan of a chart as plain arrays, which ``structgen.decode.diffusion.context_free.plan`` defines.
 
-    Label 0 reads no token.
+    Label 0 consumes no token.
     """
 
     @property
     def states(self) -> int:
-        """Rows that are states."""
+        """The number of rows that are states."""
 
     @property
     def cell_begin(self) -> NDArray[np.int32]:
-        """The cells of each row, ``[rows + 1]``."""
+        """The first cell of each row, ``[rows + 1]``."""
 
     @property
     def ending_cells(self) -> NDArray[np.int32]:
-        """The cells that end where they begin."""
+        """The cells that may end at the boundary where they begin."""
 
     @property
     def leaving_cells(self) -> NDArray[np.int32]:
-        """The cells that end after the next token."""
+        """The cells that may end after the next token."""
 
     @property
     def moves(self) -> PairLists:
-        """Of each cell, (cell after a token, label)."""
+        """For each cell, (cell after a token, label)."""
 
     @property
     def outlet_of_cell(self) -> NDArray[np.int32]:
@@ -94,7 +94,7 @@ class PlanTables(Protocol):
 
     @property
     def shared(self) -> int:
-        """Compositions of states."""
+        """The number of compositions of states."""
 
     @property
     def row_of_call(self) -> NDArray[np.int32]:
@@ -102,41 +102,41 @@ class PlanTables(Protocol):
 
     @property
     def arrival_begin(self) -> NDArray[np.int32]:
-        """The arrivals of each call, ``[calls + 1]``."""
+        """The first arrival of each call, ``[calls + 1]``."""
 
     @property
     def contractions(self) -> PairLists:
-        """Of each arrival, (cell of the inner row, label)."""
+        """For each arrival, (cell of the inner row, label)."""
 
     @property
     def part_begin(self) -> NDArray[np.int32]:
-        """The parts of each composition."""
+        """The first part of each composition."""
 
     @property
     def parts(self) -> PairLists:
-        """Of each part, (arrival, label)."""
+        """For each part, (arrival, label)."""
 
     @property
     def outlet_begin(self) -> NDArray[np.int32]:
-        """The outlets of each composition."""
+        """The first outlet of each composition."""
 
     @property
     def outlets(self) -> PairLists:
-        """Of each outlet, (part, cell of its target or -1)."""
+        """For each outlet, (part, cell of its target or -1)."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Items that are made at the same time, and what their rows ``j`` are united from.
+    """Independent items, and the rows that their row ``j`` is the union of.
 
     Attributes:
         items: int32 ``[n]``.
         flags: int32 ``[n]``, see ``ENDS``, ``LEAVES`` and ``STARTS``.
-        there: (item, label): its row beside ``j`` (``j + 1`` inside, ``j - 1`` outside), where the slot between them
-            may hold the label.
-        here: (item, label): its row ``j``, at boundaries before which a slot may hold the label.
-        products: (left, right): row ``j`` of the product of two inside matrices; of the inside alone.
+        there: (item, label): the row of the item at the next boundary (``j + 1`` inside, ``j - 1`` outside), if the
+            slot between allows the label.
+        here: (item, label): row ``j`` of the item, at the boundaries whose previous slot allows the label.
+        products: (left, right): row ``j`` of the product of two inside matrices; for the inside chart only.
         into: (left, right): row ``j`` of the product of an inside matrix, transposed, and an outside one.
         through: (left, right): row ``j`` of the product of an outside matrix and an inside one, transposed.
     """
@@ -153,17 +153,18 @@ class Stage:
 @final
 @dataclass(frozen=True, slots=True)
 class ChartTables:
-    """What charts of a plan are made from, on a device; for canvases of any length.
+    """The tables for the charts of a plan, on a device; for canvases of any length.
 
     Attributes:
-        items: how many matrices a chart has.
-        labels: of the plan.
-        root: the item that readings begin with.
-        inside: stages of a boundary.
-        outside: stages of a boundary.
-        beside: of each label, (item, item after the token): the label is in a slot where a way of the first goes on as
-            the second from the next boundary.
-        across: of each label, (arrival, cell): the label is in the slot before a boundary where a way of both ends.
+        items: the number of matrices of a chart.
+        labels: the number of labels of the plan.
+        root: the item that parses begin with.
+        inside: the stages of a boundary of the inside chart.
+        outside: the stages of a boundary of the outside chart.
+        beside: for each label, (item, item after the token): a slot may have the label if a derivation of the first
+            item continues as the second from the next boundary.
+        across: for each label, (arrival, cell): the slot before a boundary may have the label if derivations of both
+            end at the boundary.
     """
 
     items: int
@@ -179,28 +180,28 @@ class ChartTables:
         """Lay out the charts of a plan.
 
         Args:
-            plan: its tables.
-            root: the cell of readings that end where a token ends, from the start.
-            labels: how many labels there are, with label 0.
-            device: where the tables are kept.
+            plan: the plan.
+            root: the cell, from the start state, of parses that end at the end of a token.
+            labels: the number of labels, label 0 included.
+            device: the device of the tables.
 
-        Complexity: O(the pairs of all lists), once for a plan.
+        Complexity: O(pairs of all lists), once per plan.
         """
         return _Layout(plan, root, device).tables(cls, labels)
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the tables."""
         return self.beside.begin.device
 
     def row_words(self, slots: int) -> int:
-        """Words that the inside and the outside chart of a canvas take."""
+        """Return the number of words of the inside and the outside chart of a canvas."""
         return 2 * self.items * (slots + 1) * ((slots + 32) // 32)
 
 
 @final
 class _Layout:
-    """Writes the stages of a plan."""
+    """The layout of the stages of a plan."""
 
     def __init__(self, plan: PlanTables, root: int, device: torch.device | str) -> None:
         self._plan = plan
@@ -216,7 +217,7 @@ class _Layout:
         self.items = self._outlet + self._outlets
         self._call_of_row = {int(row): call for call, row in enumerate(plan.row_of_call) if row >= 0}
         self._level_of_call = self._levels()
-        # By what is made: ways of states, which go from parts to outlets, and of rows, from arrivals to cells.
+        # By result: products of states, from parts to outlets, and of rows, from arrivals to cells.
         self._ways, self._straight = self._all_ways()
 
     def tables(self, cls: type[ChartTables], labels: int) -> ChartTables:
@@ -253,7 +254,7 @@ class _Layout:
         )
 
     def _levels(self) -> list[int]:
-        """How deep the calls are that each call waits for at the same boundary."""
+        """Return the level of each call: the depth of the calls that it depends on at the same boundary."""
         plan = self._plan
         row_of_cell = np.repeat(np.arange(len(plan.cell_begin) - 1), np.diff(plan.cell_begin)).tolist()
         levels: list[int] = []
@@ -283,7 +284,7 @@ class _Layout:
         ]
 
     def _all_ways(self) -> tuple[list[_Triple], list[tuple[int, int]]]:
-        """(what is made, left, right) of products, and (what is made, left) of what goes nowhere else."""
+        """Return (result, left, right) of products, and (result, left) of outlets without a target."""
         plan = self._plan
         made_of = {outlet: self._outlet + outlet for outlet in range(self._outlets)}
         for cell in range(self._state_cells, self._cells):
@@ -356,6 +357,6 @@ class _Layout:
 
 
 def _owned(lists: PairLists) -> list[_Triple]:
-    """The pairs of lists, each after the number of its list."""
+    """Return (list, first, second) for all pairs."""
     owners = np.repeat(np.arange(len(lists.begin) - 1), np.diff(lists.begin)).tolist()
     return list(zip(owners, lists.first.tolist(), lists.second.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Kernels of ``structgen_kernels.charts.boolean_products``, and the row of a product; charts are made too."""
+"""The kernel of ``structgen_kernels.charts.boolean_products``, and functions that the chart kernels share."""
 
 import triton
 import triton.language as tl
@@ -6,7 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def list_ends(begin_ptr, item, live):
-    """Where the list of each item [LANES] begins, how long it is, and how long the longest is."""
+    """Return the start and the length of the list of each item [LANES], and the largest length."""
     begin = tl.load(begin_ptr + item, mask=live, other=0)
     length = tl.load(begin_ptr + item + 1, mask=live, other=0) - begin
     return begin, length, tl.max(length, axis=0)
@@ -17,14 +17,14 @@ def product_row(
     left_ptr,  # int32 [LANES] pointers to rows of left matrices
     right_ptr,  # int32 [LANES] pointers to right matrices, [inner, words]
     live,  # int1 [LANES]
-    first,  # the first row of the right matrices that is looked at
+    first,  # the first row of the right matrices to read
     inner,
     words,
     BITS: tl.constexpr,
     LANES: tl.constexpr,
     WORDS: tl.constexpr,
 ):
-    """Rows [LANES, WORDS] of products: the rows of a right matrix that a row of the left one names, united."""
+    """Return rows [LANES, WORDS] of products: the OR of the right rows whose bits are set in a left row."""
     word = tl.arange(0, WORDS)[None, :]
     none = tl.full([LANES], 0, tl.int32)
     made = tl.full([LANES, WORDS], 0, tl.int32)
@@ -57,7 +57,7 @@ def boolean_products_kernel(
     LANES: tl.constexpr,
     WORDS: tl.constexpr,
 ):
-    """One program a row of ``LANES`` outputs, which nothing else writes."""
+    """One program per row of ``LANES`` outputs; no other program writes these rows."""
     item = tl.program_id(0) * LANES + tl.arange(0, LANES)
     row = tl.program_id(1)
     live = item < items

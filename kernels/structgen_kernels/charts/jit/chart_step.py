@@ -1,8 +1,8 @@
 """Kernels of ``structgen_kernels.charts.chart_step``.
 
-A chart is int32 ``[batch, items, boundaries, words]``.  One program makes row ``row`` of
-``LANES`` pairs of an item of a stage and a canvas; nothing else writes these rows.  Lanes of the same item lie
-together, whose lists are the same.
+A chart is int32 ``[batch, items, boundaries, words]``.  One program computes row ``row`` for ``LANES`` pairs of an item
+of a stage and a canvas; no other program writes these rows.  Neighbouring lanes have the same item, and so the same
+lists.
 """
 
 import triton
@@ -18,10 +18,10 @@ def pack_columns_kernel(
     rows,
     columns,
     words,
-    shift,  # bit b is of row b - shift; bits before are 1
+    shift,  # bit b is row b - shift; bits below shift are 1
     COLUMNS: tl.constexpr,
 ):
-    """Bits of columns: one program a word of ``COLUMNS`` columns."""
+    """Pack columns into bits: one program per word of ``COLUMNS`` columns."""
     batch = tl.program_id(2).to(tl.int64)
     word = tl.program_id(1)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -41,17 +41,17 @@ def _beside_row(
     begin_ptr,
     sources_ptr,
     labels_ptr,
-    gates_ptr,  # [LANES] pointers to int8 [labels]: what the slot between may hold
+    gates_ptr,  # [LANES] pointers to int8 [labels]: the labels that the slot between allows
     item,  # int32 [LANES]
     live,
-    row,  # of the sources
+    row,  # the row of the sources
     boundaries,
     words,
-    ENTRIES: tl.constexpr,  # of a list that are loaded at a time
+    ENTRIES: tl.constexpr,  # entries of a list per load
     LANES: tl.constexpr,
     WORDS: tl.constexpr,
 ):
-    """Rows [LANES, WORDS] united from rows of other items, where the slot between may hold a label."""
+    """Return the OR, [LANES, WORDS], of rows of other items, if the slot between allows the label."""
     word = tl.arange(0, WORDS)[None, :]
     made = tl.full([LANES, WORDS], 0, tl.int32)
     begin, length, longest = list_ends(begin_ptr, item, live)
@@ -73,17 +73,17 @@ def _gated_row(
     begin_ptr,
     sources_ptr,
     labels_ptr,
-    before_ptr,  # [LANES] pointers to int32 [labels, words]: the boundaries before which a slot may hold a label
+    before_ptr,  # [LANES] pointers to int32 [labels, words]: the boundaries whose previous slot allows a label
     item,
     live,
     row,
     boundaries,
     words,
-    ENTRIES: tl.constexpr,  # of a list that are loaded at a time
+    ENTRIES: tl.constexpr,  # entries of a list per load
     LANES: tl.constexpr,
     WORDS: tl.constexpr,
 ):
-    """Rows [LANES, WORDS] united from rows of other items, at boundaries before which a slot may hold a label."""
+    """Return the OR, [LANES, WORDS], of rows of other items at boundaries whose previous slot allows the label."""
     word = tl.arange(0, WORDS)[None, :]
     made = tl.full([LANES, WORDS], 0, tl.int32)
     begin, length, longest = list_ends(begin_ptr, item, live)
@@ -105,7 +105,7 @@ def _gated_row(
 @triton.jit(do_not_specialize=["row"])
 def inside_kernel(
     chart_ptr,  # int32 [batch, all items, boundaries, words]
-    items_ptr,  # int32 [items], those of the stage
+    items_ptr,  # int32 [items], the items of the stage
     flags_ptr,  # int32 [items]
     there_begin_ptr,
     there_sources_ptr,
@@ -132,7 +132,7 @@ def inside_kernel(
     LANES: tl.constexpr,
     WORDS: tl.constexpr,
 ):
-    """Which boundaries ways lead to, from one boundary."""
+    """Compute the boundaries that derivations reach from one boundary."""
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = lane < items * batch
     item = lane // batch
@@ -171,8 +171,8 @@ def inside_kernel(
 
 @triton.jit(do_not_specialize=["row"])
 def outside_kernel(
-    chart_ptr,  # int32 [batch, all items, boundaries, words]: the inside
-    shares_ptr,  # the same of the outside, which is made
+    chart_ptr,  # int32 [batch, all items, boundaries, words]: the inside chart
+    shares_ptr,  # likewise: the outside chart, the output
     items_ptr,
     flags_ptr,
     there_begin_ptr,
@@ -189,7 +189,7 @@ def outside_kernel(
     through_rights_ptr,
     admissible_ptr,  # int8 [batch, slots, labels]
     before_ptr,  # int32 [batch, labels, words]
-    ends_ptr,  # int32 [batch, words]: where a reading may end
+    ends_ptr,  # int32 [batch, words]: the boundaries where a parse may end
     batch,
     all_items,
     items,
@@ -199,11 +199,11 @@ def outside_kernel(
     words,
     STARTS: tl.constexpr,
     ENTRIES: tl.constexpr,
-    BITS: tl.constexpr,  # rows that are loaded at a time: a power of two, or all
+    BITS: tl.constexpr,  # rows per load: a power of two, or all
     LANES: tl.constexpr,
     WORDS: tl.constexpr,
 ):
-    """Which of the ways from one boundary belong to a whole reading."""
+    """Keep the derivations from one boundary that are part of a parse of the whole canvas."""
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = lane < items * batch
     item = lane // batch
@@ -272,7 +272,7 @@ def outside_kernel(
 def across_kernel(
     chart_ptr,
     shares_ptr,
-    begin_ptr,  # of labels
+    begin_ptr,  # int32 [labels + 1]
     arrivals_ptr,
     cells_ptr,
     across_ptr,  # int32 [batch, words, labels, words]
@@ -285,7 +285,7 @@ def across_kernel(
     LANES: tl.constexpr,
     WORDS: tl.constexpr,
 ):
-    """Boundaries where ways of both items of some pair of a label end, of those from 32 boundaries."""
+    """Compute the boundaries where both items of a pair of a label end, for derivations from 32 boundaries."""
     block = tl.program_id(1)
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = lane < labels * batch
@@ -316,7 +316,7 @@ def across_kernel(
 def allowed_kernel(
     chart_ptr,
     shares_ptr,
-    begin_ptr,  # of labels
+    begin_ptr,  # int32 [labels + 1]
     firsts_ptr,
     seconds_ptr,
     across_ptr,  # int32 [batch, words, labels, words]
@@ -330,7 +330,7 @@ def allowed_kernel(
     LANES: tl.constexpr,
     WORDS: tl.constexpr,
 ):
-    """Which labels a slot may hold: one program a slot of ``LANES`` pairs of a label and a canvas."""
+    """Compute which labels a slot allows: one program per slot and ``LANES`` pairs of a label and a canvas."""
     slot = tl.program_id(1)
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = lane < labels * batch
@@ -350,7 +350,7 @@ def allowed_kernel(
         one = tl.load((shares_ptr + (first * boundaries + slot) * words)[:, None] + word, mask=there, other=0)
         two = tl.load((chart_ptr + (second * boundaries + slot + 1) * words)[:, None] + word, mask=there, other=0)
         found |= one & two
-    # At the boundary after the slot.
+    # Derivations that end at the boundary after the slot.
     for block in range(words):
         place = across_ptr + ((canvas * words + block) * labels + label) * words + (slot + 1) // 32
         ended = (tl.load(place, mask=live, other=0) >> ((slot + 1) % 32)) & 1
@@ -373,7 +373,7 @@ def ends_kernel(
     words,
     WORDS: tl.constexpr,
 ):
-    """Where readings end, and whether there is one: one program a canvas."""
+    """Compute where parses end, and whether there is one: one program per canvas."""
     batch = tl.program_id(0).to(tl.int64)
     word = tl.arange(0, WORDS)
     live = word < words
