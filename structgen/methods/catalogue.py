@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = [
-    "BRIDGES",
-    "CANVAS_SAMPLERS",
-    "COMMIT_POLICIES",
-    "DRAFTERS",
-    "REUSES",
-    "SAMPLERS",
-    "Method",
-]
+__all__ = ["BRIDGES", "CANVAS_SAMPLERS", "COMMIT_POLICIES", "DRAFTERS", "REUSES", "SAMPLERS", "Method"]
 
 
 class Method(NamedTuple):

@@ -152,8 +152,7 @@ class DynamicExit(Drafter):
         exits = self.exits or _even_exits(session.layers)
         if exits[-1] > session.layers:
             raise ModelError(
-                f"model {context.model.name!r}",
-                f"it has {session.layers} layers, so it has no exit after {exits[-1]}",
+                f"model {context.model.name!r}", f"it has {session.layers} layers, so it has no exit after {exits[-1]}"
             )
         return _ExitDrafting(self, exits, context, session, task)
 

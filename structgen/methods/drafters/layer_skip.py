@@ -343,7 +343,5 @@ class _ClosestLayers:
 def _check_count(count: int, session: LayeredSession, context: Context) -> None:
     if count > session.layers:
         raise ModelError(
-            f"model {context.model.name!r}",
-            f"it has {session.layers} layers, not {count}",
-            remedy="skip fewer layers",
+            f"model {context.model.name!r}", f"it has {session.layers} layers, not {count}", remedy="skip fewer layers"
         )

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
     from structgen.decode.step.context import Context
     from structgen.decode.step.sampler import Sampler
 
-__all__ = [
-    "DraftRow",
-    "DraftRows",
-    "ModelGrowth",
-    "RowsDrafting",
-    "ShapedDrafting",
-    "draft_distribution",
-]
+__all__ = ["DraftRow", "DraftRows", "ModelGrowth", "RowsDrafting", "ShapedDrafting", "draft_distribution"]
 
 DraftRow: TypeAlias = "NDArray[np.float32] | NDArray[np.float64]"
 """Logits of a draft model over the ids of the target, ``[V]``."""

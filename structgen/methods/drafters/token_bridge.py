@@ -25,13 +25,7 @@ from structgen.methods.drafters.draft_session import (
     common_length,
     vocabulary_of,
 )
-from structgen.methods.drafters.model_growth import (
-    DraftRow,
-    DraftRows,
-    ModelGrowth,
-    RowsDrafting,
-    ShapedDrafting,
-)
+from structgen.methods.drafters.model_growth import DraftRow, DraftRows, ModelGrowth, RowsDrafting, ShapedDrafting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

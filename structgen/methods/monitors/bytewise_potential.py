@@ -159,12 +159,7 @@ class TokenIndex:
         self._silent = bisect_left(self._keys, b"\0")
 
     def choices(
-        self,
-        rests: Iterable[bytes],
-        boundary: Callable[[bytes], NDArray[np.bool_]],
-        *,
-        ends: bool,
-        escape: bytes = b"",
+        self, rests: Iterable[bytes], boundary: Callable[[bytes], NDArray[np.bool_]], *, ends: bool, escape: bytes = b""
     ) -> NDArray[np.int32]:
         """Return the mask of tokens that continue one of ``rests``, or complete it and continue with a boundary byte.
 

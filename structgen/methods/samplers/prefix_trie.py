@@ -240,13 +240,7 @@ class TrieWalks:
     """
 
     def __init__(
-        self,
-        branches: Branches,
-        trie: PrefixTrie,
-        generator: np.random.Generator,
-        *,
-        score_bound: float,
-        rejects: bool,
+        self, branches: Branches, trie: PrefixTrie, generator: np.random.Generator, *, score_bound: float, rejects: bool
     ) -> None:
         trie.bind(branches.problem, score_bound)
         self._branches = branches

@@ -10,14 +10,7 @@ from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 if TYPE_CHECKING:
     from structgen.decode.step.context import Context
 
-__all__ = [
-    "DraftOutcome",
-    "PendingDrafts",
-    "choice_count",
-    "cut_to_depth",
-    "draft_depths",
-    "visited_siblings",
-]
+__all__ = ["DraftOutcome", "PendingDrafts", "choice_count", "cut_to_depth", "draft_depths", "visited_siblings"]
 
 
 def visited_siblings(tree: DraftTree, came: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int | None]]:

@@ -148,11 +148,7 @@ class Ordered(JsonPotential[_Sides]):
         return ("other", None) if raw[:1] in (b"t", b"f") else ("number", number_of(raw))
 
     def _with(
-        self,
-        memory: _Sides,
-        which: int,
-        state: JsonState[_Sides],
-        valued: tuple[str, OrderedKey] | None,
+        self, memory: _Sides, which: int, state: JsonState[_Sides], valued: tuple[str, OrderedKey] | None
     ) -> _Sides | None:
         """The memory with one more value; None if the value violates the rule."""
         scope = state.scope(self._shared)
