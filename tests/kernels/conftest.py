@@ -1,4 +1,4 @@
-"""Kernels run in Triton's interpreter (see the conftest above), on memory that is poisoned before it is written."""
+"""Kernels run in Triton's interpreter (see ``tests/conftest.py``).  Uninitialized memory is poisoned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill what is allocated without values, in every test, with what must not be seen."""
+    """Fill uninitialized tensors with values that no test may see."""
     for name in ("empty", "empty_like", "empty_strided"):
         original = getattr(torch, name)
         monkeypatch.setattr(torch, name, lambda *args, _make=original, **kwargs: _poison(_make(*args, **kwargs)))
@@ -23,7 +23,7 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["torch", "triton", pytest.param("rough", marks=pytest.mark.nightly)])
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test by each backend; every night also with arithmetic that is as rough as a GPU's may be."""
+    """Run the test on each backend; nightly also with the rounding of a GPU."""
     from rough_interpreter import rough_interpreter
     from structgen_kernels.dispatch import use_backend
 

@@ -1,4 +1,4 @@
-"""Masks are applied bit for bit, whatever the widths, strides and tail bits."""
+"""Masks are applied bit for bit, for all widths, strides and tail bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def logits_of(rows: int, columns: int, dtype: torch.dtype, seed: int, *, apart: int = 0) -> torch.Tensor:
-    """Random logits with some infinities, in rows that lie ``apart`` more columns from each other."""
+    """Make random logits with some infinities; rows have ``apart`` columns of padding."""
     generator = torch.Generator().manual_seed(seed)
     whole = torch.randn(rows, columns + apart, generator=generator)
     whole[torch.rand(whole.shape, generator=generator) < 0.01] = -torch.inf
@@ -106,7 +106,7 @@ def test_wrong_tables_are_refused() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     case = mask_case(2, 700, seed=0)
     for dtype in DTYPES:
         apply_mask(torch.zeros(2, 700, dtype=dtype), case.masks)

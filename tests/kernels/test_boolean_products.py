@@ -1,4 +1,4 @@
-"""Products of boolean matrices in bits are what numpy says they are, at widths that no word is a multiple of."""
+"""Products of packed boolean matrices equal numpy's, at widths that are not multiples of a word."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from structgen_kernels.errors import KernelArgumentError
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few programs, which take turns in the interpreter."""
+    """Few programs, since the interpreter runs them one after the other."""
     monkeypatch.setattr(module, "_WORDS", 256)
 
 
 def matrices(items: int, rows: int, columns: int, share: float, seed: int) -> torch.Tensor:
-    """Random matrices, one of nothing and one of everything among them."""
+    """Make random matrices, an empty and a full one among them."""
     made = torch.rand(items, rows, columns, generator=torch.Generator().manual_seed(seed)) < share
     made[0], made[-1] = False, True
     return made
 
 
 def with_tail(bits: torch.Tensor, columns: int, seed: int) -> torch.Tensor:
-    """The same with random bits from ``columns`` on."""
+    """Pack matrices, with random bits from ``columns`` on."""
     words = packed_bits(bits)
     noise = torch.randint(-(2**31), 2**31, words.shape, generator=torch.Generator().manual_seed(seed))
     last = ~((1 << columns % 32) - 1) if columns % 32 else 0
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     for size in (20, 129):
         words = torch.zeros(2, size, (size + 31) // 32, dtype=torch.int32)
         for is_span in (False, True):

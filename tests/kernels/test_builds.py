@@ -1,4 +1,4 @@
-"""Every kernel compiles for GPUs, with the arguments that it is launched with, and keeps its numbers in registers."""
+"""Every kernel compiles for GPUs with the arguments of its launches, without spilling registers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FILES = [
     if file.name != Path(__file__).name and "def launches(" in file.read_text(encoding="utf-8")
 ]
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
-"""Bytes of shared memory that a program may have."""
+"""The most bytes of shared memory per program."""
 OLDER = [pytest.param(target, marks=pytest.mark.nightly) for target in TARGETS[:-1]]
 FEW = 32
-"""Bytes that ptxas may keep in memory, so that one more program fits on a multiprocessor; it does so for Hopper."""
+"""The most bytes that ptxas may spill; for Hopper it spills a few to fit one more program on a multiprocessor."""
 BARRIERS = {
     "chain_messages_kernel": 2,
     "follow_tree_kernel": 1,
@@ -25,9 +25,9 @@ BARRIERS = {
     "settle_labels_kernel": 1,
     "verify_tree_kernel": 2,
 }
-"""Kernels whose threads read, or write over, what other threads of the same program stored, and the barriers between.
+"""Kernels whose threads read or overwrite values that other threads of the program stored, and their barriers.
 
-The interpreter knows nothing of threads, so that no other test sees one that is missing.
+The interpreter has no threads, so no other test detects a missing barrier.
 """
 
 

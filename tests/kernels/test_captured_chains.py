@@ -1,4 +1,4 @@
-"""With a workspace given, a step over canvases launches kernels and does nothing else, as a captured graph needs it."""
+"""With a workspace, a step over canvases only launches kernels, as capture in a CUDA graph requires."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_marginals_are_found_by_launches_alone() -> None:
 
 
 def test_products_wait_for_nothing() -> None:
-    """Even where a scaled product would lose terms, and into buffers that are given."""
+    """Also where a scaled product would underflow, and with output buffers."""
     left = torch.tensor([[0.0, -1000.0], [-torch.inf, -5.0]]).expand(2, 3, 2, 2)
     out = torch.zeros(2, 3, 2, 2)
 

@@ -1,4 +1,4 @@
-"""With buffers given, orders and verifications launch kernels and do nothing else, as a captured graph needs it."""
+"""With buffers, orders and verifications only launch kernels, as capture in a CUDA graph requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of kernels against those of the processor, and against going through all runs."""
+"""Messages of kernels, compared with the host implementation and with enumeration of all runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from structgen.engine import Vocabulary
 from structgen.grammars import JsonPolicy
 
 SUM_TOLERANCE = 1e-6
-"""What a sum may differ by for each slot, in nats, however large it is."""
+"""The largest error of a sum per slot, in nats, for any magnitude."""
 
 Messages = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -51,7 +51,7 @@ def check_against_the_processor(case: ChainCase, found: Messages, *, is_max: boo
 @pytest.mark.parametrize("is_max", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_messages_are_those_of_the_processor(seed: int, is_max: bool) -> None:
-    """Maxima bit for bit, sums to 1e-6 nats a slot; weights lie apart."""
+    """Maxima are equal bit for bit, sums to 1e-6 nats per slot; weights are strided."""
     case = a_chain_case(seed, states=3 + 6 * seed, edges=10 + 30 * seed)
     check_against_the_processor(case, messages_of(case.weights, case.edges, is_max=is_max), is_max=is_max)
 
@@ -59,7 +59,7 @@ def test_messages_are_those_of_the_processor(seed: int, is_max: bool) -> None:
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("is_max", [True, False])
 def test_many_states_and_one_where_all_edges_end(is_max: bool) -> None:
-    """Rows of several tiles, and a group that is wider than what is read of it at once."""
+    """Rows of several tiles, and a group that is wider than a block."""
     case = a_chain_case(1, batch=1, slots=2, states=400, labels=170, edges=1500)
     groups = case.edges.by_target
     assert len(groups.narrow) > groups.constants()["ROWS"]
@@ -79,7 +79,7 @@ def test_totals_are_what_all_runs_weigh(seed: int) -> None:
 
 
 def test_some_cases_are_possible_and_some_are_not() -> None:
-    """A control on the one above."""
+    """A control for the test above."""
     cases = [a_chain_case(seed, batch=2, slots=3, states=3, labels=3, edges=7) for seed in range(4)]
     counts = [len(runs_of(case.host, one.numpy())) for case in cases for one in case.weights]
     assert max(counts) > 3
@@ -98,7 +98,7 @@ def test_small_ones(slots: int, states: int, edges: int, is_max: bool) -> None:
 
 
 def two_ways(slots: int) -> tuple[Edges, ChainEdges, torch.Tensor]:
-    """Two ways through the slots; only the one of 1e-3 a slot can be ended."""
+    """There are two paths through the slots; only the one of weight 1e-3 per slot reaches acceptance."""
     columns = np.array([[0, 0, 1, 2, 2], [1, 2, 1, 2, 3], [0, 1, 0, 1, 2]], dtype=np.int32)
     final = np.array([False, False, False, True])
     weights = torch.tensor([[0.999, 1e-3, 1.0]]).log().repeat(1, slots, 1).view(1, slots, 3)
@@ -108,7 +108,7 @@ def two_ways(slots: int) -> tuple[Edges, ChainEdges, torch.Tensor]:
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("is_max", [True, False])
 def test_128_slots_of_small_chances_do_not_underflow(is_max: bool) -> None:
-    """1e-381 is no number of double precision; its logarithm is exact though another way is e^877 times as good."""
+    """1e-381 underflows in double precision; its logarithm is exact beside a path with e^877 times the weight."""
     host, edges, weights = two_ways(128)
     backward = chain_backward(weights, edges, is_max=is_max)
     forward = chain_forward(weights, edges, is_max=is_max)
@@ -145,7 +145,7 @@ def test_a_canvas_does_not_depend_on_its_batch() -> None:
 
 @pytest.mark.usefixtures("backend")
 def test_a_schema_of_150_states() -> None:
-    """The automaton over tokens of nested objects; nearly every state has few edges."""
+    """Make the token automaton of nested objects; nearly every state has few edges."""
     case = schema_case(slots=3)
     assert 100 <= case.edges.states <= 200
     for is_max in (True, False):
@@ -187,7 +187,7 @@ def schema_case(slots: int) -> ChainCase:
 
 
 def test_groups_hold_every_edge_once_and_in_order() -> None:
-    """Narrow ones and wide ones together; and the state where all ends does not widen the table."""
+    """Narrow and wide groups together have all edges; the state after EOS does not widen the table."""
     case = a_chain_case(1, states=400, labels=170, edges=1500)
     edges = case.edges
     for groups, keys, left, right in (
@@ -250,7 +250,7 @@ def test_edges_that_do_not_exist_are_refused() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     with use_backend("triton"):
         case = a_chain_case(0, batch=2, slots=3, states=151, labels=170, edges=500)
         for is_max in (True, False):

@@ -1,4 +1,4 @@
-"""Runs that kernels walk: the best as the processor's, and draws by their distribution and by their very noise."""
+"""Runs of kernels: the best run as on the host, and samples by their distribution and by their noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from structgen_kernels.philox import STREAMS, Noise, random_words
 from structgen.decode.diffusion.regular import Chain, Edges
 
 NEAR = 1e-4
-"""Scores that differ by less are a tie, as far as float32 tells."""
+"""Scores that differ by less are a tie in float32."""
 
 
 def best_of(case: ChainCase) -> ChainRuns:
@@ -35,7 +35,7 @@ def drawn_of(case: ChainCase, noise: Noise) -> ChainRuns:
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_run_is_the_one_of_the_processor(seed: int) -> None:
-    """Edge by edge, of many equal ones the first; canvases without a run have none."""
+    """Edge by edge, the first of many equal ones; a canvas without a run has none."""
     case = a_chain_case(seed, slots=5, states=4 + seed, edges=10 + 5 * seed)
     found = best_of(case)
     for number, chain in enumerate(case.chains(is_max=True)):
@@ -51,7 +51,7 @@ def test_the_best_run_is_the_one_of_the_processor(seed: int) -> None:
 
 
 def test_some_runs_are_chosen_among_equals_and_some_are_not_there() -> None:
-    """A control on the one above."""
+    """A control for the test above."""
     ties = missing = 0
     for seed in range(8):
         case = a_chain_case(seed, slots=5, states=4 + seed, edges=10 + 5 * seed)
@@ -70,7 +70,7 @@ def test_some_runs_are_chosen_among_equals_and_some_are_not_there() -> None:
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("seed", range(2))
 def test_draws_are_what_their_noise_says(seed: int) -> None:
-    """Every choice, anew in double precision from the same random bits; whatever is near a tie may go either way."""
+    """Every choice is recomputed in double precision from the same random bits; near-ties may go either way."""
     case = a_chain_case(seed, batch=8, slots=4, states=6, edges=40)
     noise = Noise.of(100 * seed, 8 * 4, offset=7)
     found = drawn_of(case, noise)
@@ -114,7 +114,7 @@ def test_both_backends_draw_the_same_runs() -> None:
 
 
 def test_runs_are_drawn_by_their_weight() -> None:
-    """Chi-square with alpha 1e-6 over 20,000 draws; runs that are all alike are refuted by the same draws."""
+    """Chi-square with alpha 1e-6 over 20,000 samples; the same samples reject the uniform distribution."""
     cases = (a_chain_case(seed, batch=1, slots=3, states=3, labels=3, edges=7) for seed in range(100))
     case = next(case for case in cases if 6 <= len(runs_of(case.host, case.weights[0].numpy())) <= 20)
     draws = 20_000
@@ -131,7 +131,7 @@ def test_runs_are_drawn_by_their_weight() -> None:
 
 @pytest.mark.usefixtures("backend")
 def test_a_canvas_does_not_depend_on_its_batch() -> None:
-    """Neither its best run nor what is drawn for it."""
+    """Neither its best run nor its sample."""
     case = a_chain_case(6, batch=4, states=5)
     noise = Noise.of(9, 16)
     best, drawn = best_of(case), drawn_of(case, noise)
@@ -146,7 +146,7 @@ def test_a_canvas_does_not_depend_on_its_batch() -> None:
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize(("slots", "states", "edges"), [(0, 5, 9), (1, 1, 1), (3, 1, 80), (2, 4, 0)])
 def test_small_ones(slots: int, states: int, edges: int) -> None:
-    """No slots, one state with more edges than are looked at together, no edges; and no canvases at all."""
+    """No slots, one state with more edges than a block, no edges; and no canvases at all."""
     case = a_chain_case(3, slots=slots, states=states, edges=edges)
     drawn = drawn_of(case, Noise.of(0, 3 * slots))
     best = best_of(case)
@@ -160,7 +160,7 @@ def test_small_ones(slots: int, states: int, edges: int) -> None:
 
 @pytest.mark.usefixtures("backend")
 def test_a_canvas_without_a_run_stays_empty_though_later_slots_have_some() -> None:
-    """From the second slot on there is a way from the start; the first slot has none."""
+    """From the second slot on there is a path from the start; in the first slot there is none."""
     columns = np.zeros((3, 1), dtype=np.int32)
     edges = ChainEdges.of(1, 1, [True], *columns)
     weights = torch.tensor([[[-torch.inf], [0.0]], [[0.0], [0.0]]])
@@ -174,7 +174,7 @@ def test_a_canvas_without_a_run_stays_empty_though_later_slots_have_some() -> No
 
 @pytest.mark.usefixtures("backend")
 def test_128_slots_of_small_chances() -> None:
-    """The only way that can be ended is e^-877 of another one, and is found in every slot."""
+    """The only path to acceptance has e^-877 times the weight of another path, and is found in every slot."""
     columns = np.array([[0, 0, 1, 2, 2], [1, 2, 1, 2, 3], [0, 1, 0, 1, 2]], dtype=np.int32)
     final = np.array([False, False, False, True])
     weights = torch.tensor([0.999, 1e-3, 1.0]).log().repeat(1, 128, 1)

@@ -1,4 +1,4 @@
-"""Charts in bits say what the chart of weights says, and what going through all canvases does."""
+"""Bit-packed charts equal the chart of weights, and enumeration of all canvases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from structgen.decode.diffusion.mean_field import FREE
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few programs, which take turns in the interpreter."""
+    """Few programs, since the interpreter runs them one after the other."""
     monkeypatch.setattr(boolean_products, "_WORDS", 4096)
     monkeypatch.setattr(chart_step, "_ENTRIES", 1)
 
@@ -40,7 +40,7 @@ def tables_of(name: str) -> ChartTables:
 
 
 def held_by(name: str, canvases: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which labels each slot may hold, and where a member may end, of canvases of the same length."""
+    """Return the labels that each slot allows, and where the string may end, for canvases of the same length."""
     language = language_of(name)
     has = language.counts > 0  # [labels, classes]
     has[ALWAYS] = True
@@ -59,7 +59,7 @@ def slot(language: ContextFreeLanguage, has: np.ndarray, held: int) -> np.ndarra
 
 
 def expected(name: str, canvas: tuple[int, ...]) -> tuple[bool, np.ndarray, np.ndarray]:
-    """By the chart of weights: whether it can be completed, where it ends, and the labels of slots."""
+    """Return, by the chart of weights, whether there is a completion, where it ends, and the labels of slots."""
     language = language_of(name)
     array = np.array(canvas, dtype=np.int32)
     chart = language._anything(array)
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     name = "brackets"
     for slots in (6, 128):
         admissible = torch.ones((2, slots, tables_of(name).labels), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Chunks and splits of logits are summed up as float64 does it, whatever the widths, strides and tail bits."""
+"""The summaries of chunks and splits equal float64, for all widths, strides and tail bits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def log_sum(top: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """Logs of sums that are given as the largest exponent and a sum relative to it."""
+    """Return the logs of sums that are given as the largest exponent and a sum relative to it."""
     return top.to(torch.float64) + total.to(torch.float64).log()
 
 
 def expected_log_sum(values: torch.Tensor) -> float:
-    """The same in Python's own floats."""
+    """Return the same, computed with Python floats."""
     finite = [value for value in values.to(torch.float64).tolist() if value > -math.inf]
     top = max(finite, default=-math.inf)
     return top + math.log(math.fsum(math.exp(value - top) for value in finite)) if finite else -math.inf
@@ -107,7 +107,7 @@ def test_wrong_arguments_are_refused_before_a_launch() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     case = mask_case(2, 5000, seed=0)
     for dtype in DTYPES:
         chunk_summary(torch.zeros(2, 5000, dtype=dtype), case.masks, torch.ones(2))

@@ -1,4 +1,4 @@
-"""Tokens of classes: the first of the most probable ones, and draws by their shares."""
+"""Tokens of classes: the first of the most probable ones, and samples by probability."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pairs(rows: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every row with every class."""
+    """Return all pairs of a row and a class."""
     return torch.arange(rows).repeat_interleave(classes), torch.arange(classes, dtype=torch.int32).repeat(rows)
 
 
 def is_right(distribution: Distribution, row: int, of: int, share: float, token: int, error: float = 2e-5) -> bool:
-    """Whether a uniform number leads to a token, or lies within rounding of where it does."""
+    """Whether a uniform number selects a token, up to rounding."""
     members, shares = distribution.shares(row, of)
     at = int(np.searchsorted(members, token))
     if at == len(members) or members[at] != token:
@@ -104,7 +104,7 @@ def test_draws_follow_the_inverse_distribution_over_ids(kind: str, size: int, dt
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("depth", [0.0, 60.0, 70.0, 78.0, 200.0])
 def test_draws_of_a_class_that_lies_low_are_by_its_shares(depth: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether its segments tell or its tokens are looked at again, in parts; on the floor all are alike."""
+    """From sums of segments, or from tokens read again in blocks; at the floor all tokens are equally likely."""
     monkeypatch.setattr("structgen_kernels.canvases.class_choice._MEMBERS", 128)
     size = 400
     of = (np.arange(size) % 7 == 0).astype(np.int32)
@@ -139,7 +139,7 @@ def test_draws_by_noise_are_those_by_its_uniform_numbers() -> None:
 
 
 def test_draws_by_noise_have_their_shares() -> None:
-    """Chi-squared at 1e-6; the kernel is the same function of its numbers, which the tests above show."""
+    """Chi-square at 1e-6; by the tests above, the kernel is the same function of the random numbers."""
     of, classes = partition("skew", 300)
     layout = ClassLayout.of(of, classes)
     logits = torch.randn(1, 300, generator=torch.Generator().manual_seed(3)) * 1.5
@@ -275,7 +275,7 @@ def test_wrong_arguments_are_found_before_anything_runs() -> None:
 
 
 def launches() -> None:
-    """What the builds are made of."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     layout = ClassLayout.of((np.arange(131_072) % 150 // 3).astype(np.int32), 51)
     rows, wanted = torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int32)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Scores of classes: exact to rounding at every depth, whatever the partition, the logits and the batch."""
+"""Scores of classes are exact up to rounding at every depth, for all partitions, logits and batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA = {
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FIELDS = ("maxima", "log_maxima", "log_sums", "mean_logs", "log_norms", "largest", "scales", "status")
 EXACT = 2e-5
-"""Float32 leaves 8e-6 uncertain of an exponent of 80, and counts it from the largest logit in two steps."""
+"""The float32 error of an exponent of 80 is 8e-6; it is computed from the largest logit in two steps."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(scores: ClassScores, logits: torch.Tensor, distribution: Distribution) -> None:
-    """Compare all that scores say with loops over classes in double precision."""
+    """Compare all scores with loops over classes in double precision."""
     size = len(distribution.class_of)
     maxima, sums, mean_logs = distribution.by_class()
     for of in range(distribution.classes):
@@ -143,7 +143,7 @@ def test_a_scale_is_that_of_all_rows_or_of_each(scale: float) -> None:
 
 @pytest.mark.usefixtures("backend")
 def test_classes_near_the_floor_are_as_exact_as_others() -> None:
-    """Classes of 1 to 100 tokens, whose largest is from 0 to 120 nats below the row's, with some on the floor."""
+    """Classes of 1 to 100 tokens, with maxima from 0 to 120 nats below that of the row; some are at the floor."""
     generator = torch.Generator().manual_seed(3)
     of = np.repeat(np.arange(61), np.arange(61) * 37 % 100 + 1).astype(np.int32)
     mixed = np.random.default_rng(4).permutation(of)
@@ -341,7 +341,7 @@ def test_wrong_partitions_are_refused(class_of: np.ndarray, classes: int, block:
 
 
 def launches() -> None:
-    """What the builds are made of."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     for size in (100, 131_072):
         layout = ClassLayout.of((np.arange(size) % 150 // 3).astype(np.int32), 51)
         for dtype in DTYPES if size > 100 else DTYPES[:1]:

@@ -1,4 +1,4 @@
-"""Canvases that are filled on the device, against the posterior of the processor and against going through all."""
+"""Canvases filled on the device, compared with the posterior on the host and with enumeration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def logits_of(case: Case, columns: int = 0) -> torch.Tensor:
-    """One row for each slot, fixed ones too, whose logits are poison; more columns than tokens."""
+    """Make one row per slot; the logits of fixed slots are poison; there are more columns than tokens."""
     distribution = [[math.log(share) if share else -math.inf for share in row] for row in case.distribution]
     rows = torch.tensor(distribution, dtype=torch.float32).view(len(case.canvas), case.runs.size)
     whole = torch.full((len(rows), case.runs.size + columns), torch.inf)
@@ -43,7 +43,7 @@ def filled_of(case: Case, tables: CanvasTables, noise: Noise | None = None) -> F
 
 
 def check(case: Case, best: Filled, drawn: Filled) -> None:
-    """Against all completions in exact fractions."""
+    """Compare with all completions in exact fractions."""
     if not case.weights:
         for filled in (best, drawn):
             assert filled.status.tolist() == [EMPTY]
@@ -63,7 +63,7 @@ def check(case: Case, best: Filled, drawn: Filled) -> None:
 @pytest.mark.parametrize("is_deterministic", [True, False])
 @pytest.mark.parametrize("seed", range(40))
 def test_everything_equals_enumeration(seed: int, is_deterministic: bool, tail: str) -> None:
-    """The best completion, draws and masses, with fixed slots, tails and parallel edges; the first few by kernels."""
+    """The best completion, samples and masses, with fixed slots, tails and parallel edges; the first few in Triton."""
     case = a_case(seed, is_deterministic=is_deterministic, tail=tail)  # type: ignore[arg-type]
     tables = canvas_tables(case.language)
     for backend in ("torch", "triton") if seed < 4 else ("torch",):
@@ -72,7 +72,7 @@ def test_everything_equals_enumeration(seed: int, is_deterministic: bool, tail: 
 
 
 def test_cases_of_kernels_are_of_many_kinds() -> None:
-    """A control on the one above."""
+    """A control for the test above."""
     kinds = [(seed, kind, tail) for seed in range(4) for kind in (True, False) for tail in ("free", "scored")]
     cases = [a_case(seed, is_deterministic=kind, tail=tail) for seed, kind, tail in kinds]  # type: ignore[arg-type]
     solvable = [case for case in cases if case.weights]
@@ -83,7 +83,7 @@ def test_cases_of_kernels_are_of_many_kinds() -> None:
 
 
 def test_published_vectors(shared_data: Path) -> None:
-    """Masses and best sequences that others computed exactly; some by kernels."""
+    """Masses and best sequences that were computed exactly elsewhere; some in Triton."""
     cases = json.loads((shared_data / "vectors.json").read_text(encoding="utf-8"))["dfa_meanfield"]
     for number, case in enumerate(cases):
         size, slots = case["vocab"], len(case["probs"])
@@ -113,7 +113,7 @@ def rich_case(*, is_deterministic: bool) -> Case:
 
 @pytest.mark.parametrize("is_deterministic", [True, False])
 def test_draws_have_the_posterior_distribution(is_deterministic: bool) -> None:
-    """Chi-square with alpha 1e-6 over 4,000 draws; a distribution that is uniform over completions is refuted."""
+    """Chi-square with alpha 1e-6 over 4,000 samples; the uniform distribution over completions is rejected."""
     case, draws = rich_case(is_deterministic=is_deterministic), 4_000
     slots = len(case.canvas)
     logits = logits_of(case).repeat(draws, 1)
@@ -129,7 +129,7 @@ def test_draws_have_the_posterior_distribution(is_deterministic: bool) -> None:
 
 
 def canvases(batch: int, dtype: torch.dtype) -> tuple[CanvasTables, torch.Tensor, torch.Tensor]:
-    """Several canvases of a nondeterministic language, with fixed slots, one of them not to be filled."""
+    """Make several canvases of a nondeterministic language with fixed slots; one canvas has no completion."""
     case = rich_case(is_deterministic=False)
     slots = len(case.canvas)
     generator = torch.Generator().manual_seed(7)
@@ -145,7 +145,7 @@ def canvases(batch: int, dtype: torch.dtype) -> tuple[CanvasTables, torch.Tensor
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_both_backends_fill_the_same_canvases(dtype: torch.dtype) -> None:
-    """Of a batch, with a workspace that is used again, at one temperature and at one for each slot."""
+    """For a batch with a reused workspace, at one temperature and at one per slot."""
     tables, logits, canvas = canvases(4, dtype)
     noise = Noise.of(2, len(logits))
     work = DingoWorkspace(tables, *canvas.shape)
@@ -182,7 +182,7 @@ def test_a_canvas_does_not_depend_on_its_batch() -> None:
 
 
 def test_the_best_is_the_one_of_the_processor() -> None:
-    """For random logits, where no two completions are alike: the same tokens, whatever the temperature."""
+    """For random logits, where no two completions have the same probability: the same tokens at all temperatures."""
     tables, logits, canvas = canvases(8, torch.float32)
     language = rich_case(is_deterministic=False).language
     slots, size = canvas.shape[1], tables.layout.size
@@ -199,7 +199,7 @@ def test_the_best_is_the_one_of_the_processor() -> None:
 
 @pytest.mark.usefixtures("backend")
 def test_logits_that_are_no_distribution_are_told_from_canvases_without_completion() -> None:
-    """Broken rows of fixed slots do not matter, those of free slots do, and nothing else of the batch is touched."""
+    """NaN in fixed slots is ignored, NaN in free slots is reported, and other canvases are not affected."""
     tables, logits, canvas = canvases(4, torch.float32)
     slots = canvas.shape[1]
     clean = dingo(logits, canvas, tables, tail="scored").tokens.clone()
@@ -229,7 +229,7 @@ def test_no_canvases_and_no_slots() -> None:
 
 
 def test_128_slots_of_small_chances() -> None:
-    """Every slot is against the only member, and all are filled."""
+    """The logits of every slot favour other tokens than the only string, and all slots are filled."""
     runs = Runs(1, ((0, 0, 0),), frozenset({0}), (2,), 3)
     logits = torch.tensor([[1e-3, 0.998, 1e-3]]).log().repeat(128, 1)
     canvas = torch.full((1, 128), FREE, dtype=torch.int32)
@@ -272,7 +272,7 @@ def test_tables_that_do_not_fit_are_refused() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     for dtype in DTYPES:
         tables, logits, canvas = canvases(2, dtype)
         dingo(logits, canvas, tables)

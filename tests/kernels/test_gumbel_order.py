@@ -1,4 +1,4 @@
-"""Tokens come in the order of their keys, each from what those before it left, however the parts are cut."""
+"""Tokens are in the order of their keys, with the remaining mass before each, for all sizes of parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORD = 2**32
 
 
 def logits_of(rows: int, columns: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Random logits with some minus infinities, in rows that lie three columns apart."""
+    """Make random logits with some minus infinities; rows have three columns of padding."""
     generator = torch.Generator().manual_seed(seed)
     whole = 3 * torch.randn(rows, columns + 3, generator=generator)
     whole[torch.rand(whole.shape, generator=generator) < 0.02] = -torch.inf
@@ -27,7 +27,7 @@ def logits_of(rows: int, columns: int, dtype: torch.dtype, seed: int) -> torch.T
 
 
 def exact_keys(scaled: torch.Tensor, noise: Noise) -> torch.Tensor:
-    """Keys in float64, of logits over the temperature in float64."""
+    """Return the keys in float64."""
     token = torch.arange(scaled.shape[1]).expand(len(noise), -1)
     words = random_words(noise.seeds[:, None], noise.offsets[:, None], STREAMS["order"], token // 2)
     high, low = (torch.where(token % 2 == 0, words[each], words[each + 2]).double() for each in (0, 1))
@@ -37,7 +37,7 @@ def exact_keys(scaled: torch.Tensor, noise: Noise) -> torch.Tensor:
 
 
 def check_order(order: Order, scaled: torch.Tensor, keys: torch.Tensor, *, skipped: int = 0) -> None:
-    """Compare with a sort in float64, from the place ``skipped`` on."""
+    """Compare with a sort in float64, from position ``skipped`` on."""
     count = order.tokens.shape[1]
     for row, status in enumerate(order.status.tolist()):
         possible = int((scaled[row] > -torch.inf).sum())
@@ -259,7 +259,7 @@ def test_wrong_arguments_are_refused_before_a_launch() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     case = mask_case(2, 700, seed=0)
     noise, temperature = Noise.of(0, 2), torch.ones(2)
     for dtype in DTYPES:

@@ -1,4 +1,4 @@
-"""What the interpreter hides: arithmetic and order of a GPU, NaN in maxima, several GPUs, grids that are too large."""
+"""What the interpreter hides: rounding and program order of a GPU, NaN in maxima, several GPUs, too large grids."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ ROWS, SIZE = 6, 260
 
 
 class _Kernel:
-    """Stands in for a kernel; keeps what it is launched with."""
+    """A fake kernel that records its launches."""
 
     def __init__(self) -> None:
         self.fn = self.test_kernel
         self.launches: list[tuple[Any, ...]] = []
 
     def test_kernel(self) -> None:
-        """Give it a name."""
+        """Set the name."""
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return lambda *arguments, **options: self.launches.append((grid, arguments, options))

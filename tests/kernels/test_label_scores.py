@@ -1,4 +1,4 @@
-"""Scores of labels, against loops over their classes."""
+"""Scores of labels, compared with loops over their classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from structgen_kernels.errors import KernelArgumentError
 
 
 def labels_of(classes: int, labels: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Labels of none, one, some and nearly all classes."""
+    """Make labels of no, one, some and nearly all classes."""
     rng = np.random.default_rng(seed)
     sizes = rng.choice([0, 1, 3, max(1, classes - 2)], size=labels)
     held = [rng.integers(0, classes, size) for size in sizes.tolist()]
@@ -63,7 +63,7 @@ def test_a_step_launches_one_kernel_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     ("begin", "held", "problem"),
-    [([0, 2], [0], "begin must go"), ([0, 2, 1, 3], [0, 0, 0], "begin must ascend"), ([0, 1], [4], "held must be")],
+    [([0, 2], [0], "begin must start"), ([0, 2, 1, 3], [0, 0, 0], "begin must ascend"), ([0, 1], [4], "held must be")],
 )
 def test_labels_that_are_none_are_refused(begin: list[int], held: list[int], problem: str) -> None:
     with pytest.raises(KernelArgumentError, match=problem):
@@ -81,7 +81,7 @@ def test_wrong_scores_are_refused() -> None:
 
 
 def launches() -> None:
-    """What the builds are made of."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     labels = ClassLabels.of(*labels_of(150, 400), 150)
     for is_max in (True, False):
         label_scores(torch.zeros(2, 150), labels, is_max=is_max)

@@ -1,4 +1,4 @@
-"""Rows of a pool mean what was put in, whatever is held, released, evicted, united, subtracted and grown."""
+"""Rows of a pool keep their masks through references, eviction and growth, and in unions and differences."""
 
 from __future__ import annotations
 
@@ -26,16 +26,13 @@ if TYPE_CHECKING:
     from structgen.engine import Matcher, Vocabulary
 
 WIDE = 8_225
-"""Tokens of 258 words, the last with one bit.
-
-One more than the smallest number of words at which a sparse row is smaller.
-"""
+"""A vocabulary of 258 words, the last with one token: just above the size at which a sparse row is smaller."""
 SPARSE_BYTES = 4 * (1 + 2 + 2 * SPARSE_WORDS)
 DENSE_BYTES = 4 * (1 + 258)
 
 
 def words_of(tokens: set[int], size: int, seed: int = 0) -> NDArray[np.int32]:
-    """A row with random bits from ``size`` on."""
+    """Make a row with random bits from ``size`` on."""
     allowed = torch.zeros(1, size, dtype=torch.bool)
     allowed[0, sorted(tokens)] = True
     words: NDArray[np.int32] = bitmask_of(allowed, seed)[0].numpy()
@@ -47,13 +44,13 @@ def tokens_of(masks: MaskRows) -> list[set[int]]:
 
 
 def in_words(words: int, size: int = WIDE) -> set[int]:
-    """One token in each of so many words, in the last ones."""
+    """Return one token in each of the last ``words`` words."""
     last = (size + 31) // 32
     return {32 * word for word in range(last - words, last)}
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """A pool beside a dictionary of sets."""
+    """A pool and, as its model, a dictionary of sets."""
 
     keys = st.integers(0, 11)
     kinds = st.sampled_from(["nothing", "everything", "few", "all but few", "many"])
@@ -80,7 +77,7 @@ class PoolMachine(RuleBasedStateMachine):
     def hold(self, wanted: list[tuple[int, str, int]]) -> None:
         keys = [key for key, _, _ in wanted]
         added = {key: self.tokens(kind, seed) for key, kind, seed in reversed(wanted) if key not in self.there}
-        # What is there is not looked at, nor is a row of a key that comes again: these are handed over as nonsense.
+        # The content of known and of repeated keys is not read, so it is random here.
         rows = np.stack(
             [
                 words_of(added[key], self.size, seed) if key not in keys[:index] and key in added else self.nonsense()
@@ -173,12 +170,12 @@ TestPool.settings = settings(max_examples=30, stateful_step_count=20)
 @pytest.mark.parametrize("size", [WIDE, WIDE - 1, 32 * 257 + 31])
 @pytest.mark.parametrize("count", [0, 1, SPARSE_WORDS, SPARSE_WORDS + 1, 200])
 def test_what_differs_in_few_words_is_sparse(size: int, count: int) -> None:
-    """Whether a row allows little or forbids little, and whatever its bits from ``size`` on are."""
+    """For rows that allow or forbid few tokens, and for any bits from ``size`` on."""
     is_sparse = count <= SPARSE_WORDS
     every = set(range(size))
     last, first = in_words(count, size), set(range(0, 32 * count, 32))
     for held in (last, every - last, first, every - first):
-        for seed in range(3):  # of the bits from size on
+        for seed in range(3):  # the seed of the bits from size on
             pool = MaskPool(size, rows=1, sparse_rows=1, device="cpu")
             row = pool.hold("row", words_of(held, size, seed))
             assert tokens_of(pool.masks([[row], [without(row)]])) == [held, every - held]
@@ -203,7 +200,7 @@ def test_a_small_vocabulary_is_dense() -> None:
 
 
 def test_a_row_takes_the_other_form_where_there_is_no_room() -> None:
-    """What fits into few words may be dense, and small vocabularies may be sparse; dense content is never cut."""
+    """Rows that fit the sparse form may be dense, and small vocabularies may be sparse; no content is lost."""
     pool = MaskPool(WIDE, rows=2, sparse_rows=1, device="cpu", grows=False)
     rows = np.stack([words_of({token}, WIDE) for token in range(3)])
     assert tokens_of(pool.masks([[row] for row in pool.hold_many("abc", rows)])) == [{0}, {1}, {2}]
@@ -276,7 +273,7 @@ def test_new_rows_of_a_step_are_sent_in_one_copy(monkeypatch: pytest.MonkeyPatch
     numbers = pool.hold_many("abcd", rows)
     assert sent == [2 * SPARSE_BYTES + 2 * DENSE_BYTES] == [pool.uploaded_bytes]
     assert pool.hold_many("", rows[:0]) == []
-    assert pool.hold_many("dcba", rows) == numbers[::-1]  # contents of what is there are not looked at
+    assert pool.hold_many("dcba", rows) == numbers[::-1]  # the content of rows in the pool is not read
     assert tokens_of(pool.masks([[number] for number in numbers])) == held
     assert sent[1:] == [4 * 4] == [pool.step_bytes]
 
@@ -303,7 +300,7 @@ def test_growing_keeps_numbers_and_masks_that_were_made() -> None:
 
 
 def test_a_pool_that_does_not_grow_keeps_its_tensors() -> None:
-    """Numbers are those of the table then, so that codes may be made on the device."""
+    """Numbers of rows are row numbers of the table, so the device can compute codes."""
     pool = MaskPool(WIDE, rows=2, sparse_rows=2, device="cpu", grows=False, max_bytes=1)
     table = pool.table
     places = table.dense.data_ptr(), table.sparse.data_ptr()
@@ -318,7 +315,7 @@ def test_a_pool_that_does_not_grow_keeps_its_tensors() -> None:
 
 @pytest.mark.usefixtures("backend")
 def test_batches_mix_requests_drafts_and_canvases() -> None:
-    """Rows of logits are requests, positions of drafts or slots of canvases; some have no constraint."""
+    """Rows of logits are requests, positions of drafts or slots of canvases; some are unconstrained."""
     size = WIDE
     pool = MaskPool(size, rows=2, sparse_rows=8, device="cpu")
     meaning = {"digits": set(range(10)), "no quote": set(range(size)) - {7}, "eos": {0}, "prose": in_words(200)}
@@ -413,7 +410,7 @@ def test_a_pool_of_inference_mode_serves_outside_of_it() -> None:
 
 
 def test_threads_share_a_pool() -> None:
-    """Each holds, reads and releases; what it holds means what it put in."""
+    """Each thread holds, reads and releases rows; the rows keep their content."""
     pool = MaskPool(WIDE, rows=8, sparse_rows=4, device="cpu", grows=False)
     contents = [in_words(140 + index) if index % 2 else {index} for index in range(12)]
     rows = np.stack([words_of(tokens, WIDE) for tokens in contents])
@@ -445,7 +442,7 @@ def test_threads_share_a_pool() -> None:
 
 
 def test_a_batch_at_steady_state_sends_codes_alone(json_vocabulary: Vocabulary) -> None:
-    """Of 32 sequences over a JSON schema, no mask is uploaded once each has been met; codes are 4 bytes a sequence."""
+    """For 32 sequences over a JSON schema, each mask is uploaded once; codes are 4 bytes per sequence."""
     schema = {
         "type": "object",
         "properties": {

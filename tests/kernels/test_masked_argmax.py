@@ -1,4 +1,4 @@
-"""The most probable allowed token, its log-probability, and the mass that the mask kept."""
+"""The most probable allowed token, its log-probability, and the probability of the allowed tokens."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_wrong_arguments_are_refused_before_a_launch() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     case = mask_case(2, 5000, seed=0)
     for dtype in DTYPES:
         masked_argmax(torch.zeros(2, 5000, dtype=dtype), case.masks)

@@ -1,7 +1,4 @@
-"""Tokens drawn under masks have the distribution that the host's sampler has.
-
-And are those that the random numbers say.
-"""
+"""Sampled tokens have the distribution of the host's sampler, and are determined by the random numbers."""
 
 from __future__ import annotations
 
@@ -26,11 +23,11 @@ from structgen.decode.step.sampler import Multinomial
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NEAR = 1e-5
-"""How near to a boundary rounding to float32 may decide."""
+"""The distance from a boundary within which float32 rounding may decide."""
 
 
 class Options(NamedTuple):
-    """The shape of one row."""
+    """The temperature and the truncation of one row."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -38,7 +35,7 @@ class Options(NamedTuple):
     min_p: float = 0.0
 
     def weights(self, values: np.ndarray) -> np.ndarray:
-        """What the host's sampler makes of logits, float64, with zeros where something is excluded."""
+        """Return the probabilities of the host's sampler, float64, zero for excluded tokens."""
         weights = np.zeros(len(values))
         ids = np.flatnonzero(values > -np.inf)
         if self.temperature == 0:
@@ -49,7 +46,7 @@ class Options(NamedTuple):
         return weights
 
     def is_near(self, values: np.ndarray) -> bool:
-        """Whether another rounding could keep other tokens."""
+        """Whether rounding could change which tokens are kept."""
         kept = [
             self._replace(top_p=min(1.0, self.top_p * factor), min_p=min(1.0, self.min_p * factor)).weights(values) > 0
             for factor in (1 - NEAR, 1 + NEAR)
@@ -76,7 +73,7 @@ def random_options(rng: np.random.Generator, rows: int) -> list[Options]:
 
 
 def allowed_values(logits: torch.Tensor, allowed: torch.Tensor) -> np.ndarray:
-    """Allowed logits in float64, -inf where excluded."""
+    """Return the allowed logits in float64, -inf for excluded tokens."""
     values: np.ndarray = logits[: len(allowed)].to(torch.float64).masked_fill(~allowed, -torch.inf).numpy()
     return values
 
@@ -88,7 +85,7 @@ def arrivals(noise: Noise, row: int, stream: str, count: int) -> np.ndarray:
 
 
 def raced(weights: np.ndarray, noise: Noise, row: int, *, is_whole: bool) -> int | None:
-    """The token that the noise says, in float64; None where two arrive within rounding of each other."""
+    """Return the token that the noise determines, in float64; None if two arrive within rounding of each other."""
     keep = np.ones(len(weights), dtype=bool)
     if is_whole:
         masses = np.add.reduceat(weights, np.arange(0, len(weights), 128))
@@ -106,7 +103,7 @@ def first_arrival(scores: np.ndarray) -> int | None:
 
 
 def looked_up(weights: np.ndarray, uniform: float) -> int | None:
-    """The token that a uniform number says; None within rounding of a boundary."""
+    """Return the token that a uniform number determines; None within rounding of a boundary."""
     sums = np.cumsum(weights)
     if np.abs(sums / sums[-1] - uniform).min() < NEAR:
         return None
@@ -114,7 +111,7 @@ def looked_up(weights: np.ndarray, uniform: float) -> int | None:
 
 
 def random_logits(rng: np.random.Generator, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    """Some rows with many equal logits, some with minus infinity."""
+    """Make logits: some rows with many equal ones, some with minus infinity."""
     logits = torch.tensor(rng.normal(size=(rows, columns)) * 3)
     logits[::2] = logits[::2].round()
     logits[torch.tensor(rng.random((rows, columns)) < 0.02)] = -torch.inf
@@ -181,7 +178,7 @@ def test_a_large_vocabulary_by_the_kernel() -> None:
 
 
 def crowd(count: int, size: int = 2600) -> torch.Tensor:
-    """Logits; about ``count`` may be kept: equal ones at ids that are spread, and lower ones at all others."""
+    """Make logits with about ``count`` candidates: equal ones at scattered ids, and lower ones at all others."""
     logits = torch.full((size,), -30.0)
     ids = torch.randperm(size, generator=torch.Generator().manual_seed(count))[:count]
     logits[ids] = 0.0
@@ -254,14 +251,14 @@ DISTRIBUTIONS = {
 
 
 def distribution_logits(size: int = 200) -> torch.Tensor:
-    """Logits in steps of a half, so that every threshold falls on equal ones."""
+    """Make logits in steps of 0.5, so that every threshold falls on ties."""
     logits = (torch.randn(size, generator=torch.Generator().manual_seed(8)) * 2).round(decimals=0) / 2
     logits[17] = -torch.inf
     return logits
 
 
 def assert_fits(tokens: torch.Tensor, weights: np.ndarray) -> None:
-    """Chi-square at 1e-6, tokens that are expected less than 10 times together; nothing of weight zero."""
+    """Check by chi-square at 1e-6, tokens with an expected count below 10 pooled; none may have weight zero."""
     counts = np.bincount(tokens.numpy(), minlength=len(weights))
     assert not counts[weights == 0].any()
     expected = weights / weights.sum() * counts.sum()
@@ -441,7 +438,7 @@ def test_wrong_arguments_are_refused_before_a_launch() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     case = mask_case(2, 5000, seed=0, codes=1)
     masked_sample(torch.zeros(2, 5000), case.masks, Shape.of(2), Noise.of(0, 2))
     uniforms = Uniforms(torch.zeros(2, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Products of matrices of logarithms, and the tree of them, by each backend."""
+"""Products of matrices of logarithms, and their tree, on each backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPS = {torch.float32: 5e-7, torch.float64: 1e-14}
 def matrices(
     shape: tuple[int, int, int], dtype: torch.dtype, span: float, seed: int = 3
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two batches of two trees of two nodes; the one on the right is a transposed one."""
+    """Make two batches of two trees of two nodes; the right one is transposed."""
     rows, inner, columns = shape
     generator = torch.Generator().manual_seed(seed)
     left = span * torch.randn((2, 2, rows, inner), generator=generator, dtype=dtype)
@@ -33,7 +33,7 @@ def matrices(
 @pytest.mark.parametrize("span", [1.0, 1000.0])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 18, 3), (33, 2, 2), (2, 0, 3)], ids=str)
 def test_products_equal_sums_of_exponentials(shape: tuple[int, int, int], span: float, dtype: torch.dtype) -> None:
-    """Of one tile and of several, of no terms and of more than a block, whose numbers span more than any precision."""
+    """One tile and several, no terms and more than a block, with a range of numbers beyond any precision."""
     left, right = matrices(shape, dtype, span)
     made = log_matmul(left, right)
     through = left.double().unsqueeze(-1) + right.double().unsqueeze(-3)
@@ -47,7 +47,7 @@ def test_products_equal_sums_of_exponentials(shape: tuple[int, int, int], span: 
 
 @pytest.mark.usefixtures("backend")
 def test_rows_and_columns_whose_largest_do_not_meet() -> None:
-    """Where scaled exponentials are rounded to nothing beside blocks where they are not, and to less than all."""
+    """Some blocks underflow as scaled exponentials, wholly or in part, and others do not."""
     generator = torch.Generator().manual_seed(1)
     left, right = (torch.randn(shape, generator=generator) for shape in ((4, 40), (40, 4)))
     left[0, 16:32], right[16:32, 0] = -300.0, -300.0
@@ -75,7 +75,7 @@ def test_results_are_written_where_they_are_wanted() -> None:
 @pytest.mark.parametrize("is_max", [True, False])
 @pytest.mark.parametrize("slots", [0, 1, 5])
 def test_trees_equal_chains(slots: int, is_max: bool) -> None:
-    """Totals and marginals of states, of several chains at a time; and the best paths are as good as the best runs."""
+    """Totals and marginals of states for several chains; the best paths have the weight of the best runs."""
     cases = (a_chain_case(seed, slots=slots, states=4, edges=14) for seed in range(40))
     case = next(one for one in cases if all(np.isfinite(chain.total) for chain in one.chains(is_max=True)))
     chains, edges = case.chains(is_max=is_max), case.edges
@@ -119,7 +119,7 @@ def test_matrices_that_do_not_fit_are_refused(operation: object) -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     with use_backend("triton"):
         for dtype in DTYPES:
             left, right = matrices((150, 150, 150), dtype, 1.0)

@@ -1,4 +1,4 @@
-"""Whole canvases of a model whose logits stay: filled through the kernels as by native passes on the host."""
+"""Canvases of a model whose logits stay on the device: kernels fill them as the native code on the host does."""
 
 from __future__ import annotations
 

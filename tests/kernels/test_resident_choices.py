@@ -1,4 +1,4 @@
-"""The loop that asks for tokens where the logits are, on kernels: it writes what it writes on the host."""
+"""The generation loop with choices on the device, by kernels: the output equals that on the host."""
 
 from __future__ import annotations
 

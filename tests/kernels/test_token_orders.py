@@ -1,4 +1,4 @@
-"""Orders that are copied some tokens at a time, and the estimators that read them."""
+"""Orders that are copied a part at a time, and the estimators that read them."""
 
 from __future__ import annotations
 

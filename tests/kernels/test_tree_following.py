@@ -1,4 +1,4 @@
-"""Paths in trees; the target has chosen a token at every position."""
+"""Accepted paths in trees, given a token of the target model at every position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from structgen.methods.verifiers.tree_verification import sample_and_match
 
 
 def random_tree(rng: random.Random, most: int, tokens: int) -> DraftTree:
-    """A tree of up to ``most`` nodes; some are chains."""
+    """Make a tree of up to ``most`` nodes; some are chains."""
     tree = DraftTree()
     is_chain = rng.random() < 0.3
     for _ in range(rng.randint(0, most)):
@@ -27,7 +27,7 @@ def random_tree(rng: random.Random, most: int, tokens: int) -> DraftTree:
 
 
 def forest_of(trees: list[DraftTree]) -> DraftForest:
-    """What kernels take for trees."""
+    """Make the forest of trees for kernels."""
     return DraftForest.of([(tree.parents, tree.tokens) for tree in trees])
 
 
@@ -116,7 +116,7 @@ def test_wrong_arguments_are_refused_before_a_launch() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     forest = DraftForest.of([([-1], [5])])
     tokens = torch.zeros(2, dtype=torch.int32)
     follow_tree(forest, tokens)

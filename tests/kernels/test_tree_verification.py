@@ -1,7 +1,4 @@
-"""Drafts that were drawn are taken and refused as by the verifiers in double precision.
-
-And tokens keep their distribution.
-"""
+"""Draft tokens are accepted as by the verifiers in double precision, and the output has the target distribution."""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ def test_a_request_does_not_depend_on_its_batch() -> None:
 def drawn_children(
     distribution: torch.Tensor, count: int, generator: torch.Generator, *, replaced: bool
 ) -> torch.Tensor:
-    """Tokens, int64 ``[rows, count]``."""
+    """Sample tokens, int64 ``[rows, count]``."""
     return torch.multinomial(distribution, count, replacement=replaced, generator=generator)
 
 
@@ -226,7 +223,7 @@ def test_wrong_arguments_are_refused_before_a_launch() -> None:
 
 
 def launches() -> None:
-    """What is compiled for GPUs: see ``kernel_builds``."""
+    """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     forest = DraftForest.of([([-1, 0], [5, 6])])
     case, rows, noise = mask_case(3, 700, seed=0), torch.zeros(3, dtype=torch.int32), Noise.of(0, 1)
     verify_tree(torch.zeros(3, 131_072), forest, DraftDistributions(torch.zeros(1, 131_072), rows), noise)

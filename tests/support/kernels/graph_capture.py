@@ -1,8 +1,9 @@
-"""Shows that a step can be captured as a CUDA graph where there is no GPU.
+"""Check without a GPU that a step can be captured as a CUDA graph.
 
-Within ``recorded_step`` kernels are recorded instead of run, and whatever else torch is asked to do fails, but for
-views, which touch no device: allocating, copying, computing, and looking at values on the host (``item``, ``bool``,
-``nonzero``).  What a step launches must not depend on values, so two steps on different values are recorded as equal.
+Within ``recorded_step`` kernels are recorded instead of run.  Every other operation of torch fails, except views, which
+do not touch the device: allocation, copies, computation, and reads of values on the host (``item``, ``bool``,
+``nonzero``).  The launches of a step must not depend on values, so the records of two steps on different values are
+equal.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class Launch:
     """One launch of a kernel.
 
     Attributes:
-        kernel: its name.
-        grid: how many programs.
-        arguments: the numbers as they are, tensors by address, shape and stride.
+        kernel: the name of the kernel.
+        grid: the number of programs along each axis.
+        arguments: numbers by value, tensors by address, shape and stride.
     """
 
     kernel: str
@@ -43,7 +44,7 @@ class _NothingButViews(TorchDispatchMode):
 
 
 _TO_HOST = ("tolist", "numpy", "cpu")
-"""Of tensors that are on the host already, torch does not tell a mode about these."""
+"""For tensors on the host, torch does not dispatch these methods to a mode."""
 
 
 def _refused(*_: Any, **__: Any) -> None:
@@ -52,13 +53,13 @@ def _refused(*_: Any, **__: Any) -> None:
 
 @contextmanager
 def recorded_step() -> Iterator[list[Launch]]:
-    """Run operations by Triton's backend without running kernels.
+    """Run operations on the Triton backend, but record kernels instead of running them.
 
     Yields:
-        What is launched, in order.
+        The launches, in order.
 
     Raises:
-        AssertionError: torch is asked to do anything but to launch kernels and to make views.
+        AssertionError: torch runs an operation other than a view.
     """
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction

@@ -1,12 +1,12 @@
-"""Compiles kernels for GPUs that need not be there, with the arguments that they are launched with.
+"""Compile kernels for GPUs on a machine without a GPU, with the arguments of their launches.
 
-The interpreter runs what the compiler refuses, and says nothing of registers.  So each test of kernels has a function
-``launches`` that calls its operations once; run by this script, every kernel that they launch is compiled instead.
-Tensors stay on the CPU and what operations return is poison, so ``launches`` looks at nothing.
+Triton's interpreter accepts code that the compiler rejects, and does not report registers.  So each test file of
+kernels has a function ``launches`` that calls its operations once.  This script compiles the kernels that ``launches``
+launches, and does not run them.  Tensors stay on the CPU and results are undefined, so ``launches`` must not read them.
 
     python tests/support/kernels/kernel_builds.py FILE [TARGET]
 
-It prints a JSON list, an entry for each kernel, target and set of types.
+The script prints a JSON list with one entry per kernel, target and set of types.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 __all__ = ["TARGETS", "built"]
 
 TARGETS = (80, 90)
-"""Compute capabilities, times ten: of the A100, and of the H100 and H200."""
+"""Compute capabilities times ten: A100; H100 and H200."""
 _TYPES = {
     "torch.float32": "*fp32",
     "torch.float16": "*fp16",
@@ -42,11 +42,11 @@ _TYPES = {
 
 
 def built(file: Path, target: int) -> list[dict[str, Any]]:
-    """What the compiler says, for one target, of the kernels that ``launches`` of a test file launches.
+    """Compile, for one target, the kernels that ``launches`` of a test file launches, and return their figures.
 
     Each entry has ``kernel``, ``target``, ``registers``, ``spilled_bytes`` (local memory), ``shared_bytes``,
-    ``barriers`` (how often the kernel itself asks for one), ``synchronisations`` (all, those of reductions too) and
-    ``incoherent_loads`` (from a cache that does not see what the same launch stores, or ahead of their place).
+    ``barriers`` (explicit ones in the kernel), ``synchronisations`` (all barriers, those of reductions included) and
+    ``incoherent_loads`` (through the non-coherent cache, or asynchronous).
     """
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     paths = [str(file.parent), str(Path(__file__).parent), *sys.path]
@@ -66,14 +66,14 @@ def built(file: Path, target: int) -> list[dict[str, Any]]:
 
 
 class _Builder:
-    """Stands in for launches."""
+    """A replacement for launches, which compiles."""
 
     def __init__(self, targets: Sequence[int]) -> None:
         self.targets = targets
         self.found: dict[tuple[str, str, int], dict[str, Any]] = {}
 
     def run(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        """As ``JITFunction.run``: ``kernel`` is compiled for all targets, and not launched."""
+        """Replace ``JITFunction.run``: compile ``kernel`` for all targets without a launch."""
         parameters = {parameter.name: parameter for parameter in kernel.params}
         bound = dict(zip(parameters, args, strict=False))
         bound |= {name: options.pop(name) for name in list(options) if name in parameters}
@@ -98,7 +98,7 @@ def _specialized(
     constants: dict[tuple[int, ...], Any],
     even: dict[tuple[int, ...], list[list[Any]]],
 ) -> Any:
-    """Return the type of an argument, and note which parts of it are constants or multiples of 16, as a launch does."""
+    """Return the type of an argument, and record which parts are constants or multiples of 16, as a launch does."""
     from triton.language import constexpr
 
     if isinstance(value, tuple):
@@ -114,12 +114,12 @@ def _specialized(
 
 
 def _is_one(parameter: Any, value: Any) -> bool:
-    """Whether a launch makes a constant of a number because it is 1."""
+    """Whether a launch specializes on a number because it is 1."""
     return type(value) is int and value == 1 and not parameter.do_not_specialize
 
 
 def _is_even(parameter: Any, value: Any) -> bool:
-    """Whether a launch tells the compiler that a number or an address is a multiple of 16."""
+    """Whether a launch specializes on a number or an address because it is a multiple of 16."""
     if parameter.do_not_specialize or parameter.do_not_specialize_on_alignment or isinstance(value, (bool, float)):
         return False
     number: int = value if isinstance(value, int) else value.data_ptr()
@@ -175,12 +175,12 @@ def _type_of(value: Any) -> str:
 
 
 def main(file: str, *targets: str) -> None:
-    """Compile what a file launches."""
+    """Compile the kernels that a file launches."""
     import triton
     from structgen_kernels import dispatch
 
     builder = _Builder([int(target) for target in targets] or TARGETS)
-    dispatch.is_interpreted = lambda: True  # as far as operations are concerned, kernels run on a CPU
+    dispatch.is_interpreted = lambda: True  # so that operations accept tensors on the CPU
 
     def run(kernel: Any, *args: Any, **options: Any) -> None:  # a function, so that it becomes a method
         builder.run(kernel, *args, **options)

@@ -1,4 +1,4 @@
-"""Random automata, in the form of the processor and of kernels, with random weights."""
+"""Random automata with random weights, in the layouts of the host and of kernels."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["ChainCase", "a_chain_case", "canvas_tables", "runs_of"]
 
 @dataclass(frozen=True)
 class ChainCase:
-    """One automaton, and a batch of weights.
+    """An automaton and a batch of weights.
 
     Attributes:
-        host: the edges as ``structgen.decode.diffusion`` has them.
-        edges: the edges as kernels have them.
-        weights: float32 ``[batch, slots, labels]``; rows may lie apart.
+        host: the edges in the layout of ``structgen.decode.diffusion``.
+        edges: the edges in the layout of kernels.
+        weights: float32 ``[batch, slots, labels]``; rows are strided.
     """
 
     host: Edges
@@ -35,14 +35,14 @@ class ChainCase:
     weights: torch.Tensor
 
     def chains(self, *, is_max: bool) -> list[Chain]:
-        """The messages of the processor, for each canvas."""
+        """Return the messages of the host implementation for each canvas."""
         return [Chain(self.host, one.numpy().astype(np.float64), is_max=is_max) for one in self.weights]
 
 
 def a_chain_case(
     seed: int, batch: int = 3, slots: int = 4, states: int = 9, labels: int = 5, edges: int = 30
 ) -> ChainCase:
-    """Nondeterministic, with parallel edges, many of them to the last state, and weights of few values: many ties."""
+    """A nondeterministic automaton with parallel edges, many to the last state, and few distinct weights, for ties."""
     rng = np.random.default_rng(seed)
     columns = [rng.integers(0, most, edges).astype(np.int32) for most in (states, states, labels)]
     columns[1][rng.random(edges) < 0.3] = states - 1
@@ -55,7 +55,7 @@ def a_chain_case(
 
 
 def runs_of(edges: Edges, weights: NDArray[np.float32]) -> dict[tuple[int, ...], Fraction]:
-    """The weight of every run from the start to acceptance, by going through all of them."""
+    """Return the weight of every run from the start to acceptance, by enumeration."""
     found: dict[tuple[int, ...], Fraction] = {}
     for run in product(range(len(edges.source)), repeat=len(weights)):
         states = [0, *(int(edges.target[edge]) for edge in run)]
@@ -70,7 +70,7 @@ def runs_of(edges: Edges, weights: NDArray[np.float32]) -> dict[tuple[int, ...],
 
 
 def canvas_tables(language: RegularLanguage) -> CanvasTables:
-    """The tables of a language on the processor's side."""
+    """Return the kernel tables of a language."""
     edges, automaton = language.edges, language.automaton
     begin = np.append(automaton.label_begin, automaton.label_begin[-1] + [1, 2])
     held = np.append(automaton.label_class, [automaton.eos_class] * 2)

@@ -1,4 +1,4 @@
-"""Masks for tests of kernels: random tables, the codes of rows, and what they allow, found with Python's sets."""
+"""Masks for tests of kernels: random tables, codes of rows, and the tokens that they allow."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from structgen_kernels.masks.mask_rows import NOTHING, SPARSE_WORDS, MaskRows, M
 __all__ = ["WIDTHS", "MaskCase", "bitmask_of", "mask_case"]
 
 WIDTHS = (1, 31, 32, 33, 4097, 131_073)
-"""Sizes of vocabularies that no block is a multiple of."""
+"""Sizes of vocabularies that are not multiples of block sizes."""
 
 
 @dataclass(frozen=True)
 class MaskCase:
-    """Masks, and what they mean.
+    """Masks and the tokens that they allow.
 
     Attributes:
-        masks: for the kernels; bits from ``size`` on are random in all tables.
+        masks: the masks for kernels; bits from ``size`` on are random in all tables.
         allowed: bool ``[rows, size]``.
     """
 
@@ -39,13 +39,13 @@ def bitmask_of(allowed: torch.Tensor, seed: int = 0) -> torch.Tensor:
 
 
 def mask_case(rows: int, size: int, seed: int, *, codes: int = 2, possible: bool = False) -> MaskCase:
-    """Random masks: dense and sparse rows of many kinds, united and subtracted.
+    """Make random masks: unions and differences of many kinds of dense and sparse rows.
 
     Args:
-        rows: rows of logits.
-        size: tokens.
-        seed: of the random numbers.
-        codes: codes of each row.
+        rows: the number of rows of logits.
+        size: the number of tokens of the vocabulary.
+        seed: the seed of the random numbers.
+        codes: the number of codes per row.
         possible: whether every row must allow some token.
     """
     chance = random.Random(seed)
@@ -56,7 +56,7 @@ def mask_case(rows: int, size: int, seed: int, *, codes: int = 2, possible: bool
     dense.append(torch.zeros(size, dtype=torch.bool))
     dense[-1][chance.randrange(size)] = True
     sparse = [_sparse(size, chance, allows=allows, count=count) for allows in (False, True) for count in (0, 3, 200)]
-    # Of a wider tensor, so that rows lie apart.
+    # A slice of a wider tensor, so that rows are strided.
     words = torch.nn.functional.pad(bitmask_of(torch.stack(dense), seed), (0, 3), value=-1)[:, :-2]
     table = MaskTable(size, words, torch.tensor([slot for slot, _ in sparse], dtype=torch.int32))
     meaning = [*dense, *(allowed for _, allowed in sparse)]
@@ -87,7 +87,7 @@ def _code(chance: random.Random, rows: int) -> int:
 
 
 def _sparse(size: int, chance: random.Random, *, allows: bool, count: int) -> tuple[list[int], torch.Tensor]:
-    """A sparse row that allows everything or nothing but for some words, as the table holds it and as it is meant."""
+    """Make a sparse row that allows all or no tokens except in some words, as a table row and as booleans."""
     words = (size + 31) // 32
     default = -1 if allows else 0
     numbers = sorted(chance.sample(range(words), min(count, words, SPARSE_WORDS)))

@@ -1,4 +1,4 @@
-"""Small kernels that show what functions of Triton's language return; import it where ``tests/kernels`` run only."""
+"""Small kernels that return the results of device functions; import this module only in ``tests/kernels``."""
 
 import triton
 import triton.language as tl
@@ -9,7 +9,7 @@ __all__ = ["noise_probe"]
 
 @triton.jit
 def noise_probe(seeds_ptr, words_ptr, noise_ptr, STREAM: tl.constexpr, N: tl.constexpr):
-    """Store four words [4, N] and the exponential numbers [N] of a seed and an offset."""
+    """Store four words [4, N] and the exponential variates [N] of a seed and an offset."""
     place = tl.arange(0, N)
     a, b, c, d = random_words(tl.load(seeds_ptr), tl.load(seeds_ptr + 1), place * 40_503, STREAM)
     tl.store(words_ptr + place, a)

@@ -1,7 +1,4 @@
-"""Classes of tokens for tests of kernels.
-
-Partitions, logits, and what distributions say of classes, in double precision.
-"""
+"""Token classes for tests of kernels: partitions, logits, and scores of classes in double precision."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ PARTITIONS = ("one", "own", "even", "skew")
 
 
 def partition(kind: str, size: int, seed: int = 0) -> tuple[NDArray[np.int32], int]:
-    """The class of each token, and how many there are: all in one, each in its own, evenly spread, or most in one.
+    """Return the class of each token and the number of classes: one class, one per token, even sizes, or one large.
 
-    But for the first two there are classes without tokens, the first and the last among them.
+    With the last two kinds there are classes without tokens, the first and the last among them.
     """
     rng = np.random.default_rng(seed)
     if kind == "one":
@@ -37,9 +34,9 @@ def partition(kind: str, size: int, seed: int = 0) -> tuple[NDArray[np.int32], i
 
 
 def hard_logits(size: int, dtype: torch.dtype, seed: int = 0, *, tail: int = 0) -> torch.Tensor:
-    """Seven rows: flat, usual, steep, ties, half of it minus infinity, all of it but one, and one far above the rest.
+    """Make seven rows: flat, usual, steep, ties, half minus infinity, all but one minus infinity, and one outlier.
 
-    There are ``tail`` more columns, of NaN and infinities.
+    ``tail`` more columns are NaN and infinities.
     """
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(7, size, generator=generator) * torch.tensor([0.1, 3, 40, 3, 8, 1, 1])[:, None]
@@ -60,7 +57,7 @@ class Distribution:
     Attributes:
         scaled: float64 ``[rows, size]``, from ``LOWEST`` to 0.
         class_of: the class of each token.
-        classes: how many there are.
+        classes: the number of classes.
     """
 
     scaled: NDArray[np.float64]
@@ -71,17 +68,17 @@ class Distribution:
     def of(
         cls, logits: torch.Tensor, class_of: NDArray[np.int32], classes: int, scale: float | NDArray[np.float32] = 1.0
     ) -> Distribution:
-        """The distributions of logits, whose columns from the size of the vocabulary on do not count."""
+        """Make the distributions of logits; columns from the size of the vocabulary on are ignored."""
         values = logits[:, : len(class_of)].to(torch.float64).numpy()
         factor = np.broadcast_to(np.asarray(scale, dtype=np.float32).astype(np.float64), len(values))[:, None]
         return cls(np.maximum((values - values.max(1, keepdims=True)) * factor, LOWEST), class_of, classes)
 
     def log_norms(self) -> NDArray[np.float64]:
-        """Float64 ``[rows]``."""
+        """Return the log of the sum of exponentials, float64 ``[rows]``."""
         return np.log(np.exp(self.scaled).sum(1))
 
     def by_class(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Log maxima, log sums and sums of ``p log p``, float64 ``[rows, classes]`` each."""
+        """Return log maxima, log sums and sums of ``p log p``, float64 ``[rows, classes]`` each."""
         rows = len(self.scaled)
         maxima = np.full((rows, self.classes), -np.inf)
         sums = np.full((rows, self.classes), -np.inf)
@@ -95,14 +92,14 @@ class Distribution:
         return maxima, sums, mean_logs
 
     def shares(self, row: int, of: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """The tokens of a class by id, and the share of each in the class."""
+        """Return the tokens of a class by id, and the probability of each within the class."""
         members = np.flatnonzero(self.class_of == of)
         powers = np.exp(self.scaled[row, members])
         return members, powers / powers.sum()
 
 
 def fast_scans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the interpreter scan a vector in as many steps as its length has bits, not element by element."""
+    """Make the interpreter scan a vector in a logarithmic number of steps, not element by element."""
     from triton.runtime import interpreter
 
     def scanned(self, inputs):  # type: ignore[no-untyped-def]

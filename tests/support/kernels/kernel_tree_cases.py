@@ -1,4 +1,4 @@
-"""Trees of drafts for tests of kernels: random ones, and what verifiers in double precision say of them."""
+"""Random trees of draft tokens for tests of kernels, and their paths by verifiers in double precision."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["BLOCK", "Case", "Language", "check_case", "random_case"]
 
 WORD = 2**32
 BLOCK = 32
-"""Columns of a block, so that small vocabularies have several."""
+"""Columns per block, few enough that small vocabularies have several blocks."""
 
 
 def words_of(noise: Noise, request: int, stream: str, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The random numbers of some places, as uniform ones and as exponential ones, float64."""
+    """Return the random numbers of some indices, as uniform and as exponential variates, float64."""
     words = random_words(noise.seeds[request], noise.offsets[request], STREAMS[stream], index)
     high, low = words[0].double(), words[1].double()
     rest = (WORD - 1 - high + (WORD - low - 0.5) / WORD) / WORD
@@ -36,7 +36,7 @@ def words_of(noise: Noise, request: int, stream: str, index: torch.Tensor) -> tu
 
 
 class SameNumbers:
-    """``structgen.decode.speculative.verifier.Chance`` at one position, from the numbers that kernels look at."""
+    """``structgen.decode.speculative.verifier.Chance`` at one position, with the random numbers of kernels."""
 
     def __init__(self, noise: Noise, request: int, node: int, siblings: list[tuple[int, int]], *, again: bool) -> None:
         self._noise, self._request, self._node = noise, request, node
@@ -49,7 +49,7 @@ class SameNumbers:
             node, token = next(self._siblings)
         self._met.add(token)
         uniform, _ = words_of(self._noise, self._request, "accept", torch.tensor([node]))
-        assert abs(float(uniform) - probability) > 1e-5  # or else rounding may decide
+        assert abs(float(uniform) - probability) > 1e-5  # rounding must not decide
         return float(uniform) < probability
 
     def draw(self, weights: np.ndarray) -> int:
@@ -68,7 +68,7 @@ class SameNumbers:
 
 @dataclass
 class Case:
-    """A batch of trees whose children were drawn, with everything that verification takes."""
+    """A batch of trees of sampled draft tokens, with all arguments of verification."""
 
     logits: torch.Tensor
     trees: list[tuple[list[int], list[int]]]
@@ -101,10 +101,10 @@ class Case:
 def random_case(
     seed: int, size: int, requests: int, *, replaced: bool, dtype: torch.dtype = torch.float32, flat: bool = False
 ) -> Case:
-    """Trees; some positions are sampled from a distribution near the target's, some chosen, some greedy.
+    """Make trees; children are sampled from a distribution near the target's, or chosen; some positions are greedy.
 
-    With ``flat`` there are six children of each root and no others, all drawn from a distribution far from the
-    target's.
+    With ``flat``, each root has six children and there are no other nodes; all are sampled from a distribution far from
+    the target's.
     """
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     shapes = [[rng.randint(-1, node - 1) for node in range(rng.randint(1, 7))] for _ in range(requests)]
@@ -131,8 +131,8 @@ def random_case(
             if not replaced:
                 distribution[earlier] = 0
             if not distribution.any():
-                distribution[0] = 1  # all have been drawn: a draft that comes again
-            # Most trees are drawn from what is allowed: others are refused at once.
+                distribution[0] = 1  # all tokens have been sampled, so one is repeated
+            # Most trees are sampled from the allowed tokens: others are rejected at once.
             if rng.random() < 0.8 and bool((distribution * case.allowed[row + parent + 1]).any()):
                 distribution = distribution * case.allowed[row + parent + 1]
             tokens.append(int(torch.multinomial(distribution, 1, generator=generator)))
@@ -143,7 +143,7 @@ def random_case(
 
 
 def expected_path(case: Case, request: int, row: int) -> tuple[list[int], int, int]:
-    """The nodes, the token and the status, by the verifiers in double precision; ``row`` is the root's."""
+    """Return nodes, token and status by the verifiers in double precision; ``row`` is the row of the root."""
     parents, tokens = case.trees[request]
     path: list[int] = []
     node = -1
@@ -177,7 +177,7 @@ def expected_path(case: Case, request: int, row: int) -> tuple[list[int], int, i
 
 
 def check_case(case: Case) -> int:
-    """Compare all paths; return how many nodes are taken."""
+    """Compare all paths; return the number of accepted nodes."""
     paths = case.verify()
     begin = row = taken = 0
     for request, (parents, _) in enumerate(case.trees):
@@ -194,12 +194,12 @@ def check_case(case: Case) -> int:
 
 @dataclass
 class Language:
-    """A target and a drafter of sequences of three tokens, each given the token before, under masks.
+    """A target model and a drafter of sequences of three tokens, first-order Markov chains under masks.
 
     Attributes:
-        p: float64 ``[3, 5, 4]``, by place and token before (4 for none), masked and shaped.
-        q: float64, of the drafter, as it is.
-        allowed: bool.
+        p: float64 ``[3, 5, 4]``, the masked target distributions by position and previous token (4 for none).
+        q: float64 ``[3, 5, 4]``, the drafter's distributions, unmasked.
+        allowed: bool ``[3, 5, 4]``, the masks.
     """
 
     p: torch.Tensor
@@ -215,5 +215,5 @@ class Language:
         return cls(torch.where(allowed, p, -torch.inf).softmax(-1), q.softmax(-1), allowed)
 
     def distribution(self) -> torch.Tensor:
-        """Of all sequences, float64 ``[4, 4, 4]``."""
+        """Return the distribution of all sequences, float64 ``[4, 4, 4]``."""
         return self.p[0, 4][:, None, None] * self.p[1, :4][:, :, None] * self.p[2, :4][None]

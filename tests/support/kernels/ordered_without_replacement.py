@@ -1,9 +1,9 @@
-"""A sampler without replacement whose tokens come from an order that was drawn elsewhere, some at a time.
+"""A sampler without replacement that reads its tokens, a part at a time, from an order sampled elsewhere.
 
-Where the logits are on a GPU, the distribution need not be copied: the tokens of a batch are drawn there without
-replacement (``structgen_kernels.choices.gumbel_order``), and estimators look at few of them.  A token that is put back
-comes before the rest of the order with its share of what is in the sampler without replacement; the rest was drawn
-without it, so its distribution is the same.
+If the logits are on a GPU, the distribution need not be copied: the tokens of a batch are sampled on the GPU without
+replacement (``structgen_kernels.choices.gumbel_order``), and estimators read few of them.  A token that is put back
+comes before the rest of the order with its share of the remaining probability.  The rest was sampled without that
+token, so its distribution does not change.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ __all__ = ["OrderedWithoutReplacement"]
 
 @final
 class OrderedWithoutReplacement:
-    """``WithoutReplacement`` over an order, read no further than needed.
+    """``WithoutReplacement`` over an order, which is read no further than needed.
 
     Args:
-        order: all tokens of positive probability in the order in which they were drawn without replacement, each with
-            its log-probability in the full distribution and the log of the probability of all that was left when it was
-            drawn, itself included.
-        generator: the randomness beyond the order: one uniform number for each ``misses``, and for each ``take`` while
-            something that was put back is inside.
+        order: all tokens of positive probability in the order of sampling without replacement, each with its
+            log-probability in the full distribution and the log of the probability of the tokens that remained when it
+            was sampled, itself included.
+        generator: the generator of the other random numbers: one uniform number per ``misses``, and one per ``take``
+            while a token that was put back remains.
 
     Raises:
         ValueError: the order is empty.
 
-    Complexity: O(tokens that were put back) for each call.
+    Complexity: O(tokens that were put back) per call.
     """
 
     def __init__(self, order: Iterable[tuple[int, float, float]], generator: np.random.Generator) -> None:
@@ -59,11 +59,11 @@ class OrderedWithoutReplacement:
         return not self._back and self._next is None
 
     def probability(self, token: int) -> float:
-        """See ``WithoutReplacement``; of tokens that were taken only."""
+        """See ``WithoutReplacement``; only for tokens that were taken."""
         return self._known[token]
 
     def take(self) -> int:
-        """See ``WithoutReplacement``: from the order, unless what was put back comes first."""
+        """See ``WithoutReplacement``: the next token of the order, unless one that was put back comes first."""
         following = self._next
         if self._back:
             mark = self._generator.random() * self.left
@@ -74,7 +74,7 @@ class OrderedWithoutReplacement:
                     found = token
                     break
             if found is None and following is None:
-                found = next(reversed(self._back))  # the mark was beyond all by rounding
+                found = next(reversed(self._back))  # by rounding, the mark exceeds the sum
             if found is not None:
                 del self._back[found]
                 return found
@@ -95,7 +95,7 @@ class OrderedWithoutReplacement:
 
     @property
     def _next(self) -> tuple[int, float, float] | None:
-        """The next of the order, read where it is asked for."""
+        """The next token of the order, read when it is needed."""
         if self._read is None:
             self._read = next(self._order, None)
         return self._read

@@ -1,11 +1,11 @@
-"""Makes Triton's interpreter do what a GPU may do and numpy does not, where there is no GPU.
+"""Variants of Triton's interpreter with the arithmetic and the order of a GPU, for machines without a GPU.
 
-``rough_interpreter`` computes exponentials, logarithms and quotients of float32 with the errors that PTX documents,
-takes exponentials below the smallest normal number as 0, adds in the order of butterflies and of parallel scans, and
-runs the programs of a grid from the last to the first.  What a kernel claims must hold then, too.
+``rough_interpreter`` computes float32 exponentials, logarithms and quotients with the errors that PTX documents,
+flushes exponentials below the smallest normal number to 0, sums in the order of butterfly reductions and parallel
+scans, and runs the programs of a grid from the last to the first.  The guarantees of kernels must also hold then.
 
-``maxima_with_nan`` says whether maxima and minima are NaN where an operand is, as numpy's are, or the other operand, as
-PTX's are.
+``maxima_with_nan`` selects whether maxima and minima of NaN and a number are NaN, as in numpy, or the number, as in
+PTX.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SMALLEST = np.float32(2.0**-126)
 
 
 def _inexact(values: Any, ulps: int) -> Any:
-    """Float32 values that are off by up to so many units in the last place; the same ones always by the same."""
+    """Return float32 values with deterministic errors of up to ``ulps`` units in the last place."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     off = (bits * np.uint32(2_654_435_761) >> np.uint32(16)) % np.uint32(2 * ulps + 1)
     moved = bits.astype(np.int64) + off.astype(np.int64) - ulps
@@ -48,7 +48,7 @@ def _quotient(left: Any, right: Any) -> Any:
     made = np.divide(left, right)
     if made.dtype != np.float32:
         return made
-    is_power = np.abs(np.frexp(right)[0]) == 0.5  # whose inverse is exact
+    is_power = np.abs(np.frexp(right)[0]) == 0.5  # its inverse is exact
     return np.where(is_power, made, _inexact(made, 2)).astype(np.float32)
 
 
@@ -76,7 +76,7 @@ def _running_sums(scan: Any, operand: Any) -> Any:
 
 @contextmanager
 def rough_interpreter() -> Iterator[None]:
-    """Run kernels as is said above."""
+    """Run kernels with the arithmetic and the order of a GPU: see the module."""
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
@@ -104,7 +104,7 @@ def rough_interpreter() -> Iterator[None]:
 
 @contextmanager
 def maxima_with_nan(*, spread: bool) -> Iterator[None]:
-    """Run kernels with maxima and minima that are NaN where any operand is, or only where all are."""
+    """Run kernels with maxima and minima that are NaN if any operand is NaN, or only if all are."""
     from triton.runtime import interpreter
 
     largest, smallest = (np.maximum, np.minimum) if spread else (np.fmax, np.fmin)

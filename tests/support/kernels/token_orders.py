@@ -1,4 +1,4 @@
-"""The tokens of a batch in the order of draws without replacement, copied from the device some at a time."""
+"""The tokens of a batch in the order of sampling without replacement, copied from the device a part at a time."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ __all__ = ["TokenOrders"]
 
 @final
 class TokenOrders:
-    """Orders of all rows; the first ``count`` tokens are found in one step and copied together.
+    """The orders of all rows; the first ``count`` tokens of each are computed in one step and copied together.
 
-    What ``row`` returns is what ``OrderedWithoutReplacement`` reads.  Rows that need more tokens get the
-    next ``count``, each for itself.  Bytes: ``16 * count + 12`` a row, 1 KiB for 64 tokens, where a row of 131,072
-    logits takes 512 KiB.
+    ``OrderedWithoutReplacement`` reads the results of ``row``.  A row that needs more tokens gets the next ``count`` by
+    itself.  Bytes: ``16 * count + 12`` per row, 1 KiB for 64 tokens; a row of 131,072 logits has 512 KiB.
 
     Args:
-        logits: float32, float16 or bfloat16 ``[rows, columns]``; they must stay as they are.
-        noise: of each row.
-        masks: what each row may hold; None allows every column.
-        temperature: float32 ``[rows]``; None is 1.
-        count: tokens that are copied together.
+        logits: float32, float16 or bfloat16 ``[rows, columns]``; they must not change.
+        noise: the noise of each row.
+        masks: the mask of each row; None allows every column.
+        temperature: float32 ``[rows]``; None means 1.
+        count: the number of tokens to copy at a time.
 
     Attributes:
-        log_z: of each row, log-sum-exp of the allowed logits over the temperature.
-        log_top: of each row, the log-probability of the likeliest token.
+        log_z: for each row, log-sum-exp of the allowed logits divided by the temperature.
+        log_top: for each row, the log-probability of the most probable token.
 
     Raises:
-        KernelArgumentError: the arguments do not fit each other.
+        KernelArgumentError: the arguments do not match.
         NonFiniteLogitsError: rows have NaN or plus infinity among their allowed logits.
     """
 
@@ -58,9 +57,9 @@ class TokenOrders:
         self._copied = _copied(self._first)
 
     def row(self, row: int) -> Iterator[tuple[int, float, float]]:
-        """Each token of a row, its log-probability, and log of the probability of what was left, itself included.
+        """Yield the tokens of a row, each with its log-probability and the log of the remaining probability before it.
 
-        There are none where nothing is possible; else all of positive probability come, in the end.
+        All tokens of positive probability are yielded; none if no token is possible.
         """
         part = self._copied[row]
         order = self._first.row(row)
