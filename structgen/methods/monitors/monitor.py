@@ -243,7 +243,7 @@ class Monitor(BytewisePotential[_MonitorState]):
             # A match contains no broken character, so it begins after one at the earliest.
             state = state._replace(trigger=state.trigger.after(raw) or self._trigger)
         if state.options is not None and state.node is not None:
-            if _is_broken(raw):
+            if len(raw) == 1 and raw[0] >= 0x80:  # a byte that belongs to no character
                 return None
             node = state.node.after(raw)
             if node is not None:
@@ -351,11 +351,6 @@ def monitor(trigger: Trigger, provider: Provider, *, identifier: str = r"\w+", n
         >>> attributes = monitor(r"(user|order)\.", lambda text: members[text[:-1].split()[-1]])
     """
     return Monitor(trigger, provider, identifier, name or getattr(provider, "__name__", repr(provider)))
-
-
-def _is_broken(raw: bytes) -> bool:
-    """Whether it is a byte that belongs to no character."""
-    return len(raw) == 1 and raw[0] >= 0x80
 
 
 def _shown(text: str) -> str:

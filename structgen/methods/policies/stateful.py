@@ -317,7 +317,7 @@ class _LearnedCommitter:
     def advance(self, run: CanvasRun, /) -> None:
         """See ``Committer.advance``."""
         denoised = run.denoise()
-        view = _view(run, denoised)
+        view = CanvasView(*denoised.posterior.leaders(), run.canvas == FREE)
         self._views = [*self._views, view][-self._policy.history :]
         settled = np.asarray(self._policy.filter.settled(self._views), dtype=np.float64)
         if settled.shape != run.canvas.shape:
@@ -326,10 +326,6 @@ class _LearnedCommitter:
         slots = ranking.slots
         passes = (settled[slots] >= self._policy.threshold) & (view.tokens[slots] == denoised.completion.tokens[slots])
         run.commit(ranking.passing(passes), denoised.completion)
-
-
-def _view(run: CanvasRun, denoised: Denoised) -> CanvasView:
-    return CanvasView(*denoised.posterior.leaders(), run.canvas == FREE)
 
 
 @final

@@ -286,14 +286,10 @@ def _checked_distribution(owner: str, probabilities: Probabilities) -> dict[Any,
 
 def _numbers(owner: str, probabilities: Probabilities) -> dict[Any, float]:
     distribution = _checked_distribution(owner, probabilities)
-    wrong = next((label for label in distribution if not _is_number(label)), None)
+    wrong = next((each for each in distribution if not (isinstance(each, (int, float)) and math.isfinite(each))), None)
     if wrong is not None:
         raise ValueError(f"{owner}: labels must be finite numbers; found {wrong!r}; convert the labels to numbers")
     return distribution
-
-
-def _is_number(label: Any) -> bool:
-    return isinstance(label, (int, float)) and math.isfinite(label)
 
 
 def _check_beta(owner: str, beta: float) -> None:

@@ -118,7 +118,8 @@ class Foresight:
                 starts = [Rollout.of(beam.branch) for beam in live]
                 ends = roll(branches, starts, sampler=Greedy(), generator=generator, ended=lambda _: False)
                 finished, live = [*finished, *(rollout.branch for rollout in ends)], []
-        ranked = sorted(((branch, _mean(branch)) for branch in finished), key=lambda each: (-each[1], _tokens(each[0])))
+        scored = ((branch, total(branch) / max(1, len(branch.steps()))) for branch in finished)
+        ranked = sorted(scored, key=lambda each: (-each[1], _tokens(each[0])))
         return outcome(branches, ranked, particles=self.beams)
 
     def _step(
@@ -240,7 +241,3 @@ def _softmax(values: NDArray[np.float64], counts: NDArray[np.float64], temperatu
 
 def _tokens(branch: Branch) -> tuple[int, ...]:
     return branch.hypothesis.tokens
-
-
-def _mean(branch: Branch) -> float:
-    return total(branch) / max(1, len(branch.steps()))

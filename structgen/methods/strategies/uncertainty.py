@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.decode.sampling.protocol import Samples
-    from structgen.decode.step.distribution import Distribution
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
@@ -251,7 +250,7 @@ def trace(  # noqa: PLR0913  as generate, with the reference
                 break
             index = distribution.index(choice)
             if len(distribution) > 1:
-                traces.append(Trace(distribution.entropy, _top(distribution) != index))
+                traces.append(Trace(distribution.entropy, int(distribution.log_q.argmax()) != index))
             (branch,) = take(branches, branch, distribution, [index])
     return traces
 
@@ -312,7 +311,3 @@ def _logistic(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, fl
         if np.abs(size * step).max() < 1e-12:
             break
     return float(at[0]), float(at[1])
-
-
-def _top(distribution: Distribution) -> int:
-    return int(distribution.log_q.argmax())
