@@ -105,7 +105,7 @@ _POLICIES: Final = (
 )
 
 
-def lark(  # noqa: PLR0913, RUF100  how a grammar is read, by name
+def lark(  # noqa: PLR0913  # how a grammar is read, by name
     text: str,
     *,
     start: str = "start",
