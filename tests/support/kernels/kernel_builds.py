@@ -77,9 +77,8 @@ class _Builder:
         parameters = {parameter.name: parameter for parameter in kernel.params}
         bound = dict(zip(parameters, args, strict=False))
         bound |= {name: options.pop(name) for name in list(options) if name in parameters}
-        for name, parameter in parameters.items():
-            if name not in bound:
-                bound[name] = parameter.default
+        # In the order of parameters: constants are known to the compiler by their index.
+        bound = {name: bound.get(name, parameter.default) for name, parameter in parameters.items()}
         signature: dict[str, Any] = {}
         constants: dict[tuple[int, ...], Any] = {}
         even: dict[tuple[int, ...], list[list[Any]]] = {}
