@@ -44,7 +44,7 @@ class DrafterCase:
         title: the name of the test.
         make: a new one, for outputs of a target.
         draws: whether it draws tokens from a distribution where the sampler draws.
-        draft tokens: whether it draft tokens much in short outputs of models that hardly repeat themselves.
+        drafts: whether it drafts many tokens in short outputs of models that hardly repeat themselves.
     """
 
     title: str
@@ -56,7 +56,7 @@ class DrafterCase:
 def alike(target: LanguageModel, *, seed: int | None = None) -> HashModel:
     """A draft model with the target's vocabulary.
 
-    The target's reference implementation if that is a ``HashModel``, or another one.
+    With the target's own distributions if the target is a ``HashModel`` and no seed is given.
     """
     given = target.seed if isinstance(target, HashModel) and seed is None else seed or 0
     draft = HashModel(target.vocabulary, seed=given, name="draft")

@@ -162,7 +162,7 @@ def letters(text: str) -> Annotated[str, regex("[a-f]{12}")]:
 
 @pytest.mark.parametrize("settings", [{}, {"sampler": Multinomial(temperature=0.2), "seed": 3}])
 def test_drafts_run_in_the_passes_that_items_share(json_vocabulary: Vocabulary, settings: dict[str, Any]) -> None:
-    """Two programs whose draft model is their own reference implementation.
+    """Two programs whose draft model is the target itself.
 
     Fewer passes for both together, with the same outputs.
     """

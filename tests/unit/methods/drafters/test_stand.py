@@ -133,7 +133,7 @@ def exact_distribution(model: HashModel, sampler: Multinomial, prompt: list[int]
 
 @pytest.mark.exhaustive
 def test_outputs_keep_their_distribution() -> None:
-    """Many outputs that draft token for each other, against the distribution of all outputs."""
+    """Many outputs that draft for each other, against the distribution of all outputs."""
     model, sampler = HashModel(VOCABULARY, seed=5), Multinomial(1.5)
     expected = exact_distribution(model, sampler, model.encode_prompt("c"))
     assert sum(expected.values()) == pytest.approx(1)

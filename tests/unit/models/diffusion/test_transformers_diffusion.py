@@ -333,7 +333,7 @@ def test_weights_loaded_by_hand_are_complete(make: Make) -> None:
 
 
 def test_tokenizers_written_in_python(byte_tokenizer: Any) -> None:
-    """Read by the alphabet of bytes that they name, they give the vocabulary of their fast reference implementation."""
+    """A slow tokenizer, read by the byte alphabet that it names, gives the vocabulary of its fast version."""
     from structgen.engine import Vocabulary
     from structgen.models.diffusion.transformers_model import load_vocabulary
 

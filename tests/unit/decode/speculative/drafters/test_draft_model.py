@@ -257,7 +257,7 @@ def test_padding_and_other_ends_are_no_other_vocabulary(constraint: Constraint) 
 
 
 def test_a_prompt_that_it_cannot_read_is_refused(constraint: Constraint) -> None:
-    """And where the output grows beyond its context, it draft tokens nothing any more."""
+    """And where the output grows beyond its context, it drafts nothing any more."""
     model = HashModel(constraint.vocabulary, max_context=8)
     with pytest.raises(GenerationError, match="the prompt is too long for it"):
         propose(DraftModel(model), constraint, [4] * 8)

@@ -98,7 +98,7 @@ def test_what_the_model_cannot_read_is_none(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_a_stage_is_asked_for_one_path_and_told(ab_vocabulary: Vocabulary) -> None:
-    """What it draft tokens is run in the same pass, as far as the model can read it."""
+    """What it drafts is run in the same pass, as far as the model can read it."""
     model = HashModel(ab_vocabulary, max_context=6)
     session = DraftSession(model)
     stage: Any = Drafting([7, 8, 9])
