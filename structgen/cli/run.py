@@ -93,7 +93,7 @@ class _GenerationTask:
 @click.option(
     "--drafter",
     metavar="NAME[:KEY=VALUE,...]",
-    help=f"Proposes draft tokens, several of which one forward pass verifies: {', '.join(DRAFTER_NAMES)}.  "
+    help=f"Proposes draft tokens, which the model verifies together: {', '.join(DRAFTER_NAMES)}.  "
     "[default: auto, or what a program says]",
 )
 @click.option(

@@ -340,7 +340,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
               probable tokens, or the most probable completions.
             * ``potentials``: further conditions or weights of answers.
             * ``seed``: of the sampler's random numbers; each answer has a stream of its own.
-            * ``drafter``: proposes draft tokens, several of which one forward pass verifies: see ``structgen.generate``.
+            * ``drafter``: proposes draft tokens, which the model verifies together: see ``structgen.generate``.
             * ``chat``: whether the prompt becomes turns of the model's chat template.
             * ``tries``: the maximum number of samples of a field that the type's own validators refuse.
             * ``describe``: whether the prompt ends with the form of the answer and the descriptions of its fields.
