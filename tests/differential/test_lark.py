@@ -162,7 +162,7 @@ def test_common_terminals(name: str) -> None:
 
 
 def test_the_library_of_lark_is_read_whole() -> None:
-    """All of `common` can be imported, but what is only part of a terminal with a look-after."""
+    """All of `common` can be imported, but what is only part of a terminal with a look-behind."""
     names = [line.split(":")[0].strip() for line in _common().splitlines() if ":" in line and line[:1].isalpha()]
     for name in names:
         assert_same(f"start: {name}\n%import common.{name}", "a1", 2)

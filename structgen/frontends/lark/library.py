@@ -18,7 +18,7 @@ from structgen.grammar.nodes.description import Described
 
 __all__ = ["Library", "builtin_texts", "used_rules"]
 
-# Lark writes this terminal with a look-after; its lexers find exactly these strings.
+# Lark writes this terminal with a look-behind; its lexers find exactly these strings.
 _REPLACED: Final = {"common": r'ESCAPED_STRING: /"([^"\\\n]|\\[^\n])*"/'}
 
 

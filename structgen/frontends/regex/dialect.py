@@ -72,7 +72,7 @@ class Dialect:
         repeats_repeats: ``a**`` is allowed, and ``+`` after a quantifier repeats it once more.
         repeats_anchors: ``^*`` is allowed.
         has_lookaround: ``(?=...)``, ``(?!...)``, ``(?<=...)`` and ``(?<!...)``.
-        fixed_lookbehind: the alternatives of a look-after must have one width.
+        fixed_lookbehind: the alternatives of a look-behind must have one width.
         name_characters: additional characters of names -> whether a name may begin with it.
         named_groups: the possible texts between ``(`` and the name.
         has_comments: ``(?#...)``.

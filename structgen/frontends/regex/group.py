@@ -22,7 +22,7 @@ class GroupKind(Enum):
     AHEAD = "look-ahead"
     NOT_AHEAD = "negative look-ahead"
     LOOK_BEHIND = "look-behind"
-    NOT_BEHIND = "negative look-after"
+    NOT_BEHIND = "negative look-behind"
     FLAGS = "flags"
     COMMENT = "comment"
 

@@ -241,7 +241,7 @@ def as_boundary(body: Node, *, ahead: bool, negative: bool) -> Boundary | None:
 
 
 def has_fixed_width(body: Node) -> bool:
-    """Whether a body that ``as_boundary`` accepts has one width, as Python's look-after requires."""
+    """Whether a body that ``as_boundary`` accepts has one width, as Python's look-behind requires."""
     items = body.items if isinstance(body, Alternatives) else (body,)
     return len({isinstance(item, Boundary) for item in items}) == 1
 

@@ -249,7 +249,7 @@ class LexerAutomaton:
                     if before == DEAD:
                         raise PatternRefusal(
                             "look-behind",
-                            "a look-after or boundary looks at the text before its terminal",
+                            "a look-behind or boundary looks at the text before its terminal",
                             self._owner[pc],
                         )
                     if step.mask >> before & 1:

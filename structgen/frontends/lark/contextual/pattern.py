@@ -1,6 +1,6 @@
 """The regexps of a lexer as trees, read by the parser of ``re`` itself, and their characters as sets of bits.
 
-Only regexps for which a finite automaton suffices are supported: the usual operators, look-ahead and look-after at
+Only regexps for which a finite automaton suffices are supported: the usual operators, look-ahead and look-behind at
 one character, and word boundaries.  The order of alternatives and the greediness of repetitions are kept, because they
 decide which match ``re`` finds.
 
