@@ -70,6 +70,14 @@ def test_core_names_are_in_the_stub() -> None:
     assert len(structgen.__all__) <= 28
 
 
+@pytest.mark.parametrize("stub", sorted(Path(structgen.__file__).parent.glob("*.pyi")), ids=lambda stub: stub.stem)
+def test_every_public_name_is_on_record(stub: Path) -> None:
+    """A name in a stub is promised, or it is not public."""
+    module = "structgen" if stub.stem == "__init__" else f"structgen.{stub.stem}"
+    offered = {f"{module}.{name}" for name in stub_names(stub)}
+    assert offered <= set(NAMES), f"add to {RECORD}: {sorted(offered - set(NAMES))}"
+
+
 @pytest.mark.parametrize("line", NAMES)
 def test_every_name_stays_where_it_was_promised(line: str) -> None:
     """No public name is lost; one that has moved says where it is now, and is the same object there."""

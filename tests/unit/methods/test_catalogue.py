@@ -6,6 +6,7 @@ import importlib
 from dataclasses import is_dataclass
 from pathlib import Path
 
+import drafter_catalogue
 import pytest
 
 import structgen
@@ -31,6 +32,14 @@ def test_every_drafter_that_needs_no_object_is_in_the_table() -> None:
     offered = set(stub_names(PACKAGE / "drafters.pyi"))
     beside = {"Auto", "Bridge", "Combined", "DraftStore", "Extended", "TrainedHeads", "VocabularyTrim", "forget"}
     assert offered - named == beside | {"CostModel", "DraftStats", "Speculation"}
+
+
+@pytest.mark.parametrize("name", catalogue.DRAFTERS)
+def test_every_drafter_has_a_case(name: str) -> None:
+    """The tests that ask something of all drafters ask it of this one."""
+    kind = catalogue.DRAFTERS[name].kind
+    source = Path(drafter_catalogue.__file__).read_text(encoding="utf-8")
+    assert f" {kind}(" in source or f"({kind}(" in source, f"add a case of {kind} to {drafter_catalogue.__file__}"
 
 
 def test_every_sampler_is_in_the_table() -> None:
