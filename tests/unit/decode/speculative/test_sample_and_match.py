@@ -105,8 +105,8 @@ def test_of_equal_tokens_the_first_is_the_greedy_one() -> None:
 
 ESTIMATORS: dict[str, Callable[..., WeightedSample[Any]]] = {
     "recursive": sample_recursive,
-    "recursive, gives up": partial(sample_recursive, most_rejects=2),
-    "geometric": partial(sample_geometric, most_rejects=2),
+    "recursive, gives up": partial(sample_recursive, max_rejects=2),
+    "geometric": partial(sample_geometric, max_rejects=2),
 }
 
 
@@ -165,7 +165,7 @@ def test_weights_of_sequences_are_right_on_average(estimator: Callable[..., Weig
 
 def test_the_rule_that_chooses_an_estimator_keeps_them_right() -> None:
     def chosen(sampler: ExactWithoutReplacement, admits: Callable[[int], bool]) -> WeightedSample[Fraction]:
-        return sample_weighted(sampler, max(sampler.probability(token) for token in range(2)), admits, most_rejects=2)
+        return sample_weighted(sampler, max(sampler.probability(token) for token in range(2)), admits, max_rejects=2)
 
     for seed in range(8):
         found, wanted = sequence_weights(chosen, seed, length=2, size=2)
