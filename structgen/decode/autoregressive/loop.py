@@ -262,7 +262,7 @@ class Generation:
                 evidence=f"it has {len(output.tokens)} tokens so far",
                 remedy="iterate to its end first",
             )
-        drafts = None if self._drafts is None else self._drafts.stats()
+        drafts = None if self._drafts is None else self._drafts.counts.stats()
         if self._writer is not None:
             drafts = self._writer.drafts
         return Result(

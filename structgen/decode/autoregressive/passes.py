@@ -78,7 +78,7 @@ class ScoredPasses:
             drafts.settle(context)
             drafts.propose(context, output.matcher, self._allowed.mask, output.remaining)
         elif drafts is not None:
-            drafts.spare()
+            drafts.counts.saved += 1
             drafts = None
         began = perf_counter()
         tree = None if drafts is None else drafts.tree

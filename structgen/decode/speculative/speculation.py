@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from structgen.engine import Constraint, Matcher
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["AnyDrafter", "Speculation", "SpeculationRounds", "as_speculation", "position_kind"]
+__all__ = ["AnyDrafter", "DraftCounts", "Speculation", "SpeculationRounds", "as_speculation", "position_kind"]
 
 _BUDGET: Final = 32
 _REJECTION: Final = RecursiveRejection()
@@ -135,12 +135,65 @@ class _TimedPass(NamedTuple):
 
 
 @final
+class DraftCounts:
+    """What the draft tokens of one output cost, and what they saved.
+
+    Attributes:
+        saved: choices that needed no pass.
+        seconds: time spent on proposing, pruning and learning.
+    """
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self._passes: list[_TimedPass] = []
+        self._drafted: Counter[str] = Counter()
+        self._accepted: Counter[str] = Counter()
+        self._lengths: Counter[int] = Counter()
+        self.saved = 0
+        self.seconds = 0.0
+
+    def ran(self, tree: DraftTree | None, needed: int, seconds: float) -> None:
+        """Count a pass that ran a tree, if any, with ``needed`` other rows."""
+        self._passes.append(_TimedPass(needed, needed if tree is None else needed + len(tree), seconds))
+        if tree is not None:
+            self._drafted.update(source for source in tree.sources if source != FORCED)
+
+    def accepted(self, tree: DraftTree, nodes: list[int]) -> None:
+        """Count the accepted tokens of a tree."""
+        self._accepted.update(tree.sources[node] for node in nodes if tree.sources[node] != FORCED)
+        self._lengths[len(nodes)] += 1
+
+    def stats(self) -> DraftStats:
+        """Return the statistics of the output up to now."""
+        sources = {name: SourceStats(drafted, self._accepted[name]) for name, drafted in sorted(self._drafted.items())}
+        return DraftStats(
+            passes=sum(each.rows > each.needed for each in self._passes),
+            lengths=dict(sorted(self._lengths.items())),
+            sources=sources,
+            saved_forwards=self.saved,
+            saved_s=self._saved_seconds(),
+            time_draft_s=self.seconds,
+        )
+
+    def _saved_seconds(self) -> float:
+        """Return the time of the passes that were saved, less the time that drafts cost."""
+        relative = self._cost.relative
+        wider = sum(each.seconds * (1 - relative(each.needed) / relative(each.rows)) for each in self._passes)
+        if not self.saved:
+            return -wider - self.seconds
+        # The first pass is over the prompt.
+        one = float(np.median([each.seconds / relative(each.rows) for each in self._passes[1:] or self._passes]))
+        return self.saved * one - wider - self.seconds
+
+
+@final
 class SpeculationRounds:
     """The draft tokens of one output, and the passes that run them.
 
     Attributes:
         tree: the draft tree of the next or the last pass; None for no draft tokens.
         has_drawn: whether some of its tokens were sampled, so that ``choose`` may choose.
+        counts: what the drafts cost, and what they saved.
     """
 
     def __init__(
@@ -149,7 +202,7 @@ class SpeculationRounds:
         self._speculation = speculation
         self._choice = VerifiedChoice(speculation.verifier, speculation.alone, sampler)
         self._cost = speculation.cost_of(context.model)
-        self._assumed = self._cost or CostModel.assumed(context.model)  # for the time that was saved
+        self.counts = DraftCounts(self._cost or CostModel.assumed(context.model))
         generator = np.random.Generator(np.random.PCG64([seed, _STREAM]))
         self._task = DraftTask(constraint, sampler, len(context), generator)
         self._drafting: GuardedDrafting | None = None  # started before the first pass, which not all outputs have
@@ -157,13 +210,6 @@ class SpeculationRounds:
         self.has_drawn = False
         self._pending = 0  # rows that the pass needs without drafts
         self._start = 0  # the number of tokens before the tree
-        self._drafted: Counter[str] = Counter()
-        self._accepted: Counter[str] = Counter()
-        self._lengths: Counter[int] = Counter()
-        self._passes = 0
-        self._saved = 0
-        self._run: list[_TimedPass] = []
-        self._time = 0.0
 
     def propose(self, context: Context, matcher: Matcher, mask: NDArray[np.int32], remaining: int) -> None:
         """Draft tokens for the next forward pass, within the budget that remains; ``mask`` allows the next token."""
@@ -191,7 +237,7 @@ class SpeculationRounds:
         if len(tree):
             self.tree = tree
             self.has_drawn = bool(tree.drawn)
-        self._time += perf_counter() - began
+        self.counts.seconds += perf_counter() - began
 
     def observe(self, context: Context, row: LogitsRow, seconds: float) -> None:
         """Learn from a forward pass of ``seconds``, which returned ``row`` for the next token."""
@@ -202,28 +248,17 @@ class SpeculationRounds:
             verified = Verified(len(context), DraftTree(), LogitsRows.of(row))
         else:
             verified = Verified(len(context), tree or DraftTree(), ahead.logits)
-        size = 0 if self.tree is None else len(self.tree)
         self._start = len(context)
-        self._run.append(_TimedPass(self._pending, self._pending + size, seconds))
-        if self.tree is not None:
-            self._passes += 1
-            self._drafted.update(source for source in self.tree.sources if source != FORCED)
+        self.counts.ran(self.tree, self._pending, seconds)
         if self._drafting is not None:
             self._drafting.observe(verified)
-        self._time += perf_counter() - began
-
-    def spare(self) -> None:
-        """Count a choice that needed no pass."""
-        self._saved += 1
+        self.counts.seconds += perf_counter() - began
 
     def settle(self, context: Context) -> None:
         """Count the accepted tokens of the last tree."""
         tree, self.tree = self.tree, None
-        if tree is None:
-            return
-        nodes = tree.follow(context.tokens[self._start :])
-        self._accepted.update(tree.sources[node] for node in nodes if tree.sources[node] != FORCED)
-        self._lengths[len(nodes)] += 1
+        if tree is not None:
+            self.counts.accepted(tree, tree.follow(context.tokens[self._start :]))
 
     def finish(self, context: Context) -> None:
         """Free the drafter of a complete output; the output may still be taken back and go on."""
@@ -259,28 +294,6 @@ class SpeculationRounds:
         return self._choice.index(
             VerifierPosition(projection, tree, node, ahead, matcher, remaining, is_plain), generator
         )
-
-    def stats(self) -> DraftStats:
-        """Return the statistics."""
-        sources = {name: SourceStats(drafted, self._accepted[name]) for name, drafted in sorted(self._drafted.items())}
-        return DraftStats(
-            passes=self._passes,
-            lengths=dict(sorted(self._lengths.items())),
-            sources=sources,
-            saved_forwards=self._saved,
-            saved_s=self._saved_seconds(),
-            time_draft_s=self._time,
-        )
-
-    def _saved_seconds(self) -> float:
-        """Return the time of the passes that were saved, less the time that drafts cost."""
-        relative = self._assumed.relative
-        wider = sum(each.seconds * (1 - relative(each.needed) / relative(each.rows)) for each in self._run)
-        if not self._saved:
-            return -wider - self._time
-        # The first pass is over the prompt.
-        one = float(np.median([each.seconds / relative(each.rows) for each in self._run[1:] or self._run]))
-        return self._saved * one - wider - self._time
 
 
 def position_kind(mask: NDArray[np.int32]) -> int:
