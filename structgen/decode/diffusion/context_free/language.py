@@ -112,13 +112,7 @@ class ContextFreeLanguage:
         for label, classes in enumerate(self.plan.labels):
             np.add.at(self.counts[label], list(classes), 1.0)
         self.token_classes = TokenClasses(self.class_of, self.classes)
-        self.sizes = self.token_classes.sizes
-        self.counts[:, self.sizes == 0] = 0.0
-        labelled = [classes for classes in self.plan.labels if classes]  # all but ALWAYS, the first
-        self.label_classes = np.array([of for classes in labelled for of in classes], dtype=np.int32)
-        self.label_starts = np.cumsum([0, *map(len, labelled)])[: len(labelled)]
-        with np.errstate(divide="ignore"):
-            self.log_counts = np.log(self.counts)
+        self.counts[:, self.token_classes.sizes == 0] = 0.0
         self.shortest = shortest_output(self.plan)
 
     def posterior(self, distribution: MeanField, /, *, tail: Tail = "free") -> ContextFreePosterior:
@@ -145,24 +139,25 @@ class ContextFreeLanguage:
         if not ends.any():
             return filled
         allowed = self._allowed(chart, ends)
-        single = (allowed @ self.sizes == 1) & (canvas == FREE)
+        single = (allowed @ self.token_classes.sizes == 1) & (canvas == FREE)
         for slot in np.flatnonzero(single).tolist():
             filled[slot] = np.flatnonzero(self.class_of == allowed[slot].argmax())[0]
         last = int(np.flatnonzero(ends)[-1])  # where the longest string ends; an EOS must follow it
         filled[last + 1 :] = np.where(canvas[last + 1 :] == FREE, (*self.vocabulary.eos, FREE)[0], canvas[last + 1 :])
         return filled
 
-    def fixed_weights(self, token: int, *, is_max: bool) -> NDArray[np.float64]:
-        """Log weights of all labels in a slot that holds ``token``: log of how often each label contains its class."""
-        of = self.class_at(token)
-        weights: NDArray[np.float64] = self.log_counts[:, of]
-        weights = np.where(weights >= 0, 0.0, -np.inf) if is_max else weights.copy()
-        weights[ALWAYS] = 0.0
+    def fixed_weights(self, tokens: NDArray[np.int32], *, is_max: bool) -> NDArray[np.float64]:
+        """Log weights of all labels in slots that hold ``tokens``: log of how often each label contains their class."""
+        counts = self.counts.T[self.class_at(tokens)]
+        with np.errstate(divide="ignore"):
+            weights: NDArray[np.float64] = np.log(np.minimum(counts, 1.0) if is_max else counts)
+        weights[:, ALWAYS] = 0.0
         return weights
 
-    def class_at(self, token: int) -> int:
-        """The class of a fixed slot's token; ids outside the vocabulary are dead."""
-        return int(self.class_of[token]) if 0 <= token < len(self.class_of) else DEAD_CLASS
+    def class_at(self, tokens: NDArray[np.int32] | int) -> NDArray[np.int32]:
+        """The classes of the tokens of fixed slots; ids outside the vocabulary are dead."""
+        known = (tokens >= 0) & (tokens < len(self.class_of))
+        return np.where(known, self.class_of[np.where(known, tokens, 0)], DEAD_CLASS)
 
     def chart(self, weights: NDArray[np.float64], *, is_max: bool) -> Chart:
         """The chart of one canvas.
@@ -191,15 +186,12 @@ class ContextFreeLanguage:
         possible: NDArray[np.float64] = np.where(self.counts.any(axis=1), 0.0, -np.inf)
         possible[ALWAYS] = 0.0
         weights = np.tile(possible, (len(canvas), 1))
-        for slot in np.flatnonzero(canvas != FREE).tolist():
-            weights[slot] = self.fixed_weights(int(canvas[slot]), is_max=True)
+        weights[canvas != FREE] = self.fixed_weights(canvas[canvas != FREE], is_max=True)
         return self.chart(weights, is_max=True)
 
     def _ends(self, chart: Chart, canvas: Canvas) -> NDArray[np.float64]:
         """Whether a string may end at each boundary, 1 or 0."""
-        is_eos = np.full(len(canvas), bool(self.vocabulary.eos), dtype=bool)
-        for slot in np.flatnonzero(canvas != FREE).tolist():
-            is_eos[slot] = self.class_at(int(canvas[slot])) == self.eos_class
+        is_eos = np.where(canvas == FREE, bool(self.vocabulary.eos), self.class_at(canvas) == self.eos_class)
         tail = np.append(np.logical_and.accumulate(is_eos[::-1])[::-1], True)
         ends: NDArray[np.float64] = (np.isfinite(chart.ends) & tail).astype(np.float64)
         return ends
@@ -289,8 +281,8 @@ class ContextFreePosterior(ClassPosterior):
         if np.any((distribution.canvas != FREE) & (canvas != distribution.canvas)):
             return -np.inf
         weights = self._weights(self.scores.log_sums(), is_max=False)
-        for slot in np.flatnonzero((canvas != FREE) & (distribution.canvas == FREE)).tolist():
-            weights[slot] = self.language.fixed_weights(int(canvas[slot]), is_max=False)
+        filled = (canvas != FREE) & (distribution.canvas == FREE)
+        weights[filled] = self.language.fixed_weights(canvas[filled], is_max=False)
         chart = self.language.chart(weights, is_max=False)
         return self._total(chart, self._tail_scores(canvas, self._eos_sums()))
 
@@ -308,13 +300,9 @@ class ContextFreePosterior(ClassPosterior):
     def _weights(self, scores: NDArray[np.float64], *, is_max: bool) -> NDArray[np.float64]:
         """Log weight of every label in every slot, from the scores of classes in every free slot."""
         language, distribution = self.language, self.distribution
-        weights = np.empty((distribution.slots, len(language.plan.labels)))
-        if len(distribution.free):
-            if len(language.label_starts):  # a grammar of the empty string alone has no labels
-                weights[distribution.free, ALWAYS + 1 :] = _by_label(scores, language, is_max=is_max)
-            weights[distribution.free, ALWAYS] = 0.0
-        for slot in np.flatnonzero(distribution.canvas != FREE).tolist():
-            weights[slot] = language.fixed_weights(int(distribution.canvas[slot]), is_max=is_max)
+        weights = language.fixed_weights(distribution.canvas, is_max=is_max)
+        if len(distribution.free) and len(language.plan.label_starts):  # the empty string alone has no other labels
+            weights[distribution.free, ALWAYS + 1 :] = _by_label(scores, language.plan, is_max=is_max)
         return weights
 
     def _tail_scores(self, canvas: Canvas, eos: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -329,9 +317,8 @@ class ContextFreePosterior(ClassPosterior):
         first[distribution.free] = eos
         if not self.language.vocabulary.eos:
             first[:] = -np.inf
-        for slot in np.flatnonzero(canvas != FREE).tolist():
-            is_eos = self.language.class_at(int(canvas[slot])) == self.language.eos_class
-            first[slot] = 0.0 if is_eos else -np.inf
+        is_eos = self.language.class_at(canvas) == self.language.eos_class
+        first[canvas != FREE] = np.where(is_eos, 0.0, -np.inf)[canvas != FREE]
         others = np.where((canvas == FREE) & np.isfinite(first), 0.0, first) if self.tail == "free" else first
         after = np.append(np.cumsum(others[::-1])[::-1], 0.0)
         return np.append(first + after[1:], 0.0)
@@ -369,9 +356,7 @@ class ContextFreePosterior(ClassPosterior):
 
     def _parses(self, tokens: NDArray[np.int32]) -> float:
         """The number of parses of some tokens."""
-        weights = np.empty((len(tokens), len(self.language.plan.labels)))
-        for slot, token in enumerate(tokens.tolist()):
-            weights[slot] = self.language.fixed_weights(token, is_max=False)
+        weights = self.language.fixed_weights(tokens, is_max=False)
         return float(np.exp(self.language.chart(weights, is_max=False).ends[len(tokens)]))
 
     def _fixed_and_tail(self, end: int) -> NDArray[np.int32]:
@@ -407,17 +392,17 @@ class ContextFreePosterior(ClassPosterior):
             )
 
 
-def _by_label(scores: NDArray[np.float64], language: ContextFreeLanguage, *, is_max: bool) -> NDArray[np.float64]:
+def _by_label(scores: NDArray[np.float64], plan: Plan, *, is_max: bool) -> NDArray[np.float64]:
     """Log weights of the labels that have classes, for each row of class scores.
 
     Every probability is at least exp(-80) / vocabulary size of the row's largest, so none underflows.
     """
-    spread = scores[:, language.label_classes]
+    spread = scores[:, plan.label_classes]
     if is_max:
-        maxima: NDArray[np.float64] = np.maximum.reduceat(spread, language.label_starts, axis=1)
+        maxima: NDArray[np.float64] = np.maximum.reduceat(spread, plan.label_starts, axis=1)
         return maxima
     largest = scores.max(axis=1, keepdims=True)
-    sums = np.add.reduceat(np.exp(spread - largest), language.label_starts, axis=1)
+    sums = np.add.reduceat(np.exp(spread - largest), plan.label_starts, axis=1)
     with np.errstate(divide="ignore"):
         logs: NDArray[np.float64] = np.log(sums) + largest
     return logs

@@ -127,6 +127,16 @@ class Plan:
         """The tables in the form of native charts."""
         return _native.ChartPlan.of(self)
 
+    @cached_property
+    def label_classes(self) -> NDArray[np.int32]:
+        """The classes of all labels, concatenated."""
+        return _int32(of for classes in self.labels for of in classes)
+
+    @cached_property
+    def label_starts(self) -> NDArray[np.int64]:
+        """The index in ``label_classes`` of the first class of each label but ``ALWAYS``, which has none."""
+        return np.cumsum([0, *map(len, self.labels[ALWAYS + 1 :])])[:-1]
+
     @property
     def cells(self) -> int:
         """Number of cells of all rows."""
