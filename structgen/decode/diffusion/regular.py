@@ -190,17 +190,16 @@ class RegularLanguage:
             filled[ended] = self.vocabulary.eos[0]
         return filled
 
-    def fixed_weights(self, token: int) -> NDArray[np.float64]:
-        """Log weights of all labels in a slot that holds ``token``: 0 or minus infinity; all -inf for an invalid id."""
-        if not 0 <= token < len(self.automaton.class_of):
-            return np.full(len(self.holds), -np.inf)
-        return np.where(self.holds[:, self.automaton.class_of[token]], 0.0, -np.inf)
+    def fixed_weights(self, tokens: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Log weights of all labels in slots that hold ``tokens``: 0 or minus infinity; all -inf for an invalid id."""
+        known = (tokens >= 0) & (tokens < len(self.automaton.class_of))
+        classes = self.automaton.class_of[np.where(known, tokens, 0)]
+        return np.where(self.holds.T[classes] & known[:, None], 0.0, -np.inf)
 
     def _anything(self, canvas: Canvas) -> Chain:
         """The runs over a canvas whose free slots may hold any token, each run with weight 1."""
-        weights = np.tile(np.where(self.holds.any(axis=1), 0.0, -np.inf), (len(canvas), 1))
-        for slot in np.flatnonzero(canvas != FREE).tolist():
-            weights[slot] = self.fixed_weights(int(canvas[slot]))
+        possible = np.where(self.holds.any(axis=1), 0.0, -np.inf)
+        weights = np.where((canvas == FREE)[:, None], possible, self.fixed_weights(canvas))
         return Chain(self.edges, weights, is_max=True)
 
 
@@ -247,9 +246,9 @@ class RegularPosterior(ClassPosterior):
         """See ``CanvasPosterior.clamped``."""
         distribution = self.distribution
         weights = self._sums().weights.copy()
-        for slot in np.flatnonzero((canvas != FREE) & (canvas != distribution.canvas)).tolist():
-            is_free = distribution.canvas[slot] == FREE
-            weights[slot] = self.language.fixed_weights(int(canvas[slot])) if is_free else -np.inf
+        fixed = (canvas != FREE) & (canvas != distribution.canvas)
+        weights[fixed] = self.language.fixed_weights(canvas[fixed])
+        weights[fixed & (distribution.canvas != FREE)] = -np.inf
         return Chain(self.language.edges, weights, is_max=False).total
 
     def _sums(self) -> Chain:
@@ -260,7 +259,7 @@ class RegularPosterior(ClassPosterior):
     def _weights(self, scores: NDArray[np.float64], *, is_max: bool) -> NDArray[np.float64]:
         """Log weight of every label in every slot, from the scores of classes in every free slot."""
         language, distribution = self.language, self.distribution
-        weights = np.empty((distribution.slots, len(language.holds)))
+        weights = language.fixed_weights(distribution.canvas)
         if len(distribution.free):
             spread = scores[:, language.automaton.label_class]
             starts = language.label_begin[:-1]
@@ -272,8 +271,6 @@ class RegularPosterior(ClassPosterior):
             weights[distribution.free, language.tail_label] = (
                 0.0 if self.tail == "free" else scores[:, language.automaton.eos_class]
             )
-        for slot in np.flatnonzero(distribution.canvas != FREE).tolist():
-            weights[slot] = language.fixed_weights(int(distribution.canvas[slot]))
         return weights
 
     def _factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

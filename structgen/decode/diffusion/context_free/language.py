@@ -185,8 +185,7 @@ class ContextFreeLanguage:
         """The chart of a canvas whose free slots may hold any token."""
         possible: NDArray[np.float64] = np.where(self.counts.any(axis=1), 0.0, -np.inf)
         possible[ALWAYS] = 0.0
-        weights = np.tile(possible, (len(canvas), 1))
-        weights[canvas != FREE] = self.fixed_weights(canvas[canvas != FREE], is_max=True)
+        weights = np.where((canvas == FREE)[:, None], possible, self.fixed_weights(canvas, is_max=True))
         return self.chart(weights, is_max=True)
 
     def _ends(self, chart: Chart, canvas: Canvas) -> NDArray[np.float64]:
