@@ -80,8 +80,65 @@ class OpenCall:
         self.waiting: dict[tuple[int, OpenCall], None] = {}
 
 
+ROOT: Final = OpenCall()
+"""The call of the whole grammar, which nothing waits for."""
+
 CallPosition: TypeAlias = "tuple[int, OpenCall]"
 """A state at a slot boundary, and the call in which it reads."""
+
+
+@final
+class EndSets:
+    """Sets of ends of tokens, each with a number, in the order of ``sets``; the empty set is ``NO_ENDS``."""
+
+    def __init__(self) -> None:
+        self.sets: list[Ends] = [frozenset()]
+        self._numbers: dict[Ends, int] = {frozenset(): NO_ENDS}
+        self._unions: dict[tuple[int, int], int] = {}
+
+    def number(self, ends: Ends) -> int:
+        """The number of a set."""
+        number = self._numbers.setdefault(ends, len(self.sets))
+        if number == len(self.sets):
+            self.sets.append(ends)
+        return number
+
+    def union(self, one: int, other: int) -> int:
+        """The number of the union of two sets."""
+        if not one or not other or one == other:
+            return one or other
+        key = (one, other) if one < other else (other, one)
+        number = self._unions.get(key)
+        if number is None:
+            number = self._unions[key] = self.number(self.sets[one] | self.sets[other])
+        return number
+
+
+@final
+class CanvasSuffixes:
+    """Canvas suffixes, each with a number; the empty one is ``EMPTY``.
+
+    Attributes:
+        parts: of each suffix, its first slot, and the suffix after it.
+        runs: of each suffix, the suffix after its leading open slots, and the number of these.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, int]] = [(EMPTY, EMPTY)]
+        self.runs: list[tuple[int, int]] = [(EMPTY, 0)]
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def number(self, slots: Sequence[int]) -> int:
+        """The number of a suffix."""
+        number = EMPTY
+        for slot in reversed(slots):
+            extended = self._numbers.setdefault((slot, number), len(self.parts))
+            if extended == len(self.parts):
+                self.parts.append((slot, number))
+                end, length = self.runs[number]
+                self.runs.append((end, length + 1) if slot == OPEN else (extended, 0))
+            number = extended
+        return number
 
 
 def nullable_states(final: list[bool], calls: list[list[tuple[int, int]]]) -> list[bool]:

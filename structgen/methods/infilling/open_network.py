@@ -11,6 +11,7 @@ from structgen_kernels import _native
 
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.parse.grammar_graph import SPECIAL_BASE
+from structgen.decode.step.context import shared_length
 from structgen.engine.mask import pack
 from structgen.errors import LimitExceeded
 from structgen.methods.infilling.open_canvas import (
@@ -20,9 +21,11 @@ from structgen.methods.infilling.open_canvas import (
     MAX_STATES,
     NO_ENDS,
     OPEN,
+    ROOT,
     SHIFT,
     CallPosition,
-    Ends,
+    CanvasSuffixes,
+    EndSets,
     OpenCall,
     Stack,
     SuffixPosition,
@@ -32,7 +35,7 @@ from structgen.methods.infilling.open_canvas import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -89,19 +92,12 @@ class NetworkOpen:
         self._forget()
 
     def _forget(self) -> None:
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._suffixes: list[tuple[int, int]] = [(EMPTY, EMPTY)]
-        # Of each suffix: the suffix after its leading open slots, and the number of these.
-        self._runs: list[tuple[int, int]] = [(EMPTY, 0)]
-        self._ends: list[Ends] = [frozenset()]
-        self._ends_numbers: dict[Ends, int] = {frozenset(): NO_ENDS}
-        self._unions: dict[tuple[int, int], int] = {}
-        self._every = self._ends_number(self._any)
+        self._suffixes = CanvasSuffixes()
+        self._ends = EndSets()
         self._moves: dict[tuple[int, int], tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = {}
         self._cached: dict[tuple[int, ...], Any] = {}
-        self._root = OpenCall()
         # The last canvas prefix, and the readings after each of its slots.
-        self._read: tuple[list[int], list[frozenset[CallPosition]]] = ([], [frozenset([(0, self._root)])])
+        self._read: tuple[list[int], list[frozenset[CallPosition]]] = ([], [frozenset([(0, ROOT)])])
 
     def completable(self, canvas: Canvas, /, *, at: int | None = None) -> bool:
         """See ``OpenLanguage.completable``."""
@@ -109,7 +105,7 @@ class NetworkOpen:
         split = at if at is not None else next((index for index, slot in enumerate(slots) if slot < 0), len(slots))
         with self._lock:
             self._bound()
-            suffix = self._suffix(slots[split:])
+            suffix = self._suffixes.number(slots[split:])
             dead: set[tuple[OpenCall, SuffixPosition]] = set()
             return any(self._accepts((state,), call, suffix, dead) for state, call in self._readings(slots[:split]))
 
@@ -118,7 +114,7 @@ class NetworkOpen:
         slots = canvas.tolist()
         with self._lock:
             self._bound()
-            pieces = self._pieces(self._readings(slots[:slot]), self._suffix(slots[slot + 1 :]))
+            pieces = self._pieces(self._readings(slots[:slot]), self._suffixes.number(slots[slot + 1 :]))
         held = np.array([piece in pieces for piece in self._pieces_of])
         return pack(held[self._group_of])
 
@@ -129,14 +125,11 @@ class NetworkOpen:
     def _pieces(self, readings: frozenset[CallPosition], suffix: int) -> set[str]:
         """The tokens that lead from readings to a suffix."""
         leading: set[str] = set()
-        begins: dict[str, bool] = {}
         dead: set[tuple[OpenCall, SuffixPosition]] = set()
         accepted: dict[tuple[Stack, OpenCall], bool] = {}
+        begins = {first for first in {piece[0] for piece in self._any} if self._after(readings, first)}
         for piece in self._any:
-            first = piece[0]
-            if first not in begins:
-                begins[first] = bool(self._after(readings, first))
-            if not begins[first]:
+            if piece[0] not in begins:
                 continue
             for each in self._after(readings, piece):
                 if each not in accepted:
@@ -146,26 +139,10 @@ class NetworkOpen:
                     break
         return leading
 
-    def _suffix(self, slots: Sequence[int]) -> int:
-        """The number of a canvas suffix."""
-        number = EMPTY
-        for slot in reversed(slots):
-            key = slot, number
-            extended = self._numbers.get(key)
-            if extended is None:
-                extended = self._numbers[key] = len(self._suffixes)
-                self._suffixes.append(key)
-                end, length = self._runs[number]
-                self._runs.append((end, length + 1) if slot == OPEN else (extended, 0))
-            number = extended
-        return number
-
     def _readings(self, slots: list[int]) -> frozenset[CallPosition]:
         """The readings after the slots on the left."""
         read, readings = self._read
-        shared = 0
-        while shared < min(len(read), len(slots)) and read[shared] == slots[shared]:
-            shared += 1
+        shared = shared_length(read, slots)
         read, readings = read[:shared], readings[: shared + 1]
         for slot in slots[shared:]:
             read.append(slot)
@@ -175,9 +152,8 @@ class NetworkOpen:
 
     def _given(self, slot: int) -> int:
         """The number of the set of tokens that a slot may hold."""
-        return (
-            self._every if slot in (OPEN, FREE) else self._ends_number(frozenset(filter(None, [self._spelled[slot]])))
-        )
+        held = self._any if slot in (OPEN, FREE) else frozenset(filter(None, [self._spelled[slot]]))
+        return self._ends.number(held)
 
     def _read_slot(self, readings: frozenset[CallPosition], slot: int) -> frozenset[CallPosition]:
         """The readings after one more slot."""
@@ -193,7 +169,7 @@ class NetworkOpen:
                 continue
             seen.add(item)
             state, ends, call = item
-            if self._final[state] and call is not self._root:
+            if self._final[state] and call is not ROOT:
                 returned.setdefault(call, set()).add(ends)
                 pending += [(after, ends, outer) for after, outer in call.waiting]
             read, reached = self._moves_of(state, ends)
@@ -215,7 +191,7 @@ class NetworkOpen:
             steps = self._steps[state]
             read: set[int] = set()
             reached: dict[int, set[str]] = {}
-            for end in self._ends[ends]:
+            for end in self._ends.sets[ends]:
                 target = steps.get(end[0])
                 if target is None:
                     continue
@@ -225,14 +201,14 @@ class NetworkOpen:
                     reached.setdefault(target, set()).add(end[1:])
             moves = self._moves[state, ends] = (
                 tuple(read),
-                tuple((target, self._ends_number(frozenset(rest))) for target, rest in reached.items()),
+                tuple((target, self._ends.number(frozenset(rest))) for target, rest in reached.items()),
             )
         return moves
 
     def _after(self, readings: Iterable[CallPosition], piece: str) -> set[tuple[Stack, OpenCall]]:
         """The stacks and calls after one more token."""
         result: set[tuple[Stack, OpenCall]] = set()
-        whole = self._ends_number(frozenset([piece]))
+        whole = self._ends.number(frozenset([piece]))
         pending = [(state, whole, call) for state, call in readings]
         seen: set[tuple[int, int, OpenCall]] = set()
         while pending:
@@ -243,7 +219,7 @@ class NetworkOpen:
             state, ends, call = item
             within: WithinSlot = self._solve((state, ends))
             result.update([(stack, call) for stack in within.stacks])
-            left = self._union(within.left, ends) if self._final[state] else within.left
+            left = self._ends.union(within.left, ends) if self._final[state] else within.left
             if left:
                 pending += [(after, left, outer) for after, outer in call.waiting]
         return result
@@ -269,7 +245,7 @@ class NetworkOpen:
             item = pending.pop()
             if item in seen or item in dead:
                 continue
-            if item[0] is self._root and not item[1] & ENDS_MASK and self._runs[item[1] >> SHIFT][0] == EMPTY:
+            if item[0] is ROOT and not item[1] & ENDS_MASK and self._suffixes.runs[item[1] >> SHIFT][0] == EMPTY:
                 return True
             seen.add(item)
             at, position = item
@@ -313,7 +289,7 @@ class NetworkOpen:
         left: set[str] = set()
         stacks: set[Stack] = set()
         done: dict[int, set[str]] = {}
-        pending: dict[int, set[str]] = {start: set(self._ends[ends])}
+        pending: dict[int, set[str]] = {start: set(self._ends.sets[ends])}
         is_first = True
         while pending:
             state, new = pending.popitem()
@@ -324,20 +300,19 @@ class NetworkOpen:
             if self._final[state] and not is_first:
                 left |= new
             is_first = False
-            given = self._ends_number(frozenset(new))
+            given = self._ends.number(frozenset(new))
             read, reached = self._moves_of(state, given)
             stacks.update([(target,) for target in read])
             for target, rest in reached:
-                pending.setdefault(target, set()).update(self._ends[rest])
-            if self._calls[state]:
-                for callee, after in self._calls[state]:
-                    inner: WithinSlot = yield callee, given
-                    stacks.update((*top, after) for top in inner.stacks)
-                    if inner.left:
-                        pending.setdefault(after, set()).update(self._ends[inner.left])
-                    if self._final[callee]:
-                        pending.setdefault(after, set()).update(new)
-        return WithinSlot(self._ends_number(frozenset(left)), tuple(sorted(stacks)))
+                pending.setdefault(target, set()).update(self._ends.sets[rest])
+            for callee, after in self._calls[state]:
+                inner: WithinSlot = yield callee, given
+                stacks.update((*top, after) for top in inner.stacks)
+                if inner.left:
+                    pending.setdefault(after, set()).update(self._ends.sets[inner.left])
+                if self._final[callee]:
+                    pending.setdefault(after, set()).update(new)
+        return WithinSlot(self._ends.number(frozenset(left)), tuple(sorted(stacks)))
 
     def _returns(self, state: int, at: SuffixPosition) -> Generator[tuple[int, ...], Any, frozenset[SuffixPosition]]:
         result: set[SuffixPosition] = set()
@@ -348,9 +323,9 @@ class NetworkOpen:
         if given == NO_ENDS:
             if after == EMPTY:
                 return frozenset(result)
-            slot, after = self._suffixes[after]
+            slot, after = self._suffixes.parts[after]
             if slot == OPEN:  # skipping a part of a run of open slots reaches nothing new
-                result |= yield state, self._runs[at >> SHIFT][0] << SHIFT, 0
+                result |= yield state, self._suffixes.runs[at >> SHIFT][0] << SHIFT, 0
             given = self._given(slot)
         within: WithinSlot | None = cached.get((state, given))
         if within is None:
@@ -372,23 +347,6 @@ class NetworkOpen:
                     reached |= answer
         return frozenset(self._merged(result))
 
-    def _ends_number(self, ends: Ends) -> int:
-        number = self._ends_numbers.get(ends)
-        if number is None:
-            number = self._ends_numbers[ends] = len(self._ends)
-            self._ends.append(ends)
-        return number
-
-    def _union(self, one: int, other: int) -> int:
-        """The number of the union of two sets of ends."""
-        if not one or not other or one == other:
-            return one or other
-        key = (one, other) if one < other else (other, one)
-        number = self._unions.get(key)
-        if number is None:
-            number = self._unions[key] = self._ends_number(self._ends[one] | self._ends[other])
-        return number
-
     def _merged(self, positions: set[SuffixPosition]) -> set[SuffixPosition]:
         """The positions that matter: within one run of open slots, a position with more open slots subsumes the others.
 
@@ -400,19 +358,19 @@ class NetworkOpen:
         within: dict[int, dict[int, tuple[int, int]]] = {}  # likewise, with the ends, by open slots
         for position in positions:
             number, ends = position >> SHIFT, position & ENDS_MASK
-            end, length = self._runs[number]
+            end, length = self._suffixes.runs[number]
             if not ends:
                 if end not in furthest or furthest[end][0] < length:
                     furthest[end] = length, number
             else:
                 slots = within.setdefault(end, {})
-                slots[length] = (number, self._union(slots[length][1], ends) if length in slots else ends)
+                slots[length] = (number, self._ends.union(slots[length][1], ends) if length in slots else ends)
         merged = {number << SHIFT for _, number in furthest.values()}
         for slots in within.values():
             every = NO_ENDS
             for length in sorted(slots, reverse=True):
                 number, ends = slots[length]
-                union = self._union(every, ends)
+                union = self._ends.union(every, ends)
                 if union != every:
                     merged.add(number << SHIFT | ends)
                     every = union
