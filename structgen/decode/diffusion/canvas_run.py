@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, CanvasPosterior, CanvasSampler, Completion
     from structgen.models.protocol.diffusion import Denoiser
 
-__all__ = ["CanvasRun", "Denoised", "Snapshot"]
+__all__ = ["CanvasRun", "Denoised", "ForwardPasses", "Snapshot"]
 
 
 @final
@@ -87,9 +87,8 @@ class CanvasRun:
             pass.
         drafted: slots that a policy drafted ahead; the policy counts them.
         accepted: drafted slots that were committed with the drafted token.
-        model_seconds: time spent in the denoiser.
+        passes: the forward passes, and the time spent in them.
         language_seconds: time spent in posteriors, completions and forced slots.
-        told_seconds: time spent in ``on_commit``.
 
     Raises:
         GenerationError: the canvas is not completable, or the denoiser does not support reuse.
@@ -112,11 +111,9 @@ class CanvasRun:
     ) -> None:
         if block is not None and block < 1:
             raise ValueError(f"block must be at least 1, or None for the whole canvas; found {block!r}")
-        self.denoiser = denoiser
-        self.mask_token = mask_token
+        self.passes = ForwardPasses(denoiser, mask_token, language.vocabulary.size, temperature, reuse)
         self.language = language
         self.sampler = sampler
-        self.temperature = temperature
         self.generator = generator
         self.block_size = block
         self.canvas = np.array(canvas, dtype=np.int32)
@@ -125,18 +122,25 @@ class CanvasRun:
         self.log_prob = np.full(len(self.canvas), np.nan)
         self.drafted = 0
         self.accepted = 0
-        self.model_seconds = 0.0
         self.language_seconds = 0.0
-        self.told_seconds = 0.0
         self._on_commit = on_commit
         self._pending: list[Denoised] = []
-        self._passes = None if reuse is None else _ReusingPasses(reuse, _caching(denoiser))
         began = perf_counter()
         if not language.completable(self.canvas):
             raise _incompletable(language, self.canvas)
         filled = language.forced(self.canvas)
         self.language_seconds += perf_counter() - began
         self._show(filled, np.flatnonzero((filled != FREE) & (self.canvas == FREE)))
+
+    @property
+    def denoiser(self) -> Denoiser:
+        """The model after the prompt."""
+        return self.passes.denoiser
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of the mean-field distributions."""
+        return self.passes.temperature
 
     @property
     def free(self) -> NDArray[np.intp]:
@@ -163,13 +167,7 @@ class CanvasRun:
         Raises:
             GenerationError: the model fails, or its logits have a wrong shape.
         """
-        began = perf_counter()
-        logits = denoise(self.denoiser, canvases, mask_token=self.mask_token, size=self.language.vocabulary.size)
-        distributions = [
-            MeanField(canvas, of, temperature=self.temperature) for canvas, of in zip(canvases, logits, strict=True)
-        ]
-        self.model_seconds += perf_counter() - began
-        return distributions
+        return self.passes.over(canvases)
 
     def distribution(self) -> MeanField:
         """Run the model on the current canvas in one forward pass; with ``reuse``, on its live slots only.
@@ -177,15 +175,7 @@ class CanvasRun:
         Raises:
             GenerationError: as ``distributions``.
         """
-        if self._passes is None:
-            return self.distributions([self.canvas])[0]
-        began = perf_counter()
-        live = self._passes.live_slots(self.canvas, self.block)
-        size = self.language.vocabulary.size
-        logits = denoise_live(self._passes.denoiser, self.canvas, live, mask_token=self.mask_token, size=size)
-        distribution = MeanField(self.canvas, logits, temperature=self.temperature)
-        self.model_seconds += perf_counter() - began
-        return distribution
+        return self.passes.over_live(self.canvas, self.block)
 
     def restrict(self, distribution: MeanField) -> Denoised:
         """Restrict a distribution to the language, and take a completion.
@@ -231,35 +221,54 @@ class CanvasRun:
         self._show(filled, np.flatnonzero((filled != FREE) & (canvas == FREE)))
 
     def _show(self, canvas: NDArray[np.int32], forced: NDArray[np.intp]) -> None:
-        check_unmasked(canvas, self.mask_token)
+        check_unmasked(canvas, self.passes.mask_token)
         committed = np.flatnonzero((canvas != FREE) & (self.canvas == FREE))
         self.canvas = canvas
         self.was_forced[forced] = True
         if self._on_commit is not None:
-            began = perf_counter()
             self._on_commit(Snapshot(canvas.copy(), committed, self.denoiser.forwards, forced))
-            self.told_seconds += perf_counter() - began
 
 
 @final
-class _ReusingPasses:
-    """Passes over the live slots of one canvas; see ``structgen.decode.diffusion.forward_pass``."""
+class ForwardPasses:
+    """The forward passes of a run and the ``seconds`` spent in them; ``reuse`` decides which slots of a canvas run."""
 
-    def __init__(self, reuse: Reuse, denoiser: CachingDenoiser) -> None:
+    def __init__(self, denoiser: Denoiser, mask_token: int, size: int, temperature: float, reuse: Reuse | None) -> None:
         self.denoiser = denoiser
+        self.mask_token = mask_token
+        self.temperature = temperature
+        self.seconds = 0.0
+        self._size = size
         self._reuse = reuse
+        self._caching = None if reuse is None else _caching(denoiser)
         self._block: tuple[int, int] | None = None
         self._before: Canvas | None = None
         self._step = 0
 
-    def live_slots(self, canvas: Canvas, block: tuple[int, int]) -> NDArray[np.bool_]:
-        """The slots of a canvas that the next pass runs, bool ``[slots]``."""
+    def over(self, canvases: Sequence[Canvas]) -> list[MeanField]:
+        """See ``CanvasRun.distributions``."""
+        began = perf_counter()
+        logits = denoise(self.denoiser, canvases, mask_token=self.mask_token, size=self._size)
+        distributions = [
+            MeanField(canvas, of, temperature=self.temperature) for canvas, of in zip(canvases, logits, strict=True)
+        ]
+        self.seconds += perf_counter() - began
+        return distributions
+
+    def over_live(self, canvas: Canvas, block: tuple[int, int]) -> MeanField:
+        """See ``CanvasRun.distribution``."""
+        if self._reuse is None or self._caching is None:
+            return self.over([canvas])[0]
+        began = perf_counter()
         if block != self._block or self._before is None:
             self._block, self._before, self._step = block, canvas, 0
         live = self._reuse.live_slots(block, self._before, canvas, step=self._step)
         self._before = canvas.copy()
         self._step += 1
-        return live
+        logits = denoise_live(self._caching, canvas, live, mask_token=self.mask_token, size=self._size)
+        distribution = MeanField(canvas, logits, temperature=self.temperature)
+        self.seconds += perf_counter() - began
+        return distribution
 
 
 def _caching(denoiser: Denoiser) -> CachingDenoiser:

@@ -109,7 +109,7 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
         forwards = denoiser.forwards
     finally:
         denoiser.close()
-    seconds = Seconds(run.language_seconds, run.model_seconds, perf_counter() - began)
+    seconds = Seconds(run.language_seconds, run.passes.seconds, perf_counter() - began)
     cost = Stats.of_steps((), None, prompt_tokens=len(ids), tokens=0, forwards=forwards, seconds=seconds)
     by_canvas: dict[bytes, list[CanvasParticle]] = {}
     for particle in run.particles:

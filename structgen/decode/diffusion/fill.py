@@ -200,7 +200,7 @@ def _result(
         prompt_tokens=prompt_tokens,
         tokens=len(tokens),
         forwards=run.denoiser.forwards,
-        seconds=Seconds(run.language_seconds, run.model_seconds, perf_counter() - began),
+        seconds=Seconds(run.language_seconds, run.passes.seconds, perf_counter() - began),
     )
     return Result(
         data=vocabulary.decode(tokens),

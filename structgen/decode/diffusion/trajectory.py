@@ -44,8 +44,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 
-from structgen.decode.diffusion.forward_pass import check_unmasked, denoise
-from structgen.decode.diffusion.mean_field import FREE, MeanField
+from structgen.decode.diffusion.canvas_run import ForwardPasses
+from structgen.decode.diffusion.forward_pass import check_unmasked
+from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.sampling.proposal import resample
 from structgen.decode.sampling.protocol import Round
 from structgen.decode.step.distribution import log_mass
@@ -54,6 +55,7 @@ from structgen.errors import GenerationError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from structgen.decode.diffusion.mean_field import MeanField
     from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, CanvasPosterior
     from structgen.decode.sampling.smc import SMC
     from structgen.models.protocol.diffusion import Denoiser
@@ -238,13 +240,14 @@ class TwisterRun:
         rounds: the state of the run after each pass.
         canvases: how many canvases the passes ran on.
         revealed: slots that were revealed, over all particles.
-        model_seconds: time spent in the denoiser.
+        passes: the forward passes.
         language_seconds: time spent in posteriors.
     """
 
     def __init__(self, of: Twister, canvas: Canvas, generator: np.random.Generator) -> None:
         self._of = of
         self._generator = generator
+        self.passes = ForwardPasses(of.denoiser, of.mask_token, of.language.vocabulary.size, of.temperature, None)
         nothing = np.zeros(len(canvas))
         self.particles = [
             CanvasParticle(canvas, 0.0, 0.0, eve, (), nothing, nothing) for eve in range(of.sampler.particles)
@@ -252,7 +255,6 @@ class TwisterRun:
         self.rounds: list[Round] = []
         self.canvases = 0
         self.revealed = 0
-        self.model_seconds = 0.0
         self.language_seconds = 0.0
 
     def step(self) -> None:
@@ -290,13 +292,7 @@ class TwisterRun:
         """The result of one pass for each incomplete canvas, by the bytes of the canvas."""
         live = {particle.canvas.tobytes(): particle.canvas for particle in self.particles if particle.is_live}
         canvases = list(live.values())
-        size = self._of.language.vocabulary.size
-        began = perf_counter()
-        logits = denoise(self._of.denoiser, canvases, mask_token=self._of.mask_token, size=size)
-        distributions = [
-            MeanField(canvas, of, temperature=self._of.temperature) for canvas, of in zip(canvases, logits, strict=True)
-        ]
-        self.model_seconds += perf_counter() - began
+        distributions = self.passes.over(canvases)
         self.canvases += len(canvases)
         return {
             key: _PassAnswer(distribution, self._of.language.posterior(distribution, tail="scored"), {})
