@@ -165,11 +165,10 @@ class DraftCounts:
 
     def stats(self) -> DraftStats:
         """Return the statistics of the output up to now."""
-        sources = {name: SourceStats(drafted, self._accepted[name]) for name, drafted in sorted(self._drafted.items())}
         return DraftStats(
             passes=sum(each.rows > each.needed for each in self._passes),
             lengths=dict(sorted(self._lengths.items())),
-            sources=sources,
+            sources={name: SourceStats(count, self._accepted[name]) for name, count in sorted(self._drafted.items())},
             saved_forwards=self.saved,
             saved_s=self._saved_seconds(),
             time_draft_s=self.seconds,
@@ -242,12 +241,11 @@ class SpeculationRounds:
     def observe(self, context: Context, row: LogitsRow, seconds: float) -> None:
         """Learn from a forward pass of ``seconds``, which returned ``row`` for the next token."""
         began = perf_counter()
-        ahead, tree = context.ahead, self.tree
+        ahead = context.ahead
         if ahead is None:
             self.tree = None
-            verified = Verified(len(context), DraftTree(), LogitsRows.of(row))
-        else:
-            verified = Verified(len(context), tree or DraftTree(), ahead.logits)
+        logits = LogitsRows.of(row) if ahead is None else ahead.logits
+        verified = Verified(len(context), self.tree or DraftTree(), logits)
         self._start = len(context)
         self.counts.ran(self.tree, self._pending, seconds)
         if self._drafting is not None:
@@ -263,10 +261,9 @@ class SpeculationRounds:
     def finish(self, context: Context) -> None:
         """Free the drafter of a complete output; the output may still be taken back and go on."""
         self.settle(context)
-        drafting = self._drafting
-        if drafting is not None:
-            drafting.close()
-            if not drafting.is_dropped:  # else it would be started again, and fail again
+        if self._drafting is not None:
+            self._drafting.close()
+            if not self._drafting.is_dropped:  # else it would be started again, and fail again
                 self._drafting = None
 
     def choose(
@@ -290,10 +287,8 @@ class SpeculationRounds:
         nodes = ahead.path(tokens)
         if len(nodes) < len(tokens):
             return None
-        node = nodes[-1] if nodes else ROOT
-        return self._choice.index(
-            VerifierPosition(projection, tree, node, ahead, matcher, remaining, is_plain), generator
-        )
+        position = VerifierPosition(projection, tree, nodes[-1] if nodes else ROOT, ahead, matcher, remaining, is_plain)
+        return self._choice.index(position, generator)
 
 
 def position_kind(mask: NDArray[np.int32]) -> int:
