@@ -55,9 +55,8 @@ def without_marks(
         except Unbalanced as error:
             raise _unbalanced(builder.definitions[name], error.mark, indentation) from None
     newline = None if indentation is None else _line_end(builder, library, indentation)
-    return product(
-        rules, nested(body), indentation=indentation, newline=newline, ignored=builder.ignored, limits=limits
-    )
+    ignored = builder.surroundings.ignored
+    return product(rules, nested(body), indentation=indentation, newline=newline, ignored=ignored, limits=limits)
 
 
 def _line_end(builder: RuleBuilder, library: Library, indentation: Indentation) -> Grammar:
@@ -65,7 +64,7 @@ def _line_end(builder: RuleBuilder, library: Library, indentation: Indentation) 
         newline = library.find(library.main, name)
         if newline is not None:
             try:
-                return line_end(builder.terminal(newline), indentation)
+                return line_end(builder.terminals.term(newline), indentation)
             except GrammarError as error:
                 span = newline.span
                 raise newline.module.source.syntax_error(span, error.problem, error.remedy) from None
@@ -216,10 +215,11 @@ def _built(
         library, NodeBudget(limits), is_marked=indentation is not None, indentation=indentation, grammars=grammars
     )
     body = builder.build(definition)
-    if builder.has_guards and indentation is None:  # known only after building
+    is_marked = indentation is not None or builder.terminals.has_guards
+    if is_marked and indentation is None:  # known only after building
         builder = RuleBuilder(library, NodeBudget(limits), is_marked=True, grammars=grammars)
         body = builder.build(definition)
-    if builder.is_marked:
+    if is_marked:
         grammar = without_marks(builder, body, library, indentation, limits)
     else:
         grammar = Rules(used_rules(builder.rules, body), body)

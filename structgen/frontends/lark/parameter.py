@@ -16,10 +16,11 @@ from structgen.frontends.lark.definition import Definition
 from structgen.frontends.lark.syntax import Token, span_of
 from structgen.grammar.nodes import Grammar
 
-__all__ = ["Parameter", "condition_of", "expression_of"]
+__all__ = ["Parameter", "ParameterReader", "condition_of", "expression_of"]
 
 Parameter: TypeAlias = int
 _Condition: TypeAlias = Callable[[Parameter], bool]
+_Expression: TypeAlias = Callable[[Parameter | None], Parameter]
 
 _BITS: Final = 64
 _ALL: Final = (1 << _BITS) - 1
@@ -89,7 +90,7 @@ class _ExpressionReader:
         return first, end - first
 
 
-def expression_of(source: GrammarSource, token: Token) -> Callable[[Parameter | None], Parameter]:
+def expression_of(source: GrammarSource, token: Token) -> _Expression:
     """Read the expression after ``::``: it computes the parameter of the referred rule from that of the present one.
 
     Raises:
@@ -197,6 +198,27 @@ def _call(reader: _ExpressionReader, name: str, depth: int) -> _Condition:
     if kind != name:
         return lambda own: compare((own >> start & full).bit_count(), value)
     return lambda own: compare(own >> start & full, value)
+
+
+class ParameterReader:
+    """Reads the expressions and conditions of a grammar, each once; both raise as the functions above do."""
+
+    def __init__(self) -> None:
+        # By the id of the token, which is held too so that the id stays taken.
+        self._expressions: dict[int, tuple[Token, _Expression]] = {}
+        self._conditions: dict[int, tuple[Token, _Condition]] = {}
+
+    def expression(self, source: GrammarSource, token: Token) -> _Expression:
+        """Return the function after ``::``."""
+        if id(token) not in self._expressions:
+            self._expressions[id(token)] = token, expression_of(source, token)
+        return self._expressions[id(token)][1]
+
+    def condition(self, source: GrammarSource, token: Token) -> _Condition:
+        """Return the condition of ``%if``."""
+        if id(token) not in self._conditions:
+            self._conditions[id(token)] = token, condition_of(source, token)
+        return self._conditions[id(token)][1]
 
 
 class RuleArgument(NamedTuple):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final, cast
 
 from structgen.errors import LimitExceeded
-from structgen.frontends.indentation.marks import GAP, Indentation, NotBefore
+from structgen.frontends.indentation.marks import Indentation, NotBefore
 from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, module_of
 from structgen.frontends.lark.library import Library, used_rules
 from structgen.frontends.lark.llguidance import (
@@ -20,11 +20,11 @@ from structgen.frontends.lark.llguidance import (
     special_of,
     with_suffix,
 )
-from structgen.frontends.lark.parameter import RuleArgument, RuleInstance, condition_of, expression_of
+from structgen.frontends.lark.parameter import ParameterReader, RuleArgument, RuleInstance
 from structgen.frontends.lark.syntax import Node, Token, fold, span_of, tokens_of
-from structgen.frontends.lark.terminal import Terminals, bracket_marks, is_regular, line_marks
+from structgen.frontends.lark.terminal import Surroundings, Terminals, is_regular
 from structgen.grammar.algebra import either, joined
-from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, Literal, Reference, Repeat, Rules, postorder
+from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, Reference, Repeat, Rules, postorder
 
 __all__ = ["RuleBuilder"]
 
@@ -44,9 +44,9 @@ class RuleBuilder:
 
     Attributes:
         rules: terms by the name of the rule or terminal.
-        ignored: one piece of ignored text, None if nothing is ignored.
         definitions: the definitions of ``rules``.
-        is_marked: whether the terms contain marks.
+        terminals: the terms of the terminals.
+        surroundings: the ignored text and marks around the terminals.
     """
 
     def __init__(
@@ -64,29 +64,19 @@ class RuleBuilder:
         ``indentation`` for lines and blocks too.
         """
         self.rules: dict[str, Grammar] = {}
-        self.ignored: Grammar | None = None
         self.definitions: dict[str, Definition] = {}
-        self.is_marked = is_marked
-        self._marks = line_marks(library, indentation)
-        self._brackets = {} if indentation is None else bracket_marks(indentation)
+        self.terminals = Terminals(library, budget)
+        self.surroundings = Surroundings(library, self.terminals, indentation, is_marked=is_marked)
         self._library = library
         self._budget = budget
-        self._terminals = Terminals(library, budget)
         self._grammars = grammars or {}
         self._waiting: deque[tuple[str, RuleInstance]] = deque()
         self._references: dict[str, RuleArgument] = {}
         self._depth = 0  # of nested grammars
         # By the id of the token or node, which is held too so that the id stays taken.
         self._made: dict[int, tuple[object, Grammar]] = {}
-        self._conditions: dict[int, tuple[Node, Callable[[int], bool]]] = {}
-        self._expressions: dict[int, tuple[Token, Callable[[int | None], int]]] = {}
         self._spelled: dict[str, RuleArgument] = {}
-        self._after = self._ignored()
-        if is_marked:
-            self._after = GAP
-        options = library.main.options
-        has_begun = options is not None and not options.get("allow_initial_skip")
-        self._before = EPSILON if has_begun else self._after
+        self._parameters = ParameterReader()
 
     def build(self, start: Definition) -> Grammar:
         """Return the body of the grammar: ``start`` with ignored text before it.
@@ -106,30 +96,10 @@ class RuleBuilder:
             name, use = self._waiting.popleft()
             self.definitions[name] = use.definition
             if use.definition.is_terminal:
-                self.rules[name] = self._terminals.term(use.definition)
+                self.rules[name] = self.terminals.term(use.definition)
             else:
                 self.rules[name] = self._body(use)
-        return joined([self._before, body])
-
-    @property
-    def has_guards(self) -> bool:
-        """Whether a terminal restricts the next character, so that marks are needed."""
-        return self._terminals.has_guards
-
-    def terminal(self, definition: Definition) -> Grammar:
-        """Return the term of a terminal; raises as ``build`` does."""
-        return self._terminals.term(definition)
-
-    def _ignored(self) -> Grammar:
-        main = self._library.main
-        if not main.ignored:
-            return EPSILON
-        term = self.ignored = either(self._terminals.expression(main, tree) for tree in main.ignored)
-        if main.options is not None and main.options.get("ignore_once"):
-            return Repeat(term, 0, 1)
-        if isinstance(term, Repeat) and term.min <= 1 and term.max is None:
-            term = term.item  # (x+)* is x*
-        return Repeat(term, 0, None)
+        return joined([self.surroundings.before, body])
 
     def _body(self, use: RuleInstance) -> Grammar:
         """Return the term of a rule, with its extensions."""
@@ -153,12 +123,12 @@ class RuleBuilder:
             value = fold(definition.tree, partial(self._leaf, use), partial(self._node, use), is_dropped)
             term = self._plain(use, value)
             return term if attributes is None else attributes.around(term)
-        body = self._terminals.expression(definition.module, definition.tree)
-        return joined([self._lexeme(definition.module, attributes, body), self._after])
+        body = self.terminals.expression(definition.module, definition.tree)
+        return self.surroundings.followed(self._lexeme(definition.module, attributes, body))
 
     def _lexeme(self, module: Module, attributes: Attributes, body: Grammar) -> Grammar:
         """Return the term of a rule that is one terminal."""
-        if self.has_guards and any(isinstance(node, NotBefore) for node in postorder(body)):
+        if self.terminals.has_guards and any(isinstance(node, NotBefore) for node in postorder(body)):
             first = next(iter(attributes.places.values()))
             raise module.source.refused(
                 first.start_pos or 0, str(first), "the rule looks at the text after it (\\b)",
@@ -168,10 +138,10 @@ class RuleBuilder:
         if attributes.is_lazy:
             return attributes.around(shortest(body))
         if attributes.suffix is not None:
-            suffix = self._terminals.value(module, attributes.suffix)
+            suffix = self.terminals.value(module, attributes.suffix)
             return attributes.bounded(with_suffix(body, suffix, attributes.capture, attributes.stop_capture))
         if attributes.stop is not None:
-            term = before_stop(body, self._terminals.value(module, attributes.stop))
+            term = before_stop(body, self.terminals.value(module, attributes.stop))
             if term is None:
                 raise module.source.refused(
                     attributes.places["stop"].start_pos or 0, "stop",
@@ -185,11 +155,8 @@ class RuleBuilder:
         """Return whether an alternative is dropped because its condition is false for the parameter."""
         if tree.data != "conditional":
             return False
-        key = id(tree)
-        if key not in self._conditions:
-            token = tree.children[1]
-            self._conditions[key] = tree, condition_of(use.definition.module.source, cast("Token", token))
-        return not self._conditions[key][1](use.parameter or 0)
+        holds = self._parameters.condition(use.definition.module.source, cast("Token", tree.children[1]))
+        return not holds(use.parameter or 0)
 
     def _plain(self, use: RuleInstance, value: RuleArgument) -> Grammar:
         """Return the term of a value.
@@ -223,15 +190,10 @@ class RuleBuilder:
     def _referred(self, name: str, definition: Definition) -> Grammar:
         if not definition.is_terminal:
             return Reference(name)
-        if name in self._marks:
-            return self._marks[name]
-        text = self._terminals.term(definition) if self._brackets else EPSILON
-        return self._followed(Reference(name), text)
-
-    def _followed(self, term: Grammar, text: Grammar) -> Grammar:
-        """Return a terminal with its bracket mark and the ignored text after it."""
-        mark = self._brackets.get(text.data, EPSILON) if isinstance(text, Literal) else EPSILON
-        return joined([term, mark, self._after])
+        if name in self.surroundings.marks:
+            return self.surroundings.marks[name]
+        text = self.terminals.term(definition) if self.surroundings.has_brackets else EPSILON
+        return self.surroundings.followed(Reference(name), text)
 
     def _leaf(self, use: RuleInstance, token: Token) -> RuleArgument:
         module = use.definition.module
@@ -239,15 +201,15 @@ class RuleBuilder:
         if token.type in {"STRING", "REGEXP"}:
             key = str(token) if module.options is None else f"%{token}"  # llguidance's rules differ
             if key not in self._spelled:
-                term = self._terminals.spelled(module, token)
-                self._spelled[key] = RuleArgument(self._followed(term, term), str(token))
+                term = self.terminals.spelled(module, token)
+                self._spelled[key] = RuleArgument(self.surroundings.followed(term, term), str(token))
             return self._spelled[key]
         if token in use.arguments:
             return use.arguments[token]
-        if token in module.declared and token in self._marks:
-            return RuleArgument(self._marks[token], str(token))
+        if token in module.declared and token in self.surroundings.marks:
+            return RuleArgument(self.surroundings.marks[token], str(token))
         if token.type in _STRUCTURED:
-            return RuleArgument(self._followed(self._structured(module, token), EPSILON), str(token))
+            return RuleArgument(self.surroundings.followed(self._structured(module, token)), str(token))
         definition = self._find(module, token)
         if definition.parameters:
             return RuleArgument(EMPTY, self._library.name_of(definition), definition, token)
@@ -302,7 +264,7 @@ class RuleBuilder:
                     span_of(keyword), "the nested grammar has no rule 'start'", "define it: start: ..."
                 )
             body = builder.build(definition)
-            if builder.has_guards:
+            if builder.terminals.has_guards:
                 raise module.source.refused(
                     start, "nested grammar", "a nested grammar cannot look at the end of a word (\\b)",
                     "write it as rules of the outer grammar",
@@ -345,8 +307,8 @@ class RuleBuilder:
             case "repeat" | "times" | "counted":
                 return RuleArgument(Repeat(parts[0].term, *bounds_of(module, tree)))
             case "range":
-                term = self._terminals.range(module, tree)
-                return RuleArgument(joined([term, self._after]), "..".join(map(str, tree.children)))
+                term = self.terminals.range(module, tree)
+                return RuleArgument(self.surroundings.followed(term), "..".join(map(str, tree.children)))
             case "template":
                 return self._instance(use, tree, parts)
             case _:
@@ -366,9 +328,9 @@ class RuleBuilder:
             case "parametrised":
                 return self._with_parameter(use, tree)
             case "nested":
-                return RuleArgument(self._followed(self._nested(module, tree), EPSILON))
+                return RuleArgument(self.surroundings.followed(self._nested(module, tree)))
             case "negation":
-                return RuleArgument(self._followed(self._terminals.expression(module, tree), EPSILON))
+                return RuleArgument(self.surroundings.followed(self.terminals.expression(module, tree)))
             case _:  # a conjunction
                 token = next(tokens_of(tree), None)
                 raise module.source.syntax_error(
@@ -385,11 +347,8 @@ class RuleBuilder:
             raise module.source.syntax_error(
                 span_of(name), f"rule {str(name)!r} has no parameter", f"write {name}::_ : ... where it is defined"
             )
-        key = id(token)
-        if key not in self._expressions:
-            self._expressions[key] = token, expression_of(module.source, token)
-        value = self._expressions[key][1](use.parameter)
-        return self._reference(definition, {}, 0, value)
+        value = self._parameters.expression(module.source, token)
+        return self._reference(definition, {}, 0, value(use.parameter))
 
     def _instance(self, use: RuleInstance, tree: Node, parts: list[RuleArgument]) -> RuleArgument:
         module = use.definition.module

@@ -1,4 +1,4 @@
-"""Terminals: regular expressions inside which nothing is ignored; and the marks for lines and brackets."""
+"""Terminals: regular expressions inside which nothing is ignored; and the ignored text and marks around them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Final
 
 from lark import Tree
 
-from structgen.frontends.indentation.marks import CLOSE, DEDENT, INDENT, NEWLINE, OPEN, Indentation, NotBefore
+from structgen.frontends.indentation.marks import CLOSE, DEDENT, GAP, INDENT, NEWLINE, OPEN, Indentation, NotBefore
 from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of
 from structgen.frontends.lark.lazy import Pattern, branches, closed, first_lazy, is_plain, plain
 from structgen.frontends.lark.library import Library
 from structgen.frontends.lark.llguidance import part_of_text
 from structgen.frontends.lark.regexp import pattern_of, range_of
 from structgen.frontends.lark.syntax import Node, Token, fold, span_of, tokens_of
-from structgen.grammar.nodes import Complement, Grammar, Intersection, Repeat, postorder
+from structgen.grammar.algebra import either, joined
+from structgen.grammar.nodes import EPSILON, Complement, Grammar, Intersection, Literal, Repeat, postorder
 
-__all__ = ["Terminals", "is_regular"]
+__all__ = ["Surroundings", "Terminals", "is_regular"]
 
 _NO_TERMINAL: Final = {
     "SPECIAL": "a token",
@@ -213,7 +214,46 @@ def _terminals_in(tree: Node) -> Iterator[Token]:
             yield part
 
 
-def line_marks(library: Library, indentation: Indentation | None) -> dict[str, Grammar]:
+class Surroundings:
+    """The ignored text and the marks (``structgen.frontends.indentation.marks``) around the terminals in rules.
+
+    Attributes:
+        ignored: one piece of ignored text, None if nothing is ignored.
+        marks: the marks that replace the terminals of lines and blocks, by name.
+        has_brackets: whether terminals that are brackets get marks.
+        before: what may stand before the first terminal.
+    """
+
+    def __init__(
+        self, library: Library, terminals: Terminals, indentation: Indentation | None, *, is_marked: bool
+    ) -> None:
+        """Build the ignored text; with ``is_marked`` a mark stands for it, with ``indentation`` there are all marks."""
+        main = library.main
+        options = main.options or {}
+        self.marks = _line_marks(library, indentation)
+        self._brackets = {} if indentation is None else _bracket_marks(indentation)
+        self.has_brackets = bool(self._brackets)
+        trees = main.ignored
+        self.ignored = either(terminals.expression(main, tree) for tree in trees) if trees else None
+        self._after = GAP if is_marked else _some(self.ignored, is_once=options.get("ignore_once", False))
+        has_begun = main.options is not None and not options.get("allow_initial_skip")
+        self.before = EPSILON if has_begun else self._after
+
+    def followed(self, term: Grammar, text: Grammar = EPSILON) -> Grammar:
+        """Return a terminal, which stands for ``text``, with its bracket mark and the ignored text after it."""
+        mark = self._brackets.get(text.data, EPSILON) if isinstance(text, Literal) else EPSILON
+        return joined([term, mark, self._after])
+
+
+def _some(ignored: Grammar | None, *, is_once: bool) -> Grammar:
+    if ignored is None:
+        return EPSILON
+    if not is_once and isinstance(ignored, Repeat) and ignored.min <= 1 and ignored.max is None:
+        ignored = ignored.item  # (x+)* is x*
+    return Repeat(ignored, 0, 1 if is_once else None)
+
+
+def _line_marks(library: Library, indentation: Indentation | None) -> dict[str, Grammar]:
     if indentation is None:
         return {}
     marks: dict[str, Grammar] = {indentation.indent: INDENT, indentation.dedent: DEDENT}
@@ -224,7 +264,7 @@ def line_marks(library: Library, indentation: Indentation | None) -> dict[str, G
     return marks
 
 
-def bracket_marks(indentation: Indentation) -> dict[bytes, Grammar]:
+def _bracket_marks(indentation: Indentation) -> dict[bytes, Grammar]:
     marks: dict[bytes, Grammar] = {}
     for pair in indentation.brackets:
         marks |= {pair[0].encode(): OPEN, pair[1].encode(): CLOSE}
