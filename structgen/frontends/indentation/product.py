@@ -89,66 +89,172 @@ def product(
 
     Complexity: linear in the variants that are made.
     """
-    return _Product(rules, body, indentation, newline, ignored, limits).run()
+    guards = guards_of([*rules.values(), body])
+    facts = facts_of(rules, body, guards, ignored=ignored, newline=newline)
+    spacing = _Spacing(_Terms(limits), guards, indentation, newline, ignored)
+    return _Product(rules, facts, spacing).run(body)
 
 
-class _Product:
+class _Terms:
+    """Applies each operator once per operands, so that equal results are one object, and counts the nodes."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.spent = 0
+        # By the ids of the operands, which are held too so that the ids stay taken.
+        self.applied: dict[tuple[str, tuple[int, ...]], tuple[tuple[Grammar, ...], Grammar]] = {}
+
+    def repeated(self, item: Grammar, low: int, high: int | None) -> Grammar:
+        if item is EMPTY or item is EPSILON:
+            return EPSILON if low == 0 or item is EPSILON else EMPTY
+        return self.remembered(f"{low},{high}", lambda: Repeat(item, low, high), item)
+
+    def join(self, one: Grammar, other: Grammar) -> Grammar:
+        if one is EMPTY or other is EMPTY:
+            return EMPTY
+        if one is EPSILON or other is EPSILON:
+            return other if one is EPSILON else one
+        return self.remembered("join", lambda: joined([one, other]), one, other)
+
+    def either(self, parts: Iterable[Grammar]) -> Grammar:
+        unique = tuple({id(part): part for part in parts if part is not EMPTY}.values())
+        if len(unique) < 2:
+            return unique[0] if unique else EMPTY
+        return self.remembered("either", lambda: either(unique), *unique)
+
+    def remembered(self, operator: str, make: Callable[[], Grammar], *parts: Grammar) -> Grammar:
+        key = (operator, tuple(map(id, parts)))
+        if key not in self.applied:
+            self.charge(1 + len(parts))
+            self.applied[key] = parts, make()
+        return self.applied[key][1]
+
+    def charge(self, count: int) -> None:
+        """Count nodes, up to the limit."""
+        self.spent += count
+        if self.spent > self.limits.grammar_nodes:
+            raise LimitExceeded(
+                "grammar with indentation",
+                limit="grammar_nodes",
+                maximum=self.limits.grammar_nodes,
+                evidence="each width has variants of the rules that hold blocks: lower max_width, or fix the step",
+            )
+
+
+class _Spacing:
+    """Regular terms, after the indentation or ignored text that stands before them in each state."""
+
     def __init__(
         self,
-        rules: Mapping[str, Grammar],
-        body: Grammar,
+        terms: _Terms,
+        guards: tuple[CharClass, ...],
         indentation: Indentation | None,
         newline: Grammar | None,
         ignored: Grammar | None,
-        limits: Limits,
     ) -> None:
-        self.rules = rules
-        self.body = body
+        self.terms = terms
+        self.guards = guards
         self.indentation = indentation
-        self.character = "" if indentation is None else indentation.character
         self.newline = newline
-        self.limits = limits
-        self.guards = guards_of([*rules.values(), body])
-        self.states = range(GUARDED + 2 * len(self.guards))
-        self.facts = facts_of(rules, body, self.guards, ignored=ignored, newline=newline)
-        self.gaps: dict[int, Grammar] = {_OUTSIDE: EPSILON, _INSIDE: EPSILON}
-        if ignored is not None:
-            self.gaps[_OUTSIDE] = any_number(ignored)
-            # Between brackets, line ends and indentation are ignored.
-            inside = ignored if newline is None else either([ignored, joined([newline, Repeat(_BLANKS)])])
-            self.gaps[_INSIDE] = any_number(inside)
-        elif newline is not None and indentation is not None and indentation.brackets:
-            self.gaps[_INSIDE] = Repeat(joined([newline, Repeat(_BLANKS)]), 0, None)
-        self.is_free = [all(begins_freely(gap, guard) for gap in self.gaps.values()) for guard in self.guards]
-        self.made: dict[_Key, Grammar] = {}
+        self.character = "" if indentation is None else indentation.character
+        self.outside = self.inside = EPSILON if ignored is None else any_number(ignored)
+        if newline is not None and indentation is not None and (ignored is not None or indentation.brackets):
+            line = joined([newline, Repeat(_BLANKS)])  # between brackets, line ends and indentation are ignored
+            self.inside = Repeat(line) if ignored is None else any_number(either([ignored, line]))
+        self.is_free = [begins_freely(self.outside, guard) and begins_freely(self.inside, guard) for guard in guards]
         self.indents: dict[int, Grammar] = {}
         self.texts: dict[tuple[int, int, int], Grammar] = {}
-        self.applied: dict[tuple[str, tuple[int, ...]], Grammar] = {}
-        self.alive: list[Grammar] = []  # keeps alive the terms whose ids are in ``applied``
-        self.names: dict[_VariantKey, Reference] = {}
-        self.counts: dict[str, int] = {}
-        self.taken = set(rules)
-        self.waiting: deque[tuple[str, _VariantKey]] = deque()
-        self.spent = 0
 
-    def run(self) -> Rules:
-        start, context = (MIDDLE, _OUTSIDE) if self.indentation is None else (LINE, 0)
-        body = self.either([trampoline(self.ended(context, start, state)) for state in self.states])
+    def text(self, node: Grammar, context: int, state: int, goal: int, *, is_empty: bool) -> Grammar:
+        """A regular term; if it is empty the state stays."""
+        if state == MIDDLE:
+            return node
+        if not goal & 1:
+            return EPSILON
+        key = (id(node), context if is_spaced(state) or state == LINE else _ANY, state)
+        if key not in self.texts:
+            self.texts[key] = self.preceded(nonempty(node), context, state)
+        text = self.texts[key]
+        return optional_text(text) if is_empty and goal >> state & 1 else text
+
+    def line_end(self, context: int, state: int) -> Grammar:
+        if context == _INSIDE or self.newline is None:
+            return EMPTY
+        return self.text(self.newline, context, state, 1, is_empty=False)
+
+    def preceded(self, text: Grammar, context: int, state: int) -> Grammar:
+        """A non-empty term, after the text that ``state`` requires before it."""
+        if text is EMPTY:
+            return EMPTY
+        if state == LINE:
+            return joined([self.indent(context), literal(self.character if context else ""), text])
+        if state == BLANK:
+            return joined([literal(self.character), text])
+        gap = EPSILON if not is_spaced(state) else self.inside if context == _INSIDE else self.outside
+        if state == SPACED:
+            return joined([gap, text])
+        guard = self.guards[guard_of(state)]
+        bare = without_start(text, guard)
+        if gap is EPSILON:
+            return bare
+        some = nonempty(gap)
+        rest = without_start(some, guard)
+        if bare is text and rest is some:
+            return joined([gap, text])
+        return self.terms.either([bare, self.terms.join(rest, text)])
+
+    def relevant(self, facts: Facts, state: int) -> int:
+        """The equivalent simplest state."""
+        if state < GUARDED or facts.heeds(state):
+            return state
+        if not is_spaced(state):
+            return MIDDLE
+        return SPACED if self.is_free[guard_of(state)] else state
+
+    def indent(self, width: int) -> Grammar:
+        """The indentation of a line without its last character.
+
+        Tokens often begin with one space; with that space in the line, its rows are shared by all widths.
+        """
+        if not self.character or width < 0:
+            raise AssertionError("a line begins without a known width")
+        if width not in self.indents:
+            self.indents[width] = literal(self.character * (width - 1)) if width > 1 else EPSILON
+        return self.indents[width]
+
+    def after(self, state: int) -> Grammar:
+        """The ignored text that may follow the whole, which ends in ``state``."""
+        gap = self.outside
+        return gap if state == SPACED else optional_text(without_start(gap, self.guards[guard_of(state)]))
+
+
+class _Product:
+    """The grammar without marks, made from the variants of its parts."""
+
+    def __init__(self, rules: Mapping[str, Grammar], facts: Mapping[int, Facts], spacing: _Spacing) -> None:
+        self.rules = rules
+        self.facts = facts
+        self.spacing = spacing
+        self.terms = spacing.terms
+        self.states = range(GUARDED + 2 * len(spacing.guards))
+        self.made: dict[_Key, Grammar] = {}
+        self.variants: dict[_VariantKey, Reference] = {}
+        self.counts: dict[str, int] = {}  # of the variants of each rule
+        self.waiting: deque[tuple[str, _VariantKey]] = deque()
+
+    def run(self, body: Grammar) -> Rules:
+        start, context = (MIDDLE, _OUTSIDE) if self.spacing.indentation is None else (LINE, 0)
+        whole = self.terms.either([trampoline(self.ended(body, context, start, state)) for state in self.states])
         made: list[tuple[str, Grammar]] = []
         while self.waiting:
             name, (rule, context, state, goal) = self.waiting.popleft()
             made.append((name, trampoline(self.make(self.rules[rule], context, state, goal))))
-        return Rules(made, body)
+        return Rules(made, whole)
 
-    def ended(self, context: int, start: int, state: int) -> Call[Grammar]:
+    def ended(self, body: Grammar, context: int, start: int, state: int) -> Call[Grammar]:
         """The body, if it ends in ``state``, and trailing ignored text."""
-        body: Grammar = yield self.make(self.body, context, start, 1 << state)
-        if not is_spaced(state):
-            return body
-        gap = self.gaps[_OUTSIDE]
-        if state >= GUARDED:
-            gap = optional_text(without_start(gap, self.guards[guard_of(state)]))
-        return self.join(body, gap)
+        made: Grammar = yield self.make(body, context, start, 1 << state)
+        return self.terms.join(made, self.spacing.after(state)) if is_spaced(state) else made
 
     def make(self, node: Grammar, context: int, state: int, goal: int) -> Call[Grammar]:
         """The strings of ``node`` from ``state`` to one of the states ``goal``."""
@@ -158,12 +264,12 @@ class _Product:
             return EMPTY
         if state == LINE and facts.begins_line:
             inner = yield self.make(node, context, BLANK if context else MIDDLE, goal)
-            return self.join(self.indent(context), inner)
-        state = self.relevant(facts, state)
+            return self.terms.join(self.spacing.indent(context), inner)
+        state = self.spacing.relevant(facts, state)
         context = _relevant(facts, context, state)
         key = (id(node), context, state, goal)
         if key not in self.made:
-            self.charge(1)
+            self.terms.charge(1)
             self.made[key] = yield self.build(node, context, state, goal)
         return self.made[key]
 
@@ -183,7 +289,7 @@ class _Product:
                 parts = []
                 for item in node.items:
                     parts.append((yield self.make(item, context, state, goal)))  # noqa: PERF401
-                return self.either(parts)
+                return self.terms.either(parts)
             case Repeat() if not self.is_text(node):
                 inner = yield self.repeat(node, context, state, goal)
             case Capture() if not self.is_text(node):
@@ -193,88 +299,39 @@ class _Product:
                 inner = yield self.make(node.item, context, state, goal)
                 inner = inner if inner is EMPTY else Described(inner, node.description)
             case _:
-                return self.text(node, context, state, goal, is_empty=self.facts[id(node)].is_empty)
+                return self.spacing.text(node, context, state, goal, is_empty=self.facts[id(node)].is_empty)
         return inner
 
     def is_text(self, node: Grammar) -> bool:
         """Whether no mark or rule is below; the children of such nodes have no facts."""
         return bool(node.children) and not all(id(child) in self.facts for child in node.children)
 
-    def text(self, node: Grammar, context: int, state: int, goal: int, *, is_empty: bool) -> Grammar:
-        """A regular term; if it is empty the state stays."""
-        if state == MIDDLE:
-            return node
-        if not goal & 1:
-            return EPSILON
-        key = (id(node), context if is_spaced(state) or state == LINE else _ANY, state)
-        if key not in self.texts:
-            self.alive.append(node)
-            self.texts[key] = self.preceded(nonempty(node), context, state)
-        text = self.texts[key]
-        if is_empty and goal >> state & 1:
-            return EPSILON if text is EMPTY else either([text, EPSILON])
-        return text
-
-    def preceded(self, text: Grammar, context: int, state: int) -> Grammar:
-        """A non-empty term, after the text that ``state`` requires before it."""
-        if text is EMPTY:
-            return EMPTY
-        if state == LINE:
-            return joined([self.indent(context), literal(self.character if context else ""), text])
-        if state == BLANK:
-            return joined([literal(self.character), text])
-        gap = self.gaps[_INSIDE if context == _INSIDE else _OUTSIDE] if is_spaced(state) else EPSILON
-        if state == SPACED:
-            return joined([gap, text])
-        guard = self.guards[guard_of(state)]
-        bare = without_start(text, guard)
-        if gap is EPSILON:
-            return bare
-        some = nonempty(gap)
-        rest = without_start(some, guard)
-        if bare is text and rest is some:
-            return joined([gap, text])
-        return self.either([bare, self.join(rest, text)])
-
-    def relevant(self, facts: Facts, state: int) -> int:
-        """The equivalent simplest state."""
-        if state < GUARDED or facts.heeds(state):
-            return state
-        if not is_spaced(state):
-            return MIDDLE
-        return SPACED if self.is_free[guard_of(state)] else state
-
     def reference(self, node: Reference, context: int, state: int, goal: int) -> Grammar:
         if node.name == GAP.name:
             return EPSILON
         if node.name == NEWLINE.name:
-            if context == _INSIDE or self.newline is None:
-                return EMPTY
-            return self.text(self.newline, context, state, 1, is_empty=False)
+            return self.spacing.line_end(context, state)
         key = (node.name, context, state, goal)
-        if key not in self.names:
-            self.charge(1)
+        if key not in self.variants:
+            self.terms.charge(1)
             name = self.name_of(node.name)
-            self.names[key] = node if name == node.name else Reference(name)
+            self.variants[key] = node if name == node.name else Reference(name)
             self.waiting.append((name, key))
-        return self.names[key]
+        return self.variants[key]
 
     def name_of(self, rule: str) -> str:
-        count = self.counts[rule] = self.counts.get(rule, 0) + 1
-        if count == 1:
-            return rule
-        while f"{rule}.{count}" in self.taken:
+        count = self.counts.get(rule, 0) + 1
+        while count > 1 and f"{rule}.{count}" in self.rules:
             count += 1
         self.counts[rule] = count
-        self.taken.add(f"{rule}.{count}")
-        return f"{rule}.{count}"
+        return rule if count == 1 else f"{rule}.{count}"
 
     def block(self, node: Block, width: int) -> Call[Grammar]:
         parts = []
-        if self.indentation is not None and width >= 0:
-            for deeper in self.indentation.deeper(width):
+        if self.spacing.indentation is not None and width >= 0:
+            for deeper in self.spacing.indentation.deeper(width):
                 parts.append((yield self.make(node.item, deeper, LINE, 1 << LINE)))  # noqa: PERF401
-        return self.either(parts)
+        return self.terms.either(parts)
 
     def sequence(self, items: tuple[Grammar, ...], context: int, state: int, goal: int) -> Call[Grammar]:
         before = [1 << state]  # the possible states before each item
@@ -295,9 +352,9 @@ class _Product:
         facts = self.facts[id(item)]
         if state == LINE and facts.begins_line:
             inner = yield self.step(item, context, BLANK if context else MIDDLE, rest)
-            return self.join(self.indent(context), inner)
+            return self.terms.join(self.spacing.indent(context), inner)
         after = facts.after[state]
-        state = self.relevant(facts, state)
+        state = self.spacing.relevant(facts, state)
         goals: dict[int, int] = {}
         for each in self.states:
             if after >> each & 1 and rest[each] is not EMPTY:
@@ -305,8 +362,8 @@ class _Product:
         parts = []
         for goal in goals.values():
             part = yield self.make(item, context, state, goal)
-            parts.append(self.join(part, rest[(goal & -goal).bit_length() - 1]))
-        return self.either(parts)
+            parts.append(self.terms.join(part, rest[(goal & -goal).bit_length() - 1]))
+        return self.terms.either(parts)
 
     def repeat(self, node: Repeat, context: int, state: int, goal: int) -> Call[Grammar]:
         after = self.facts[id(node.item)].after
@@ -320,7 +377,7 @@ class _Product:
             if not goal >> states[0] & 1:
                 return EMPTY
             item = yield self.make(node.item, context, state, reached)
-            return self.repeated(item, low, high)
+            return self.terms.repeated(item, low, high)
         ends: dict[int, Grammar] = {each: EPSILON if goal >> each & 1 else EMPTY for each in self.states}
         rest = ends
         if high is None:
@@ -329,9 +386,9 @@ class _Product:
             found = dict.fromkeys(self.states, EMPTY)
             for each in states:
                 part = yield self.step(node.item, context, each, rest)
-                found[each] = self.either([part, ends[each]]) if count > low else part
+                found[each] = self.terms.either([part, ends[each]]) if count > low else part
             rest = found
-            self.charge(1)
+            self.terms.charge(1)
         return rest[state]
 
     def classes(self, item: Grammar, context: int, states: list[int], goal: int) -> Call[list[int]]:
@@ -365,69 +422,21 @@ class _Product:
             rows = [list(edge) for edge in edges]
             rests = [ends[each] for each in first]
             for gone in (each for each in range(count) if each != start):
-                loop = self.repeated(rows[gone][gone], 0, None)
+                loop = self.terms.repeated(rows[gone][gone], 0, None)
                 for row in range(count):
                     if row != gone and rows[row][gone] is not EMPTY:
-                        way = self.join(rows[row][gone], loop)
+                        way = self.terms.join(rows[row][gone], loop)
                         for column in range(count):
                             if column != gone:
-                                rows[row][column] = self.either([rows[row][column], self.join(way, rows[gone][column])])
-                        rests[row] = self.either([rests[row], self.join(way, rests[gone])])
+                                further = self.terms.join(way, rows[gone][column])
+                                rows[row][column] = self.terms.either([rows[row][column], further])
+                        rests[row] = self.terms.either([rests[row], self.terms.join(way, rests[gone])])
                         rows[row][gone] = EMPTY
-            found = self.join(self.repeated(rows[start][start], 0, None), rests[start])
+            found = self.terms.join(self.terms.repeated(rows[start][start], 0, None), rests[start])
             for each in self.states:
                 if classes[start] >> each & 1:
                     solved[each] = found
         return {each: solved.get(each, EMPTY) for each in self.states}
-
-    def indent(self, width: int) -> Grammar:
-        """The indentation of a line without its last character.
-
-        Tokens often begin with one space; with that space in the line, its rows are shared by all widths.
-        """
-        if self.indentation is None or width < 0:
-            raise AssertionError("a line begins without a known width")
-        if width not in self.indents:
-            self.indents[width] = literal(self.character * (width - 1)) if width > 1 else EPSILON
-        return self.indents[width]
-
-    def repeated(self, item: Grammar, low: int, high: int | None) -> Grammar:
-        if item is EMPTY or item is EPSILON:
-            return EPSILON if low == 0 or item is EPSILON else EMPTY
-        return self.remembered(f"{low},{high}", lambda: Repeat(item, low, high), item)
-
-    def join(self, one: Grammar, other: Grammar) -> Grammar:
-        if one is EMPTY or other is EMPTY:
-            return EMPTY
-        if one is EPSILON or other is EPSILON:
-            return other if one is EPSILON else one
-        return self.remembered("join", lambda: joined([one, other]), one, other)
-
-    def either(self, parts: Iterable[Grammar]) -> Grammar:
-        unique = tuple({id(part): part for part in parts if part is not EMPTY}.values())
-        if len(unique) < 2:
-            return unique[0] if unique else EMPTY
-        return self.remembered("either", lambda: either(unique), *unique)
-
-    def remembered(self, operator: str, make: Callable[[], Grammar], *parts: Grammar) -> Grammar:
-        """Apply an operator once per operands, so that equal results are one object."""
-        key = (operator, tuple(map(id, parts)))
-        found = self.applied.get(key)
-        if found is None:
-            self.charge(1 + len(parts))
-            self.alive += parts
-            found = self.applied[key] = make()
-        return found
-
-    def charge(self, count: int) -> None:
-        self.spent += count
-        if self.spent > self.limits.grammar_nodes:
-            raise LimitExceeded(
-                "grammar with indentation",
-                limit="grammar_nodes",
-                maximum=self.limits.grammar_nodes,
-                evidence="each width has variants of the rules that hold blocks: lower max_width, or fix the step",
-            )
 
 
 def _relevant(facts: Facts, context: int, state: int) -> int:
