@@ -286,11 +286,11 @@ def _documents(schema: Json, setting: Setting, dialect: Dialect) -> Documents:
 
 def _normal_form(documents: Documents, setting: Setting) -> tuple[NormalForm, Location]:
     """The normal form of documents, and the location of the root schema."""
-    from structgen.frontends.json_schema.normal.normal_form import NormalForm
+    from structgen.frontends.json_schema.normal.normal_form import DocumentSchemas, NormalForm
     from structgen.frontends.json_schema.source.reference import References
 
     references = References(documents, tracks_scopes=False)
-    return NormalForm(references, setting.limits), references.start()
+    return NormalForm(DocumentSchemas(references), setting.limits), references.start()
 
 
 def _names(forms: NormalForm, locations: tuple[Location, ...]) -> NameLanguage:

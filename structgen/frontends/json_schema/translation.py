@@ -19,7 +19,7 @@ from structgen.cache import fetch as fetch_entry, keep as keep_entry
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema.emit.planner import AlternativesOverlap, Planner
 from structgen.frontends.json_schema.native import DeferredGrammar
-from structgen.frontends.json_schema.normal.normal_form import NormalForm
+from structgen.frontends.json_schema.normal.normal_form import BranchPairs, DocumentSchemas, NormalForm
 from structgen.frontends.json_schema.report import LazyDescription, describe, with_copies
 from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named
 from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
@@ -86,15 +86,17 @@ def _grammar(
     limits = setting.limits
     references = References(documents, tracks_scopes=tracks_scopes)
     closes = setting.policy.additional == "forbidden"
-    forms = NormalForm(references, limits, closes=closes)
+    schemas = DocumentSchemas(references)
+    overlaps: Mapping[int, BranchPairs] = {}
     while True:
+        forms = NormalForm(schemas, limits, overlaps, closes=closes)
         planner = Planner(forms, setting, limits)
         try:
             term = planner.grammar(references.start())
             break
         except AlternativesOverlap as overlap:
-            forms = NormalForm(references, limits, overlap.overlaps, forms, closes=closes)
-    reached, checked, copies = planner.shared.union(forms.reached), planner.checked, forms.copies
+            overlaps = overlap.overlaps
+    reached, checked, copies = planner.shared.union(forms.reached), planner.checked, schemas.copies
     nameless = planner.nameless
     sources = [documents.root, *documents.loaded]
     dialect = documents.root.resource.dialect

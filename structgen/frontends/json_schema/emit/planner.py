@@ -160,7 +160,7 @@ class Planner:
                 self.shared.add(id(schema))
                 return plan
         if isinstance(schema, dict) and "$ref" not in schema:  # the target of a reference is shared anyway
-            location = self._forms.canonical(location)
+            location = self._forms.schemas.canonical(location)
         first = id(location.schema), key_of_schema[1]
         plan = self._plans.get(first)
         if plan is not None:
@@ -208,7 +208,7 @@ class Planner:
         for location in locations:  # a single loop: chains request thousands of conjunctions
             schema = location.schema
             if schema is not True and (location.is_negated or schema != {}):
-                distinct.setdefault(self._forms.key(location), location)
+                distinct.setdefault(self._forms.schemas.key(location), location)
                 has_negated = has_negated or location.is_negated
                 has_false = has_false or schema is False
         if len(distinct) <= 1 and not has_negated:
@@ -262,7 +262,7 @@ class Planner:
 
     def _alternatives(self, plan: Plan, parsed: ParsedSchema, applicator: Applicator) -> None:
         """Fill the plan of a schema that is only a union of alternatives."""
-        inner = [inner for _, inner in self._forms.in_place(parsed)]
+        inner = [inner for _, inner in self._forms.schemas.in_place(parsed)]
         if applicator.keyword == "oneOf" and not self.are_proofs:
             branches = list(map(self._forms.disjuncts_of, inner))
             self._exclusions.append(exclusion.between_branches(branches, parsed.location, self._forms.overlaps))

@@ -167,11 +167,11 @@ class TypePlans:
     def _layout(self, assertions: tuple[ObjectAssertion, ...]) -> ObjectLayout:
         """The layout of assertions; cached for the next normal form, unless ``propertyNames`` depends on that."""
         key = tuple(map(id, assertions))
-        layout = self._forms.layouts.get(key)
+        layout = self._forms.schemas.layouts.get(key)
         if layout is None:
             layout = ObjectLayout(assertions, self._names, self._syntax.policy)
             if all(assertion.names is True for assertion in assertions):
-                self._forms.layouts[key] = layout  # it refers to the assertions, so their ids stay valid
+                self._forms.schemas.layouts[key] = layout  # it refers to the assertions, so their ids stay valid
         return layout
 
     def _names(self, locations: tuple[Location, ...]) -> NameLanguage:

@@ -67,7 +67,7 @@ class Expansion:
         cache, requested = self._forms.expanded, location.key
         cached = cache.get((requested, apart))
         if cached is None:
-            location = self._forms.canonical(location)
+            location = self._forms.schemas.canonical(location)
             cached = cache.get((location.key, apart))
         if cached is None:
             parsed = self._forms.read(location)
@@ -88,7 +88,7 @@ class Expansion:
             if applicator.keyword == "":
                 result = self.product(result, [parsed.disjunct], parsed.location)
             elif applicator.keyword in REFERENCES:
-                disjuncts = yield self.disjuncts(self._forms.target(parsed, applicator.keyword), apart=apart)
+                disjuncts = yield self.disjuncts(self._forms.schemas.target(parsed, applicator.keyword), apart=apart)
                 result = self.product(result, disjuncts, parsed.location)
             elif applicator.keyword == "not":
                 disjuncts = yield self.disjuncts(applicator.locations[0].complement(), apart=apart)
@@ -127,7 +127,7 @@ class Expansion:
         result: list[list[Disjunct]] = []
         waiting: dict[int, tuple[Location, list[str]]] = {}
         for name, location in zip(applicator.names, applicator.locations, strict=True):
-            waiting.setdefault(self._forms.key(location), (location, []))[1].append(name)
+            waiting.setdefault(self._forms.schemas.key(location), (location, []))[1].append(name)
         for location, names in waiting.values():
             disjuncts = yield self.disjuncts(location, apart=apart)
             if not apart and len(applicator.names) >= _MANY_DEPENDENTS:
@@ -221,7 +221,9 @@ class Expansion:
                 if not parsed.disjunct.is_free:
                     result += complement_of(parsed.disjunct, Validity(self._forms).constants)
             elif applicator.keyword in REFERENCES:
-                result += yield self.disjuncts(self._forms.target(parsed, applicator.keyword).complement(), apart=apart)
+                result += yield self.disjuncts(
+                    self._forms.schemas.target(parsed, applicator.keyword).complement(), apart=apart
+                )
             elif applicator.keyword == "not":
                 result += yield self.disjuncts(applicator.locations[0], apart=apart)
             elif applicator.keyword == "if":

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.reference import References
     from structgen.grammar.limits import Limits
 
-__all__ = ["BranchPairs", "NormalForm", "Relation"]
+__all__ = ["BranchPairs", "DocumentSchemas", "NormalForm", "Relation"]
 
 _MAX_COMPARED_BYTES: Final = 16 << 20
 """Bytes of schemas that are compared to find those that are written alike."""
@@ -54,60 +54,62 @@ class Relation(Enum):
     UNKNOWN = auto()
 
 
-class NormalForm:
-    """Reads each schema of a document once, and multiplies out conjunctions of them.
+class DocumentSchemas:
+    """The schemas of a document: each is read once, and those that are written alike are one.
+
+    All normal forms of the document share them.
 
     Attributes:
-        closes: whether it matters which schema names a member; the disjuncts of a negation then name none.
-        reached: the schemas that were read, by identity.
-        expanded: the disjuncts of each schema that was expanded, by the key of its location and ``apart``.
-        contradictions: schemas that exclude each other, with the reason.
-        overlaps: the pairs of alternatives that may both be valid, by the identity of the schema with ``oneOf``.
-        overlapping: further schemas whose alternatives overlap; ``expanded`` does not take them into account.
-        layouts: the layouts of objects that the planner made, by the ids of their assertions.
         copies: pairs of schemas that are written alike; only the second is planned in conjunctions.
+        grounded: the schemas for which applying schemas in place is known to terminate, by identity.
+        layouts: the layouts of objects that the planner made, by the ids of their assertions.
     """
 
-    def __init__(
-        self,
-        references: References,
-        limits: Limits,
-        overlaps: Mapping[int, BranchPairs] = MappingProxyType({}),
-        before: NormalForm | None = None,
-        *,
-        closes: bool = False,
-    ) -> None:
-        """Start without disjuncts.
-
-        ``before`` is the normal form that found ``overlaps``; what does not depend on these is shared with it.
-        """
-        self.reached: dict[int, ParsedSchema] = {}
-        self._limits = limits
-        self.closes = closes
-        self.contradictions: list[tuple[tuple[Location, ...], str]] = []
-        self._spent = 0
+    def __init__(self, references: References) -> None:
+        self.copies: list[tuple[Json, Json]] = []
+        self.grounded: set[int] = set()
+        self.layouts: dict[tuple[int, ...], ObjectLayout] = {}
         self._references = references
-        self.expanded: dict[tuple[int, bool], list[Disjunct]] = {}
-        self._relations: dict[tuple[tuple[int, ...], int], Relation] = {}
-        self.overlaps = overlaps
-        self.overlapping: dict[int, ParsedSchema] = {}
         self._dialect = references.start().resource.dialect
         self._reader = reader_of(self._dialect)
-        # What does not depend on `overlaps` is shared.
-        self._read: dict[int, ParsedSchema] = before._read if before else {}
-        self._targets: dict[tuple[int, str], Location] = before._targets if before else {}
-        self._grounded: set[int] = before._grounded if before else set()
-        self._written: dict[tuple[bytes, int], Location] = before._written if before else {}
-        self._canonical: dict[int, Location] = before._canonical if before else {}
-        self._text_left: int = before._text_left if before else _MAX_COMPARED_BYTES
-        self.layouts: dict[tuple[int, ...], ObjectLayout] = before.layouts if before else {}
-        self.copies: list[tuple[Json, Json]] = before.copies if before else []
+        self._parsed: dict[int, ParsedSchema] = {}
+        self._targets: dict[tuple[int, str], Location] = {}
+        self._written: dict[tuple[bytes, int], Location] = {}
+        self._canonical: dict[int, Location] = {}
+        self._text_left = _MAX_COMPARED_BYTES
 
     def adopt(self, parsed: ParsedSchema) -> None:
         """Register a parsed schema that is in no document."""
         key = id(parsed.location.schema)
-        self.reached[key] = self._read[key] = parsed
+        self._parsed[key] = parsed
         self._canonical[key] = parsed.location
+
+    def read(self, location: Location) -> ParsedSchema:
+        """Read the keywords of a schema object; cached."""
+        key = id(location.schema)
+        parsed = self._parsed.get(key)
+        if parsed is None:
+            dialect = enter(location).dialect if isinstance(location.schema, dict) else location.resource.dialect
+            if dialect is not self._dialect:  # compared by identity: hashing takes longer than reading most schemas
+                self._dialect, self._reader = dialect, reader_of(dialect)
+            parsed = self._parsed[key] = self._reader.read(location)
+        return parsed
+
+    def target(self, parsed: ParsedSchema, keyword: str) -> Location:
+        """The schema that a reference of ``parsed`` names; cached."""
+        key = id(parsed.location.schema), keyword
+        target = self._targets.get(key)
+        if target is None:
+            target = self._targets[key] = self._references.resolve(parsed.location, keyword)
+        return target
+
+    def in_place(self, parsed: ParsedSchema) -> Iterable[tuple[str, Location]]:
+        """The schemas that apply to the same value, each with its keyword."""
+        for applicator in parsed.applicators:
+            if applicator.keyword in REFERENCES:
+                yield applicator.keyword, self.target(parsed, applicator.keyword)
+            for location in applicator.locations:
+                yield applicator.keyword, location
 
     def key(self, location: Location) -> int:
         """A number that schemas of one resource share if they are written alike, so that their references agree.
@@ -151,18 +153,45 @@ class NormalForm:
         self._canonical[id(schema)] = first
         return first
 
+
+class NormalForm:
+    """Multiplies out conjunctions of schemas, and counts the work.
+
+    Attributes:
+        schemas: the schemas of the document.
+        closes: whether it matters which schema names a member; the disjuncts of a negation then name none.
+        reached: the schemas that were read, by identity.
+        expanded: the disjuncts of each schema that was expanded, by the key of its location and ``apart``.
+        contradictions: schemas that exclude each other, with the reason.
+        overlaps: the pairs of alternatives that may both be valid, by the identity of the schema with ``oneOf``.
+        overlapping: further schemas whose alternatives overlap; ``expanded`` does not take them into account.
+    """
+
+    def __init__(
+        self,
+        schemas: DocumentSchemas,
+        limits: Limits,
+        overlaps: Mapping[int, BranchPairs] = MappingProxyType({}),
+        *,
+        closes: bool = False,
+    ) -> None:
+        self.schemas = schemas
+        self.closes = closes
+        self.reached: dict[int, ParsedSchema] = {}
+        self.contradictions: list[tuple[tuple[Location, ...], str]] = []
+        self.expanded: dict[tuple[int, bool], list[Disjunct]] = {}
+        self.overlaps = overlaps
+        self.overlapping: dict[int, ParsedSchema] = {}
+        self._limits = limits
+        self._spent = 0
+        self._relations: dict[tuple[tuple[int, ...], int], Relation] = {}
+
     def read(self, location: Location) -> ParsedSchema:
-        """Read the keywords of a schema object; cached."""
+        """Read the keywords of a schema object, and note that it was reached; cached."""
         key = id(location.schema)
         parsed = self.reached.get(key)
         if parsed is None:
-            parsed = self._read.get(key)
-            if parsed is None:
-                dialect = enter(location).dialect if isinstance(location.schema, dict) else location.resource.dialect
-                if dialect is not self._dialect:  # compared by identity: hashing takes longer than reading most schemas
-                    self._dialect, self._reader = dialect, reader_of(dialect)
-                parsed = self._read[key] = self._reader.read(location)
-            self.reached[key] = parsed
+            parsed = self.reached[key] = self.schemas.read(location)
         return parsed
 
     def spend(self, count: int, location: Location) -> None:
@@ -179,22 +208,6 @@ class NormalForm:
     def nodes_left(self) -> int:
         """How many nodes may still be spent."""
         return self._limits.grammar_nodes - self._spent
-
-    def target(self, parsed: ParsedSchema, keyword: str) -> Location:
-        """The schema that a reference of ``parsed`` names; cached."""
-        key = id(parsed.location.schema), keyword
-        target = self._targets.get(key)
-        if target is None:
-            target = self._targets[key] = self._references.resolve(parsed.location, keyword)
-        return target
-
-    def in_place(self, parsed: ParsedSchema) -> Iterable[tuple[str, Location]]:
-        """The schemas that apply to the same value, each with its keyword."""
-        for applicator in parsed.applicators:
-            if applicator.keyword in REFERENCES:
-                yield applicator.keyword, self.target(parsed, applicator.keyword)
-            for location in applicator.locations:
-                yield applicator.keyword, location
 
     def disjuncts(self, locations: tuple[Location, ...]) -> list[Disjunct]:
         """The disjunction of a conjunction of schemas; an empty list if they contradict each other.
@@ -233,8 +246,8 @@ class NormalForm:
 
     def compare(self, locations: tuple[Location, ...], other: Location) -> Relation:
         """Whether the values of a conjunction are inside ``other``, as far as types, constants and equality tell."""
-        key = self.key(other)
-        keys = tuple([self.key(location) for location in locations])
+        key = self.schemas.key(other)
+        keys = tuple([self.schemas.key(location) for location in locations])
         relation = self._relations.get((keys, key))
         if relation is None:
             relation = Relation.INSIDE if key in keys else self._compared(locations, other)
@@ -266,21 +279,21 @@ class NormalForm:
         Raises:
             UnsupportedFeature: a schema refers to itself without an array or object between.
         """
-        if id(start.schema) in self._grounded:
+        if id(start.schema) in self.schemas.grounded:
             return
         trail: list[tuple[Location, list[tuple[str, Location]]]] = []
         on_trail: set[int] = set()
 
         def enter(location: Location) -> None:
-            if isinstance(location.schema, dict) and id(location.schema) not in self._grounded:
+            if isinstance(location.schema, dict) and id(location.schema) not in self.schemas.grounded:
                 parsed = self.read(location)
                 if not parsed.applicators:
-                    self._grounded.add(id(location.schema))
+                    self.schemas.grounded.add(id(location.schema))
                     return
                 if len(trail) >= self._limits.nesting:
                     raise LimitExceeded(location.subject(), limit="nesting", maximum=self._limits.nesting)
                 on_trail.add(id(location.schema))
-                trail.append((location, list(self.in_place(parsed))))
+                trail.append((location, list(self.schemas.in_place(parsed))))
 
         enter(start)
         while trail:
@@ -288,7 +301,7 @@ class NormalForm:
             if not waiting:
                 trail.pop()
                 on_trail.discard(id(location.schema))
-                self._grounded.add(id(location.schema))
+                self.schemas.grounded.add(id(location.schema))
                 continue
             keyword, inner = waiting.pop()
             if id(inner.schema) in on_trail and isinstance(inner.schema, dict):

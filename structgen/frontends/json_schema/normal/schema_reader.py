@@ -316,6 +316,6 @@ def _other_items(disjunct: Disjunct, location: Location, schema: Json, forms: No
         either: dict[str, Json] = {"anyOf": []}
         alternatives = Applicator("anyOf", (*contained, location.inner(schema, "unevaluatedItems")))
         whole = location.inner(either, "unevaluatedItems")
-        forms.adopt(ParsedSchema(whole, Disjunct((whole,)), (Applicator(""), alternatives)))
+        forms.schemas.adopt(ParsedSchema(whole, Disjunct((whole,)), (Applicator(""), alternatives)))
         rest.rest = either
     return rest

@@ -281,7 +281,7 @@ def is_unbounded(locations: tuple[Location, ...], forms: NormalForm, depth: int 
     parsed = forms.read(location)
     applicator = parsed.wrapped
     if applicator is not None:
-        inner = [inner for _, inner in forms.in_place(parsed)]
+        inner = [inner for _, inner in forms.schemas.in_place(parsed)]
         return len(inner) == 1 and is_unbounded((inner[0],), forms, depth + 1, closes=closes)
     disjunct = parsed.disjunct
     if parsed.applicators or disjunct.values or disjunct.refusals or parsed.looks_at_the_rest:

@@ -11,7 +11,7 @@ import pytest
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
 from structgen.frontends.json_schema import json_schema, setting_of
 from structgen.frontends.json_schema.emit.planner import Planner
-from structgen.frontends.json_schema.normal.normal_form import NormalForm
+from structgen.frontends.json_schema.normal.normal_form import DocumentSchemas, NormalForm
 from structgen.frontends.json_schema.policy import JsonPolicy
 from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.reference import References
@@ -86,7 +86,7 @@ def test_proofs_agree_with_terms(seed: int) -> None:
         schema = random_schema(pick, 3)
         documents = Documents(schema, None, SchemaRegistry(None, limits), setting)
         references = References(documents, tracks_scopes=False)
-        planner = Planner(NormalForm(references, limits), setting, limits)
+        planner = Planner(NormalForm(DocumentSchemas(references), limits), setting, limits)
         try:
             root = planner._request((references.start(),))
             planner._explore()
