@@ -246,7 +246,7 @@ class _SubschemaPlanner:
 
         try:
             forms, location = self._read(text)
-            return _planned(Planner(forms, self._setting, self._setting.limits).grammar(location))
+            return _planned(Planner(forms, self._setting).grammar(location))
         except StructgenError:
             return None
 
@@ -290,7 +290,7 @@ def _normal_form(documents: Documents, setting: Setting) -> tuple[NormalForm, Lo
     from structgen.frontends.json_schema.source.reference import References
 
     references = References(documents, tracks_scopes=False)
-    return NormalForm(DocumentSchemas(references), setting.limits), references.start()
+    return NormalForm(DocumentSchemas(references), setting), references.start()
 
 
 def _names(forms: NormalForm, locations: tuple[Location, ...]) -> NameLanguage:

@@ -83,20 +83,18 @@ def alone(schema: object, setting: Setting) -> object:
 def _grammar(
     documents: Documents, schema: object, python_type: object | None, setting: Setting, *, tracks_scopes: bool
 ) -> Described:
-    limits = setting.limits
     references = References(documents, tracks_scopes=tracks_scopes)
-    closes = setting.policy.additional == "forbidden"
     schemas = DocumentSchemas(references)
     overlaps: Mapping[int, BranchPairs] = {}
     while True:
-        forms = NormalForm(schemas, limits, overlaps, closes=closes)
-        planner = Planner(forms, setting, limits)
+        forms = NormalForm(schemas, setting, overlaps)
+        planner = Planner(forms, setting)
         try:
             term = planner.grammar(references.start())
             break
         except AlternativesOverlap as overlap:
             overlaps = overlap.overlaps
-    reached, checked, copies = planner.shared.union(forms.reached), planner.checked, schemas.copies
+    reached, checked, copies = planner.leaves.used.union(forms.reached), planner.types.checked, schemas.copies
     nameless = planner.nameless
     sources = [documents.root, *documents.loaded]
     dialect = documents.root.resource.dialect

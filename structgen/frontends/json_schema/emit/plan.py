@@ -20,8 +20,10 @@ from structgen.grammar.nodes import EMPTY, Choice, Grammar, JsonString, Literal,
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.normal.container_assertion import ArrayLayout
     from structgen.frontends.json_schema.normal.object_layout import ObjectLayout
+    from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.frontends.json_schema.source.location import Location
 
@@ -33,6 +35,7 @@ __all__ = [
     "Plan",
     "PlanBuilder",
     "ProveEmpty",
+    "SharedLeaves",
     "array_is_empty",
     "is_small",
     "object_is_empty",
@@ -278,3 +281,23 @@ class LeafCache:
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
         self._plans[key] = Plan((), 0, term)
+
+
+class SharedLeaves:
+    """The plans of schemas without subschemas, which a document shares with the others of a setting.
+
+    Attributes:
+        used: the schemas whose plans were in the cache, by identity.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.used: set[int] = set()
+        self._setting = setting
+        self._dialect: Dialect | None = None  # of `_leaves`
+        self._leaves: LeafCache | None = None
+
+    def of(self, dialect: Dialect) -> LeafCache:
+        """The leaves of the dialect of a schema, nearly always the same as before."""
+        if self._leaves is None or dialect is not self._dialect:
+            self._dialect, self._leaves = dialect, self._setting.leaves(dialect)
+        return self._leaves

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.errors import LimitExceeded, UnsatisfiableGrammar
 from structgen.frontends.json_schema.emit.number import without_absorbed
-from structgen.frontends.json_schema.emit.plan import Plan, PlanBuilder, union
+from structgen.frontends.json_schema.emit.plan import Plan, PlanBuilder, SharedLeaves, union
 from structgen.frontends.json_schema.emit.scalar_term import ScalarTerms
 from structgen.frontends.json_schema.emit.type_plan import CLOSED, DISJUNCT_COST, TypePlans
 from structgen.frontends.json_schema.normal import exclusion
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.plan import EmptinessProof, LeafCache, LeafKey
     from structgen.frontends.json_schema.emit.scalar_term import Reasons
     from structgen.frontends.json_schema.normal.schema_reader import Applicator, ParsedSchema
-    from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
-    from structgen.grammar.limits import Limits
 
 __all__ = ["AlternativesOverlap", "Planner"]
 
@@ -56,39 +54,27 @@ class Planner:
     """Makes the grammar of one document.
 
     Attributes:
-        shared: the schemas whose plans were cached, by identity.
+        leaves: the plans of the schemas without subschemas.
+        types: plans what is constrained of one type.
         nameless: the schemas that the policy would close, but that name no member, by identity.
         are_proofs: whether plans now only serve to prove that something is empty.
     """
 
-    def __init__(self, forms: NormalForm, setting: Setting, limits: Limits) -> None:
-        self.shared: set[int] = set()
+    def __init__(self, forms: NormalForm, setting: Setting) -> None:
+        self.leaves = SharedLeaves(setting)
         self.nameless: set[int] = set()
         self.are_proofs = False
         self._forms = forms
-        self._setting = setting
-        self._limits = limits
-        self._dialect: Dialect | None = None  # of `_leaves`
-        self._leaves: LeafCache | None = None
-        self._closes = setting.policy.additional == "forbidden"
         self._reasons: Reasons = []
         self._scalars = ScalarTerms(setting.syntax, self._reasons)
-        self._types = TypePlans(forms, setting.syntax, self._reasons)
+        self.types = TypePlans(forms, setting.syntax, self._reasons)
         # By the schemas, and the level where that matters.
         self._plans: dict[tuple[int | frozenset[int], int], Plan] = {}
         self._explored: list[Plan] = []  # those that proofs do not use
         self._pending: deque[Plan] = deque()
         self._exclusions: list[Iterator[exclusion.Exclusion]] = []
-        self._builder = PlanBuilder()
         self._depth = 0
         self._level = 0  # how many arrays and objects enclose the schema that is requested
-        self._anything = [Plan((), 0, level.value) for level in setting.syntax.levels]
-        self._nothing = Plan((), 0, EMPTY)
-
-    @property
-    def checked(self) -> dict[str, set[int]]:
-        """By keyword, the identities of the schemas where it is checked while the text is written, not enforced."""
-        return self._types.checked
 
     def grammar(self, location: Location) -> Grammar:
         """The grammar of the schema at ``location``.
@@ -111,7 +97,7 @@ class Planner:
         root = self._request((location,))
         self._explore()
         self.are_proofs = True
-        if self._closes:  # overlapping alternatives may be disjoint once they are closed
+        if self._forms.closes:  # overlapping alternatives may be disjoint once they are closed
             self._explored += self._plans.values()
             self._plans.clear()
         for pairs in self._exclusions:
@@ -121,17 +107,18 @@ class Planner:
         if self._forms.overlapping:
             overlaps = {key: self._overlapping(parsed) for key, parsed in self._forms.overlapping.items()}
             raise AlternativesOverlap({**self._forms.overlaps, **overlaps})
-        term = self._builder.build(root)
+        builder = PlanBuilder()
+        term = builder.build(root)
         if term is EMPTY:
             reasons = [*self._forms.contradictions, *self._reasons][:3]
-            evidence = [f"{_pointers(locations)}{why}" for locations, why in reasons]
+            evidence = [" and ".join(one.pointer for one in locations) + why for locations, why in reasons]
             raise UnsatisfiableGrammar(
                 location.subject(),
                 "no value satisfies it",
                 evidence="; ".join(dict.fromkeys(evidence)),
                 remedy="loosen one of these keywords",
             )
-        return Rules(self._builder.rules, term) if self._builder.rules else term
+        return Rules(builder.rules, term) if builder.rules else term
 
     # First pass
 
@@ -152,12 +139,12 @@ class Planner:
         if plan is not None:
             plan.uses += not self.are_proofs
             return plan
-        leaves = self._leaves_of(location)
+        leaves = self.leaves.of(location.resource.dialect)
         key = None if self._scalars.counts_levels or self._may_be_nameless(schema) else leaves.key(schema)
         if key is not None:
             plan = leaves.get(key)
             if plan is not None:
-                self.shared.add(id(schema))
+                self.leaves.used.add(id(schema))
                 return plan
         if isinstance(schema, dict) and "$ref" not in schema:  # the target of a reference is shared anyway
             location = self._forms.schemas.canonical(location)
@@ -181,7 +168,7 @@ class Planner:
         closed = tuple(location.parent for location in locations if forbids(location) and location.parent is not None)
         why = f": a member that must occur is not named, with {CLOSED} of the policy" if closed else " is false"
         self._reasons.append((closed or locations, why))
-        return self._nothing
+        return Plan((), 0, EMPTY)
 
     def _leaf(self, disjunct: Disjunct, leaves: LeafCache, key: LeafKey | None) -> Grammar:
         """The term of a schema without subschemas; cached."""
@@ -191,16 +178,9 @@ class Planner:
             leaves.keep(key, term)
         return term
 
-    def _leaves_of(self, location: Location) -> LeafCache:
-        """The leaves of the dialect of a schema, nearly always the same as before."""
-        dialect = location.resource.dialect
-        if self._leaves is None or dialect is not self._dialect:
-            self._dialect, self._leaves = dialect, self._setting.leaves(dialect)
-        return self._leaves
-
     def _open_value(self) -> Plan:
         """The plan of any value."""
-        return self._anything[min(self._level, len(self._anything) - 1)]
+        return Plan((), 0, self._scalars.syntax.at(self._level).value)
 
     def _request_conjunction(self, locations: tuple[Location, ...]) -> Plan:
         distinct: dict[int, Location] = {}
@@ -217,7 +197,7 @@ class Planner:
             return self._forbidden(tuple(location for location in locations if location.schema is False))
         if has_negated and any(-key in distinct for key in distinct):
             self._reasons.append((tuple(distinct.values()), ": a schema and its negation"))
-            return self._nothing
+            return Plan((), 0, EMPTY)
         key = frozenset(distinct), self._level if self._scalars.counts_levels else 0
         plan = self._plans.get(key)
         if plan is not None:
@@ -227,8 +207,8 @@ class Planner:
         return plan
 
     def _new(self, locations: tuple[Location, ...]) -> Plan:
-        if self._depth > self._limits.nesting:
-            raise LimitExceeded(locations[0].subject(), limit="nesting", maximum=self._limits.nesting)
+        if self._depth > self._forms.limits.nesting:
+            raise LimitExceeded(locations[0].subject(), limit="nesting", maximum=self._forms.limits.nesting)
         plan = Plan(locations, self._depth, level=self._level)
         if self.are_proofs:
             plan.is_waiting = True
@@ -280,7 +260,7 @@ class Planner:
     def _fill(self, plan: Plan, disjuncts: list[Disjunct]) -> None:
         """Fill the plan of a union of disjuncts."""
         self.separate(disjuncts)
-        if self._closes:
+        if self._forms.closes:
             for disjunct in disjuncts:
                 self._note_nameless(plan.locations, disjunct)
         if not disjuncts:
@@ -288,7 +268,7 @@ class Planner:
         only = disjuncts[0] if len(disjuncts) == 1 else None
         if only is not None and only.types == OBJECT and only.objects and not only.values and not self._is_deepest:
             self._refuse(only)
-            self._types.object(self, plan, only)
+            self.types.object(self, plan, only)
             return
         plan.children = [part for disjunct in without_absorbed(disjuncts) for part in self._parts(disjunct)]
         plan.build = union
@@ -302,11 +282,11 @@ class Planner:
 
     def _may_be_nameless(self, schema: Json) -> bool:
         """Whether a leaf admits objects, so that ``nameless`` needs each of its occurrences."""
-        return self._closes and isinstance(schema, dict) and schema.get("type") not in _SCALAR_NAMES
+        return self._forms.closes and isinstance(schema, dict) and schema.get("type") not in _SCALAR_NAMES
 
     def _note_nameless(self, locations: tuple[Location, ...], disjunct: Disjunct) -> None:
         """Note the schemas whose objects the policy leaves open because they name no member."""
-        if self._closes and not self.are_proofs and disjunct.types & OBJECT and is_nameless(disjunct):
+        if self._forms.closes and not self.are_proofs and disjunct.types & OBJECT and is_nameless(disjunct):
             self.nameless.update(id(location.schema) for location in locations if not location.is_negated)
 
     def _refuse(self, disjunct: Disjunct) -> None:
@@ -320,15 +300,15 @@ class Planner:
             return []
         self._refuse(disjunct)
         if disjunct.values:
-            return [Plan((), 0, self._types.constants(disjunct))]
+            return [Plan((), 0, self.types.constants(disjunct))]
         parts = [Plan((), 0, self._scalars.term(disjunct, self._level, is_proof=self.are_proofs))]
         if self._is_deepest and disjunct.types & (ARRAY | OBJECT):
             self._scalars.note_too_deep(disjunct)
             return parts
         if disjunct.types & ARRAY and disjunct.arrays:
-            parts.append(self._types.array(self, Plan((), 0), disjunct))
+            parts.append(self.types.array(self, Plan((), 0), disjunct))
         if disjunct.types & OBJECT and disjunct.objects:
-            parts.append(self._types.object(self, Plan((), 0), disjunct))
+            parts.append(self.types.object(self, Plan((), 0), disjunct))
         return parts
 
     @property
@@ -378,7 +358,3 @@ class Planner:
                 self._expand(plan)
             plan.is_empty = yield plan.prove(plan.children, self._prove)
         return plan.is_empty
-
-
-def _pointers(locations: tuple[Location, ...]) -> str:
-    return " and ".join(location.pointer for location in locations)

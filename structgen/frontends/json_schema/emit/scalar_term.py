@@ -38,13 +38,14 @@ class ScalarTerms:
     """Makes the scalar terms of one policy.
 
     Attributes:
+        syntax: the terms of the policy.
         counts_levels: whether the policy bounds the nesting.
     """
 
     def __init__(self, syntax: Syntax, reasons: Reasons) -> None:
         """Start without terms; an empty term adds its reason to ``reasons``."""
         self.counts_levels = syntax.policy.max_depth is not None
-        self._syntax = syntax
+        self.syntax = syntax
         self._reasons = reasons
         self._unconstrained: dict[tuple[int, int], Grammar] = {}  # by the types and the level
 
@@ -60,21 +61,21 @@ class ScalarTerms:
         term = self._unconstrained.get(key)
         if term is None:
             is_any = types == ANY
-            terms = [self._syntax.at(level).value] if is_any else self._terms(disjunct, level, is_proof=is_proof)
+            terms = [self.syntax.at(level).value] if is_any else self._terms(disjunct, level, is_proof=is_proof)
             term = self._unconstrained[key] = terms[0] if is_any else alternatives(*terms)
         return term
 
     def is_deepest(self, level: int) -> bool:
         """Whether the policy allows no array and no object at this level."""
-        return self.counts_levels and level >= len(self._syntax.levels) - 1
+        return self.counts_levels and level >= len(self.syntax.levels) - 1
 
     def note_too_deep(self, disjunct: Disjunct) -> None:
         """Note that the policy excludes the arrays and objects of a disjunct."""
-        why = f": it nests deeper than max_depth={self._syntax.policy.max_depth} of the policy"
+        why = f": it nests deeper than max_depth={self.syntax.policy.max_depth} of the policy"
         self._reasons.append((disjunct.origins, why))
 
     def _terms(self, disjunct: Disjunct, level: int, *, is_proof: bool) -> list[Grammar]:
-        types, syntax = disjunct.types, self._syntax
+        types, syntax = disjunct.types, self.syntax
         terms: list[Grammar] = []
         if types & STRING:
             terms.append(self._string(disjunct, is_proof=is_proof))
@@ -100,7 +101,7 @@ class ScalarTerms:
         return terms
 
     def _string(self, disjunct: Disjunct, *, is_proof: bool) -> Grammar:
-        assertion, max_length = disjunct.string, self._syntax.policy.max_length
+        assertion, max_length = disjunct.string, self.syntax.policy.max_length
         is_empty = is_proof and _is_empty(assertion)
         term = EMPTY if is_empty else string_term(assertion, max_length, is_proof=is_proof)
         if term is EMPTY:

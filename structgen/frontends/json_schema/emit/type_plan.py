@@ -52,7 +52,6 @@ class TypePlans:
         self._syntax = syntax
         self._reasons = reasons
         self._validity = Validity(forms)
-        self._closes = syntax.policy.additional == "forbidden"
         self._chains: dict[int, ObjectChain] = {}  # by the layout: several conjunctions may have the same objects
 
     def constants(self, disjunct: Disjunct) -> Grammar:
@@ -103,7 +102,7 @@ class TypePlans:
         if layout.min_count > len(layout.items):
             required = [*required, layout.rest]
         return not self._syntax.policy.has_bounds and all(
-            is_unbounded(locations, self._forms, closes=self._closes) for locations in required
+            is_unbounded(locations, self._forms, closes=self._forms.closes) for locations in required
         )
 
     def _unique_array(self, planner: Planner, plan: Plan, unique: UniqueItems, location: Location) -> Plan:
@@ -142,7 +141,7 @@ class TypePlans:
     def object(self, planner: Planner, plan: Plan, disjunct: Disjunct) -> Plan:
         """Fill a plan with the objects of a disjunct; the arguments are those of ``array``."""
         assertions = disjunct.objects
-        if self._closes and not planner.are_proofs:
+        if self._forms.closes and not planner.are_proofs:
             assertions = closed_assertions(assertions)
         is_closed = assertions is not disjunct.objects
         layout = self._layout(assertions)

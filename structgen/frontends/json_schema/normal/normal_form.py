@@ -31,11 +31,11 @@ from structgen.frontends.json_schema.source.reference import enter
 from structgen.grammar.trampoline import trampoline
 
 if TYPE_CHECKING:
+    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.normal.exclusion import Exclusion
     from structgen.frontends.json_schema.normal.object_layout import ObjectLayout
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.frontends.json_schema.source.reference import References
-    from structgen.grammar.limits import Limits
 
 __all__ = ["BranchPairs", "DocumentSchemas", "NormalForm", "Relation"]
 
@@ -160,6 +160,7 @@ class NormalForm:
     Attributes:
         schemas: the schemas of the document.
         closes: whether it matters which schema names a member; the disjuncts of a negation then name none.
+        limits: the bounds on nodes and nesting.
         reached: the schemas that were read, by identity.
         expanded: the disjuncts of each schema that was expanded, by the key of its location and ``apart``.
         contradictions: schemas that exclude each other, with the reason.
@@ -168,21 +169,16 @@ class NormalForm:
     """
 
     def __init__(
-        self,
-        schemas: DocumentSchemas,
-        limits: Limits,
-        overlaps: Mapping[int, BranchPairs] = MappingProxyType({}),
-        *,
-        closes: bool = False,
+        self, schemas: DocumentSchemas, setting: Setting, overlaps: Mapping[int, BranchPairs] = MappingProxyType({})
     ) -> None:
         self.schemas = schemas
-        self.closes = closes
+        self.closes = setting.policy.additional == "forbidden"
+        self.limits = setting.limits
         self.reached: dict[int, ParsedSchema] = {}
         self.contradictions: list[tuple[tuple[Location, ...], str]] = []
         self.expanded: dict[tuple[int, bool], list[Disjunct]] = {}
         self.overlaps = overlaps
         self.overlapping: dict[int, ParsedSchema] = {}
-        self._limits = limits
         self._spent = 0
         self._relations: dict[tuple[tuple[int, ...], int], Relation] = {}
 
@@ -201,13 +197,13 @@ class NormalForm:
             LimitExceeded: there are more than ``Limits.grammar_nodes``.
         """
         self._spent += count
-        if self._spent > self._limits.grammar_nodes:
-            raise LimitExceeded(location.subject(), limit="grammar_nodes", maximum=self._limits.grammar_nodes)
+        if self._spent > self.limits.grammar_nodes:
+            raise LimitExceeded(location.subject(), limit="grammar_nodes", maximum=self.limits.grammar_nodes)
 
     @property
     def nodes_left(self) -> int:
         """How many nodes may still be spent."""
-        return self._limits.grammar_nodes - self._spent
+        return self.limits.grammar_nodes - self._spent
 
     def disjuncts(self, locations: tuple[Location, ...]) -> list[Disjunct]:
         """The disjunction of a conjunction of schemas; an empty list if they contradict each other.
@@ -290,8 +286,8 @@ class NormalForm:
                 if not parsed.applicators:
                     self.schemas.grounded.add(id(location.schema))
                     return
-                if len(trail) >= self._limits.nesting:
-                    raise LimitExceeded(location.subject(), limit="nesting", maximum=self._limits.nesting)
+                if len(trail) >= self.limits.nesting:
+                    raise LimitExceeded(location.subject(), limit="nesting", maximum=self.limits.nesting)
                 on_trail.add(id(location.schema))
                 trail.append((location, list(self.schemas.in_place(parsed))))
 

@@ -10,6 +10,7 @@ import pytest
 
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
 from structgen.frontends.json_schema import json_schema, setting_of
+from structgen.frontends.json_schema.emit.plan import PlanBuilder
 from structgen.frontends.json_schema.emit.planner import Planner
 from structgen.frontends.json_schema.normal.normal_form import DocumentSchemas, NormalForm
 from structgen.frontends.json_schema.policy import JsonPolicy
@@ -86,12 +87,12 @@ def test_proofs_agree_with_terms(seed: int) -> None:
         schema = random_schema(pick, 3)
         documents = Documents(schema, None, SchemaRegistry(None, limits), setting)
         references = References(documents, tracks_scopes=False)
-        planner = Planner(NormalForm(DocumentSchemas(references), limits), setting, limits)
+        planner = Planner(NormalForm(DocumentSchemas(references), setting), setting)
         try:
             root = planner._request((references.start(),))
             planner._explore()
             is_empty = trampoline(planner._prove(root))
-            is_nothing = planner._builder.build(root) is EMPTY
+            is_nothing = PlanBuilder().build(root) is EMPTY
         except (GrammarError, LimitExceeded):  # some ask for names that would have to be counted
             continue
         assert is_empty == is_nothing, json.dumps(schema)
