@@ -211,12 +211,11 @@ def _built(
         indentation = _BLOCKS
     if lexer == "contextual":
         return contextual(library, definition, start, indentation, limits)
-    builder = RuleBuilder(
-        library, NodeBudget(limits), is_marked=indentation is not None, indentation=indentation, grammars=grammars
-    )
+    is_marked = indentation is not None
+    builder = RuleBuilder(library, NodeBudget(limits), is_marked=is_marked, indentation=indentation, grammars=grammars)
     body = builder.build(definition)
-    is_marked = indentation is not None or builder.terminals.has_guards
-    if is_marked and indentation is None:  # known only after building
+    if builder.terminals.has_guards and not is_marked:  # known only after building
+        is_marked = True
         builder = RuleBuilder(library, NodeBudget(limits), is_marked=True, grammars=grammars)
         body = builder.build(definition)
     if is_marked:

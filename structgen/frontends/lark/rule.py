@@ -113,10 +113,7 @@ class RuleBuilder:
     def _alternatives(self, use: RuleInstance) -> Grammar:
         definition = use.definition
         attributes = definition.attributes
-        is_dropped = None
-        if definition.has_parameter:
-            conditions = partial(self._is_dropped, use)
-            is_dropped = conditions
+        is_dropped = partial(self._is_dropped, use) if definition.has_parameter else None
         if attributes is None or not (
             attributes.needs_terminal or (attributes.prefers_terminal and is_regular(definition.tree))
         ):
@@ -192,7 +189,7 @@ class RuleBuilder:
             return Reference(name)
         if name in self.surroundings.marks:
             return self.surroundings.marks[name]
-        text = self.terminals.term(definition) if self.surroundings.has_brackets else EPSILON
+        text = self.terminals.term(definition) if self.surroundings.brackets else EPSILON
         return self.surroundings.followed(Reference(name), text)
 
     def _leaf(self, use: RuleInstance, token: Token) -> RuleArgument:

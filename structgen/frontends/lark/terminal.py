@@ -8,6 +8,7 @@ from typing import Final
 
 from lark import Tree
 
+from structgen.frontends.indentation.facts import any_number
 from structgen.frontends.indentation.marks import CLOSE, DEDENT, GAP, INDENT, NEWLINE, OPEN, Indentation, NotBefore
 from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of
 from structgen.frontends.lark.lazy import Pattern, branches, closed, first_lazy, is_plain, plain
@@ -220,7 +221,7 @@ class Surroundings:
     Attributes:
         ignored: one piece of ignored text, None if nothing is ignored.
         marks: the marks that replace the terminals of lines and blocks, by name.
-        has_brackets: whether terminals that are brackets get marks.
+        brackets: the marks after terminals that are brackets, by their text.
         before: what may stand before the first terminal.
     """
 
@@ -228,29 +229,24 @@ class Surroundings:
         self, library: Library, terminals: Terminals, indentation: Indentation | None, *, is_marked: bool
     ) -> None:
         """Build the ignored text; with ``is_marked`` a mark stands for it, with ``indentation`` there are all marks."""
-        main = library.main
-        options = main.options or {}
+        main, options = library.main, library.main.options or {}
+        pairs = () if indentation is None else indentation.brackets
+        self.ignored: Grammar | None = None
         self.marks = _line_marks(library, indentation)
-        self._brackets = {} if indentation is None else _bracket_marks(indentation)
-        self.has_brackets = bool(self._brackets)
-        trees = main.ignored
-        self.ignored = either(terminals.expression(main, tree) for tree in trees) if trees else None
-        self._after = GAP if is_marked else _some(self.ignored, is_once=options.get("ignore_once", False))
+        self.brackets = {text.encode(): mark for pair in pairs for text, mark in zip(pair, (OPEN, CLOSE), strict=True)}
+        self._after = EPSILON
+        if main.ignored:
+            self.ignored = either(terminals.expression(main, tree) for tree in main.ignored)
+            self._after = Repeat(self.ignored, 0, 1) if options.get("ignore_once") else any_number(self.ignored)
+        if is_marked:
+            self._after = GAP
         has_begun = main.options is not None and not options.get("allow_initial_skip")
         self.before = EPSILON if has_begun else self._after
 
     def followed(self, term: Grammar, text: Grammar = EPSILON) -> Grammar:
         """Return a terminal, which stands for ``text``, with its bracket mark and the ignored text after it."""
-        mark = self._brackets.get(text.data, EPSILON) if isinstance(text, Literal) else EPSILON
+        mark = self.brackets.get(text.data, EPSILON) if isinstance(text, Literal) else EPSILON
         return joined([term, mark, self._after])
-
-
-def _some(ignored: Grammar | None, *, is_once: bool) -> Grammar:
-    if ignored is None:
-        return EPSILON
-    if not is_once and isinstance(ignored, Repeat) and ignored.min <= 1 and ignored.max is None:
-        ignored = ignored.item  # (x+)* is x*
-    return Repeat(ignored, 0, 1 if is_once else None)
 
 
 def _line_marks(library: Library, indentation: Indentation | None) -> dict[str, Grammar]:
@@ -261,11 +257,4 @@ def _line_marks(library: Library, indentation: Indentation | None) -> dict[str, 
         found = library.find(library.main, name)
         if found is not None:
             marks[library.name_of(found)] = NEWLINE
-    return marks
-
-
-def _bracket_marks(indentation: Indentation) -> dict[bytes, Grammar]:
-    marks: dict[bytes, Grammar] = {}
-    for pair in indentation.brackets:
-        marks |= {pair[0].encode(): OPEN, pair[1].encode(): CLOSE}
     return marks
