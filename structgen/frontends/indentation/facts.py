@@ -229,21 +229,17 @@ def facts_of(
     Raises:
         GrammarError: a mark is in a term that must be regular, or in a permutation.
     """
-    return _FactSolver(rules, guards, ignored, newline).solve(body)
+    return _FactSolver(rules, guards, newline, has_gaps=ignored is not None).solve(body)
 
 
 class _FactSolver:
     def __init__(
-        self,
-        rules: Mapping[str, Grammar],
-        guards: tuple[CharClass, ...],
-        ignored: Grammar | None,
-        newline: Grammar | None,
+        self, rules: Mapping[str, Grammar], guards: tuple[CharClass, ...], newline: Grammar | None, *, has_gaps: bool
     ) -> None:
         self.rules = rules
         self.guards = guards
         self.states = range(GUARDED + 2 * len(guards))
-        self.ignored = ignored
+        self.has_gaps = has_gaps
         self.nothing = Facts((0,) * len(self.states))
         self.identity = Facts(tuple(1 << state for state in self.states), is_empty=True)
         self.found: dict[int, Facts] = {}
@@ -254,7 +250,7 @@ class _FactSolver:
             ends = self.text(newline)
             first, lines = ends.first, tuple(1 << LINE if states else 0 for states in ends.after)
         gap = self.identity.after
-        if ignored is not None:
+        if has_gaps:
             spaced = {MIDDLE: SPACED} | {state: state + 1 for state in self.states[GUARDED::2]}
             gap = tuple(1 << spaced.get(state, state) for state in self.states)
         self.marks = {
@@ -315,7 +311,7 @@ class _FactSolver:
             allowed = without_start(some, guard)
             first |= FORBIDDEN << index if allowed is not some else 0
             may = 1 << MIDDLE if allowed is not EMPTY else 0
-            after += [may, may if self.ignored is None else after[MIDDLE]]
+            after += [may, after[MIDDLE] if self.has_gaps else may]
         if is_empty:
             after = [states | 1 << state for state, states in enumerate(after)]
         return Facts(tuple(after), is_empty, first)

@@ -55,9 +55,7 @@ class Relation(Enum):
 
 
 class DocumentSchemas:
-    """The schemas of a document: each is read once, and those that are written alike are one.
-
-    All normal forms of the document share them.
+    """The schemas of a document, which its normal forms share: each is read once, and one stands for all written alike.
 
     Attributes:
         copies: pairs of schemas that are written alike; only the second is planned in conjunctions.
@@ -81,8 +79,7 @@ class DocumentSchemas:
     def adopt(self, parsed: ParsedSchema) -> None:
         """Register a parsed schema that is in no document."""
         key = id(parsed.location.schema)
-        self._parsed[key] = parsed
-        self._canonical[key] = parsed.location
+        self._parsed[key], self._canonical[key] = parsed, parsed.location
 
     def read(self, location: Location) -> ParsedSchema:
         """Read the keywords of a schema object; cached."""
