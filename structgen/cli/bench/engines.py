@@ -93,8 +93,9 @@ class Structgen:
         self.vocabulary = Vocabulary.load(tokenizer)
         self.eos = self.vocabulary.eos[0]
         self.words: Bits = empty_masks(self.vocabulary.size)
-        for schema in ("true", *_IMPORTS):
-            self.start(self.compile(schema)).fill()  # builds the trie
+        for schema in _IMPORTS:
+            json_schema(schema)
+        self.start(self.compile("true")).fill()  # builds the trie
         self.forget()
 
     def compile(self, schema: str) -> Any:
