@@ -1,4 +1,4 @@
-"""Written grammars, read by the engines whose notation it is: the same members, exhaustively and for the library."""
+"""Grammars in the notations of other engines accept the same strings in those engines."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def cases_of(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("folder", LIBRARY, ids=lambda folder: folder.name)
 def test_the_library(dialect: Dialect, engine: Engine, folder: Path) -> None:
-    """Each grammar, on the cases that were written for it."""
+    """Each grammar is compared on the cases that were written for it."""
     cases = cases_of(folder)
     if cases.keys() & {"lexer", "indentation"}:
         pytest.skip("it is read with options of Lark that change its texts")

@@ -1,4 +1,4 @@
-"""Arrays and objects without repetition: masks equal what enumeration of the language says, in every state."""
+"""Arrays and objects without repetition: masks equal enumeration of the language, in every state."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def members_of_objects(name: Grammar, value: Grammar, fewest: int, most: int) ->
 
 
 def language(term: Grammar) -> set[bytes]:
-    """All members of a finite term, from the inside out."""
+    """All strings of a finite term, computed from the inside out."""
     found: dict[int, set[bytes]] = {}
     for node in postorder(term):
         parts = [found[id(child)] for child in node.children]
@@ -88,7 +88,7 @@ def language(term: Grammar) -> set[bytes]:
 
 
 def without_marks(term: Grammar) -> Grammar:
-    """The same term with everything repeated that may be."""
+    """The same term with all distinctness marks removed."""
     made: dict[int, Grammar] = {}
     for node in postorder(term):
         parts = [made[id(child)] for child in node.children]
@@ -105,7 +105,7 @@ def without_marks(term: Grammar) -> Grammar:
 
 
 def random_value(rng: random.Random, depth: int, *, is_spare: bool) -> Grammar:
-    """A small language of JSON values, with marks in many places."""
+    """A small language of JSON values, with distinctness marks in many places."""
     kind = rng.random()
     if depth == 0 or kind < 0.45:
         return choice(*rng.sample(SCALARS, rng.randint(1, 3)))
@@ -123,12 +123,12 @@ def random_value(rng: random.Random, depth: int, *, is_spare: bool) -> Grammar:
 
 
 def random_cases(seed: int, count: int) -> Iterator[tuple[Grammar, set[bytes], list[bytes]]]:
-    """Grammars with their members, and tokens cut out of the texts that repetition would allow."""
+    """Grammars with their strings, and tokens cut from the texts that repetition would allow."""
     rng = random.Random(seed)
     while count:
         is_spare = rng.random() < 0.5
         term = random_value(rng, 2, is_spare=is_spare)
-        if rng.random() < 0.3:  # another way to read the text, in which repetition is no fault
+        if rng.random() < 0.3:  # another way to read the text, in which repetition is allowed
             term = choice(term, random_value(rng, 1, is_spare=is_spare))
         if rng.random() < 0.2:
             term = sequence("x ", term)
@@ -145,7 +145,7 @@ def random_cases(seed: int, count: int) -> Iterator[tuple[Grammar, set[bytes], l
 
 
 def compare(term: Grammar, members: set[bytes], tokens: list[bytes], longest: int) -> int:
-    """Compare all states up to a length of the text; return how many there were."""
+    """Compare all states up to a length of the text; return their number."""
     tokens = [b"", *tokens, *EVERY_BYTE]
     vocabulary = Vocabulary(tokens, eos=[0])
     try:
@@ -169,7 +169,7 @@ def compare(term: Grammar, members: set[bytes], tokens: list[bytes], longest: in
 
 
 def check_accept(matcher: Matcher, wanted: set[int], size: int, prefix: bytes) -> None:
-    """``accept`` and ``validate`` take what the mask allows; a sample, for accepting is the slower question."""
+    """``accept`` and ``validate`` take what the mask allows; only a sample is checked, since accepting is slower."""
     rng = random.Random(prefix)
     for token in rng.sample(range(1, size), 12):
         assert matcher.validate([token]) == (token in wanted), (prefix, token)
@@ -177,7 +177,7 @@ def check_accept(matcher: Matcher, wanted: set[int], size: int, prefix: bytes) -
 
 
 def test_masks_of_random_grammars_equal_enumeration() -> None:
-    """Numbers, strings, containers, names, nested marks, and alternatives without them."""
+    """Numbers, strings, containers, names and nested marks are covered, and alternatives without them."""
     states = sum(compare(*case, longest=14) for case in random_cases(seed=7, count=400))
     assert states > 15_000
 
@@ -194,7 +194,7 @@ def test_masks_of_random_grammars_equal_enumeration() -> None:
     ids=["required items", "a later constant", "zeros", "names", "an alternative that may repeat"],
 )
 def test_named_cases(term: Grammar, count: int) -> None:
-    """Cases whose members can be counted by hand."""
+    """The strings of these cases can be counted by hand."""
     members = language(term)
     assert len(members) == count, members
     tokens = [
@@ -204,7 +204,7 @@ def test_named_cases(term: Grammar, count: int) -> None:
 
 
 def test_numbers_of_any_spelling_are_compared_by_value(byte_vocabulary: Vocabulary) -> None:
-    """Equal by decimal value, also where double precision could not tell."""
+    """Numbers are equal by decimal value, even where double precision cannot distinguish them."""
     digits = repeat(choice(*"0123456789"), 1)
     exponent = sequence(choice("e", "E"), repeat(choice("+", "-"), 0, 1), digits)
     number = sequence(repeat("-", 0, 1), digits, repeat(sequence(".", digits), 0, 1), repeat(exponent, 0, 1))
@@ -226,7 +226,7 @@ def test_numbers_of_any_spelling_are_compared_by_value(byte_vocabulary: Vocabula
 
 
 def test_nested_values_are_compared_without_regard_to_order_of_members(byte_vocabulary: Vocabulary) -> None:
-    """Objects as sets of members, arrays in order."""
+    """Objects are compared as sets of members, arrays in order."""
     value = Reference("value")
     string = choice('"a"', '"b"', r'"\u0061"')
     pair = sequence(string, ":", value)
@@ -255,7 +255,7 @@ def test_nested_values_are_compared_without_regard_to_order_of_members(byte_voca
 
 
 def test_what_may_be_empty_or_must_be_regular_is_refused(byte_vocabulary: Vocabulary) -> None:
-    """A mark needs one array or object, and no automaton can intersect it."""
+    """A mark needs exactly one array or object, and no automaton can intersect it."""
     with pytest.raises(GrammarError, match="may be empty"):
         compile(Distinct(EPSILON), byte_vocabulary)
     with pytest.raises(GrammarError, match="must be regular"):
@@ -263,7 +263,7 @@ def test_what_may_be_empty_or_must_be_regular_is_refused(byte_vocabulary: Vocabu
 
 
 def test_positions_survive_the_engine_forgetting(byte_vocabulary: Vocabulary) -> None:
-    """Limits that force the engine to start anew change no answer."""
+    """Limits that force the engine to drop its states change no answer."""
     number = choice("0", sequence(choice(*"123456789"), repeat(choice(*"0123456789"), 0, 2)))
     term = Distinct(sequence("[", number, repeat(sequence(",", number)), "]"), is_spare=True)
     constraint = compile(term, byte_vocabulary, limits=Limits(states=400))
@@ -272,7 +272,7 @@ def test_positions_survive_the_engine_forgetting(byte_vocabulary: Vocabulary) ->
     for number in range(1, 300):
         assert matcher.accept_bytes(f",{number}".encode()) == len(f",{number}")
         fork = matcher.fork()
-        assert fork.accept_bytes(b",0,") == len(b",")  # nothing but 0 begins with 0, and it stands there already
+        assert fork.accept_bytes(b",0,") == len(b",")  # nothing but 0 begins with 0, and it is already there
     matcher.rollback(100)
     assert matcher.accept_bytes(b",250]") == len(b",250]")
 
@@ -287,7 +287,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_endless_supply_needs_no_search(name: str) -> None:
-    """Where values never run out, the promise leaves all masks as a search for every token finds them."""
+    """Where values never run out, ``is_endless`` gives the same masks as a search for every token."""
     term = ENDLESS[name]
     texts = [
         b'"a',

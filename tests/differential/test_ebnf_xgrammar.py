@@ -1,8 +1,8 @@
 """EBNF and GBNF against xgrammar, string by string.
 
-Where the two differ, by design: xgrammar accepts ``[]`` (no character), cannot match U+0000 by itself, lets the tags of
-``TagDispatch`` overlap and takes the longest, lets budgets run over where a part cannot end, and crashes on a rule like
-``r ::= (r){0,2}`` (0.2.8).
+By design, the two differ as follows: xgrammar accepts ``[]`` (no character), cannot match U+0000 by itself, lets the
+tags of ``TagDispatch`` overlap and takes the longest, exceeds budgets where a part cannot end, and crashes on a rule
+like ``r ::= (r){0,2}`` (0.2.8).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_member(text: str, word: str) -> bool:
 
 
 def expression(dice: random.Random, depth: int, *, may_refer: bool) -> str:
-    """References stand in no repetition with bounds: xgrammar crashes on some."""
+    """No reference stands inside a repetition with bounds: xgrammar crashes on some."""
     kind = dice.random()
     if depth == 0 or kind < 0.3:
         leaves = ['"a"', '"b"', '"ab"', "[ab]", "[^b]", '""', "[a-b]"]
@@ -57,7 +57,7 @@ def random_grammar(seed: int) -> str:
 
 
 def test_random_grammars(peer: Xgrammar) -> None:
-    """Six hundred grammars of three rules, with left recursion; GBNF means the same by them."""
+    """Six hundred random grammars of three rules, with left recursion, mean the same to both; so do they as GBNF."""
     words = texts("ab", 4)
     sizes = []
     for seed in range(600):
@@ -66,7 +66,7 @@ def test_random_grammars(peer: Xgrammar) -> None:
         assert peer.members(text, words) == expected, text
         assert {word.decode() for word in language(gbnf(text), 4, b"ab")} == expected, text
         sizes.append(len(expected))
-    assert sum(1 < size < len(words) for size in sizes) > 300  # most say something
+    assert sum(1 < size < len(words) for size in sizes) > 300  # most accept something
 
 
 CASES = [
@@ -92,7 +92,7 @@ CASES = [
 
 @pytest.mark.parametrize("text", CASES)
 def test_what_ebnf_has_beside(peer: Xgrammar, text: str) -> None:
-    """Macros and options, on all strings of up to six letters."""
+    """Macros and options agree with xgrammar on all strings of up to six letters."""
     expected = {word.decode() for word in language(ebnf(text), 6, b"ab")}
     assert peer.members(text, texts("ab", 6)) == expected
     assert expected
@@ -191,10 +191,10 @@ def test_both_refuse(peer: Xgrammar, text: str) -> None:
 
 
 def test_differences_that_are_known(peer: Xgrammar) -> None:
-    """Ours is what the documents say; see docs/gbnf.md."""
+    """Our answer is what the documents say; see docs/gbnf.md."""
     assert peer.members(r'root ::= "\0"', ["\0"]) == set()
     assert is_member(r'root ::= "\0"', "\0")
-    assert "b" in peer.members(r"root ::= [\^a]", ["b", "^"])  # an escaped caret negates there, unlike its documents
+    assert "b" in peer.members(r"root ::= [\^a]", ["b", "^"])  # there an escaped caret negates, unlike its documents
     assert not is_member(r"root ::= [\^a]", "b")
     overlapping = 'root ::= TagDispatch(("a", r), ("ab", s))\nr ::= "1"\ns ::= "2"'
     assert peer.members(overlapping, ["a1", "ab2"]) == {"a1", "ab2"}

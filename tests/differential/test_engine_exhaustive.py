@@ -1,4 +1,4 @@
-"""The engine's masks equal the reference's: every small term, every short token, every short prefix."""
+"""The engine's masks equal the reference's for every small term, every short token and every short prefix."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EVERY_BYTE = [bytes([byte]) for byte in range(256)]
 
 
 class LiveWords:
-    """What the reference says of all words over some letters up to a length, each word read once."""
+    """The reference implementation's verdict on all words over some letters up to a length, each word read once."""
 
     def __init__(self, grammar: Grammar, letters: bytes, max_length: int) -> None:
         self.letters = set(letters)
@@ -59,7 +59,7 @@ class LiveWords:
                     agenda.append((word + bytes([letter]), fork))
 
     def compare(self, matcher: Matcher, word: bytes, tokens: list[bytes], grammar: Grammar) -> None:
-        """Compare one mask, as far as its tokens are spelled with the letters, and whether the engine accepts."""
+        """Compare one mask and whether the engine accepts; only tokens spelled with the letters are compared."""
         spelled = {index for index, token in enumerate(tokens) if self.letters.issuperset(token)}  # and EOS
         wanted = {index for index in spelled if tokens[index] and word + tokens[index] in self.live}
         wanted |= {0} if word in self.members else set()
@@ -70,7 +70,7 @@ class LiveWords:
 
 
 def compare(grammar: Grammar, vocabulary: Vocabulary, letters: bytes, prefix: int = PREFIX) -> int:
-    """Compare all masks up to prefixes of a length; return how many states were compared."""
+    """Compare all masks up to prefixes of a length; return the number of states."""
     tokens = list(vocabulary.tokens)
     words = LiveWords(grammar, letters, prefix + max(map(len, tokens)))
     try:
@@ -100,7 +100,7 @@ def compare_all(grammars: Iterable[Grammar], vocabulary: Vocabulary, letters: by
 
 
 def test_every_small_regular_term(ab_vocabulary: Vocabulary) -> None:
-    """Sequence, choice and repetitions of a, b, ab, the empty text and nothing, up to five nodes."""
+    """Sequences, choices and repetitions of a, b, ab, the empty string and the empty language, up to five nodes."""
     terms = small_terms(5, [literal("a"), literal("b"), literal("ab"), EPSILON, EMPTY])
     assert compare_all(terms, ab_vocabulary, b"ab") > 3_000
 
@@ -128,7 +128,7 @@ def test_every_small_pair_of_rules(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_small_permutations(ab_vocabulary: Vocabulary) -> None:
-    """Items, further members and separators that overlap and may be empty, with text after the permutation too."""
+    """Items, extra items and separators that overlap and may be empty, also with text after the permutation."""
     a, b, ab = literal("a"), literal("b"), literal("ab")
     lists = [[], [a], [a, ab], [choice("a", ""), b]]
     compared = 0
@@ -143,7 +143,7 @@ def test_small_permutations(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_permutations_of_what_calls_rules(ab_vocabulary: Vocabulary) -> None:
-    """Items call rules, that of the permutation included."""
+    """Items may call rules, even the rule that holds the permutation."""
     x, y = Reference("x"), Reference("y")
     nested = Permutation([sequence("a", x, "b")], [y], None, EPSILON)
     bodies = [choice(nested, "ab"), choice(Permutation([], [sequence("a", x), y], literal("b"), EPSILON, 1, 3), "b")]
@@ -153,7 +153,7 @@ def test_permutations_of_what_calls_rules(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_permutations_are_regular(ab_vocabulary: Vocabulary) -> None:
-    """Permutations are regular terms, so they may be intersected, complemented and written as JSON strings."""
+    """Permutations are regular terms, so they can be intersected, complemented and written as JSON strings."""
     each = Permutation([literal("a"), literal("b")], [literal("ab")])
     terms = [
         Intersection((each, repeat(choice("ab", "ba")))),
@@ -169,7 +169,7 @@ def test_permutations_are_regular(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_small_json_strings() -> None:
-    """Spellings of texts over quotes, backslashes, letters and one control character, token boundaries anywhere."""
+    """JSON strings over quotes, backslashes, letters and one control character, with token boundaries anywhere."""
     letters = b'"\\u0n1'
     tokens = [*byte_vocabulary(letters, 2), b"\\u0", b"\\u00", b"u001", b'\\"\\', b'0"', b"000", b'n""']
     vocabulary = Vocabulary([*tokens, *EVERY_BYTE], eos=[0])
@@ -203,14 +203,14 @@ def test_small_texts_that_are_cut_inside_characters() -> None:
 
 @pytest.mark.parametrize("wrap", [lambda g: Capture("part", g), Shared], ids=["capture", "shared"])
 def test_wrappers_change_nothing(wrap: type[Shared], ab_vocabulary: Vocabulary) -> None:
-    """A captured or shared term, alone and among others, means its item."""
+    """A captured or shared term, alone or among others, has the language of its item."""
     for term in small_terms(3, [literal("a"), literal("b")]):
         compare(wrap(term), ab_vocabulary, b"ab")
         compare(sequence(wrap(term), choice(wrap(term), "b")), ab_vocabulary, b"ab", prefix=3)
 
 
 def test_special_tokens_are_apart_from_text() -> None:
-    """Along all token sequences up to three, masks with special tokens equal the reference's."""
+    """Along all sequences of up to three tokens, masks with special tokens equal those of the reference."""
     tokens = [*byte_vocabulary(b"ab", 2), b"", b"<x>"]
     vocabulary = Vocabulary(tokens, eos=[0], special={7: "<x>", 8: "<y>"})
     x, y = SpecialToken("<x>"), SpecialToken(8)
@@ -235,7 +235,7 @@ def test_special_tokens_are_apart_from_text() -> None:
 
 @pytest.mark.parametrize("tokens", [[b"aa", b"ab", b"b"], [b"a", b"ba", b"bbb"], [b"abb", b"ba", b"aaa", b"b"]])
 def test_tokens_that_cannot_spell_all_leave_no_dead_end(tokens: list[bytes]) -> None:
-    """Where single bytes are no tokens, a token is allowed iff further tokens lead to a member.
+    """Where single bytes are no tokens, a token is allowed iff further tokens complete a string.
 
     The languages are finite, so this is decided by trying all token sequences.
     """
@@ -266,6 +266,6 @@ def test_tokens_that_cannot_spell_all_leave_no_dead_end(tokens: list[bytes]) -> 
 
 @pytest.mark.parametrize("grammar", [Reference("x"), recursive(choice("a", Complement(ITSELF)))], ids=str)
 def test_terms_without_meaning_are_refused(grammar: Grammar, ab_vocabulary: Vocabulary) -> None:
-    """Free references and recursion under a complement."""
+    """Free references and recursion under a complement are refused."""
     with pytest.raises(GrammarError):
         compile(grammar, ab_vocabulary)

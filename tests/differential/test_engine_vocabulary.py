@@ -1,4 +1,4 @@
-"""On real vocabularies, sampled masks equal accepting each token on its own, and the reference."""
+"""On real vocabularies, sampled masks equal accepting each token alone, and the reference implementation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def person() -> Grammar:
 
 
 def wide() -> Grammar:
-    """Wide character classes, a counted class and a complement: what needs more than a few tokens of the mask."""
+    """Wide character classes, a counted class and a complement: their masks allow many tokens."""
     word = repeat(CharClass([(0x41, 0x5A), (0x61, 0x7A), (0xC0, 0x24F)]), 1, 9)
     free = Complement(sequence(repeat(ANY_CHAR), choice("\n", "END"), repeat(ANY_CHAR)))
     return sequence(word, repeat(sequence(" ", word), 0, 3), ":", free, choice("\nEND", "\n"))
@@ -69,7 +69,7 @@ GRAMMARS = {
 
 
 def test_the_documents_are_what_the_grammar_means() -> None:
-    """They parse as JSON, and the reference accepts them: the states sampled below are inside of members."""
+    """They parse as JSON and the reference accepts them, so the sampled states lie inside strings of the grammar."""
     for text in DOCUMENTS:
         assert set(json.loads(text)) == {"name", "age", "tags", "next"}
     for grammar, texts in GRAMMARS.values():
@@ -82,7 +82,7 @@ def test_the_documents_are_what_the_grammar_means() -> None:
 @pytest.mark.parametrize("name", GRAMMARS)
 @pytest.mark.parametrize("source", ["deepseek_vocabulary", "smollm_vocabulary"])
 def test_masks_in_sampled_states(source: str, name: str, request: pytest.FixtureRequest) -> None:
-    """Every token on its own by the engine, and thousands of them by the reference."""
+    """The engine is asked for every token alone, the reference implementation for thousands of them."""
     vocabulary: Vocabulary = request.getfixturevalue(source)
     grammar, texts = GRAMMARS[name]
     rng = random.Random(7)
@@ -101,7 +101,7 @@ def test_masks_in_sampled_states(source: str, name: str, request: pytest.Fixture
 def compare(
     matcher: Matcher, reference: ReferenceMatcher, vocabulary: Vocabulary, rng: random.Random, prefix: bytes
 ) -> None:
-    """One mask: in full against the engine's own ``accept``, in a sample against the reference."""
+    """Compare one mask: all of it with the engine's own ``accept``, a sample with the reference implementation."""
     mask = allowed_tokens(matcher, vocabulary.size)
     alone = set()
     fork = matcher.fork()
@@ -121,7 +121,7 @@ def compare(
 
 
 def test_properties_hold_on_a_real_vocabulary(deepseek_vocabulary: Vocabulary) -> None:
-    """All properties, with samples of the tokens where they try tokens one by one."""
+    """All properties hold; where a property tries tokens one by one, it tries a sample."""
     for grammar, _ in GRAMMARS.values():
         check_laws(compile(grammar, deepseek_vocabulary), random.Random(3), Effort(walks=1, length=4, tokens=200))
 
@@ -155,7 +155,7 @@ def test_spellings_of_a_document_all_lead_to_its_end(deepseek_vocabulary: Vocabu
 
 
 def test_what_is_no_member_is_refused_at_its_first_wrong_byte(deepseek_vocabulary: Vocabulary) -> None:
-    """``accept_bytes`` stops where the reference does."""
+    """``accept_bytes`` stops where the reference implementation does."""
     grammar, _ = GRAMMARS["person"]
     constraint = compile(grammar, deepseek_vocabulary)
     wrong = [
@@ -177,7 +177,7 @@ def test_what_is_no_member_is_refused_at_its_first_wrong_byte(deepseek_vocabular
 
 
 def test_a_literal_leaves_only_its_own_spellings(deepseek_vocabulary: Vocabulary) -> None:
-    """The mask at the start of a text holds exactly the tokens that begin it."""
+    """The mask at the start of a text allows exactly the tokens that the text starts with."""
     text = b"Hello, structured world!"
     matcher = compile(literal(text), deepseek_vocabulary).matcher()
     ordinary = [i for i in range(deepseek_vocabulary.size) if i not in deepseek_vocabulary.special]

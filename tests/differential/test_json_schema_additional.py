@@ -1,4 +1,4 @@
-"""Members that a schema does not name, forbidden by the policy: judged by validators and a recursion over the value."""
+"""The policy that forbids members which a schema does not name, against validators and a recursion over the value."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ DOCUMENTS: tuple[Any, ...] = (
 
 
 class Unclear(Exception):
-    """A schema for which the recursion is too simple."""
+    """A schema that is too complex for the recursion."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the schemas that hold for a value say of its members or items, with one choice of alternatives.
+    """What the schemas that hold for a value say about its members or items, for one choice of alternatives.
 
     Attributes:
         names: the names that they mention.
@@ -79,7 +79,7 @@ class Reading:
 
 
 class Recursion:
-    """Whether valid values have no members that the schema does not name, where it says nothing of others."""
+    """Decides whether valid values have only members that the schema names, where it says nothing about others."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
@@ -93,7 +93,7 @@ class Recursion:
         return kind(self.root, format_checker=kind.FORMAT_CHECKER)
 
     def keeps(self, value: Any, *schemas: Any) -> bool:
-        """Whether it is so for a value that is valid against the schemas."""
+        """Whether this holds for a value that is valid against the schemas."""
         choices = [list(self.readings(schema, value)) for schema in schemas]
         return any(self.keeps_to(value, chosen) for chosen in product(*choices))
 
@@ -111,7 +111,7 @@ class Recursion:
         return all(self.keeps(part, *(held for at, held in whole.inner if at == step)) for step, part in parts)
 
     def readings(self, schema: Any, value: Any) -> Iterator[Reading]:
-        """What a schema says that holds for ``value``, one for each choice of alternatives that hold."""
+        """What a schema that holds for ``value`` says, once for each choice of alternatives that hold."""
         if isinstance(schema, bool):
             yield Reading()
             return
@@ -166,7 +166,7 @@ class Recursion:
             yield from schema.get(keyword, {}).items()
 
     def conditional(self, schema: Any, value: Any) -> Iterator[Any]:
-        """The schemas that hold for ``value`` under a condition."""
+        """The schemas that hold for ``value`` because of a condition."""
         if "if" in schema and ("then" in schema or "else" in schema):
             if self.holds(schema["if"], value):
                 yield schema["if"]
@@ -192,7 +192,7 @@ class Recursion:
 
 
 def has_nested_negation(schema: Any, *, inside: bool = False) -> bool:
-    """Whether a schema that may be negated holds another one: its complement asks for schemas that are not negated."""
+    """Whether a schema that may be negated holds another negated one: its complement needs schemas without negation."""
     if isinstance(schema, list):
         return any(has_nested_negation(part, inside=inside) for part in schema)
     if not isinstance(schema, dict):
@@ -217,7 +217,7 @@ def accepts(constraint: Constraint | None, value: Any) -> bool:
 
 
 def check(schema: Any, documents: tuple[Any, ...] = DOCUMENTS) -> Counter[str]:
-    """Compare on documents: what is accepted is valid, and exactly that which has no member that is not named."""
+    """Compare on documents: the policy accepts exactly the valid documents without undeclared members."""
     validator, recursion = jsonschema.Draft202012Validator(schema), Recursion(schema)
     constraint = compiled(schema)
     counts = Counter[str]()
@@ -239,7 +239,7 @@ def check(schema: Any, documents: tuple[Any, ...] = DOCUMENTS) -> Counter[str]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_schemas(seed: int) -> None:
-    """Whatever the schema, undeclared members are gone, others are not, and nothing comes in."""
+    """For any schema, the policy removes undeclared members, keeps all others, and adds nothing."""
     universe = Universe(seed)
     counts, refused = Counter[str](), 0
     for _ in range(150):
@@ -261,7 +261,7 @@ def cases(shared_data: Path) -> list[dict[str, Any]]:
 
 
 def with_a_stranger(value: Any, rng: random.Random) -> Any:
-    """The value with one member more in one of its objects."""
+    """The value with one extra member in one of its objects."""
     changed = json.loads(json.dumps(value))
     waiting, objects = [changed], []
     for part in waiting:
@@ -275,7 +275,7 @@ def with_a_stranger(value: Any, rng: random.Random) -> Any:
 
 
 def test_real_schemas(cases: list[dict[str, Any]]) -> None:
-    """Exactly those instances are members that are valid and have no member that the schema does not name."""
+    """Exactly the instances that are valid and have no undeclared member are accepted."""
     rng = random.Random(5)
     counts = Counter[str]()
     wrong: list[tuple[str, str]] = []
@@ -306,7 +306,7 @@ def test_real_schemas(cases: list[dict[str, Any]]) -> None:
 
 
 def test_random_walks_of_real_schemas(cases: list[dict[str, Any]]) -> None:
-    """Whatever is written byte by byte is valid, and has no member that the schema does not name."""
+    """Every text that is written byte by byte is valid and has no undeclared member."""
     rng = random.Random(6)
     walked = 0
     for case in cases[::2]:
@@ -319,7 +319,7 @@ def test_random_walks_of_real_schemas(cases: list[dict[str, Any]]) -> None:
             try:
                 assert judge.is_valid(text), (case["name"], text)
                 assert Recursion(case["schema"]).keeps(json.loads(text), case["schema"]), (case["name"], text)
-            except (Unclear, Disagreement):  # of the latter: the year 0000, which Python does not have
+            except (Unclear, Disagreement):  # an invalid date may be the year 0000, which Python does not have
                 continue
             walked += 1
     assert walked > 800, walked

@@ -1,6 +1,6 @@
-"""Real schemas with members in any order: valid instances are members however they are written, invalid ones never.
+"""Real schemas with members in any order: valid instances are accepted in every spelling, invalid ones never.
 
-Instances in the declared order are judged in ``test_json_schema_outcomes``.
+``test_json_schema_outcomes`` judges instances in the declared order.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def schemas(shared_data: Path) -> list[dict[str, Any]]:
 
 
 def test_sample_of_real_schemas_in_any_order(schemas: list[dict[str, Any]], byte_vocabulary: Vocabulary) -> None:
-    """With ``order="any"`` every valid instance is a member as it is written and shuffled, and no invalid one is."""
+    """With ``order="any"`` every valid instance is accepted, as given and shuffled, and no invalid one is."""
     _compare_shuffled(schemas[::SAMPLE_STEP], byte_vocabulary)
 
 
 @pytest.mark.nightly
 def test_all_real_schemas_in_any_order(schemas: list[dict[str, Any]], byte_vocabulary: Vocabulary) -> None:
-    """The same for all schemas."""
+    """The same holds for all schemas."""
     _compare_shuffled(schemas, byte_vocabulary)
 
 

@@ -1,4 +1,4 @@
-"""Documents that ``hypothesis-jsonschema`` makes for a schema, which knows nothing of structgen, are members."""
+"""Documents that ``hypothesis-jsonschema``, which knows nothing of structgen, makes for a schema are accepted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LONGEST = 600
 
 
 class Wrong(Exception):
-    """A document is not answered as the validators say."""
+    """structgen and the validators disagree about a document."""
 
 
 def compiled(schema: Any, policy: JsonPolicy) -> Constraint | None:
@@ -50,7 +50,7 @@ def accepts(constraint: Constraint, value: Any) -> bool:
 
 
 def tamed(value: Any) -> Any:
-    """The value with other numbers in place of very long ones: how many digits are written is a matter of policy."""
+    """The value with other numbers in place of very long ones: how many digits are allowed depends on the policy."""
     if isinstance(value, list):
         return [tamed(item) for item in value]
     if isinstance(value, dict):
@@ -61,7 +61,7 @@ def tamed(value: Any) -> Any:
 
 
 def canonical(value: Any) -> Any:
-    """The value with integers written as the default policy has them, where a schema tells integers from others."""
+    """The value with integers written as in the default policy, where a schema treats integers specially."""
     if isinstance(value, list):
         return [canonical(item) for item in value]
     if isinstance(value, dict):
@@ -72,7 +72,7 @@ def canonical(value: Any) -> Any:
 @given(SCHEMAS, st.data())
 @settings(max_examples=max(200, settings().max_examples), suppress_health_check=list(HealthCheck))
 def test_documents_of_random_schemas_are_members(schema: Any, data: st.DataObject) -> None:
-    """In any order and, where it is the declared one, by the default policy too; what is invalid is not."""
+    """Exactly the valid documents are accepted in any order, and in declared order by the default policy too."""
     schema = {"$schema": DRAFT_7, **schema} if isinstance(schema, dict) else schema
     value = tamed(data.draw(documents(schema)))
     expected = Judge(schema).is_valid(json.dumps(value))  # tamed, or drawn for a format, it may be invalid
@@ -92,7 +92,7 @@ def test_documents_of_random_schemas_are_members(schema: Any, data: st.DataObjec
     "step", [SAMPLE_STEP, pytest.param(5, marks=[pytest.mark.nightly, pytest.mark.timeout(3_600)])]
 )
 def test_documents_of_real_schemas_are_members(step: int, shared_data: Path) -> None:
-    """Where the library can draw for a schema, what it draws is a member."""
+    """Every document that the library can draw for a schema is accepted."""
     outcomes = Counter[str]()
     with gzip.open(shared_data / "maskbench_dev.jsonl.gz", "rt", encoding="utf-8") as lines:
         cases = [json.loads(line) for line in lines][::step]
@@ -110,7 +110,7 @@ def test_documents_of_real_schemas_are_members(step: int, shared_data: Path) -> 
 
 
 def drawn_for(schema: Any, constraint: Constraint, name: str) -> str:
-    """Whether the library draws documents for a schema; a few are looked at."""
+    """Whether the library can draw documents for a schema; a few are tried."""
     judge = Judge(schema)
     seen = 0
 

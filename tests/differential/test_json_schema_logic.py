@@ -1,8 +1,7 @@
-"""Random schemas made of all the keywords that combine schemas, against an independent validator.
+"""Random schemas that use all the keywords that combine schemas, against an independent validator.
 
-Schemas are drawn from a small universe in which everything meets everything; documents too, so that many of them are
-valid.  Member order is part of our language and not of JSON Schema: a document counts as accepted if one of its
-orders is.
+Schemas are drawn from a small universe in which all keywords meet; so are documents, so that many of them are valid.
+Member order is part of our language and not of JSON Schema: a document counts as accepted if one of its orders is.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def vocabulary() -> Vocabulary:
 
 
 def orders(value: Any) -> Iterator[Any]:
-    """The value with the members of its objects in every order; nested objects keep theirs."""
+    """The value with the members of the outermost object in every order; nested objects keep their order."""
     if isinstance(value, dict):
         yield from (dict(members) for members in permutations(value.items()))
     else:
@@ -55,7 +54,7 @@ def accepts(constraint: Constraint, value: Any) -> bool:
 
 
 def check(schema: Any, vocabulary: Vocabulary) -> str:
-    """Compare on all documents; say how the schema was treated."""
+    """Compare on all documents; return how the schema was treated."""
     validator = jsonschema.Draft202012Validator(schema)
     valid = [validator.is_valid(value) for value in DOCUMENTS]
     try:
@@ -72,9 +71,9 @@ def check(schema: Any, vocabulary: Vocabulary) -> str:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_schemas_agree_with_jsonschema(seed: int, vocabulary: Vocabulary) -> None:
-    """Twelve schemas a seed; nearly all of them are enforced.
+    """Each seed gives twelve schemas; nearly all of them are enforced.
 
-    A negated ``maxProperties`` asks for two names that may repeat, refused beside patterns; it is drawn often.
+    A negated ``maxProperties`` asks for two names that may repeat, which is refused beside patterns; it is drawn often.
     """
     universe = Universe(seed)
     treated = [check(universe.schema(3), vocabulary) for _ in range(12)]
@@ -83,7 +82,7 @@ def test_random_schemas_agree_with_jsonschema(seed: int, vocabulary: Vocabulary)
 
 
 def of_copies(rng: random.Random, parts: list[Any], depth: int) -> Any:
-    """A schema in which the same parts occur again and again, each time spelled out, side by side and negated."""
+    """A schema in which the same parts occur repeatedly, each time written out, side by side and negated."""
     if depth == 0 or rng.random() < 0.15:
         return rng.choice(parts)
     inner = [of_copies(rng, parts, depth - 1) for _ in range(rng.randint(2, 3))]
@@ -112,7 +111,7 @@ def test_schemas_that_are_written_alike_agree_with_jsonschema(seed: int, vocabul
 
 
 def about_labels(rng: random.Random) -> Any:
-    """A schema that mostly says which constants a member may have, or has if another has one."""
+    """A schema that mostly says which constants a member may have, some of them depending on another member."""
     name, other = rng.choice("ab"), rng.choice("abc")
     label: Any = {"properties": {name: rng.choice([{"const": rng.choice([1, "a"])}, {"enum": [1, 2, "ab"]}, True])}}
     if rng.random() < 0.5:
@@ -129,7 +128,7 @@ def about_labels(rng: random.Random) -> Any:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_labels_that_meet_agree_with_jsonschema(seed: int, vocabulary: Vocabulary) -> None:
-    """Conditions on constants in all orders: what they leave is found out one after the other."""
+    """Conditions on constants meet in all orders; each further condition narrows the constants."""
     rng = random.Random(seed)
     for _ in range(10):
         treated = check({"allOf": [about_labels(rng) for _ in range(rng.randint(2, 5))]}, vocabulary)
@@ -139,7 +138,7 @@ def test_labels_that_meet_agree_with_jsonschema(seed: int, vocabulary: Vocabular
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(1_000, 1_400))
 def test_many_random_schemas_agree_with_jsonschema(seed: int, vocabulary: Vocabulary) -> None:
-    """The same, deeper and more of them."""
+    """The same holds for more and deeper schemas."""
     universe = Universe(seed)
     for _ in range(12):
         check(universe.schema(4), vocabulary)

@@ -1,4 +1,4 @@
-"""Valid instances of real schemas with one thing changed: members exactly if two validators call them valid."""
+"""Valid instances of real schemas with one change: accepted iff two validators call them valid."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def cases(shared_data: Path) -> list[dict[str, Any]]:
 
 
 def test_mutations_of_a_sample(cases: list[dict[str, Any]]) -> None:
-    """Five a schema."""
+    """Five mutations per schema are judged alike."""
     compare(cases[::SAMPLE_STEP], count=5)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3_600)
 def test_mutations_of_all(cases: list[dict[str, Any]]) -> None:
-    """Forty a schema."""
+    """Forty mutations per schema are judged alike."""
     compare(cases, count=40)
 
 
 def compare(cases: list[dict[str, Any]], count: int) -> None:
-    """Look at ``count`` mutations of each schema's instances, one in three changed twice, in any spelling."""
+    """Compare ``count`` mutations of each schema's instances, one in three changed twice, in any spelling."""
     seen = Counter[bool]()
     limited = 0
     for case in cases:
@@ -73,7 +73,7 @@ def compare(cases: list[dict[str, Any]], count: int) -> None:
 
 
 def with_a_member_twice(value: Any, schema: Any) -> bytes | None:
-    """The text of an object in which a declared name comes again at the end, if it has one."""
+    """The text of an object in which a declared name is repeated at the end, if the object has one."""
     declared = schema.get("properties", {}) if isinstance(schema, dict) else {}
     if not isinstance(value, dict) or not (names := [name for name in declared if name in value]):
         return None

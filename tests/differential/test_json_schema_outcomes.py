@@ -1,4 +1,4 @@
-"""Real schemas and the official suite against their labels: no wrong answer, and no step back from the record."""
+"""Real schemas and the official suite against their labels: no wrong answer, and nothing worse than the record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SAMPLE_STEP = 11
 """Every eleventh schema is a sample of about 620."""
 
 _SPELT = "constants are spelt as in the schema"
-# Valid instances of the suite that no policy of ours writes, by a part of their names.
+# Valid instances of the suite that no policy of ours writes, by part of their names.
 NOT_WRITTEN = {
     "const with object | same object with different property order": "members of a constant keep their order",
     "const.json | const with 0 does not match other zero-like types | float zero": _SPELT,
@@ -49,7 +49,7 @@ NOT_WRITTEN = {
     "optional/bignum.json | number | a ": "integers have at most 40 digits",
     "optional/float-overflow.json | ": "numbers are finite in double precision",
 }
-# Invalid ones that are members, since these keywords are annotations: optional in draft 7, so in later drafts.
+# Invalid instances that we accept, since these keywords are annotations: optional in draft 7, so in later drafts.
 NOT_ASSERTED = {"draft7/optional/content.json | ": "contentMediaType and contentEncoding"}
 
 
@@ -74,21 +74,21 @@ def _judged(source: str, folder: Path) -> list[Judged]:
 
 @pytest.mark.parametrize("source", FILES)
 def test_no_step_back(source: str, judged: dict[str, list[Judged]]) -> None:
-    """Nothing has a worse outcome than the record says; ``make outcomes`` writes the records again."""
+    """No outcome is worse than in the record; ``make outcomes`` writes the records again."""
     record = Record.read(FILES[source])
     assert record.is_of(one.name for one in judged[source]), "the record is of other data, or was edited: make outcomes"
     assert record.worse(judged[source]) == []
 
 
 def test_no_real_schema_is_misread(judged: dict[str, list[Judged]]) -> None:
-    """A real schema may be refused, by name; it never takes an invalid instance nor turns a valid one away."""
+    """A real schema may be refused by name; a compiled one accepts no invalid instance and rejects no valid one."""
     wrong = [one for one in judged[REAL] if one.outcome.kind > Kind.REFUSED]
     assert wrong == []
     assert len(judged[REAL]) > 6_000
 
 
 def test_official_suite(judged: dict[str, list[Judged]]) -> None:
-    """A test of the suite is refused by name or answered as the suite says, but for named spellings and annotations."""
+    """A test of the suite is refused by name or answered as labelled, except for named spellings and annotations."""
     wrong = []
     for one in judged[SUITE]:
         named = {Kind.REJECTS_VALID: NOT_WRITTEN, Kind.ACCEPTS_INVALID: NOT_ASSERTED}.get(one.outcome.kind, {})
@@ -99,13 +99,13 @@ def test_official_suite(judged: dict[str, list[Judged]]) -> None:
 
 
 def test_official_suite_in_every_spelling(judged: dict[str, list[Judged]]) -> None:
-    """Where the policy allows every spelling of a value, all answers but the named ones are those of the suite."""
+    """Where the policy allows every spelling of a value, all answers except the named ones agree with the suite."""
     others = [one for one in judged[ANYHOW] if one.outcome != PASS]
     assert [one for one in others if not any(part in one.name for part in NOT_ANSWERED)] == []
 
 
 def test_every_keyword_is_reported(shared_data: Path) -> None:
-    """Each occurrence of a keyword in a real schema that compiles is in its report, once."""
+    """Each occurrence of a keyword in a real schema that compiles is in its report once."""
     reported = 0
     with gzip.open(shared_data / REAL, "rt", encoding="utf-8") as lines:
         for line in itertools.islice(lines, 0, None, SAMPLE_STEP):
@@ -123,7 +123,7 @@ def test_every_keyword_is_reported(shared_data: Path) -> None:
 
 
 def test_counts_of_keywords(judged: dict[str, list[Judged]]) -> None:
-    """The keywords that the documentation counts occur as often in the data, whatever becomes of them."""
+    """The counts of keywords in the documentation are those of the data."""
     found = sum((one.keywords for one in judged[REAL]), Counter[tuple[str, str]]())
     assert _totals(read_keywords()) == {name: count for name, count in _totals(found).items() if name in KEYWORDS}
 
@@ -136,7 +136,7 @@ def _totals(counts: Counter[tuple[str, str]]) -> Counter[str]:
 
 
 def test_records_can_be_read_back(tmp_path: Path) -> None:
-    """A record is what it was after a round through its file, and listing a whole group loses nothing."""
+    """A record is unchanged when it is written and read, and listing a whole group loses nothing."""
     for path in FILES.values():
         record = Record.read(path)
         copy = tmp_path / path.name
@@ -146,7 +146,7 @@ def test_records_can_be_read_back(tmp_path: Path) -> None:
 
 
 def test_a_step_back_is_found() -> None:
-    """Refused after passed is worse, passed after refused is not; another set of names is told from this one."""
+    """Refused after passed counts as worse, passed after refused does not; a record of other names is detected."""
     refused, wrong = Outcome(Kind.REFUSED, "unsupported not"), Outcome(Kind.ACCEPTS_INVALID)
     before = [Judged("a", PASS), Judged("f | g | 1", refused), Judged("f | g | 2", refused), Judged("f | h | 1", wrong)]
     record = record_of(REAL, before)
@@ -159,7 +159,7 @@ def test_a_step_back_is_found() -> None:
 
 
 def test_labels_are_looked_at(tmp_path: Path) -> None:
-    """With the labels turned round, a schema is misread: the judge can fail."""
+    """With inverted labels a schema is reported as misread, so the judge can fail."""
     schema = {"properties": {"a": {"type": "integer"}, "é": {"type": "string"}}, "required": ["a"]}
     for valid, data, kind in (
         (True, {"é": "ö", "a": 1}, Kind.PASS),

@@ -1,4 +1,4 @@
-"""A schema written otherwise has the same masks, bit for bit, all along random walks."""
+"""A rewritten schema with the same meaning has the same masks, bit for bit, along random walks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cases(shared_data: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", REWRITES)
 def test_masks_of_real_schemas_stay(name: str, cases: list[dict[str, Any]], json_vocabulary: Vocabulary) -> None:
-    """A sample of the data."""
+    """The masks of a sample of the data stay the same."""
     rewrite_all([case["schema"] for case in cases[::SAMPLE_STEP]], name, json_vocabulary)
 
 
@@ -39,13 +39,13 @@ def test_masks_of_real_schemas_stay(name: str, cases: list[dict[str, Any]], json
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("name", REWRITES)
 def test_masks_of_all_real_schemas_stay(name: str, cases: list[dict[str, Any]], smollm_vocabulary: Vocabulary) -> None:
-    """All of the data, with a real vocabulary."""
+    """The masks of all schemas of the data stay the same, with a real vocabulary."""
     rewrite_all([case["schema"] for case in cases], name, smollm_vocabulary)
 
 
 @pytest.mark.parametrize("name", REWRITES)
 def test_masks_of_random_schemas_stay(name: str, json_vocabulary: Vocabulary) -> None:
-    """Small schemas in which all keywords meet; each rewrite applies to some."""
+    """The masks of small random schemas stay the same; each rewrite applies to some of them."""
     universe = Universe(len(name))
     definitions = {"one": {"type": "integer"}, "two": {"enum": ["a"], "title": "t"}}
     schemas = [universe.schema(3) for _ in range(60)]
@@ -65,13 +65,13 @@ def test_masks_of_random_schemas_stay(name: str, json_vocabulary: Vocabulary) ->
 
 
 def test_a_difference_is_found(json_vocabulary: Vocabulary) -> None:
-    """Schemas that differ in one place are told apart: the walks can fail."""
+    """Schemas that differ in one place get different masks on the walks, so the comparison can fail."""
     texts = [compile(json_schema({"items": {"maxLength": count}, "minItems": 1}), json_vocabulary) for count in (4, 5)]
     assert any(first_difference(*texts, random.Random(seed)) for seed in range(100))
 
 
 def rewrite_all(schemas: list[Any], name: str, vocabulary: Vocabulary) -> int:
-    """Compare the masks of all that can be rewritten; return how many these are."""
+    """Compare the masks of all schemas that a rewrite applies to; return their number."""
     done = limited = 0
     for schema in schemas:
         other = rewritten(schema, name)

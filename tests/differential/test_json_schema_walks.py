@@ -56,10 +56,10 @@ def constraints(
 
 
 def check(case: dict[str, Any], constraint: Constraint, rng: random.Random, spares: tuple[int, ...]) -> int:
-    """Let texts be written under the masks: they parse, repeat no declared name, and both validators take them.
+    """Write texts under the masks: they parse, repeat no declared name, and are valid by both validators.
 
     Returns:
-        how many texts came to no end, since a limit was reached.
+        how many texts did not end, since they reached a limit.
     """
     judge = Judge(case["schema"])
     limited = 0
@@ -76,11 +76,11 @@ def check(case: dict[str, Any], constraint: Constraint, rng: random.Random, spar
 
 
 class Members(list[tuple[str, Any]]):
-    """An object with all its members, names that repeat too."""
+    """The members of an object as a list, repeated names included."""
 
 
 def repeated_names(value: Any, schema: Any, root: Any, depth: int = 0) -> Iterator[str]:
-    """Yield declared names that repeat, where ``properties``, ``items``, ``allOf`` and ``$ref`` lead."""
+    """Yield declared names that repeat, in all places where ``properties``, ``items``, ``allOf`` and ``$ref`` lead."""
     if not isinstance(schema, dict) or depth > 60:
         return
     for inner in (*schema.get("allOf", []), *local_target(schema.get("$ref"), root)):
@@ -97,7 +97,7 @@ def repeated_names(value: Any, schema: Any, root: Any, depth: int = 0) -> Iterat
 
 
 def local_target(reference: Any, root: Any) -> list[Any]:
-    """The schema that a plain JSON Pointer leads to, if it is one."""
+    """The schema that a plain JSON Pointer leads to, or None."""
     if not isinstance(reference, str) or not reference.startswith("#/") or set("~%") & set(reference):
         return []
     found = root
@@ -110,7 +110,7 @@ def local_target(reference: Any, root: Any) -> list[Any]:
 
 @pytest.mark.parametrize("step", [WALK_STEP, pytest.param(1, marks=pytest.mark.nightly)])
 def test_random_walks_are_valid(constraints: list[tuple[dict[str, Any], Constraint]], step: int):
-    """Every text that the masks let through is valid."""
+    """Every text that is written under the masks is valid."""
     rng = random.Random(7)
     for case, constraint in constraints[::step]:
         assert check(case, constraint, rng, (0, 25)) == 0
@@ -118,7 +118,7 @@ def test_random_walks_are_valid(constraints: list[tuple[dict[str, Any], Constrai
 
 @pytest.mark.parametrize("step", [WALK_STEP, pytest.param(1, marks=pytest.mark.nightly)])
 def test_random_walks_in_any_order_are_valid(cases: list[dict[str, Any]], deepseek_vocabulary: Vocabulary, step: int):
-    """The same where the members of objects come in any order."""
+    """The same holds where the members of objects may come in any order."""
     rng = random.Random(11)
     walked = 0
     for case in cases[: SCHEMAS // 2 : step]:
@@ -133,7 +133,7 @@ def test_random_walks_in_any_order_are_valid(cases: list[dict[str, Any]], deepse
 
 @pytest.mark.parametrize("step", [BYTE_STEP, pytest.param(1, marks=[pytest.mark.nightly, pytest.mark.timeout(3_600)])])
 def test_random_walks_byte_by_byte_are_valid(shared_data: Path, step: int):
-    """The same with one token a byte and longer texts, in all spellings too; all schemas at night."""
+    """The same holds with one token per byte and longer texts, also in all spellings; nightly for all schemas."""
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
     every = JsonPolicy(order="any", numbers="all", escapes="all")
     walked = limited = 0
@@ -152,7 +152,7 @@ def test_random_walks_byte_by_byte_are_valid(shared_data: Path, step: int):
 @pytest.mark.nightly
 @pytest.mark.timeout(3_600)
 def test_random_walks_of_all_schemas_are_valid(shared_data: Path, deepseek_vocabulary: Vocabulary):
-    """Every schema of the data, with a real vocabulary."""
+    """The same holds for every schema of the data, with a real vocabulary."""
     limited = 0
     for case in real_cases(shared_data):
         try:

@@ -1,4 +1,4 @@
-"""Labels that are judged while they are written, against Python's Punycode, the package idna and every single token."""
+"""Labels, checked while they are written, against Python's Punycode, the package idna and every single token."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ NAMES = (
 
 
 def random_text(rng: random.Random) -> str:
-    """What may follow ``xn--``: Punycode of characters at random, often with a fault; or any letters."""
+    """What may follow ``xn--``: Punycode of random characters, often with a fault, or any letters."""
     if rng.random() < 0.3:
         return "".join(rng.choice(LDH) for _ in range(rng.randint(1, 14)))
     pool = rng.choice([EVERY, EVERY[:600], [ord(c) for c in rng.choice(CONTEXTUAL)], range(0x900, 0x980)])
@@ -96,7 +96,7 @@ def test_labels_are_judged_as_punycode_and_the_rules_say() -> None:
 
 
 def test_whatever_a_label_begins_with_can_be_completed() -> None:
-    """Up to 52 octets always; beyond, where something is known that completes it, also after each byte of that."""
+    """A start of up to 52 octets can always be completed; a longer one can where a completion is known."""
     rng = random.Random(3492)
     for _ in range(1_500):
         letters = rng.choice([LDH, "a-", "-", "a1-", "abc"])
@@ -120,7 +120,7 @@ def test_the_native_table_is_that_of_the_rules() -> None:
 
 
 def vocabulary() -> Vocabulary:
-    """Every byte, and tokens that begin, complete and leave labels in all ways."""
+    """Every byte, and tokens that start, complete and leave labels in all ways."""
     tokens = [
         "xn--",
         "n--",
@@ -179,7 +179,7 @@ def accepts(constraint: Constraint, value: object) -> bool:
 
 
 def check_mask(matcher: Matcher, vocabulary: Vocabulary) -> list[int]:
-    """The mask holds the tokens that are accepted, and after each of them the text can be completed."""
+    """The mask allows the tokens that are accepted, and after each of them the text can be completed."""
     allowed = allowed_tokens(matcher, vocabulary.size)
     for token in range(1, vocabulary.size):
         fork = matcher.fork()
@@ -294,7 +294,7 @@ def test_long_labels_are_those_whose_prefixes_fit(letters: str, labels_vocabular
 
 @pytest.mark.parametrize("seed", range(6))
 def test_walks_under_masks_end_in_valid_names(seed: int, labels_vocabulary: Vocabulary) -> None:
-    """Any tokens of the masks, those within a budget as soon as it is needed."""
+    """Walks take any tokens of the masks; those within a budget take completing tokens as soon as they must."""
     rng = random.Random(seed)
     name = ("hostname", "idn-hostname")[seed % 2]
     matcher, text = begun(compiled(name, labels_vocabulary), '"xn--'), b'"xn--'
@@ -364,7 +364,7 @@ def test_the_reference_judges_as_the_engine_does(labels_vocabulary: Vocabulary) 
 
 
 def language_of(grammar: Grammar, data: bytes) -> set[bytes]:
-    """The members among the texts that ``data`` is made of."""
+    """The strings in the language, among the texts that ``data`` is made of."""
     parts = {data[begin:end] for begin in range(len(data) + 1) for end in range(begin, len(data) + 1)}
     return _valid_strings(resolve(grammar), 0, parts)
 

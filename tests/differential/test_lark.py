@@ -1,4 +1,4 @@
-"""Lark grammars against Lark itself: the Earley parser with the lexer that explores every division into terminals."""
+"""Lark grammars against Lark itself: the Earley parser with the lexer that tries every division into terminals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLDERS = [GRAMMARS / name for name in ("arithmetic", "cpp", "csv", "json", "smi
 
 
 def earley(text: str, **options: object) -> peer.Lark:
-    """Lark's most general parser; a forest instead of a tree, for trees of cyclic grammars are infinite."""
+    """Lark's most general parser; it returns a forest and not a tree, since trees of cyclic grammars are infinite."""
     return peer.Lark(text, parser="earley", lexer="dynamic_complete", ambiguity="forest", **options)
 
 
@@ -35,7 +35,7 @@ def texts(alphabet: str, max_length: int) -> Iterator[str]:
 
 
 def assert_same(text: str, alphabet: str = "xy", max_length: int = 5) -> int:
-    """Compare the members up to a length; return how many there are."""
+    """Compare all strings up to a length; return how many are accepted."""
     parser = earley(text)
     expected = {word.encode() for word in texts(alphabet, max_length) if lark_accepts(parser, word)}
     grammar = lark(text)
@@ -89,18 +89,18 @@ SMALL = [
 
 @pytest.mark.parametrize("text", SMALL)
 def test_small_grammars(text: str) -> None:
-    """Same members as Lark, among all strings of up to five characters."""
+    """Lark accepts the same strings, among all strings of up to five characters."""
     assert_same(text)
 
 
 @pytest.mark.parametrize("lexer", ["basic", "contextual"])
 def test_longest_match_finds_nothing_more(lexer: str) -> None:
-    """What the LALR parser accepts belongs to the language; grammars that it cannot do are left out."""
+    """Every string that the LALR parser accepts belongs to the language; grammars that are not LALR(1) are left out."""
     found = compared = 0
     for text in SMALL:
         try:
             parser = peer.Lark(text, parser="lalr", lexer=lexer)
-        except (peer.exceptions.LarkError, AttributeError):  # the latter a fault of its check of regexps
+        except (peer.exceptions.LarkError, AttributeError):  # the latter is a fault of Lark's check of regexps
             continue
         compared += 1
         accepted = {word.encode() for word in texts("xy", 5) if lark_accepts(parser, word)}
@@ -137,7 +137,7 @@ def random_grammar(rng: random.Random) -> str:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_grammars(seed: int) -> None:
-    """Same members as Lark for seeded random grammars, most of them left-recursive and ambiguous."""
+    """Lark accepts the same strings for seeded random grammars, most of them left-recursive and ambiguous."""
     rng = random.Random(seed)
     compared = members = 0
     while compared < 15:
@@ -155,14 +155,14 @@ def test_random_grammars(seed: int) -> None:
     "name", ["INT", "SIGNED_NUMBER", "ESCAPED_STRING", "CNAME", "NEWLINE", "C_COMMENT", "SH_COMMENT"]
 )
 def test_common_terminals(name: str) -> None:
-    """The terminals of Lark's library, each over the characters that matter to it."""
+    """The terminals of Lark's library agree, each over the characters that matter to it."""
     alphabet = {"INT": "1a", "SIGNED_NUMBER": "1.e-", "ESCAPED_STRING": '"\\a\n', "CNAME": "a_1-", "NEWLINE": "\r\n "}
     grammar = f"start: {name}\n%import common.{name}"
     assert assert_same(grammar, alphabet.get(name, "/*#\n"), 6 if name == "C_COMMENT" else 5) > 0
 
 
 def test_the_library_of_lark_is_read_whole() -> None:
-    """All of `common` can be imported, but what is only part of a terminal with a look-behind."""
+    """All of `common` can be imported, except what is only part of a terminal with a look-behind."""
     names = [line.split(":")[0].strip() for line in _common().splitlines() if ":" in line and line[:1].isalpha()]
     for name in names:
         assert_same(f"start: {name}\n%import common.{name}", "a1", 2)
@@ -176,24 +176,24 @@ def _common() -> str:
 @pytest.mark.parametrize(
     ("text", "member", "options"),
     [
-        # The lexers of LALR take the longest match first; here any division counts.
+        # The LALR lexers take the longest match first; here any division counts.
         ('start: "select" NAME\nNAME: /[a-z]+/', "selectx", {"parser": "lalr", "lexer": "basic"}),
         ('start: NAME "end"\nNAME: /[a-z]+/', "xend", {"parser": "lalr"}),
         ('start: A "x"\nA: "x"+', "xx", {"parser": "lalr", "lexer": "basic"}),
-        # A regexp is the set of texts that it matches, whichever alternative Python would try first.
+        # A regexp is the set of texts that it matches, in whatever order Python would try its alternatives.
         ("start: /x|xy/", "xy", {"parser": "earley", "lexer": "dynamic_complete"}),
         # Part of what could be ignored may belong to the next terminal.
         ('start: "x" " y"\n%ignore / +/', "x   y", {"parser": "earley", "lexer": "dynamic_complete"}),
     ],
 )
 def test_documented_differences(text: str, member: str, options: dict[str, str]) -> None:
-    """Members of the language that `docs/lark.md` names as refused by one of Lark's parsers."""
+    """Strings that `docs/lark.md` names as refused by one of Lark's parsers are accepted here."""
     assert not lark_accepts(peer.Lark(text, **options), member)
     assert member.encode() in language(lark(text), len(member), member.encode())
 
 
 def test_syntax_is_read_as_lark_reads_it() -> None:
-    """Grammar files with pieces left out, doubled or swapped are syntax errors here where they are for Lark."""
+    """Grammar files with pieces left out, doubled or swapped are syntax errors here iff they are for Lark."""
     rng = random.Random(11)
     bases = [(folder / "grammar.lark").read_text("utf-8") for folder in FOLDERS]
     bases.append('!?a.2{x, y}: [x y]~1..2 "s"i.."t" | -> b\n  | (A)?\n%import .f (A, b)\n%import c.D -> E\n')

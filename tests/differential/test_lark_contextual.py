@@ -28,7 +28,7 @@ BYTES = Vocabulary([bytes([byte]) for byte in range(256)] + [b"<eos>"], eos=[256
 
 @pytest.fixture(autouse=True)
 def _unchecked_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lark looks for terminals that overlap, to warn of them; that may take minutes and changes nothing it accepts."""
+    """Lark without its search for overlapping terminals, which may take minutes, warns only, and changes no answer."""
     monkeypatch.setattr("lark.lexer.has_interegular", False)
 
 
@@ -50,7 +50,7 @@ def texts(alphabet: str, max_length: int) -> Iterator[str]:
 
 
 def members(grammar: Grammar, alphabet: str, max_length: int) -> set[str]:
-    """The members over an alphabet up to a length, by the engine."""
+    """The strings over an alphabet up to a length that the engine accepts."""
     found: set[str] = set()
     matcher = compile(grammar, BYTES).matcher()
 
@@ -69,7 +69,7 @@ def members(grammar: Grammar, alphabet: str, max_length: int) -> set[str]:
 
 
 def take(matcher: Matcher, text: str) -> int:
-    """Give the bytes of ``text`` until one is refused; return how many were taken."""
+    """Give the bytes of ``text`` until one is refused; return how many were accepted."""
     for count, byte in enumerate(text.encode()):
         if not matcher.accept(byte):
             return count
@@ -77,7 +77,7 @@ def take(matcher: Matcher, text: str) -> int:
 
 
 def assert_same(text: str, alphabet: str, max_length: int) -> int:
-    """Compare the members up to a length; return how many there are."""
+    """Compare all strings up to a length; return how many are accepted."""
     parser = parser_of(text)
     expected = {word for word in texts(alphabet, max_length) if lark_accepts(parser, word)}
     try:
@@ -184,12 +184,12 @@ SMALL = [
 
 @pytest.mark.parametrize(("text", "alphabet", "max_length"), SMALL)
 def test_small_grammars(text: str, alphabet: str, max_length: int) -> None:
-    """Same members as Lark, among all strings up to a length."""
+    """Lark accepts the same strings, among all strings up to a length."""
     assert_same(text, alphabet, max_length)
 
 
 def test_small_grammars_have_members() -> None:
-    """The comparison above is about something: few grammars are empty."""
+    """The comparison above is not vacuous: few grammars are empty."""
     empty = 0
     for text, _, _ in SMALL:
         try:
@@ -201,7 +201,7 @@ def test_small_grammars_have_members() -> None:
 
 @pytest.mark.parametrize("index", range(0, len(SMALL), 5))
 def test_small_grammars_by_set_algebra(index: int) -> None:
-    """The terms mean the same without the engine."""
+    """Set algebra on the terms, without the engine, gives the same strings."""
     text, alphabet, max_length = SMALL[index]
     alphabet = "".join(character for character in alphabet if character.isascii())
     length = min(max_length, 5)
@@ -226,7 +226,7 @@ def random_regexp(rng: random.Random, depth: int = 2) -> str:
 
 
 def longest_by_machine(machine: LexerAutomaton, start: int, text: str) -> int | None:
-    """How far the machine's match goes, by its own tables."""
+    """The length of the machine's match, by its own tables."""
     alphabet = machine.alphabet
     letters = [alphabet.mask(((ord(one), ord(one)),)) for one in text]
     state, found = start, None
@@ -245,7 +245,7 @@ def longest_by_machine(machine: LexerAutomaton, start: int, text: str) -> int | 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_machine_finds_the_match_of_re(seed: int) -> None:
-    """The match of the ordered automaton is the one that ``re`` finds, for regexps that match no empty text."""
+    """The ordered automaton finds the match that ``re`` finds, for regexps that do not match the empty string."""
     rng = random.Random(seed)
     compared = 0
     while compared < 25:
@@ -295,7 +295,7 @@ def random_grammar(rng: random.Random) -> str:
 
 
 def compare_random(seed: int, wanted: int, max_length: int) -> int:
-    """Compare so many random grammars that Lark takes; return how many members there were."""
+    """Compare ``count`` random grammars that Lark accepts; return how many strings were accepted."""
     rng = random.Random(seed)
     compared = found = 0
     while compared < wanted:
@@ -313,14 +313,14 @@ def compare_random(seed: int, wanted: int, max_length: int) -> int:
 
 
 def test_random_grammars() -> None:
-    """Same members as Lark for grammars of all shapes."""
+    """Lark accepts the same strings for random grammars of all shapes."""
     assert compare_random(2024, 40, 5) > 200
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(20))
 def test_many_random_grammars(seed: int) -> None:
-    """The same at length."""
+    """The same holds for many more grammars."""
     assert compare_random(seed, 300, 6) > 2_000
 
 
@@ -370,7 +370,7 @@ def compare_documents(folder: Path, per_document: int, most: int) -> tuple[int, 
 
 @pytest.mark.parametrize("name", ["arithmetic", "cpp", "csv", "json", "sql_select"])
 def test_library_grammars(name: str) -> None:
-    """Grammars of the library, so far as they are LALR(1), on their documents and mutations of them."""
+    """The library's LALR(1) grammars agree with Lark on their documents and on mutations of them."""
     accepted, refused = compare_documents(GRAMMARS / name, 6, 12)
     assert accepted + refused > 0
 
@@ -378,7 +378,7 @@ def test_library_grammars(name: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_library_grammars_at_length(folder: Path) -> None:
-    """The same for all of them, with all documents and many mutations."""
+    """The same holds for all of them, with all documents and many mutations."""
     with (folder / "cases.toml").open("rb") as file:
         if "indentation" in tomllib.load(file):
             pytest.skip("blocks by indentation are not read by the contextual lexer")

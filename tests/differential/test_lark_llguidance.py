@@ -1,7 +1,7 @@
 """Lark grammars beside llguidance: masks, token by token, on all short prefixes of both languages.
 
-Where the two disagree, ``docs/lark.md`` says who is right and why; the tests here hold the disagreements fast, so that
-they are known if they end.
+Where the two disagree, ``docs/lark.md`` says who is right and why; the tests here record the disagreements, so that we
+notice when they end.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ AGREED = {
     "escapes": '%llguidance {}\nstart: "\\u0061\\/" /\\x62\\/x/',
 }
 
-# What llguidance takes in a way of its own: the grammar, the tokens that are read first, and a token that only one of
-# the two allows next.
+# Where llguidance differs: the grammar, the tokens that are read first, and a token that only one of the two allows
+# next.
 DISAGREED: dict[str, tuple[str, list[bytes], bytes | int, str]] = {
     "token as text too": ('start: "a" "b" "!" | <[23]> "x"', [b"ab"], b"!", "here"),
     "greedy repetition": ('start: A "x"\nA: "x"+', [b"x", b"x"], EOS, "here"),
@@ -103,7 +103,7 @@ class Peer:
         self.tokenizer = library.LLTokenizer(library.TokenizerWrapper(Tokenizer()))
 
     def matcher(self, grammar: str) -> Any:
-        # Else its masks hold only one spelling of a text that is forced.
+        # Otherwise its masks hold only one spelling of a forced text.
         found = self.library.LLMatcher(self.tokenizer, '%llguidance {"no_forcing": true}\n' + grammar)
         assert not found.get_error(), found.get_error()
         return found
@@ -131,7 +131,7 @@ def allowed_here(matcher: Any) -> set[int]:
 
 @pytest.mark.parametrize("name", AGREED)
 def test_masks_are_the_same(name: str) -> None:
-    """At all places that few tokens lead to, or at many drawn ones of them."""
+    """The masks are equal in all states that few tokens lead to, or in many states that are drawn from them."""
     text = AGREED[name]
     ours = compile(lark(text), VOCABULARY).matcher()
     waiting: list[list[int]] = [[]]
@@ -159,7 +159,7 @@ def test_masks_are_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", DISAGREED)
 def test_known_disagreements(name: str) -> None:
-    """One token that only one of the two allows."""
+    """Only one of the two allows the token."""
     text, read, token, who = DISAGREED[name]
     ours, theirs = compile(lark(text), VOCABULARY).matcher(), peer().matcher(text)
     for data in read:

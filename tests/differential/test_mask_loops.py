@@ -1,4 +1,4 @@
-"""Masks of rules that loop: what their callers allow after each token that a loop takes, and what it goes on with."""
+"""Masks of rules that loop: what callers allow after each token of the loop, and what the loop continues with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz_"
 
 
 def test_tokens_that_leave_a_loop() -> None:
-    """A vocabulary that is large enough for the walk with a table has tokens that end the rule within; none is lost."""
+    """With a vocabulary large enough for the table walk, no token that ends the rule inside itself is lost."""
     pieces = ["".join(letters) for size in (1, 2, 3) for letters in itertools.product(LETTERS, repeat=size)]
     pieces = pieces[:6_000] + [f"{first}\n" for first in LETTERS] + ["_.\n", "__\n", "ab\n\n", "\n"]
     vocabulary = Vocabulary([*(piece.encode() for piece in pieces), b""], eos=[len(pieces)])
@@ -32,7 +32,7 @@ def test_tokens_that_leave_a_loop() -> None:
 
 
 def test_text_that_goes_on_outside_of_its_class() -> None:
-    """In a text that is no JSON string, control characters may stand beside those that strings have."""
+    """Outside a JSON string, control characters may stand beside the characters that strings have."""
     pieces = [*(bytes([byte]) for byte in range(256)), b"\n\n", b"ab\n", b"}\n", b'"\n', b"\\\n", "é'\n".encode()]
     vocabulary = Vocabulary([*pieces, b""], eos=[len(pieces)])
     text = regex(r'"""(?:"{0,2}(?:[^"\\\x00]|\\[^\x00]))*"""')

@@ -165,7 +165,7 @@ REGEXES: dict[str, tuple[str, list[str]]] = {
 
 
 HYPHENS = "(?:[a-z](?:[a-z-]{0,50}[a-z])?|[A-Z-]{3,66}|[0-9](?:-{2}|=){0,40})"
-# Of rules, before and after texts whose bounds few tokens exceed.
+# Calls of rules, before and after texts whose bounds few tokens exceed.
 CALLS: dict[str, tuple[Grammar, list[str]]] = {
     "bounded part": (
         Sequence((Shared(regex(HYPHENS)), regex("[-=.]{0,9}[!\\n]"))),
@@ -187,7 +187,7 @@ CALLS: dict[str, tuple[Grammar, list[str]]] = {
 
 
 def compare(grammar: Grammar, texts: list[str], vocabulary: Vocabulary) -> None:
-    """The mask after each text: in full, against ``accept``."""
+    """Compare the whole mask after each text with ``accept``."""
     constraint = compile(grammar, vocabulary)
     for text in texts:
         matcher = constraint.matcher()
@@ -232,7 +232,7 @@ def test_masks_of_more_states_than_one_table_holds(deepseek_vocabulary: Vocabula
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_tokens_lead_where_their_bytes_lead(name: str, deepseek_vocabulary: Vocabulary) -> None:
-    """A token is read as few long pieces, its bytes one by one; both come to the same state."""
+    """A token read as a few long pieces and the same token read byte by byte lead to the same state."""
     schema, texts = SCHEMAS[name]
     constraint = compile(json_schema(json.dumps(schema)), deepseek_vocabulary)
     rng = random.Random(11)
@@ -264,7 +264,7 @@ ALMOST_ANY = CharClass([(0, 0), (2, 0x10FFFF)])
 
 @pytest.fixture(scope="module")
 def excluding_names(deepseek_vocabulary: Vocabulary) -> tuple[Constraint, Constraint]:
-    """Strings without U+0001 that are none of NAMES: as texts that are left out, and as two complements at once."""
+    """Strings without U+0001 that are not among NAMES: as excluded texts, and as two complements at once."""
     names = Complement(Choice([Literal(name.encode()) for name in NAMES]))
     anything = Repeat(ANY_CHAR, 0, None)
     marked = Sequence((anything, Literal(b"\x01"), anything))

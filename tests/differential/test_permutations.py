@@ -34,10 +34,10 @@ def words_of(
     low: int,
     high: int | None,
 ) -> set[str]:
-    """All members of at most ``LONGEST`` bytes, written down: which items, in which order, with what between."""
+    """All strings of at most ``LONGEST`` bytes, by enumeration of the items, their order and what stands between."""
     found: set[str] = set()
     items = [*required, *optional]
-    most = 6 if high is None else high  # more members than that are longer, or as well written with fewer
+    most = 6 if high is None else high  # more extra items would be longer, or can be written with fewer
     for count in range(low, most + 1):
         for free in range(count + 1 if rest else 1):
             for chosen in combinations(range(len(items)), count - free):
@@ -69,7 +69,7 @@ POOL = ["a", "b", "ab", "aa", "ba", "", "abb"]
 
 @pytest.mark.parametrize("seed", range(4))
 def test_members_against_enumeration(seed: int, ab_vocabulary: Vocabulary) -> None:
-    """Items that overlap, share prefixes, are empty or may be; separators and further members likewise."""
+    """Items overlap, share prefixes, are empty or may be; so do separators and extra items."""
     rng = random.Random(seed)
     empty = 0
 
@@ -101,7 +101,7 @@ def test_members_against_enumeration(seed: int, ab_vocabulary: Vocabulary) -> No
 
 
 def test_distances(ab_vocabulary: Vocabulary) -> None:
-    """After every prefix of every member, the shortest completion is the one that enumeration finds."""
+    """After every prefix of every string, the shortest completion is the one that enumeration finds."""
     pools = [["a"], ["bb", "abb"], ["ab"], ["aab"]]
     for due, (low, high) in product(range(3), [(0, None), (2, None), (3, 4), (1, 2), (4, 4)]):
         if high is not None and high < due:
@@ -123,7 +123,7 @@ def test_distances(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_items_without_members(ab_vocabulary: Vocabulary) -> None:
-    """Rules without members empty a permutation that requires them, and vanish where they are optional."""
+    """Items without strings empty a permutation that requires them, and drop out where they are optional."""
     x, y = Reference("x"), Reference("y")
     lost = Rules({"x": Permutation([y], [literal("a")]), "y": sequence("a", y)}, x)
     with pytest.raises(UnsatisfiableGrammar):
@@ -135,7 +135,7 @@ def test_items_without_members(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_hundreds_of_items() -> None:
-    """Thirty thousand orders of two items out of 300, and one full order, without a state for each subset."""
+    """Thirty thousand orders of two items out of 300, and one full order, are read without a state for each subset."""
     names = [f"{prefix}_{index}" for index in range(60) for prefix in ("alpha", "alpine", "beta", "gamma", "g")]
     grammar = Permutation([], [literal(f'"{name}";') for name in names])
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
@@ -157,7 +157,7 @@ def test_hundreds_of_items() -> None:
 
 
 def test_the_reference_knows_permutations_too() -> None:
-    """The reference keeps only prefixes that can be completed, bounds and empty items included."""
+    """The reference implementation keeps only prefixes that can be completed, with bounds and empty items."""
     term = Permutation([literal("a")], [literal("b"), EMPTY], None, EMPTY, 0, 2)
     matcher = ReferenceMatcher(term)
     assert matcher.allowed_bytes() == {ord("a")}

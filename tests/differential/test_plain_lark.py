@@ -1,4 +1,4 @@
-"""The native reader of plain Lark grammars gives the terms of those in Python: the library and random grammars."""
+"""The native reader of plain Lark grammars gives the same terms as the reader in Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VOCABULARY: Final = Vocabulary([bytes([byte]) for byte in range(256)], eos=())
 
 
 def terms_of(grammar: Grammar) -> tuple[int, dict[str, int]]:
-    """What a grammar is flattened to, as numbers of equal terms, and the same of its rules by their names."""
+    """The instructions of a flattened grammar and of its rules, by name; equal terms have equal numbers."""
     flat = flatten(grammar, {}, _VOCABULARY, _LIMITS.grammar_nodes)
     numbers: list[int] = []
     bodies: dict[str, int] = {}
@@ -49,7 +49,7 @@ def terms_of(grammar: Grammar) -> tuple[int, dict[str, int]]:
 _KNOWN: Final[dict[object, int]] = {}
 
 
-# Reads no regexps but plain ones: the parts of others are put together with their neighbours by the reader in Python.
+# The native reader reads only plain regexps: the reader in Python joins the parts of others with their neighbours.
 _ALONE: Final = _native.LarkReader(builtin_texts, lambda _: None)
 
 
@@ -61,7 +61,7 @@ def term_of(text: str) -> Grammar:
 
 
 class _Nothing:
-    """Shows that nothing asks for the term."""
+    """Fails if anything asks for the term."""
 
     def item(self) -> Any:
         raise AssertionError
@@ -70,7 +70,7 @@ class _Nothing:
 
 
 def assert_references(text: str) -> bool:
-    """Compare the two readers, term by term and rule by rule; say whether the native one took the grammar."""
+    """Compare the two readers, term by term and rule by rule; return whether the native one read the grammar."""
     if read_simple(text, "start", _LIMITS) is None:
         return False
     rewritten = remove_left_recursion(term_of(text))
@@ -103,12 +103,12 @@ def assert_same_walks(text: str, reference: Grammar) -> None:
 
 @pytest.mark.parametrize("path", GRAMMARS, ids=lambda path: path.parent.name)
 def test_grammar_library(path: Path) -> None:
-    """The grammars of the library are read alike."""
+    """Both readers read the grammars of the library alike."""
     assert_references(path.read_text("utf-8"))
 
 
 def test_most_of_the_library_is_plain() -> None:
-    """At least those that this was made for."""
+    """At least the grammars that the native reader was made for are plain."""
     found = {
         path.parent.name for path in GRAMMARS if read_simple(path.read_text("utf-8"), "start", _LIMITS) is not None
     }
@@ -161,7 +161,7 @@ def test_cases(text: str) -> None:
 
 
 def test_leaves() -> None:
-    """What is no plain regexp is read by the Python side, once for all grammars."""
+    """The Python side reads each regexp that is not plain, once for all grammars."""
     text = 'start: ("ab"i /c+/i)+ D /e*/i start | "f"\nD: "g"? /(?i:h|)/'
     assert _ALONE.read(text, "start", _LIMITS.grammar_nodes, _LIMITS.nesting) is None
     assert assert_references(text)
@@ -201,12 +201,12 @@ NOT_PLAIN = [
 
 @pytest.mark.parametrize("text", NOT_PLAIN, ids=range(len(NOT_PLAIN)))
 def test_left_to_the_other_reader(text: str) -> None:
-    """Grammars at fault and unusual ones are not read, so that the other reader says what they are."""
+    """The native reader leaves wrong and unusual grammars alone, so that the other reader reports the error."""
     assert read_simple(text, "start", _LIMITS) is None
 
 
 def random_grammar(rng: random.Random) -> str:
-    """A grammar with rules, templates, terminals and ignored text, most of them recursive to the left."""
+    """A grammar with rules, templates, terminals and ignored text, mostly left-recursive."""
     rules = [f"r{i}" for i in range(rng.randint(1, 5))]
     terminals = [f"T{i}" for i in range(rng.randint(1, 3))]
     template = rng.random() < 0.3
@@ -260,7 +260,7 @@ def test_random_grammars(seed: int) -> None:
 
 
 def test_texts_with_errors() -> None:
-    """A text that one reader takes and the other refuses would be an error that is not told."""
+    """The native reader accepts no text that the other reader refuses, which would hide an error."""
     rng = random.Random(5)
     bases = [path.read_text("utf-8") for path in GRAMMARS]
     bases += [
@@ -280,7 +280,7 @@ def test_texts_with_errors() -> None:
 
 
 def test_the_term_is_that_of_the_other_reader() -> None:
-    """What is printed, described and combined is made from the grammar as it was written."""
+    """Grammars that are printed, described or combined use the term of the other reader."""
     text = 'start: start "x" | "y"\n'
     grammar = lark(text)
     assert isinstance(grammar, Described)
@@ -294,7 +294,7 @@ def test_the_term_is_that_of_the_other_reader() -> None:
 
 @pytest.mark.parametrize("rule", ['r{0}: "a" r{1} | "b"', 'r{0}: r{1} "a" | "b"', 'r{0}: "a"? r{1}'])
 def test_many_rules(rule: str) -> None:
-    """Ten thousand rules, in one component that is recursive to the left or none, are read in linear time."""
+    """Ten thousand rules, in one left-recursive component or in none, are read in linear time."""
     last = "r0" if "?" not in rule else '"z"'
     text = "start: r0\n" + "\n".join(rule.format(i, i + 1) for i in range(10_000)) + f'\nr10000: "n" | {last} "m"'
     program = read_simple(text, "start", _LIMITS)

@@ -27,7 +27,7 @@ def counted(rng: random.Random) -> str:
 
 
 def pattern(rng: random.Random, depth: int = 2) -> str:
-    """Counted loops in counted loops, with choices between loops that differ in their bounds alone."""
+    """Counted loops in counted loops, with choices between loops that differ only in their bounds."""
     parts = []
     for _ in range(rng.randint(1, 3)):
         symbol = rng.choice(SYMBOLS)
@@ -41,7 +41,7 @@ def pattern(rng: random.Random, depth: int = 2) -> str:
 
 
 def product(rng: random.Random) -> tuple[Grammar, set[str]]:
-    """An intersection of patterns, some of them negated, with its members among ``TEXTS``."""
+    """An intersection of patterns, some of them negated, with the strings of ``TEXTS`` that it accepts."""
     items: list[Grammar] = []
     members = set(TEXTS)
     for index in range(rng.randint(1, 4)):
@@ -57,7 +57,7 @@ def product(rng: random.Random) -> tuple[Grammar, set[str]]:
 
 
 def walked(matcher: Matcher) -> set[str]:
-    """The members among ``TEXTS``, found by walking them as a trie; what is dead is not entered."""
+    """The strings of ``TEXTS`` that are accepted, found by a walk over their trie that skips dead states."""
     found = set()
 
     def visit(prefix: str) -> None:
@@ -76,7 +76,7 @@ def walked(matcher: Matcher) -> set[str]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_products_of_counts(seed: int) -> None:
-    """Members, emptiness and shortest strings are those of ``re``; a text that is alive can be completed."""
+    """Accepted strings, emptiness and shortest strings agree with ``re``; every live prefix can be completed."""
     rng = random.Random(seed)
     for _ in range(60):
         grammar, members = product(rng)
@@ -93,7 +93,7 @@ def test_products_of_counts(seed: int) -> None:
 
 
 def far(rng: random.Random) -> str:
-    """Parts with bounds that few texts meet, after one another."""
+    """Parts in sequence, with bounds that few texts reach."""
     parts = []
     for _ in range(rng.randint(1, 3)):
         symbol = rng.choice(["a", "-", ".", "a?-", "(?:a|--)"])
@@ -106,7 +106,7 @@ def far(rng: random.Random) -> str:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_products_of_bounds_that_few_texts_meet(seed: int) -> None:
-    """A text is alive if it begins a string of the grammar.
+    """A text is live iff it is the prefix of a string; shortest strings, in JSON too, agree with ``re``.
 
     And the shortest strings, in JSON too, are those of ``re``.
     """
@@ -138,7 +138,7 @@ def test_products_of_bounds_that_few_texts_meet(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_loops_after_part_of_themselves(seed: int) -> None:
-    """Where a loop may follow some of its own characters, also of several bytes, the texts are those of ``re``."""
+    """Where a loop may follow some of its own characters, also of several bytes, the language is that of ``re``."""
     rng = random.Random(seed)
     texts = ["".join(letters) for size in range(5) for letters in itertools.product("abé日", repeat=size)]
     classes = ["a", "[ab]", "é", "[é日]", "[aé]", "[^a]", "[^é]", "[^日]", "."]
@@ -158,7 +158,7 @@ def test_loops_after_part_of_themselves(seed: int) -> None:
 
 
 def test_products_inside_json_strings() -> None:
-    """The same as values of JSON strings, where an escape may spell any character."""
+    """The same holds for values of JSON strings, where an escape may spell any character."""
     rng = random.Random(11)
     for _ in range(60):
         grammar, members = product(rng)

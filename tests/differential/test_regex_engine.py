@@ -38,13 +38,13 @@ WALKED = [
 
 @pytest.fixture(scope="module")
 def vocabulary() -> Vocabulary:
-    """Every byte and some longer tokens, also such that cut characters."""
+    """Every byte and some longer tokens; some tokens cut characters."""
     pieces = ["ab", "ba", "123", "-0", "foo", "ar", "@a", ".com", "é", "größ", "  ", "一", "Ж", "#ff"]
     return Vocabulary([b"", *(bytes([value]) for value in range(256)), *(piece.encode() for piece in pieces)], eos=[0])
 
 
 def members(matcher: Matcher) -> set[str]:
-    """The texts of ``TEXTS`` that are accepted, found by walking them as a trie."""
+    """The texts of ``TEXTS`` that are accepted, found by a walk over their trie."""
     found: set[str] = set()
     start = matcher.history_length
 
@@ -81,7 +81,7 @@ def compare(pattern: str, vocabulary: Vocabulary) -> None:
 
 
 def test_all_pairs_of_small_patterns(vocabulary: Vocabulary):
-    """Atoms with counts, alone and in pairs, over all texts up to four letters."""
+    """Atoms with counts agree with ``re``, alone and in pairs, over all texts of up to four letters."""
     rng = random.Random(5)
     singles = [atom + count for atom in ATOMS for count in COUNTS if not (atom in ("^", "$", r"\A", r"\Z") and count)]
     pairs = [first + second for first in singles for second in singles]
@@ -91,7 +91,7 @@ def test_all_pairs_of_small_patterns(vocabulary: Vocabulary):
 
 
 def test_random_patterns(vocabulary: Vocabulary):
-    """Nested random patterns, anchors and look-aheads included."""
+    """Nested random patterns agree with ``re``, anchors and look-aheads included."""
     rng = random.Random(6)
 
     def pattern(depth: int) -> str:
@@ -132,7 +132,7 @@ def test_ten_thousand_walks_match(vocabulary: Vocabulary):
                     token = 1 + rng.choice(live)
                     assert matcher.accept(token)
                 taken.append(token)
-                if len(taken) > 40:  # loops are left by the shortest way
+                if len(taken) > 40:  # after the limit, leave loops by the shortest way
                     rest = bytes(matcher.shortest_completion())
                     taken.extend(1 + value for value in rest)
                     assert matcher.accept_bytes(rest) == len(rest)
@@ -146,7 +146,7 @@ def test_ten_thousand_walks_match(vocabulary: Vocabulary):
 
 @pytest.mark.parametrize("escape", [r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", ".", r"[\w-]", r"[^\d\s]"])
 def test_classes_over_all_of_unicode(escape: str):
-    """Every code point is a member exactly where ``re`` says so."""
+    """Every code point is in a class iff ``re`` says so."""
     byte_vocabulary = Vocabulary([bytes([value]) for value in range(256)])
     matcher = compile(regex(escape), byte_vocabulary).matcher()
     compiled = re.compile(escape)
@@ -175,7 +175,7 @@ def test_what_is_not_regular_is_refused_by_name(pattern: str, feature: str):
 
 @pytest.mark.parametrize("pattern", ["(a", "a)", "[a", "*a", "a{3,1}", "[z-a]", "\\", "(?P<x>a)(?P<x>b)", "(?Qa)"])
 def test_malformed_patterns_point_at_the_place(pattern: str):
-    """What ``re`` refuses is refused with a caret."""
+    """Patterns that ``re`` refuses are refused with a caret at the place."""
     with pytest.raises(re.error):
         re.compile(pattern)
     with pytest.raises(GrammarSyntaxError, match=r"\^"):

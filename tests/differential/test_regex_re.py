@@ -74,7 +74,7 @@ def differences(patterns: Iterator[str] | list[str], universe: Universe) -> list
 
 
 def test_alternatives_that_count_before_a_loop() -> None:
-    """``a{3}b*`` lies in ``a{2}b*`` where the loop takes what is counted more, and only there."""
+    """``a{3}b*`` is contained in ``a{2}b*`` iff the loop accepts the further counted characters."""
     chosen, universe = random.Random(20), Universe(texts_up_to(5, "abé"))
     items = ["a", "b", "[ab]", ".", "é", "[aé]", "ab"]
     counts = [f"{{{low},{high}}}" for low in range(4) for high in ("", *range(max(low, 1), 5))]
@@ -89,14 +89,14 @@ def test_alternatives_that_count_before_a_loop() -> None:
 
 @pytest.mark.parametrize("first", PIECES)
 def test_every_sequence_of_three_pieces(first: str) -> None:
-    """Anchors, boundaries and look-arounds mean in every place what they mean to ``re``."""
+    """Anchors, boundaries and look-arounds mean the same as in ``re`` in every place."""
     rest = [*product(PIECES, repeat=1), *product(PIECES[:-2:2] + PIECES[-2:], repeat=2)]
     assert differences([first + "".join(others) for others in rest], SMALL) == []
 
 
 @pytest.mark.parametrize("quantifier", QUANTIFIERS)
 def test_loops_around_assertions(quantifier: str) -> None:
-    """A repeated assertion counts turns as ``re`` does, with text before and after the loop."""
+    """A repeated assertion counts iterations as ``re`` does, with text before and after the loop."""
     patterns = [
         f"{before}(?:{body}){quantifier}{after}"
         for body in LOOP_BODIES
@@ -130,7 +130,7 @@ def test_lookaheads_in_loops_of_one_character(pattern: str) -> None:
 
 @pytest.mark.parametrize("flags", ["", "i", "s", "m", "ms", "x", "a", "aims"])
 def test_flags(flags: str) -> None:
-    """Inline flags, for the whole pattern or for a group, mean what they mean to ``re``."""
+    """Inline flags mean the same as in ``re``, for the whole pattern or for a group."""
     bodies = [r"^. $", r"\w+", r"A$", r"\d|\s", r"[^A]\n?", r"é\b", r"\bé", r"[Éb] 1", "(?-i:A)b?", r"a#b", "É+^1?"]
     bodies = [body for body in bodies if not ("(?-" in body and flags == "")]
     whole = [f"(?{flags}){body}" if flags else body for body in bodies]
@@ -200,7 +200,7 @@ def test_no_boundary_in_the_empty_text() -> None:
 
 @pytest.mark.parametrize("more", ["", "|[b-e]f?", "|[^a]b"])
 def test_loops_over_many_alternatives_beside_other_terms(more: str) -> None:
-    """A state that holds such a loop takes the loop's edges over but where other terms go on."""
+    """A state with such a loop reuses the loop's edges except where other terms continue."""
     letters = ascii_lowercase + digits
     words = [one + other for one, other in zip(letters, letters[1:] + letters[:1], strict=True)]
     loop = f"(?:{'|'.join(words)}{more})*"

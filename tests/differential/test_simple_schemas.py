@@ -1,4 +1,4 @@
-"""The native planner of simple schemas makes the terms of the planner in Python: all real schemas, and random ones."""
+"""The native planner of simple schemas makes the same terms as the planner in Python."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _VOCABULARY: Final = Vocabulary([bytes([byte]) for byte in range(256)], eos=())
 
 @pytest.fixture(autouse=True)
 def cold() -> None:
-    """Let no schema be known from a test before."""
+    """Clear the cache of schemas that earlier tests filled."""
     forget_known()
 
 
 @dataclass
 class Terms:
-    """Numbers for terms, equal ones for equal terms.
+    """Numbers of terms; equal terms have equal numbers.
 
     Attributes:
         known: the number of each term.
@@ -51,7 +51,7 @@ _TERMS: Final = Terms()
 
 
 def terms_of(grammar: Grammar, terms: Terms) -> tuple[int, dict[str, int]]:
-    """The numbers of what a grammar is flattened to, and of its rules."""
+    """The numbers of the terms of a flattened grammar and of its rules."""
     flat = flatten(grammar, terms.shared, _VOCABULARY, _LIMITS.grammar_nodes)
     numbers: list[int] = []
     bodies: dict[int, int] = {}
@@ -65,7 +65,7 @@ def terms_of(grammar: Grammar, terms: Terms) -> tuple[int, dict[str, int]]:
             key = (kind, names[low])
         else:
             parts = tuple(numbers[one] for one in operands)
-            if kind == _CHOICE:  # the native planner knows more of its leaves to be equal, and names each once
+            if kind == _CHOICE:  # the native planner knows more equal leaves, and names each once
                 parts = tuple(dict.fromkeys(parts))
                 if len(parts) == 1:
                     numbers.append(parts[0])
@@ -96,7 +96,7 @@ def reached(result: int, instructions: list[tuple[Any, ...]], bodies: dict[int, 
 
 
 def assert_references(schema: object, **options: Any) -> bool:
-    """Compare the two planners; say whether the native one took the schema, a JSON value or text."""
+    """Compare the two planners; return whether the native one planned the schema, a JSON value or text."""
     text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
     grammar = json_schema(text, **options)
     assert isinstance(grammar, Described)
@@ -108,7 +108,7 @@ def assert_references(schema: object, **options: Any) -> bool:
     assert terms_of(given, _TERMS) == terms_of(grammar, _TERMS), text
     assert terms_of(grammar, _TERMS) == terms_of(grammar.item, _TERMS), text
     for node in flatten(grammar, _TERMS.shared, _VOCABULARY, _LIMITS.grammar_nodes).shared:
-        if isinstance(node, Shared):  # and no leaf, which is not looked up in the other grammar
+        if isinstance(node, Shared):  # and not a leaf, since leaves are not looked up in the other grammar
             _TERMS.shared[id(node)] = node, len(_TERMS.shared)
     return True
 
@@ -123,7 +123,7 @@ def test_real_schemas(shared_data: Path, step: int) -> None:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in islice(lines, 0, None, step):
             count += 1
-            with suppress(StructgenError):  # of the planner in Python: the native one leaves all errors to it
+            with suppress(StructgenError):  # refused by the planner in Python: the native one leaves all errors to it
                 simple += assert_references(json.loads(line)["schema"])
     assert simple > 0.85 * count
 
@@ -173,7 +173,7 @@ def schema_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -
 
 
 def conjunction_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -> dict[str, Any]:
-    """A random schema that says more than one thing of a value."""
+    """A random schema that constrains a value in more than one way."""
     base = chance.choice(
         (dict(chance.choice(LEAVES)), {}, {"type": "object"}, container_of(chance, depth, definitions))
     )
@@ -193,7 +193,7 @@ def conjunction_of(chance: random.Random, depth: int, definitions: tuple[str, ..
 
 
 def branch_of(chance: random.Random, _: int) -> dict[str, Any]:
-    """A random schema of objects without a type."""
+    """A random schema of objects without ``type``."""
     schema: dict[str, Any] = {"required": chance.sample(NAMES, chance.randint(0, 2))}
     if chance.random() < 0.7:
         schema["properties"] = {name: dict(chance.choice(LEAVES)) for name in chance.sample(NAMES, 2)}
@@ -209,7 +209,7 @@ def branch_of(chance: random.Random, _: int) -> dict[str, Any]:
 
 
 def labelled_of(chance: random.Random, index: int) -> dict[str, Any]:
-    """A random schema of objects that a constant tells apart, mostly."""
+    """A random schema of objects that mostly a constant distinguishes."""
     label = chance.choice(({"const": index}, {"enum": [f"{index}", f"{index + chance.randint(0, 4)}"]}))
     properties = {"a": label, chance.choice(NAMES[1:]): chance.choice(LEAVES)}
     return {"type": "object", "properties": properties, "required": ["a"], **branch_of(chance, 0)} | {
@@ -249,7 +249,7 @@ def container_of(chance: random.Random, depth: int, definitions: tuple[str, ...]
 
 
 def mark(schema: dict[str, Any], chance: random.Random) -> None:
-    """Give a schema types, and perhaps keywords that mean little there."""
+    """Add types to a schema, and perhaps keywords that have no effect on them."""
     types = ["object", "array", "string", "null", "integer", "number"]
     if chance.random() < 0.8:
         own = [name for name, keyword in (("object", "properties"), ("array", "items")) if keyword in schema]
@@ -283,7 +283,7 @@ def documents(seed: int, count: int) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("whitespace", ["flexible", "compact", "single"])
 def test_random_schemas(whitespace: Whitespace) -> None:
-    """Whatever the native planner takes, it plans alike; and it takes a good part."""
+    """What the native planner accepts, it plans alike; and it accepts a good part."""
     simple = 0
     for document in documents(len(whitespace), 1_500):
         try:
@@ -349,7 +349,7 @@ def test_random_schemas(whitespace: Whitespace) -> None:
     ],
 )
 def test_what_is_left_to_the_other_planner(schema: object) -> None:
-    """Faults, contradictions and all that says more; no text of these is planned natively."""
+    """The native planner plans no text with a fault, a contradiction or an unsupported keyword."""
     try:
         grammar = json_schema(json.dumps(schema))
     except StructgenError:
@@ -460,7 +460,7 @@ def test_what_is_left_to_the_other_planner(schema: object) -> None:
     ],
 )
 def test_what_is_simple(schema: object) -> None:
-    """What can have no value, what means nothing for a type, unions without overlap."""
+    """Schemas without values, keywords without effect on a type, and unions without overlap are simple."""
     assert assert_references(schema)
 
 
@@ -484,7 +484,7 @@ def test_what_is_simple(schema: object) -> None:
     ],
 )
 def test_texts_that_are_not_plain_json(text: str) -> None:
-    """They are read, or refused, by the strict reader in Python alone."""
+    """Only the strict reader in Python reads or refuses them."""
     try:
         grammar = json_schema(text)
     except StructgenError:
@@ -494,7 +494,7 @@ def test_texts_that_are_not_plain_json(text: str) -> None:
 
 
 def test_policies() -> None:
-    """Spellings that the native planner does not know are left alone."""
+    """The native planner leaves alone spellings that it does not know."""
     for policy in (JsonPolicy(order="any"), JsonPolicy(numbers="all"), JsonPolicy(escapes="all")):
         assert not assert_references({"type": "object", "properties": {"a": {"const": 1}}}, policy=policy)
     assert assert_references(
@@ -517,7 +517,7 @@ def test_limits_hold() -> None:
 
 
 def test_limits_hold_for_random_schemas() -> None:
-    """What the native planner takes under small limits, the planner in Python takes too."""
+    """What the native planner plans under small limits, the planner in Python plans too."""
     chance = random.Random(7)
     simple = 0
     for document in documents(7, 600):
@@ -529,12 +529,12 @@ def test_limits_hold_for_random_schemas() -> None:
         assert isinstance(grammar, Described)
         if grammar.plain is not None:
             simple += 1
-            assert grammar.item is not None  # made by the planner in Python, under the same limits
+            assert grammar.item is not None  # planned in Python, under the same limits
     assert simple > 100
 
 
 def test_many_alternatives() -> None:
-    """Many alternatives are told apart by one constant, or left to the other planner."""
+    """One constant distinguishes many alternatives, or the other planner plans them."""
     labelled = [{"type": "object", "properties": {"a": {"const": n}}, "required": ["a"]} for n in range(600)]
     assert assert_references({"oneOf": labelled})
     assert assert_references({"type": "array", "items": {"oneOf": labelled, "type": "object"}})
@@ -564,7 +564,7 @@ SIMPLE: Final[dict[str, tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("draft", ["draft-04", "draft-07"])
 def test_leaves_are_planned_alike(draft: str) -> None:
-    """A schema of simple keywords has the same term alone as in a document, and an error in one is one in both."""
+    """A schema of simple keywords has the same term, or the same error, alone as in a document."""
     chance = random.Random(draft)
     alone, planned = Limits(nesting=1_001), Limits(nesting=1_002)  # which share no leaves
     refused = 0
