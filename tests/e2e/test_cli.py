@@ -55,7 +55,7 @@ def structgen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def person(tmp_path: Path) -> str:
-    """The path of a schema."""
+    """The path of a schema file."""
     path = tmp_path / "person.json"
     path.write_text(json.dumps(PERSON))
     return str(path)
@@ -63,7 +63,7 @@ def person(tmp_path: Path) -> str:
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let ``run`` use a model without weights that wants to write a given text."""
+    """Let ``run`` use a model without weights that prefers a given text."""
     pieces = [b'{"', b'": ', b'", "', b"name", b"age", b"Ada", b"yes", b"no"]
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256)), *pieces], eos=[0])
 
@@ -74,7 +74,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def _fails(outcome: Outcome, status: int, *words: str) -> None:
-    """A clear message on standard error, nothing on standard output."""
+    """Check that the command fails with a clear message on standard error and nothing on standard output."""
     found, out, err = outcome
     assert found == status, err
     assert out == ""
@@ -88,7 +88,7 @@ def _fails(outcome: Outcome, status: int, *words: str) -> None:
 
 
 def test_run_writes_the_output_and_nothing_else(structgen: Command, model: Callable[..., None], person: str) -> None:
-    """Standard output holds the member; progress goes to standard error."""
+    """Standard output holds only the output; progress goes to standard error."""
     model('{"name": "Ada", "age": 36}')
     status, out, err = structgen("run", person, "--prompt", "Who?")
     assert (status, out) == (0, '{"name": "Ada", "age": 36}\n')
@@ -129,7 +129,7 @@ def test_run_samples_several_outputs(structgen: Command, model: Callable[..., No
 
 
 def test_run_whitespace(structgen: Command, model: Callable[..., None], person: str) -> None:
-    """``--whitespace compact`` leaves out all white space between the tokens of JSON."""
+    """``--whitespace compact`` leaves out all white space between JSON tokens."""
     model('{"name":"Ada","age":36}')
     assert structgen("run", person, "--whitespace", "compact")[1] == '{"name":"Ada","age":36}\n'
 
@@ -147,7 +147,7 @@ def test_order(structgen: Command, model: Callable[..., None], person: str, tmp_
 
 
 def test_undeclared_members_are_chosen(structgen: Command, tmp_path: Path) -> None:
-    """``--additional forbidden`` leaves out members that the schema does not name, in all commands."""
+    """``--additional forbidden`` excludes members that the schema does not name, in all commands."""
     schema, document = tmp_path / "open.json", tmp_path / "document.json"
     schema.write_text(json.dumps({"type": "object", "properties": {"a": {"type": "object"}}}))
     document.write_text('{"b":1}')
@@ -159,7 +159,7 @@ def test_undeclared_members_are_chosen(structgen: Command, tmp_path: Path) -> No
 
 
 def test_bounds(structgen: Command, person: str, tmp_path: Path) -> None:
-    """Bounds on what a schema leaves open hold in all commands, and are lines of the report."""
+    """Bounds on what a schema leaves open hold in all commands, and the report lists them."""
     document = tmp_path / "document.json"
     document.write_text('{"name": "Ada", "age": 36}')
     for bound, is_member in (("2", False), ("3", True)):
@@ -182,7 +182,7 @@ def test_run_a_regex_and_a_lark_grammar(structgen: Command, model: Callable[...,
 def test_run_reads_schema_and_prompt_from_standard_input(
     structgen: Command, model: Callable[..., None], tmp_path: Path
 ) -> None:
-    """``-`` is standard input, for one of them."""
+    """``-`` is standard input, for one of the two."""
     model("true")
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Is it so?")
@@ -193,7 +193,7 @@ def test_run_reads_schema_and_prompt_from_standard_input(
 
 
 def test_run_says_when_no_output_fits_the_budget(structgen: Command, model: Callable[..., None], person: str) -> None:
-    """Too few tokens are an unusable argument; the least that would do is named, and does."""
+    """Too few tokens are an unusable argument; the message names the minimum, and the minimum works."""
     model("")
     outcome = structgen("run", person, "--max-tokens", "3")
     _fails(outcome, 2, "max_tokens=3", "takes ")
@@ -204,7 +204,7 @@ def test_run_says_when_no_output_fits_the_budget(structgen: Command, model: Call
 
 
 class _InterruptedModel(HashModel):
-    """Ctrl-C is pressed while it computes."""
+    """A model that receives Ctrl-C while it computes."""
 
     def logits(self, state: int, matched: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         if matched > len('{"name": "A'):
@@ -213,9 +213,9 @@ class _InterruptedModel(HashModel):
 
 
 def test_interrupted_run_tells_what_there_is(structgen: Command, model: Callable[..., None], person: str) -> None:
-    """Ctrl-C ends with status 130 and the text so far on standard error, without a traceback."""
+    """Ctrl-C gives status 130 and the text so far on standard error, without a traceback."""
     model('{"name": "Ada", "age": 36}', _InterruptedModel)
-    # A look ahead would come upon the key press earlier, and how far it looks depends on what was learned.
+    # Looking ahead would meet the key press earlier, and how far it looks depends on earlier outputs.
     status, out, err = structgen("run", person, "--drafter", "none")
     assert (status, out) == (130, "")
     assert "interrupted" in err
@@ -242,14 +242,14 @@ def test_interrupted_run_tells_what_there_is(structgen: Command, model: Callable
     ],
 )
 def test_run_refuses_unusable_options(structgen: Command, arguments: list[str], words: list[str]) -> None:
-    """What cannot be done is said before anything is loaded, with status 2."""
+    """What cannot be done is reported before anything is loaded, with status 2."""
     _fails(structgen("run", "--regex", "a", *arguments), 2, *words)
 
 
 @pytest.mark.model
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.schema.json")), ids=lambda path: path.name.split(".")[0])
 def test_examples_on_the_embedded_model(structgen: Command, path: Path) -> None:
-    """What the embedded model writes for an example satisfies its schema, formats asserted."""
+    """The embedded model's output for an example satisfies its schema, with formats asserted."""
     status, out, err = structgen("run", str(path), "--max-tokens", "150", "--prompt", "Write an example.")
     assert status == 0, err
     validator = jsonschema.Draft202012Validator(
@@ -296,7 +296,7 @@ def test_check_tells_lengths_and_sizes(structgen: Command) -> None:
 
 
 def test_check_counts_the_tokens_of_a_model(structgen: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a model the lengths in tokens are told too; a vocabulary without some byte has only an upper bound."""
+    """With a model the report has lengths in tokens too; a vocabulary without some byte gives only an upper bound."""
     from structgen.cli import language_commands as check_module
 
     complete = Vocabulary([b"", b"abbb", *(bytes([byte]) for byte in range(256))], eos=[0])
@@ -315,7 +315,7 @@ def test_check_counts_the_tokens_of_a_model(structgen: Command, monkeypatch: pyt
 def test_check_strict_fails_on_what_is_only_checked(
     structgen: Command, person: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A keyword that is left to a check at the end of a value is noted; ``--strict`` makes it a failure."""
+    """A keyword that is left to a check at the end of a value is noted; with ``--strict`` it is a failure."""
     from structgen.cli import language_commands as check_module
     from structgen.grammar.nodes.description import Described, Description, Status
 
@@ -349,7 +349,7 @@ def test_check_refuses_by_name_and_place(structgen: Command) -> None:
 
 
 def test_check_notes_keywords_that_do_nothing(structgen: Command) -> None:
-    """A misspelt keyword is noted with the one that may be meant; ``--strict`` makes it a failure."""
+    """A misspelt keyword is noted with the keyword that may be meant; with ``--strict`` it is a failure."""
     schema = b'{"type": "object", "requierd": ["a"], "title": "t", "x-order": 1}'
     status, _, err = structgen("check", "-", stdin=schema)
     assert status == 0
@@ -362,7 +362,7 @@ def test_check_notes_keywords_that_do_nothing(structgen: Command) -> None:
 
 
 def test_match_tells_members_from_others(structgen: Command, person: str, tmp_path: Path) -> None:
-    """A member gives status 0; another document status 1 with the place, what stands there and what could."""
+    """A string of the language gives status 0; other documents give status 1, the place and what could be there."""
     document = tmp_path / "document.json"
     document.write_text('{\n  "name": "Zoë",\n  "age": 300\n}\n')
     status, out, _ = structgen("match", person, str(document))
@@ -377,7 +377,7 @@ def test_match_tells_members_from_others(structgen: Command, person: str, tmp_pa
 
 
 def test_match_as_json(structgen: Command, person: str) -> None:
-    """The answer as JSON has the place in numbers."""
+    """The answer as JSON gives the place in numbers."""
     status, out, _ = structgen("match", person, "-", "--json", stdin=b'{"name": 3}')
     answer = json.loads(out)
     assert status == 1
@@ -397,7 +397,7 @@ def test_match_names_the_rules_of_a_grammar(structgen: Command) -> None:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.schema.json")), ids=lambda path: path.name.split(".")[0])
 def test_match_accepts_the_shortest_member(structgen: Command, path: Path) -> None:
-    """What ``explain`` says completes the empty text is a member, and a validator agrees."""
+    """What ``explain`` gives as a completion of the empty text is accepted, and a validator agrees."""
     member = json.loads(structgen("explain", str(path), "--json")[1])["shortest_completion"]
     jsonschema.validate(json.loads(member), json.loads(path.read_text()))
     assert structgen("match", str(path), "-", stdin=member.encode())[0] == 0
@@ -408,7 +408,7 @@ def test_match_accepts_the_shortest_member(structgen: Command, path: Path) -> No
 
 
 def test_explain_says_what_may_come_next(structgen: Command, person: str) -> None:
-    """Alternatives, forced text, the open value and a way to the end are given."""
+    """The answer gives alternatives, forced text, the open value and a completion."""
     status, out, _ = structgen("explain", person, "--text", '{"name": "Ada"', "--whitespace", "single", "--json")
     answer = json.loads(out)
     assert status == 0
@@ -419,7 +419,7 @@ def test_explain_says_what_may_come_next(structgen: Command, person: str) -> Non
 
 
 def test_explain_a_token(structgen: Command) -> None:
-    """A text that may not come next is explained by what may."""
+    """For a text that may not come next, the answer says what may."""
     status, out, _ = structgen("explain", "--regex", "[0-9]{4}-[0-9]{2}", "--text", "20", "--token", "25/01")
     assert status == 0
     assert "'25/01' is not allowed: after '25' comes '-'" in out
@@ -427,7 +427,7 @@ def test_explain_a_token(structgen: Command) -> None:
 
 
 def test_explain_a_text_that_no_member_begins_with(structgen: Command, person: str) -> None:
-    """The place where the text becomes invalid is shown, with status 1."""
+    """The answer shows the place where the text becomes invalid, with status 1."""
     status, out, _ = structgen("explain", person, "--text", '{"nom')
     assert status == 1
     assert "--text:1:4: " in out
@@ -508,7 +508,7 @@ def _transcripts() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("command", "output"), _transcripts(), ids=lambda text: text[:40])
 def test_transcripts_are_true(command: str, output: str) -> None:
-    """What the documentation shows of commands is what they write; ``...`` stands for the rest."""
+    """Commands write what the documentation shows; ``...`` stands for the rest."""
     line = command.replace("structgen ", f"'{sys.executable}' -m structgen.cli ", 1)
     done = subprocess.run(["bash", "-c", line], cwd=CHECKOUT, capture_output=True, text=True, check=False)
     written = done.stdout + done.stderr
@@ -517,7 +517,7 @@ def test_transcripts_are_true(command: str, output: str) -> None:
 
 
 def test_documentation_has_transcripts() -> None:
-    """The pattern above finds the transcripts that there are."""
+    """The pattern above finds the transcripts of the documentation."""
     assert len(_transcripts()) >= 7
 
 
@@ -530,7 +530,7 @@ def test_documentation_has_transcripts() -> None:
     ],
 )
 def test_readme_examples(number: int, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Python examples of the README run, and what they print has the shape that is shown."""
+    """The Python examples of the README run, and their output has the shape that is shown."""
     program = (CHECKOUT / "README.md").read_text().split("```python\n")[number].split("```")[0]
     exec(compile(program, "README.md", "exec", dont_inherit=True), {"__name__": "readme"})
     out, _ = capsys.readouterr()
@@ -559,14 +559,14 @@ def test_help_is_fast() -> None:
 
 @pytest.mark.parametrize("command", ["run", "check", "match", "explain"])
 def test_help_of_commands(structgen: Command, command: str) -> None:
-    """Every command explains itself."""
+    """Every command has a help text."""
     status, out, _ = structgen(command, "--help")
     assert status == 0
     assert "--regex" in out
 
 
 def test_closed_pipe_is_quiet(person: str) -> None:
-    """A reader that goes away ends the command without a word."""
+    """A reader that closes the pipe ends the command without a message."""
     with _process("check", person) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -576,7 +576,7 @@ def test_closed_pipe_is_quiet(person: str) -> None:
 
 
 def _until_it_waits(pid: int) -> None:
-    """Until the process has used no CPU time for a second."""
+    """Wait until the process has used no CPU time for a second."""
     spent, still = "", 0
     while still < 10:
         time.sleep(0.1)
@@ -586,9 +586,9 @@ def _until_it_waits(pid: int) -> None:
 
 
 def test_interrupt_while_waiting_for_input() -> None:
-    """Ctrl-C before there is anything to do is one word and status 130."""
+    """Ctrl-C before any work is one word and status 130."""
 
-    def heed() -> None:  # jobs in the background of a shell are started deaf to it
+    def heed() -> None:  # background jobs of a shell ignore it at the start
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     with _process("check", "-", stdin=subprocess.PIPE, start_new_session=True, preexec_fn=heed) as process:

@@ -1,4 +1,4 @@
-"""Diffusion decoding as a user meets it: the command line and programs on the model that comes with the package."""
+"""Diffusion decoding as a user meets it: the command line and programs on the embedded diffusion model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pet(BaseModel):
 
 
 def test_the_command_line_fills_a_canvas(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The output keeps to the schema, in fewer passes than tokens; the page of the replay is there."""
+    """The output is valid against the schema, in fewer passes than tokens; the replay page is written."""
     if not SCHEMA.is_file():
         pytest.skip(f"the examples are not beside the tests: no {SCHEMA}")
     page = tmp_path / "replay.html"
@@ -54,7 +54,7 @@ def test_the_command_line_fills_a_canvas(capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_a_program_runs_on_it(model: Any) -> None:
-    """Types, a conversation of two answers, and draws by seed."""
+    """Types, a conversation of two answers, and sampling by seed work."""
 
     @sg.program(describe=False)
     def keep(text: str) -> Generator[Any, Any, Any]:
@@ -76,7 +76,7 @@ def test_a_program_runs_on_it(model: Any) -> None:
 
 
 def test_records_keep_to_their_schemas(model: Any) -> None:
-    """Prompts of several kinds, with names that training never showed; most names are copied right."""
+    """Prompts of several kinds, with names that training never showed, give valid records; most names are right."""
     right = total = 0
     for example in examples("new_values", seed=5, count=4):
         schema = TASKS[example.task].schema

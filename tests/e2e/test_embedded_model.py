@@ -1,4 +1,4 @@
-"""The real embedded model: fetched by ``load_model()`` itself, compared with transformers, made to speak."""
+"""The real embedded model: fetched by ``load_model()`` itself, and compared with transformers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNICODE = [
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    """The embedded model on the CPU; one thread, so that tests beside it do not slow it down tenfold."""
+    """The embedded model on the CPU; one thread, so that parallel tests do not slow it down tenfold."""
     return load_model(device="cpu", threads=1)
 
 
@@ -53,7 +53,7 @@ def reference(model: LanguageModel) -> Any:
 
 
 def greedy(model: LanguageModel, ids: list[int], limit: int) -> bytes:
-    """Take the most likely token until an end token or ``limit``."""
+    """Take the most probable token until an end token or ``limit``."""
     session = model.start()
     logits, written = session.extend(ids), []
     while len(written) < limit and (token := int(logits.argmax())) not in model.vocabulary.eos:
@@ -80,7 +80,7 @@ def test_tokens_are_those_of_smollm2(model: LanguageModel) -> None:
         2: "<|im_end|>",
     }
     assert sorted(vocabulary.special) == list(range(17))
-    # Some control characters, and bytes that no assigned character has, are in no token.
+    # Some control characters, and bytes of no assigned character, are in no token.
     assert vocabulary.missing_bytes.hex() == "04061314161dc0c1f1f2f5f6f7f8f9fafbfcfdfeff"
     assert model.max_context == 8192
 
@@ -105,7 +105,7 @@ def test_text_survives_a_round_trip(model: LanguageModel, reference: Any, text: 
 
 
 def test_the_chat_template_is_that_of_smollm2(model: LanguageModel, reference: Any) -> None:
-    """A text becomes a system and a user message; the ids are those that transformers makes."""
+    """A text becomes a system and a user message; the ids are those of transformers."""
     text = (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
@@ -123,7 +123,7 @@ def test_the_chat_template_is_that_of_smollm2(model: LanguageModel, reference: A
 
 
 def test_logits_equal_those_of_transformers(model: LanguageModel, reference: Any) -> None:
-    """After every token of a prompt: values within 1e-3, the same most likely token."""
+    """After every token of a prompt the values agree within 1e-3 and the most probable token is the same."""
     ids = model.encode_prompt(QUESTION)
     with torch.inference_mode():
         expected = reference[0](input_ids=torch.tensor([ids])).logits[0].numpy()
@@ -133,7 +133,7 @@ def test_logits_equal_those_of_transformers(model: LanguageModel, reference: Any
 
 
 def test_the_cache_is_exact(model: LanguageModel) -> None:
-    """One call or many, truncated or forked: the logits are those of a computation from nothing."""
+    """One call or many, truncated or forked: the logits are those of a computation without a cache."""
     ids = model.encode_prompt(QUESTION)
     fresh = model.start().extend_all(ids)
     session = model.start()
@@ -174,7 +174,7 @@ def test_sequences_in_one_pass_do_not_see_each_other(model: LanguageModel) -> No
 
 @pytest.mark.exhaustive
 def test_programs_that_run_together_write_what_each_writes_alone(model: LanguageModel) -> None:
-    """Greedy outputs under a schema are the same tokens, whether four programs share their passes or not."""
+    """Greedy outputs under a schema have the same tokens, whether four programs share their passes or not."""
     schema = {
         "type": "object",
         "properties": {"answer": {"type": "string", "maxLength": 60}, "certain": {"type": "boolean"}},
@@ -205,7 +205,7 @@ class Guest:
 
 
 def test_the_quotation_that_is_searched_for_is_the_most_probable_of_all(model: LanguageModel) -> None:
-    """All spellings of all quotations of a short document, each run through the model."""
+    """The search finds the best of all spellings of all quotations of a short document, each run through the model."""
     outputs = [f'{{"name": "{part}"}}'.encode() for part in ("Bo", "Al", "Bo, Al")]
     exact, greedy = (
         extract.run(Guest, "Bo, Al", model=model, evidence=kind, instruction="Who comes last?")
@@ -215,11 +215,11 @@ def test_the_quotation_that_is_searched_for_is_the_most_probable_of_all(model: L
     fitting = [(token, text) for token, text in enumerate(texts) if text and any(text in output for output in outputs)]
     result = greedy.outcomes[0].result
     assert isinstance(result, Result)
-    tokens = result.tokens  # the search begins where a quotation began here
+    tokens = result.tokens  # the search starts where a quotation started here
     first = max(count for count in range(len(tokens)) if len(model.vocabulary.decode(tokens[:count])) <= 9)
     written = model.vocabulary.decode(tokens[:first])
     session = model.start()
-    found: dict[tuple[bytes, int], float] = {}  # by the value, and the sequence of tokens before that which ends it
+    found: dict[tuple[bytes, int], float] = {}  # by the value, and the tokens before the one that ends it
 
     def follow(data: bytes, score: float, logits: Any) -> None:
         distribution = logits.astype(np.float64) - np.logaddexp.reduce(logits.astype(np.float64))
@@ -269,7 +269,7 @@ def test_weights_are_those_that_transformers_reads_from_the_gguf(model: Language
 
 
 def test_later_loads_need_no_network_and_no_transformers(model: LanguageModel) -> None:
-    """Once in the cache, a fresh process loads it offline, without transformers and without a word."""
+    """Once it is in the cache, a fresh process loads the model offline, without transformers and without output."""
     code = (
         "import sys; from structgen.models import load_model; m = load_model(device='cpu', threads=1)\n"
         "m.start().extend(m.encode_prompt('Hi')); sys.exit('transformers' in sys.modules)"

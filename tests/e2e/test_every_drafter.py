@@ -1,4 +1,4 @@
-"""Every drafter on the embedded model: greedy outputs are those without drafts, alone and four in a batch."""
+"""Every drafter on the embedded model: greedy outputs equal those without drafts, alone and four in a batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def no_drafter_fails() -> Iterator[None]:
 
 @pytest.mark.parametrize("title", TITLES)
 def test_outputs_are_the_same(model: LanguageModel, constraints: dict[str, Constraint], title: str) -> None:
-    """With each grammar, by one drafter; drawn ones too where the drafter does not draw."""
+    """One drafter changes no output of any grammar; sampled outputs are compared where the drafter does not sample."""
     case = TITLES[title]
     drafter = case.make(model)
     first = len(NAMES) * list(TITLES).index(title)
@@ -61,7 +61,7 @@ def test_outputs_are_the_same(model: LanguageModel, constraints: dict[str, Const
 def test_outputs_of_every_prompt_are_the_same(
     model: LanguageModel, constraints: dict[str, Constraint], name: str
 ) -> None:
-    """By the drafter that ``generate`` has unless another one is given, one output after the other."""
+    """The default drafter of ``generate`` changes no output, for one output after the other."""
     most = max(30, constraints[name].min_tokens())
     for prompt in PROMPTS:
         plain = generate(model, prompt, constraints[name], max_tokens=most, drafter=None)
@@ -72,7 +72,7 @@ def test_outputs_of_every_prompt_are_the_same(
 def test_outputs_in_one_batch_are_the_same(
     model: LanguageModel, constraints: dict[str, Constraint], title: str
 ) -> None:
-    """Four at a time, with one drafter."""
+    """One drafter changes no output of a batch of four."""
     drafter = TITLES[title].make(model)
     for first in range(0, 20, 4):
         jobs = []

@@ -24,7 +24,7 @@ SHOWN = {
     "report.py": "# honey bees\n* ",
     "streaming.py": "urgency = '",
 }
-READ = ["chess.py", "invoice.py", "sql.py", "terminal.py", "thought.py"]  # whose output a test of their own reads
+READ = ["chess.py", "invoice.py", "sql.py", "terminal.py", "thought.py"]  # other tests read their output
 
 pytestmark = pytest.mark.model
 
@@ -58,7 +58,7 @@ def test_all_are_run() -> None:
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_an_example_runs(name: str) -> None:
-    """Within a minute, and it shows what it is about."""
+    """It runs within a minute, and shows what it is about."""
     assert SHOWN[name] in _run(name).stdout
 
 
@@ -103,7 +103,7 @@ def test_the_lines_of_the_invoice_add_up() -> None:
 
 @pytest.mark.exhaustive
 def test_the_form_fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a pipe a line for each field that is final; on a terminal the form is drawn anew, at last with all of them."""
+    """In a pipe there is a line for each final field; on a terminal the form is redrawn, at last with all fields."""
     names = list(_module("terminal", monkeypatch).Request.model_fields)
     *lines, value = _run("terminal.py").stdout.splitlines()
     assert [line.split()[1] for line in lines] == names
@@ -116,7 +116,7 @@ def test_the_form_fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
     while True:
         try:
             piece = os.read(here, 1 << 16)
-        except OSError:  # how the end of a terminal is told
+        except OSError:  # how a terminal reports its end
             break
         if not piece:
             break

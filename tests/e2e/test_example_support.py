@@ -1,4 +1,4 @@
-"""What the example programs are made of, checked without a model."""
+"""The parts of the example programs, checked without a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from structgen.frontends.lark import lark
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "programs"
 
-# Published counts of the leaves of the tree of legal moves (https://www.chessprogramming.org/Perft_Results).
+# Published numbers of leaves of the tree of legal moves (https://www.chessprogramming.org/Perft_Results).
 LEAVES = [
     ("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1", [20, 400, 8902]),
     ("r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1", [48, 2039]),
@@ -71,7 +71,7 @@ def _library() -> tuple[sqlite3.Connection, str]:
 
 
 def test_every_query_of_the_grammar_is_executed() -> None:
-    """Random members, with each part that a query may have among them: SQLite runs them all."""
+    """SQLite runs random strings of the grammar, among them every part that a query may have."""
     library, text = _library()
     start = compile(lark(text), BYTES).matcher()
     rng = random.Random(0)
@@ -84,7 +84,7 @@ def test_every_query_of_the_grammar_is_executed() -> None:
 
 
 def test_the_grammar_knows_the_catalogue() -> None:
-    """Other tables and columns make other queries."""
+    """Other tables and columns give other queries."""
     program = _module("sql")
     library = sqlite3.connect(":memory:")
     library.executescript(

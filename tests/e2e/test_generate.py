@@ -1,4 +1,4 @@
-"""The loop on the embedded model: valid within every budget, and the same with and without jump-forward."""
+"""The generation loop on the embedded model: valid within every budget, and the same with and without jump-forward."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    """The embedded model on one thread, so that tests beside it do not slow it down tenfold."""
+    """The embedded model on one thread, so that parallel tests do not slow it down tenfold."""
     return load_model(device="cpu", threads=1)
 
 
 def check(name: str, text: str) -> None:
-    """Independent of this project: the standard library parses it, ``jsonschema`` validates it."""
+    """Check independently of this project: the standard library parses the text, and ``jsonschema`` validates it."""
     jsonschema.Draft202012Validator(
         SCHEMAS[name], format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
     ).validate(json.loads(text))
@@ -69,7 +69,7 @@ def check(name: str, text: str) -> None:
 def test_jump_forward_saves_passes_and_changes_nothing(
     model: LanguageModel, whitespace: Whitespace, most: float
 ) -> None:
-    """Greedy outputs are valid and the same token by token; without free whitespace at most 3 passes for 4 tokens."""
+    """Greedy outputs are valid and the same; without free whitespace they take at most 3 passes for 4 tokens."""
     forwards = tokens = 0
     for name, schema in SCHEMAS.items():
         grammar = json_schema(schema, policy=JsonPolicy(whitespace=whitespace))
@@ -122,6 +122,8 @@ def test_the_loop_costs_less_than_a_millisecond_a_token(smollm_vocabulary: Vocab
         for _ in range(6):
             began, spent = time.perf_counter(), time.process_time()
             stats = generate(hashed, PROMPT, constraint, sampler=sampler).stats
-            awake = (time.process_time() - spent) / (time.perf_counter() - began)  # others may have the processor
+            awake = (time.process_time() - spent) / (
+                time.perf_counter() - began
+            )  # other processes may use the processor
             costs.append((stats.time_mask_s + stats.time_other_s) * awake / stats.tokens)
         assert min(costs[1:]) < 1e-3 * max(pace, slowness())

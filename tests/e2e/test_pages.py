@@ -14,7 +14,7 @@ from structgen.models.diffusion import HashDiffusion
 
 @pytest.fixture
 def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> Vocabulary:
-    """Models that are hashes, where a page loads the embedded ones."""
+    """Hash models, where a page loads the embedded models."""
     model = HashModel(json_vocabulary, seed=5)
     tokens = [*json_vocabulary.tokens, b""]
     masked = Vocabulary(tokens, eos=list(json_vocabulary.eos), special={len(tokens) - 1: "<mask>"})

@@ -30,7 +30,7 @@ PATTERN = re.compile(r'\{"name": "[a-z]{1,6}", "ab": (?:true|null|12)\}')
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Models as small as these lose more by waiting for threads than they gain."""
+    """Use one thread: such small models lose more by waiting for threads than they gain."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -58,7 +58,7 @@ def tiny_model(seed: int) -> Any:
 
 @pytest.fixture(params=["host", "pool"])
 def where_masks_are(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test as on a CPU, and as on a GPU but for where the pool is."""
+    """Run the test as on a CPU, and as on a GPU except for where the pool is."""
     if request.param == "pool":
         monkeypatch.setattr(module, "_POOLED", {"cpu"})
 
@@ -106,7 +106,7 @@ def run(model: Any, constraint: Constraint, inputs: dict[str, Any], **options: A
 
 @pytest.mark.usefixtures("where_masks_are")
 def test_greedy_search_is_that_of_our_loop(model: Any, constraint: Constraint, wide: Constraint) -> None:
-    """The processor leaves greedy search the tokens that masking step by step gives it."""
+    """Greedy search with the processor gives the tokens of masking step by step."""
     inputs = prompts(5)
     (text,) = run(model, constraint, inputs)
     assert PATTERN.fullmatch(text)
@@ -127,7 +127,7 @@ def test_greedy_search_is_that_of_our_loop(model: Any, constraint: Constraint, w
 @pytest.mark.usefixtures("where_masks_are")
 @pytest.mark.parametrize("num_beams", [2, 4])
 def test_beams(model: Any, constraint: Constraint, num_beams: int) -> None:
-    """Beam search reorders rows and explores several continuations; all that it returns are members."""
+    """Beam search reorders rows and explores several continuations; all its outputs are in the language."""
     inputs = prompts(5, 3)
     found = run(model, constraint, inputs, num_beams=num_beams, num_return_sequences=2)
     assert len(found) == 4
@@ -135,14 +135,14 @@ def test_beams(model: Any, constraint: Constraint, num_beams: int) -> None:
 
 
 def test_more_beams_than_continuations(model: Any, json_vocabulary: Vocabulary) -> None:
-    """Beams for which the grammar has no continuation are dropped, and the one member is found."""
+    """Beams without a continuation in the grammar are dropped, and the only string is found."""
     constraint = compile(literal("[12, null]"), json_vocabulary)
     assert run(model, constraint, prompts(4), num_beams=5) == ["[12, null]"]
 
 
 @pytest.mark.usefixtures("where_masks_are")
 def test_sampling_in_batches(model: Any, constraint: Constraint) -> None:
-    """Rows of different lengths, padded on the left and ending at different times, are members each."""
+    """Rows of different lengths, padded on the left and ending at different times, all give strings of the language."""
     torch.manual_seed(0)
     inputs = prompts(7, 2, 4)
     found = run(model, constraint, inputs, do_sample=True, num_return_sequences=5, top_k=0)
@@ -160,7 +160,7 @@ def test_rows_of_a_batch_do_not_influence_each_other(model: Any, constraint: Con
 
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_assisted_decoding(model: Any, constraint: Constraint, do_sample: bool) -> None:
-    """Drafts of another model are masked, rejected and taken back; the output is a member all the same."""
+    """Drafts of another model are masked, rejected and rolled back; the output is still in the language."""
     torch.manual_seed(3)
     inputs = prompts(5)
     found = run(model, constraint, inputs, assistant_model=tiny_model(2), do_sample=do_sample)
@@ -190,7 +190,7 @@ def test_after_the_end_only_eos_and_padding(constraint: Constraint) -> None:
 
 
 def test_scores_are_not_changed_in_place(constraint: Constraint) -> None:
-    """Callers go on to use the scores that they passed."""
+    """Callers can go on using the scores that they passed."""
     scores = torch.ones(1, WIDTH)
     masked = ConstraintLogitsProcessor(constraint)(torch.tensor([[1, 2]]), scores)
     assert (scores == 1).all()
@@ -198,7 +198,7 @@ def test_scores_are_not_changed_in_place(constraint: Constraint) -> None:
 
 
 def test_a_token_outside_the_grammar_is_an_error(constraint: Constraint) -> None:
-    """A token that the mask excluded is named, with the row, the position and what came before."""
+    """An error names a token that the mask excluded, with the row, the position and the text before."""
     processor = ConstraintLogitsProcessor(constraint)
     start = torch.tensor([[1, 2], [1, 2]])
     processor(start, torch.zeros(2, WIDTH))
@@ -225,7 +225,7 @@ def test_a_processor_serves_one_prompt(constraint: Constraint) -> None:
 
 
 def test_text_after_the_end_is_an_error(constraint: Constraint) -> None:
-    """A row that goes on after EOS with more than padding belongs to another turn."""
+    """A row that goes on after EOS with more than padding is an error: the text belongs to another turn."""
     processor = ConstraintLogitsProcessor(constraint, 0)
     row = [*constraint.vocabulary.tokenize('{"name": "a", "ab": 12}'), EOS, 7, 8]
     with pytest.raises(GenerationError, match="token 8"):
@@ -233,7 +233,7 @@ def test_text_after_the_end_is_an_error(constraint: Constraint) -> None:
 
 
 def test_states_that_were_dropped_are_made_again(constraint: Constraint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for a few states only, the masks stay the same."""
+    """With room for only a few states, the masks stay the same."""
     monkeypatch.setattr(module, "_STATES", 2)
     monkeypatch.setattr(module, "_STATES_PER_ROW", 1)
     tokens = constraint.vocabulary.tokenize('{"name": "abc", "ab": 12}')
@@ -252,7 +252,7 @@ def test_states_that_were_dropped_are_made_again(constraint: Constraint, monkeyp
 
 @pytest.mark.usefixtures("where_masks_are")
 def test_outputs_are_completed_within_max_new_tokens(model: Any, json_vocabulary: Vocabulary) -> None:
-    """With a budget the processor closes an endless output in time; a budget too small is refused at once."""
+    """With a budget the processor closes an endless output in time; a budget that is too small is refused at once."""
     endless = compile(sequence("[", Repeat(LETTER, 1, None), "]"), json_vocabulary)
     for budget in (3, 5, 8):
         processor = ConstraintLogitsProcessor(endless, max_new_tokens=budget)
@@ -271,7 +271,7 @@ def test_the_processor_says_that_it_does_not_batch_continuously() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [40, 33, 303, 304, WIDTH])
 def test_scores_of_any_width_and_type(constraint: Constraint, width: int, dtype: torch.dtype) -> None:
-    """The mask decides about the columns of the vocabulary, the others are excluded; what is allowed stays."""
+    """The mask decides about the columns of the vocabulary and excludes all others; allowed scores do not change."""
     begun = constraint.vocabulary.tokenize('{"name": "a')
     rows = torch.tensor([begun, begun])
     matcher = constraint.matcher()
@@ -293,7 +293,7 @@ def test_scores_of_any_width_and_type(constraint: Constraint, width: int, dtype:
 def test_masks_in_a_pool_are_those_of_each_step(
     constraint: Constraint, json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random walks of rows that end at different times, with a budget and without; every mask is that of the host."""
+    """On random walks of rows that end at different times, with a budget and without, masks are those of the host."""
     unique = compile(json_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}), json_vocabulary)
     for tested, budget in ((constraint, None), (unique, None), (unique, 14)):
         torch.manual_seed(0)
@@ -313,7 +313,7 @@ def test_masks_in_a_pool_are_those_of_each_step(
 
 @pytest.mark.usefixtures("where_masks_are")
 def test_rows_whose_matchers_have_the_same_state_id(json_vocabulary: Vocabulary) -> None:
-    """What must differ is no part of it: the masks do differ, by the quotation mark that would repeat an item."""
+    """The id does not cover items that must differ: masks differ in the quotation mark that would repeat an item."""
     unique = compile(json_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}), json_vocabulary)
     processor = ConstraintLogitsProcessor(unique, 0)
     token = {text: index for index, text in enumerate(json_vocabulary.tokens)}
@@ -328,7 +328,7 @@ def test_rows_whose_matchers_have_the_same_state_id(json_vocabulary: Vocabulary)
 
 
 def test_masks_that_are_in_the_pool_are_not_sent_again(constraint: Constraint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once its masks have been met, a step of a batch sends four bytes a row."""
+    """Once its masks are in the pool, a step of a batch sends four bytes per row."""
     monkeypatch.setattr(module, "_POOLED", {"cpu"})
     processor = ConstraintLogitsProcessor(constraint, 0)
     output = torch.tensor(constraint.vocabulary.tokenize('{"name": "abc", "ab": null}'))
@@ -368,7 +368,7 @@ def test_the_loop_inside_transformers(model: Any, wide: Constraint) -> None:
 
 
 def test_the_loop_is_our_generate(model: Any, wide: Constraint) -> None:
-    """The loop after ``custom_generate`` is ``structgen.decode.generate`` on the same model."""
+    """The loop under ``custom_generate`` is ``structgen.decode.generate`` on the same model."""
     inputs = prompts(6)
     hosted = from_transformers(model, list(wide.vocabulary.tokens))
 
@@ -410,7 +410,7 @@ def test_the_loop_takes_a_drafter(model: Any, wide: Constraint) -> None:
 
 
 def test_the_loop_samples_as_transformers_was_asked(model: Any, wide: Constraint) -> None:
-    """``do_sample`` with its shapes becomes a sampler; a seed fixes the output, torch's generator does too."""
+    """``do_sample`` with its shapes becomes a sampler; a seed fixes the output, and so does torch's generator."""
     inputs = prompts(6)
     shape = {"do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.95, "min_p": 0.01}
     first = loop(model, wide, inputs, num_return_sequences=6, seed=1, **shape)
@@ -454,12 +454,12 @@ def test_the_loop_returns_a_dictionary_where_asked(model: Any, wide: Constraint)
 def test_the_loop_refuses_what_it_does_not_do(
     model: Any, wide: Constraint, options: dict[str, Any], named: str
 ) -> None:
-    """Nothing that transformers was asked for is silently left out."""
+    """No argument of transformers is silently ignored."""
     with pytest.raises(GenerationError, match=named):
         loop(model, wide, prompts(5), **options)
 
 
 def test_the_loop_refuses_a_narrower_vocabulary(model: Any, constraint: Constraint) -> None:
-    """A vocabulary that is not as wide as the head is an error that says which width to load."""
+    """A vocabulary that is narrower than the head is an error that says which width to load."""
     with pytest.raises(VocabularyError, match=f"size={WIDTH}"):
         loop(model, constraint, prompts(5))

