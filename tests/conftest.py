@@ -16,15 +16,15 @@ from structgen.testing import byte_vocabulary
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
 
-# OpenMP reads it when torch is imported: threads that spin while they wait slow down whatever runs beside them.
+# OpenMP reads it when torch is imported: threads that spin while they wait slow down every other process.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Read when triton is imported, which tests of other engines do: kernels are run by its interpreter, on a CPU.
+# Triton reads it when it is imported, which tests of other engines do: the interpreter runs kernels on a CPU.
 os.environ["TRITON_INTERPRET"] = "1"
 TESTS = Path(__file__).resolve().parent
-# Tests import helpers such as ``data_folder`` by their bare names: the tests are no package, so that they also run
+# Tests import helpers such as ``data_folder`` by their bare names: the tests are not a package, so that they also run
 # against an installed wheel.
 sys.path[:0] = sorted(str(folder) for folder in (TESTS / "support").iterdir() if folder.is_dir())
-# Training data is made by modules that are no part of the package; what is installed comes first.
+# Training data is made by modules that are not part of the package; installed packages come first.
 sys.path.append(str(TESTS.parent))
 
 _SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
@@ -34,7 +34,7 @@ settings.register_profile("nightly", parent=settings.get_profile("dev"), max_exa
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-# Whole universes, statistics, long random walks, real corpora: `make test-all` runs them, `make test` leaves them out.
+# Exhaustive enumeration, statistics, long random walks, real corpora: `make test-all` runs them, `make test` does not.
 _EXHAUSTIVE = (
     "differential",
     "kernels",
@@ -46,7 +46,7 @@ _EXHAUSTIVE = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of folders and files that are exhaustive as a whole."""
+    """Mark the tests of files and folders that are exhaustive as a whole."""
     for item in items:
         name = item.path.relative_to(TESTS).as_posix()
         if any(name == each or name.startswith(f"{each}/") for each in _EXHAUSTIVE):
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of test data that is not part of the project."""
+    """The folder of test data that does not belong to the project."""
     from data_folder import data_folder
 
     folder = data_folder()
@@ -66,14 +66,14 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def ab_vocabulary() -> Vocabulary:
-    """All tokens of one to three bytes over a and b, and every other byte; id 0 is EOS."""
+    """All tokens of one to three bytes over a and b, and every other single byte; id 0 is EOS."""
     others = [bytes([byte]) for byte in range(256) if byte not in b"ab"]
     return _vocabulary([*byte_vocabulary(b"ab", 3), *others])
 
 
 @pytest.fixture(scope="session")
 def json_vocabulary() -> Vocabulary:
-    """Every byte, and longer tokens that straddle the joints of JSON texts; id 0 is EOS."""
+    """Every byte, and longer tokens that span the boundaries of JSON tokens; id 0 is EOS."""
     joints = [
         *(b'{"', b'"}', b'":', b'": "', b'", "', b'",', b"]}", b"}}", b"[[", b"],", b"{}", b"[]", b'""', b': "'),
         *(b"true", b"false", b"null", b"tr", b"ue", b"nul", b"12", b"0.", b"1e", b"-1", b"00", b"1,", b"1}"),
@@ -99,7 +99,7 @@ def deepseek_vocabulary() -> Vocabulary:
 
 @pytest.fixture(scope="session")
 def smollm_vocabulary() -> Vocabulary:
-    """The vocabulary of the embedded model, 49k tokens, if the model has been fetched."""
+    """The vocabulary of the embedded model, 49k tokens; the test is skipped if the model was not fetched."""
     from structgen.engine import Vocabulary
     from structgen.models.llama.embedded import NAME
     from structgen.models.store import find_fault, model_folder

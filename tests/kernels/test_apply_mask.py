@@ -13,7 +13,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def logits_of(rows: int, columns: int, dtype: torch.dtype, seed: int, *, apart: int = 0) -> torch.Tensor:
-    """Make random logits with some infinities; rows have ``apart`` columns of padding."""
+    """Make random logits with some infinities; each row is followed by ``apart`` columns of padding."""
     generator = torch.Generator().manual_seed(seed)
     whole = torch.randn(rows, columns + apart, generator=generator)
     whole[torch.rand(whole.shape, generator=generator) < 0.01] = -torch.inf

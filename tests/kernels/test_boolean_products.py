@@ -13,12 +13,12 @@ from structgen_kernels.errors import KernelArgumentError
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few programs, since the interpreter runs them one after the other."""
+    """Run few programs, since the interpreter runs them one after the other."""
     monkeypatch.setattr(module, "_WORDS", 256)
 
 
 def matrices(items: int, rows: int, columns: int, share: float, seed: int) -> torch.Tensor:
-    """Make random matrices, an empty and a full one among them."""
+    """Make random matrices, among them an empty and a full one."""
     made = torch.rand(items, rows, columns, generator=torch.Generator().manual_seed(seed)) < share
     made[0], made[-1] = False, True
     return made

@@ -51,7 +51,7 @@ def check_against_the_processor(case: ChainCase, found: Messages, *, is_max: boo
 @pytest.mark.parametrize("is_max", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_messages_are_those_of_the_processor(seed: int, is_max: bool) -> None:
-    """Maxima are equal bit for bit, sums to 1e-6 nats per slot; weights are strided."""
+    """Maxima are equal bit for bit, sums to 1e-6 nats per slot, with strided weights."""
     case = a_chain_case(seed, states=3 + 6 * seed, edges=10 + 30 * seed)
     check_against_the_processor(case, messages_of(case.weights, case.edges, is_max=is_max), is_max=is_max)
 
@@ -59,7 +59,7 @@ def test_messages_are_those_of_the_processor(seed: int, is_max: bool) -> None:
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("is_max", [True, False])
 def test_many_states_and_one_where_all_edges_end(is_max: bool) -> None:
-    """Rows of several tiles, and a group that is wider than a block."""
+    """Rows of several tiles and a group wider than a block are summed right."""
     case = a_chain_case(1, batch=1, slots=2, states=400, labels=170, edges=1500)
     groups = case.edges.by_target
     assert len(groups.narrow) > groups.constants()["ROWS"]
@@ -90,7 +90,7 @@ def test_some_cases_are_possible_and_some_are_not() -> None:
 @pytest.mark.parametrize("is_max", [True, False])
 @pytest.mark.parametrize(("slots", "states", "edges"), [(0, 5, 9), (1, 5, 9), (1, 1, 1), (3, 1, 4), (2, 4, 0)])
 def test_small_ones(slots: int, states: int, edges: int, is_max: bool) -> None:
-    """No slots, one slot, one state, no edges; and no canvases at all."""
+    """Chains without slots, with one slot, one state or no edges work, and so does an empty batch."""
     case = a_chain_case(3, slots=slots, states=states, edges=edges)
     check_against_the_processor(case, messages_of(case.weights, case.edges, is_max=is_max), is_max=is_max)
     none = messages_of(case.weights[:0], case.edges, is_max=is_max)
@@ -178,7 +178,7 @@ def schema_case(slots: int) -> ChainCase:
     language = RegularLanguage(lift(automaton, vocabulary), vocabulary)
     edges = language.edges
     weights = torch.randn(1, slots, edges.labels, generator=torch.Generator().manual_seed(2)) * 3
-    # Any state may end, so that a few slots have runs.
+    # Every state is accepting, so that canvases of few slots have runs.
     final = np.ones(edges.states, dtype=bool)
     columns = edges.source, edges.target, edges.label
     host = Edges(edges.states, edges.labels, final, *columns)

@@ -35,7 +35,7 @@ def drawn_of(case: ChainCase, noise: Noise) -> ChainRuns:
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_run_is_the_one_of_the_processor(seed: int) -> None:
-    """Edge by edge, the first of many equal ones; a canvas without a run has none."""
+    """The first of several equal edges is taken; a canvas without a run has none."""
     case = a_chain_case(seed, slots=5, states=4 + seed, edges=10 + 5 * seed)
     found = best_of(case)
     for number, chain in enumerate(case.chains(is_max=True)):
@@ -131,7 +131,7 @@ def test_runs_are_drawn_by_their_weight() -> None:
 
 @pytest.mark.usefixtures("backend")
 def test_a_canvas_does_not_depend_on_its_batch() -> None:
-    """Neither its best run nor its sample."""
+    """Neither its best run nor its sample depends on other canvases."""
     case = a_chain_case(6, batch=4, states=5)
     noise = Noise.of(9, 16)
     best, drawn = best_of(case), drawn_of(case, noise)
@@ -146,7 +146,7 @@ def test_a_canvas_does_not_depend_on_its_batch() -> None:
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize(("slots", "states", "edges"), [(0, 5, 9), (1, 1, 1), (3, 1, 80), (2, 4, 0)])
 def test_small_ones(slots: int, states: int, edges: int) -> None:
-    """No slots, one state with more edges than a block, no edges; and no canvases at all."""
+    """Chains without slots or edges work, and one state with more edges than a block, and an empty batch."""
     case = a_chain_case(3, slots=slots, states=states, edges=edges)
     drawn = drawn_of(case, Noise.of(0, 3 * slots))
     best = best_of(case)

@@ -23,7 +23,7 @@ from structgen.decode.diffusion.mean_field import FREE
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few programs, since the interpreter runs them one after the other."""
+    """Run few programs, since the interpreter runs them one after the other."""
     monkeypatch.setattr(boolean_products, "_WORDS", 4096)
     monkeypatch.setattr(chart_step, "_ENTRIES", 1)
 

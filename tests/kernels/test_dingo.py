@@ -63,7 +63,7 @@ def check(case: Case, best: Filled, drawn: Filled) -> None:
 @pytest.mark.parametrize("is_deterministic", [True, False])
 @pytest.mark.parametrize("seed", range(40))
 def test_everything_equals_enumeration(seed: int, is_deterministic: bool, tail: str) -> None:
-    """The best completion, samples and masses, with fixed slots, tails and parallel edges; the first few in Triton."""
+    """Best completion, samples and masses equal enumeration, with fixed slots, tails and parallel edges."""
     case = a_case(seed, is_deterministic=is_deterministic, tail=tail)  # type: ignore[arg-type]
     tables = canvas_tables(case.language)
     for backend in ("torch", "triton") if seed < 4 else ("torch",):
@@ -98,7 +98,7 @@ def test_published_vectors(shared_data: Path) -> None:
                 drawn = dingo(
                     logits, canvas, canvas_tables(runs.language()), tail="scored", noise=Noise.of(number, slots)
                 )
-            if mass == 0:  # what has no probability counts as e^-80
+            if mass == 0:  # probability 0 counts as e^-80
                 assert float(drawn.totals[0]) < -60
                 continue
             assert float(drawn.totals[0]) == pytest.approx(math.log(mass), abs=2e-5)
@@ -129,7 +129,7 @@ def test_draws_have_the_posterior_distribution(is_deterministic: bool) -> None:
 
 
 def canvases(batch: int, dtype: torch.dtype) -> tuple[CanvasTables, torch.Tensor, torch.Tensor]:
-    """Make several canvases of a nondeterministic language with fixed slots; one canvas has no completion."""
+    """Make several canvases of a nondeterministic language with fixed slots; one of them has no completion."""
     case = rich_case(is_deterministic=False)
     slots = len(case.canvas)
     generator = torch.Generator().manual_seed(7)
@@ -223,7 +223,7 @@ def test_no_canvases_and_no_slots() -> None:
     tables, logits, canvas = canvases(2, torch.float32)
     assert list(dingo(logits[:0], canvas[:0], tables).tokens.shape) == [0, canvas.shape[1]]
     empty = dingo(logits[:0], canvas[:, :0].contiguous(), tables)
-    starts = float(tables.edges.final[0])  # the empty text is a member, or it is not
+    starts = float(tables.edges.final[0])  # the empty text may or may not be in the language
     assert empty.log_prob.tolist() == [starts, starts]
     assert list(empty.tokens.shape) == [2, 0]
 

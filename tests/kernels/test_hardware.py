@@ -1,4 +1,4 @@
-"""What the interpreter hides: rounding and program order of a GPU, NaN in maxima, several GPUs, too large grids."""
+"""What the interpreter hides: a GPU's rounding and program order, NaN in maxima, several GPUs, too large grids."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _classes(logits: torch.Tensor) -> torch.Tensor:
     return class_scores(logits, ClassLayout.of((torch.arange(SIZE) % 11).int(), 11)).status
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")  # infinity less infinity
+@pytest.mark.filterwarnings("ignore:invalid value")  # infinity minus infinity
 @pytest.mark.parametrize("spread", [True, False])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("status_of", [_argmax, _sample, _order, _classes])

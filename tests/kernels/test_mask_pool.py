@@ -273,7 +273,7 @@ def test_new_rows_of_a_step_are_sent_in_one_copy(monkeypatch: pytest.MonkeyPatch
     numbers = pool.hold_many("abcd", rows)
     assert sent == [2 * SPARSE_BYTES + 2 * DENSE_BYTES] == [pool.uploaded_bytes]
     assert pool.hold_many("", rows[:0]) == []
-    assert pool.hold_many("dcba", rows) == numbers[::-1]  # the content of rows in the pool is not read
+    assert pool.hold_many("dcba", rows) == numbers[::-1]  # the content of rows that are in the pool is not read
     assert tokens_of(pool.masks([[number] for number in numbers])) == held
     assert sent[1:] == [4 * 4] == [pool.step_bytes]
 

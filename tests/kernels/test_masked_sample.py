@@ -267,7 +267,7 @@ def assert_fits(tokens: torch.Tensor, weights: np.ndarray) -> None:
     counts = np.append(counts[~few], counts[few].sum())
     kept = expected > 0
     statistic = ((counts[kept] - expected[kept]) ** 2 / expected[kept]).sum()
-    # The quantile of Wilson and Hilferty (1931).
+    # The quantile by Wilson and Hilferty (1931).
     degrees = max(1, int(kept.sum()) - 1)
     assert statistic <= degrees * (1 - 2 / (9 * degrees) + 4.753 * math.sqrt(2 / (9 * degrees))) ** 3
 
@@ -305,8 +305,9 @@ def test_many_equal_logits_are_equally_probable() -> None:
 
 
 def test_tokens_of_tiny_probability_come_as_often_as_they_should() -> None:
-    # A token of probability 1e-7 wins where its number is some 1e-7 of the others'.  Hundreds of millions of draws
-    # would show that; what decides it shows in fewer: numbers are as often small as they should be, no two alike.
+    # A token of probability 1e-7 wins where its number is some 1e-7 of the others'. Hundreds of millions of draws would
+    # show that; fewer suffice to check the numbers that decide: they are small as often as they should be, and no two
+    # are equal.
     rows = 100_000
     noise = Noise.of(77, rows)
     index = torch.zeros(rows, dtype=torch.int64)
@@ -352,7 +353,7 @@ def test_ties_at_a_threshold_go_to_the_lowest_ids() -> None:
     highest = [101, 500 + 1, 249, 104, 500]
     last = masked_sample(logits, masks, shape_of(options), Uniforms(torch.full((5,), 1 - 1e-9, dtype=torch.float64)))
     assert last.tokens.tolist() == [max(500, each) for each in highest]
-    # The last of the ties below id 500: the one before the better logit.
+    # The last of the ties below id 500, just before the better logit.
     counts = [2, 400, 150, 5, 0]
     before = [count / (count + math.e + (1 if row == 1 else 0)) for row, count in enumerate(counts)]
     uniforms = torch.tensor(before, dtype=torch.float64) - 2e-4

@@ -38,10 +38,10 @@ def test_kernels_draw_the_same_bits(seed: int, offset: int) -> None:
 def test_exponential_numbers_have_their_distribution_and_never_vanish() -> None:
     high, low, _, _ = random_words(torch.tensor(5), torch.tensor(9), 0, torch.arange(200_000))
     numbers = exponential(high, low).to(torch.float64).sort().values
-    # Kolmogorov and Smirnov: above 2.66 / sqrt(n) with a probability of 1.4e-6.
+    # Kolmogorov-Smirnov: above 2.66 / sqrt(n) with a probability of 1.4e-6.
     expected = torch.arange(1, len(numbers) + 1) / len(numbers)
     assert (1 - torch.exp(-numbers) - expected).abs().max() < 2.66 / len(numbers) ** 0.5
-    # Small ones are in float32's own steps, not in those of a uniform number.
+    # Small numbers have the resolution of float32, not that of a uniform number.
     smallest = exponential(torch.zeros(4, dtype=torch.int64), torch.tensor([0, 1, 1000, 2**32 - 1]))
     torch.testing.assert_close(
         smallest.to(torch.float64), torch.tensor([0.5, 1.5, 1000.5, 2**32 - 0.5], dtype=torch.float64) / 2.0**64

@@ -53,7 +53,7 @@ def test_rows_and_columns_whose_largest_do_not_meet() -> None:
     left[0, 16:32], right[16:32, 0] = -300.0, -300.0
     left[0, 16], right[17, 0] = 300.0, 290.0  # 300 meets -300, and 290 meets -300
     left[1, :16], right[:16, 1] = -torch.inf, -200.0
-    left[2, ::2], right[1::2, 2] = -torch.inf, -torch.inf  # nothing meets anything
+    left[2, ::2], right[1::2, 2] = -torch.inf, -torch.inf  # no terms meet
     wanted = torch.logsumexp(left.double().unsqueeze(-1) + right.double().unsqueeze(-3), -2)
     assert wanted[2, 2] == -torch.inf
     torch.testing.assert_close(log_matmul(left, right).double(), wanted, rtol=5e-7, atol=1e-6)

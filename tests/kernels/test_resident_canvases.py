@@ -28,7 +28,7 @@ TOY = HashDiffusion(VOCABULARY, seed=3, context=0.5)
     ids=["maxima", "moments and draws", "leaders", "several canvases"],
 )
 def test_canvases_are_filled_through_kernels(grammar: Any, policy: Any, sampler: Any, backend: str) -> None:
-    """The same tokens, in the same order of commits."""
+    """Kernels commit the same tokens in the same order."""
     assert backend in ("torch", "triton")
     toy = ResidentToy(TOY)
     options: dict[str, Any] = {"canvas": 6, "sampler": sampler, "policy": policy, "seed": 3}

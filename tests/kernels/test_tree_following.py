@@ -79,7 +79,7 @@ def test_a_path_ends_where_nothing_was_chosen() -> None:
 @pytest.mark.usefixtures("backend")
 def test_padding_is_neither_a_token_nor_a_node() -> None:
     whole = DraftForest.of([([-1, -1], [-1, 4]), ([-1], [4])])
-    # Room for two more nodes, which nothing says anything about.
+    # Room for two more nodes whose content is undefined.
     padded = DraftForest(
         whole.first, *(torch.nn.functional.pad(each, (0, 2)) for each in (whole.parents, whole.tokens))
     )

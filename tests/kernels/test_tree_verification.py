@@ -114,7 +114,7 @@ def test_sequences_have_the_distribution_of_the_target(
         taken = paths.counts > place
         sequences[taken, place] = tokens[taken].gather(1, held[taken, place : place + 1])[:, 0]
     sequences[torch.arange(times), paths.counts.long()] = paths.tokens.long()
-    for place in (1, 2):  # what was not drafted is drawn from the target
+    for place in (1, 2):  # tokens that were not drafted are drawn from the target
         missing = sequences[:, place] < 0
         distribution = language.p[place][sequences[missing, place - 1]]
         sequences[missing, place] = torch.multinomial(distribution, 1, generator=generator)[:, 0]
@@ -135,7 +135,7 @@ def test_sequences_have_the_distribution_of_the_target(
 def test_what_is_not_allowed_is_never_taken() -> None:
     forest = DraftForest.of([([-1, -1], [2, 3]), ([-1, 0], [2, 0])])
     logits = torch.zeros(6, 4)
-    logits[:, 2] = 40.0  # what the mask forbids has nearly all of both distributions
+    logits[:, 2] = 40.0  # the forbidden tokens have nearly all of the mass of both distributions
     allowed = torch.tensor([True, True, False, True]).expand(6, -1)
     paths = verify_tree(
         logits,

@@ -58,7 +58,7 @@ GRAMMARS = {
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_each_law_holds_where_few_bytes_are_tokens(name: str, law: MatcherLaw) -> None:
-    """A vocabulary of the letters that the grammars need, and pieces that end one item and begin the next."""
+    """A vocabulary of the letters that the grammars need, and tokens that end one item and start the next."""
     vocabulary = Vocabulary([b"", *PIECES, *LETTERS], eos=[0])
     law(compile(GRAMMARS[name], vocabulary), random.Random(5), SMALL)
 
@@ -66,6 +66,6 @@ def test_each_law_holds_where_few_bytes_are_tokens(name: str, law: MatcherLaw) -
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_each_law_holds_where_every_byte_is_a_token(name: str, law: MatcherLaw) -> None:
-    """The same with all bytes, where masks come from shared rows and are corrected."""
+    """The same holds with all bytes, where masks come from shared rows and are corrected."""
     vocabulary = Vocabulary([b"", *PIECES, *EVERY_BYTE], eos=[0])
     law(compile(GRAMMARS[name], vocabulary), random.Random(8), SMALL)

@@ -67,7 +67,7 @@ def compiled(grammar: Grammar) -> Constraint | None:
 
 
 def assert_same_masks(one: Constraint | None, other: Constraint | None, rng: random.Random, context: str) -> int:
-    """Walk at random and compare every mask; return how many were compared."""
+    """Walk at random and compare every mask; return the number of masks."""
     assert (one is None) == (other is None), context
     if one is None or other is None:
         return 0

@@ -35,11 +35,11 @@ FEWER = settings(max_examples=settings().max_examples // 3)  # each example walk
 
 
 def check(grammar: Grammar, tokens: list[bytes], seed: int) -> None:
-    """Check all laws, if the language has members at all."""
+    """Check all laws, if the language is not empty."""
     try:
         constraint = compile(grammar, Vocabulary(tokens, eos=[0]))
     except UnsatisfiableGrammar:
-        assume(ReferenceMatcher(grammar).is_live)  # an example wasted; a wrong refusal fails below
+        assume(ReferenceMatcher(grammar).is_live)  # a wasted example; a wrong refusal fails below
         raise
     except VocabularyError:
         vocabulary = Vocabulary(tokens, eos=[0])
@@ -58,7 +58,7 @@ def test_laws_hold_for_regular_terms(term: Grammar, tokens: list[bytes], seed: i
 @given(regular_terms(b"ab", boolean=False), vocabularies(b"ab"), SEEDS)
 @FEWER
 def test_laws_hold_where_few_bytes_are_tokens(term: Grammar, tokens: list[bytes], seed: int) -> None:
-    """A vocabulary of a and b and longer tokens, tried in full."""
+    """A vocabulary of a and b and longer tokens, enumerated in full."""
     check(term, tokens, seed)
 
 
@@ -67,7 +67,7 @@ def test_laws_hold_where_few_bytes_are_tokens(term: Grammar, tokens: list[bytes]
 def test_laws_hold_where_some_bytes_are_no_tokens(
     term: Grammar, tokens: list[bytes], missing: set[int], seed: int
 ) -> None:
-    """All bytes but a few; characters that need those may still be whole tokens."""
+    """All bytes but a few are tokens; characters that need the others may still be whole tokens."""
     spelled = [data for data in [*tokens[1:], *EVERY_BYTE] if len(data) > 1 or data[0] not in missing]
     check(term, [b"", *spelled, "aé".encode(), "€".encode()], seed)
 
@@ -75,28 +75,28 @@ def test_laws_hold_where_some_bytes_are_no_tokens(
 @given(rule_terms(b"ab"), vocabularies(b"ab"), SEEDS)
 @FEWER
 def test_laws_hold_for_rules(term: Grammar, tokens: list[bytes], seed: int) -> None:
-    """Any recursion, any ambiguity."""
+    """Rules may have any recursion and any ambiguity."""
     check(term, [*tokens, *EVERY_BYTE], seed)
 
 
 @given(rule_terms(b"ab", nested=True), vocabularies(b"ab"), SEEDS)
 @FEWER
 def test_laws_hold_for_rules_inside_rules(term: Grammar, tokens: list[bytes], seed: int) -> None:
-    """Names that are hidden by inner rules, and rules that are shared."""
+    """Inner rules may shadow names, and rules may be shared."""
     check(term, [*tokens, *EVERY_BYTE], seed)
 
 
 @given(text_terms(TEXT_LETTERS), vocabularies(TEXT_LETTERS.encode()), SEEDS)
 @FEWER
 def test_laws_hold_for_texts(term: Grammar, tokens: list[bytes], seed: int) -> None:
-    """Characters of several bytes, cut anywhere by tokens."""
+    """Tokens may cut characters of several bytes anywhere."""
     check(term, [*tokens, *EVERY_BYTE], seed)
 
 
 @given(json_terms('a"\\\n\x01é'), vocabularies(b'"\\u0an[],1', max_length=5), SEEDS)
 @FEWER
 def test_laws_hold_for_json_strings(term: Grammar, tokens: list[bytes], seed: int) -> None:
-    """Escapes, cut anywhere by tokens."""
+    """Tokens may cut escapes anywhere."""
     check(term, [*tokens, *EVERY_BYTE], seed)
 
 
@@ -120,7 +120,7 @@ def json_value() -> Grammar:
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_each_law_holds_for_json(law: MatcherLaw, json_vocabulary: Vocabulary) -> None:
-    """JSON values, with tokens that straddle the joints of the syntax."""
+    """The laws hold for JSON values, with tokens that span the boundaries of JSON tokens."""
     law(compile(json_value(), json_vocabulary), random.Random(11), Effort(walks=4, length=20))
 
 
@@ -139,13 +139,13 @@ def test_each_law_holds_with_special_tokens_and_several_ends(law: MatcherLaw) ->
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_each_law_holds_without_eos(law: MatcherLaw) -> None:
-    """A vocabulary without EOS: the matcher accepts, and nothing says so in the mask."""
+    """Without EOS in the vocabulary the matcher accepts, and the mask has no bit for the end."""
     vocabulary = Vocabulary([b"a", b"b", b"ab", b"ba", b"aab"])
     law(compile(repeat(choice("ab", sequence(repeat("a"), "b")), 1, 3), vocabulary), random.Random(2), SMALL)
 
 
 def test_the_shortest_member_in_bytes_is_found(ab_vocabulary: Vocabulary) -> None:
-    """``shortest_bytes`` against breadth-first search by the reference."""
+    """``shortest_bytes`` agrees with breadth-first search by the reference implementation."""
     grammars = [
         sequence(repeat(choice("ab", "b"), 2, 4), "a"),
         Rules({"s": choice(sequence("a", Reference("s"), "b"), sequence(Reference("s"), "a"), "bb")}, Reference("s")),

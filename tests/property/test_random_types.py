@@ -1,4 +1,4 @@
-"""Random types: what is written is a member and reads back, and members are read by validation."""
+"""Random types: written values are in the language and read back, and strings of the language pass validation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_read(adapter: TypeAdapter[Any], text: bytes) -> bool:
 
 
 def has_unassigned(text: bytes) -> bool:
-    """Whether there are characters that Python's Unicode does not know: pydantic's may have them among letters."""
+    """Whether the text has characters that Python's Unicode does not know: pydantic's may count them as letters."""
     return any(
         unicodedata.category(character) == "Cn" for character in json.dumps(json.loads(text), ensure_ascii=False)
     )
@@ -65,7 +65,7 @@ def check(seed: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, 500, MODELS_AT_ONCE))
 def test_random_models(first: int) -> None:
-    """Values of random models are members, with spaces too, and read back; random and nearby members are valid."""
+    """Values of random models are accepted, with spaces too, and read back; random and edited texts are valid."""
     for seed in range(first, first + MODELS_AT_ONCE):
         check(seed)
 
@@ -74,6 +74,6 @@ def test_random_models(first: int) -> None:
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("first", range(1_000, 11_000, 1_000))
 def test_more_random_models(first: int) -> None:
-    """The same of ten thousand others."""
+    """The same holds for ten thousand other models."""
     for seed in range(first, first + 1_000):
         check(seed)
