@@ -1,4 +1,4 @@
-"""Arithmetic: Python's parser, once powers, names and leading zeros are written as Python has them."""
+"""Arithmetic: Python's parser reads it once powers, names and leading zeros are written as in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of blocksworld: a table of its operators, and a player who keeps the state."""
+"""Plans of blocksworld: a table of its operators, and a simulator of the state."""
 
 from __future__ import annotations
 

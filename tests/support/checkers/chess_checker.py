@@ -28,7 +28,7 @@ def problem(text: str) -> str | None:
 
 
 def is_move(word: str) -> bool:
-    """Whether the package reads it as a move, if there is a position for it; and pawns move as pawns do."""
+    """Whether the package reads it as a move in some position, and pawns move as pawns do."""
     if chess.SAN_REGEX.fullmatch(word) is None:
         return word.rstrip("+#") in ("O-O", "O-O-O")
     promotes = re.match(r"([a-h]x)?[a-h][18]", word) is not None
@@ -39,7 +39,7 @@ def is_move(word: str) -> bool:
 
 
 def covers(text: str) -> bool:
-    # The expression also has moves of pawns as hyphens and whole squares write them.
+    # The package's expression also accepts pawn moves with hyphens and whole squares.
     return all(
         re.match(r"[KQRBNO0-9*]|[a-h](x[a-h])?[1-8]", word) and "-" not in word.strip("O-0/12")
         for word in text.split(" ")

@@ -1,4 +1,4 @@
-"""C++: the compiler, which reads many programs at once, each in a namespace of its own."""
+"""C++: the compiler reads many programs at once, each in its own namespace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPILER = shutil.which("g++")
 
 
 def declarations() -> tuple[str, str]:
-    """The includes and the rest of what README.md puts before a program."""
+    """The includes and whatever else README.md puts before a program."""
     block = (GRAMMARS / "cpp" / "README.md").read_text("utf-8").split("```cpp\n")[1].split("```")[0]
     includes = [line for line in block.splitlines() if line.startswith("#include")]
     return "\n".join(includes), "\n".join(line for line in block.splitlines() if not line.startswith("#include"))
@@ -53,7 +53,7 @@ def problem(text: str) -> str | None:
 
 
 class Writer:
-    """Writes programs as a person would, of statements that mean something."""
+    """Writes realistic programs of meaningful statements."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

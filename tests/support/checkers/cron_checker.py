@@ -1,4 +1,4 @@
-"""Times of crontabs: the package ``croniter``, and a reader that takes entries apart and compares numbers."""
+"""Times of crontabs: the package ``croniter``, and a reader that splits entries and compares numbers."""
 
 from __future__ import annotations
 

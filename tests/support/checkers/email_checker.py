@@ -1,4 +1,4 @@
-"""Addresses of mail: the package ``email_validator``, and the lengths that the grammar's README.md states."""
+"""Email addresses: the package ``email_validator``, and the lengths that the grammar's README.md states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_ATOM = {1: (64,), 2: (31, 32), 3: (20, 20, 20), 4: (15, 15, 15, 15)}
 
 
 def parse(text: str) -> object:
-    # Names that are set apart (.test, .local) are names all the same.
+    # Reserved names (.test, .local) are still names.
     return validate_email(text, check_deliverability=False, globally_deliverable=False)
 
 

@@ -1,4 +1,4 @@
-"""Go: the parser of tree-sitter, and programs that are put together of written declarations."""
+"""Go: the parser of tree-sitter, and programs composed of given declarations."""
 
 from __future__ import annotations
 

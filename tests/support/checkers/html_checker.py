@@ -16,7 +16,7 @@ IMPLIED = {"tbody", "html", "head", "body", "colgroup"}
 
 
 class Tags(HTMLParser):
-    """The elements that tags show, each with its depth."""
+    """Collects the elements that tags show, each with its depth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def has_blocks_in_links(text: str) -> bool:
 
 
 def documents(rng: random.Random) -> Iterator[str]:
-    """Elements of installed files, then documents that are put together."""
+    """Elements of installed files, then generated documents."""
     for text in files("*.html", max_bytes=40_000, count=8):
         for match in list(ELEMENT.finditer(text))[:4]:
             element = match[0]

@@ -16,7 +16,7 @@ EXTENDED = re.compile(
     r"|P(\d{1,9}W|(\d{1,9}[YMD]){0,3}(T(\d{1,9}[HM]){0,2}(\d{1,9}(\.\d{1,9})?S)?)?)",
     re.ASCII,
 )
-# That the letters of a duration come in the order of the standard is for isoduration to say.
+# isoduration checks that the letters of a duration come in the order of the standard.
 
 
 def parse(text: str) -> object:

@@ -1,4 +1,4 @@
-"""JSON: Python's own module, without its numbers that are none."""
+"""JSON: Python's own module, without the constants such as NaN that JSON does not have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse(text: str) -> object:
 
 
 def value(rng: random.Random, depth: int = 4) -> object:
-    """A value as programs write them."""
+    """A value as programs write it."""
     kind = rng.randrange(8 if depth else 6)
     if kind == 0:
         return rng.choice((True, False, None))

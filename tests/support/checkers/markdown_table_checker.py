@@ -1,4 +1,4 @@
-"""Tables of Markdown: the package ``markdown-it-py``, and a count of the bars of every line."""
+"""Tables of Markdown: the package ``markdown-it-py``, and the number of bars in each line."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from checked_language import Language
 
 MAX_BYTES = 12_000
 STEP = 4
-# What the fields of formatted strings hold in most files; README.md says what else they may.
+# The fields of formatted strings in most files; README.md says what else they may hold.
 FIELD = re.compile(r"\{\{|\}\}|\{ ?[\w.]+(\([\w., ]*\)|\[\w+\])?(![rsa])?(:[^{}\"'\\]*)? ?\}")
 
 
@@ -36,7 +36,7 @@ GAPS = ("keyword argument repeated", "unicode error", "value error", "escape seq
 
 
 def is_covered(text: str) -> bool:
-    """Whether a file has nothing that README.md leaves out: looked up in its tokens."""
+    """Whether a file has nothing that README.md excludes, judged by its tokens."""
     before, stack = None, [0]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.INDENT:

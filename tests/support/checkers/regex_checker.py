@@ -29,7 +29,7 @@ USUAL_RANGES = re.compile("a-z|A-Z|0-9|a-f|A-F|0-7|1-9|0-1")
 
 def parse(text: str) -> object:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # brackets in classes may mean something else one day
+        warnings.simplefilter("ignore")  # brackets in classes may change their meaning in future versions
         return re.compile(text)
 
 
@@ -51,7 +51,7 @@ CALL = re.compile(
 
 @cache
 def patterns() -> tuple[str, ...]:
-    """The strings that are handed to functions of ``re``, none but those that README.md has nothing against."""
+    """The strings that are passed to functions of ``re``, except those that README.md excludes."""
     library = Path(sysconfig.get_path("stdlib"))
     paths = [path for folder in FOLDERS for path in library.glob(f"{folder}*.py")]
     for package in (html5lib, markdown_it, pip, sqlglot):

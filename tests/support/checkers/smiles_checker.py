@@ -1,4 +1,4 @@
-"""SMILES: the package ``partialsmiles``; bonds that atoms cannot have are no fault of the notation."""
+"""SMILES: the package ``partialsmiles``; impossible valences are no fault of the notation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def problem(text: str) -> str | None:
 
 
 def documents(rng: random.Random) -> Iterator[str]:
-    """Molecules put together of chains, rings and groups that organic chemistry knows."""
+    """Molecules composed of the chains, rings and groups of organic chemistry."""
     groups = ["C", "O", "N", "CC", "C(=O)O", "C(=O)N", "C#N", "C(F)(F)F", "S(=O)(=O)N", "[N+](=O)[O-]", "OC", "C(C)C"]
     rings = ["c1ccccc1", "C1CCCCC1", "c1ccncc1", "C1CC1", "c1c[nH]cc1", "C1COCCN1", "c1ccc2ccccc2c1", "C1CC2CC2CC1"]
     halogens = ["Cl", "Br", "F", "I", "O", "[O-]", "[NH3+]"]

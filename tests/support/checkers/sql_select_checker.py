@@ -15,7 +15,7 @@ TABLES = {"users": ["id", "name", "age"], "orders": ["id", "user_id", "total", "
 
 
 def problem(text: str) -> str | None:
-    # Quotes make any name one, keywords too; SQLite parses a whole statement before it looks for its tables.
+    # In quotes any word can be a name, even a keyword; SQLite parses a whole statement before it looks for its tables.
     quoted = re.sub(r"('(?:[^']|'')*')|\b([a-z]\w*)", lambda found: found[1] or f'"{found[2]}"', text, flags=re.ASCII)
     try:
         sqlite3.connect(":memory:").execute(f"EXPLAIN {quoted}")
@@ -43,7 +43,7 @@ def value(rng: random.Random, names: list[str], depth: int) -> exp.Expression:
         return exp.Coalesce(this=value(rng, names, 0), expressions=[value(rng, names, 0)])
     operator = rng.choice((exp.Add, exp.Sub, exp.Mul, exp.Div))
     made = operator(this=value(rng, names, depth - 1), expression=value(rng, names, depth - 1))
-    if isinstance(made, exp.Div):  # as SQLite divides, so that nothing is converted
+    if isinstance(made, exp.Div):  # divide as SQLite does, so that nothing is converted
         made.set("typed", True)
         made.set("safe", True)
     return exp.paren(made)
@@ -74,7 +74,7 @@ def statement(rng: random.Random) -> exp.Select:
         query = query.select(exp.alias_(exp.Max(this=exp.column(names[0])), "most")).group_by(names[1])
         query = query.having(exp.GT(this=exp.Count(this=exp.Star()), expression=exp.Literal.number("1")))
     if rng.random() < 0.4:
-        is_desc = rng.random() < 0.5  # where SQLite sorts NULL by itself, so that nothing is said of it
+        is_desc = rng.random() < 0.5  # sort NULL as SQLite does, so that nothing is written about it
         query = query.order_by(exp.Ordered(this=exp.column(names[0]), desc=is_desc, nulls_first=not is_desc))
     return query.limit(rng.randint(1, 50)) if rng.random() < 0.4 else query
 

@@ -30,13 +30,13 @@ def problem(text: str) -> str | None:
 
 
 def covers(text: str) -> bool | None:
-    if complaint(text) is not None:  # nothing was read after what is defined twice
+    if complaint(text) is not None:  # after a duplicate definition nothing was read
         return None
     return re.search(r"\d-\d\dt|:\d\d(\.\d+)?z|:\d\d\.\d{10}", text) is None
 
 
 def without_null(item: object, rng: random.Random) -> object:
-    """What TOML can say of a value of JSON, and dates."""
+    """The part of a JSON value that TOML can express, with dates."""
     if isinstance(item, dict):
         return {key: without_null(inner, rng) for key, inner in item.items()}
     if isinstance(item, list):

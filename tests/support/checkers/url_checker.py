@@ -12,15 +12,15 @@ from checked_language import Language, problem_of
 
 
 def parse(text: str) -> dict[str, str]:
-    if text.endswith("\n"):  # its regular expression ends in $, which looks past a line feed
+    if text.endswith("\n"):  # its regular expression ends in $, which also matches before a line feed
         raise ValueError("a line feed at the end")
-    # Letters of a grammar in ABNF stand for both cases (RFC 5234, 2.3); the package knows one here.
+    # Letters in an ABNF grammar stand for both cases (RFC 5234, 2.3); here the package allows only one.
     return rfc3987.parse(text.replace("//[V", "//[v").replace("@[V", "@[v"), rule="URI")
 
 
 def covers(text: str) -> bool:
     found = parse(text)
-    # RFC 3986: an octet has no zero in front; the package reads one inside an IPv6 address.
+    # RFC 3986: an octet has no leading zero; the package allows one inside an IPv6 address.
     if re.search(r"\[[^]]*([:.]0[0-9]+\.|\.0[0-9]+\])", text):
         return False
     return found["scheme"].lower() in ("http", "https", "ftp", "ws", "wss") and bool(found.get("host"))

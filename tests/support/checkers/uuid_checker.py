@@ -1,4 +1,4 @@
-"""UUIDs: Python's own class, in the one spelling that the grammar has."""
+"""UUIDs: Python's own class, in the single spelling of the grammar."""
 
 from __future__ import annotations
 

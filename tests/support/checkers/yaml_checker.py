@@ -1,4 +1,4 @@
-"""YAML: the safe loader of PyYAML, and what its dumper writes."""
+"""YAML: PyYAML's safe loader, and the output of its dumper."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def mapping(rng: random.Random, depth: int) -> dict[str, object]:
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such."""
+    """Writes multi-line texts as block scalars."""
 
 
 def as_written(dumper: yaml.SafeDumper, text: str) -> yaml.Node:

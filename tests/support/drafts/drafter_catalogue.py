@@ -1,4 +1,4 @@
-"""Every drafter with several settings, for tests that ask something of all of them."""
+"""Every drafter with several settings, for tests that check all of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DrafterCase:
 
     Attributes:
         title: the name of the test.
-        make: a new one, for outputs of a target.
+        make: makes a new one, for outputs of a target.
         draws: whether it draws tokens from a distribution where the sampler draws.
         drafts: whether it drafts many tokens in short outputs of models that hardly repeat themselves.
     """
@@ -56,7 +56,7 @@ class DrafterCase:
 def alike(target: LanguageModel, *, seed: int | None = None) -> HashModel:
     """A draft model with the target's vocabulary.
 
-    With the target's own distributions if the target is a ``HashModel`` and no seed is given.
+    It has the target's own distributions if the target is a ``HashModel`` and no seed is given.
     """
     given = target.seed if isinstance(target, HashModel) and seed is None else seed or 0
     draft = HashModel(target.vocabulary, seed=given, name="draft")
@@ -66,7 +66,7 @@ def alike(target: LanguageModel, *, seed: int | None = None) -> HashModel:
 
 
 def foreign(writes: str | None = '{"name": "Ada", "age": 36, "tags": ["red"]}') -> HashModel:
-    """A draft model with a vocabulary of its own."""
+    """A draft model with its own vocabulary."""
     return HashModel(draft_vocabulary(), seed=3, writes=writes, name="foreign")
 
 

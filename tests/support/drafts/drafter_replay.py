@@ -1,4 +1,4 @@
-"""A drafter against an output that is known: what a loop would have done with its trees, counted pass by pass."""
+"""A drafter against a known output: what a loop would do with its trees, counted pass by pass."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def replay(
 
 
 class _Run:
-    """An output that is written as a loop would."""
+    """An output that is written as a loop writes it."""
 
     def __init__(self, constraint: Constraint, prompt: Sequence[int], output: Sequence[int]) -> None:
         self.context = Context(HashModel(constraint.vocabulary), prompt)
@@ -88,7 +88,7 @@ class _Run:
         return DraftState(self.matcher, self._mask[0].copy(), 1 << 20, 0)
 
     def needs_pass(self) -> bool:
-        """Take what is forced; whether anything is left to choose."""
+        """Take what is forced; return whether a choice is left."""
         while forced := self.matcher.forced_tokens():
             assert forced == self.left[: len(forced)]
             for _ in forced:
@@ -96,7 +96,7 @@ class _Run:
         return bool(self.left) and (self.left[0] != _STOP or self._goes_on())
 
     def follow(self, tree: DraftTree) -> None:
-        """Take tokens for as long as the distribution that each needs is known."""
+        """Take tokens as long as the distribution for the next one is known."""
         start = self._length - len(self.left)
         node: int | None = ROOT
         while node is not None and self.left:
@@ -122,7 +122,7 @@ class _Run:
 
 
 def _looked_at(proposed: DraftTree, matcher: Matcher, budget: int) -> DraftTree:
-    """The tree without what the grammar refuses, with what it forces, and of that the nodes of largest reach."""
+    """The tree without what the grammar refuses and with what it forces, cut to the nodes of largest reach."""
     whole = DraftTree()
     nodes: dict[int, int] = {ROOT: ROOT}
     for node, (token, parent) in enumerate(zip(proposed.tokens, proposed.parents, strict=True)):
@@ -141,7 +141,7 @@ def _looked_at(proposed: DraftTree, matcher: Matcher, budget: int) -> DraftTree:
 
 
 def draft_for(drafter: Drafter, constraint: Constraint, prompt: Sequence[int]) -> tuple[Drafting, Context, DraftState]:
-    """What a drafter makes of a prompt, with a context to go on in and the state at the start of the output."""
+    """What a drafter makes of a prompt, with a context to continue in and the state at the start of the output."""
     run = _Run(constraint, prompt, ())
     task = DraftTask(constraint, Greedy(), len(prompt), np.random.default_rng(0))
     return drafter.start(run.context, task), run.context, run.state()

@@ -1,4 +1,4 @@
-"""Outputs in progress, as a drafter is shown them, and models whose sessions lack something."""
+"""Outputs in progress, as a drafter sees them, and models whose sessions lack a feature."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from structgen.models import HashModel, LanguageModel
 
 
 def position(context: Context, constraint: Constraint, prompt_tokens: int, max_tokens: int = 1000) -> DraftState:
-    """Where the output after the prompt stands; nothing is forced there, as in the loop."""
+    """The position of the output after the prompt; nothing is forced there, as in the loop."""
     output = context.tokens[prompt_tokens:]
     matcher = constraint.matcher()
     for token in output:
@@ -36,14 +36,14 @@ def task_of(constraint: Constraint, prompt: Sequence[int], sampler: Sampler | No
 
 
 def row_after(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """The logits after tokens, from a session of its own."""
+    """The logits after tokens, from a new session."""
     return model.start().extend(list(tokens))
 
 
 def expected_distribution(
     model: Any, constraint: Constraint, prompt: list[int], output: list[int], sampler: Any
 ) -> NDArray[Any]:
-    """Mask, renormalise, shape, renormalise: from a session and a matcher of their own."""
+    """Mask, renormalise, shape, renormalise, with a new session and a new matcher."""
     matcher = constraint.matcher()
     assert all(matcher.accept(token) for token in output)
     allowed = [token for token in range(constraint.vocabulary.size) if matcher.validate([token]) == 1]
@@ -58,7 +58,7 @@ def expected_distribution(
 def exact_distribution(
     target: Any, constraint: Constraint, sampler: Any, prompt: list[int]
 ) -> dict[tuple[int, ...], float]:
-    """Locally constrained decoding, by going through all outputs."""
+    """The distribution of locally constrained decoding, by enumeration of all outputs."""
     found: dict[tuple[int, ...], float] = {}
     pending: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
     while pending:

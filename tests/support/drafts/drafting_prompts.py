@@ -67,7 +67,7 @@ WRITES: Final = {
 
 
 def together(model: LanguageModel, programs: Sequence[Callable[[LanguageModel], Any]]) -> list[Any]:
-    """Run programs in threads whose forward passes are run together; what they return."""
+    """Run programs in threads that share forward passes; return their results."""
     found: list[Any] = [None] * len(programs)
 
     def run(at: int, batch: Batch, worker: Any) -> None:

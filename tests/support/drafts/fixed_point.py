@@ -1,8 +1,8 @@
-"""Fixed points: all tokens of a window are chosen at once, again and again, until nothing changes.
+"""Fixed points: all tokens of a window are chosen at once, repeatedly, until nothing changes.
 
-Where each token is a function of those before it, as with greedy decoding or with fixed noise, the sequence that
-writing one token after the other gives is the only one that every position agrees with.  Each round settles at least
-one more token, and more wherever the draft tokens were right.
+Where each token is a function of those before it, as in greedy decoding or with fixed noise, the output of sequential
+decoding is the only sequence that agrees at every position. Each round settles at least one more token, and more where
+the draft tokens were right.
 
 Sources: Y. Song et al., "Accelerating Feedforward Computation via Parallel Nonlinear Equation Solving" (ICML 2021,
 arXiv 2002.03629); A. Santilli et al., "Accelerating Transformer Inference for Translation via Parallel Decoding" (ACL
@@ -21,7 +21,7 @@ __all__ = ["FixedPoint", "find_fixed_point", "settled"]
 @final
 @dataclass(frozen=True, slots=True)
 class FixedPoint:
-    """What the rounds came to.
+    """The result of the iteration.
 
     Attributes:
         tokens: as writing one after the other gives them; fewer than were drafted if it ends before.
@@ -33,7 +33,7 @@ class FixedPoint:
 
 
 def find_fixed_point(choose: Callable[[Sequence[int]], Sequence[int | None]], draft: Sequence[int]) -> FixedPoint:
-    """Iterate from a draft token until nothing changes.
+    """Iterate from draft tokens until nothing changes.
 
     Args:
         choose: given tokens, says for each position the token that comes after those before it; one forward pass.  The
@@ -56,9 +56,9 @@ def find_fixed_point(choose: Callable[[Sequence[int]], Sequence[int | None]], dr
 
 
 def settled(tokens: Sequence[int], chosen: Sequence[int | None]) -> int:
-    """How many of the tokens that were chosen are those of writing one after the other.
+    """The number of chosen tokens that equal those of sequential decoding.
 
-    That is, up to and with the first that differs from what was drafted there.
+    These are all tokens up to and with the first that differs from its draft token.
     """
     for position, (old, new) in enumerate(zip(tokens, chosen, strict=True)):
         if old != new:

@@ -40,7 +40,7 @@ def allowed(matcher: Matcher) -> set[int]:
 
 
 def ran(context: Context, tree: DraftTree) -> Verified:
-    """Run a tree after a context by itself, each node in a sequence of its own."""
+    """Run a tree after a context, each node in its own sequence."""
     model = context.model
     rows = [model.start().extend([*context.tokens, *tree.prefix(node)]) for node in range(len(tree))]
     return Verified(len(context), tree, np.stack([model.start().extend(context.tokens), *rows]))

@@ -74,7 +74,7 @@ class Rescored(NamedTuple):
 
 
 class _LatticePath(NamedTuple):
-    """The end of a way, with the way to it; the smallest is the best, of equally good ones that of smaller tokens."""
+    """The end of a way, and the way to it; the smallest is the best, and ties are broken by smaller tokens."""
 
     cost: float
     tokens: tuple[int, ...]
@@ -168,7 +168,7 @@ def tree_of(lattice: Lattice, found: Sequence[Rescored], *, source: str = "") ->
 def _stepped(matchers: dict[int, Matcher], after: dict[int, Matcher], state: int, token: int) -> int | None:
     """The state after a token; None where the grammar refuses it."""
     if state not in matchers:
-        return state  # there is no grammar
+        return state  # no grammar was given
     matcher = matchers[state].fork()
     if not matcher.accept(token):
         return None

@@ -1,4 +1,4 @@
-"""Drafters whose draft tokens are right by chance, against a text without end: rounds without models and grammars."""
+"""Drafters whose tokens are right with a given probability, on an endless text: rounds without models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRONG = 26  # never comes
 
 
 def token(position: int) -> int:
-    """The text."""
+    """The token of the text at a place."""
     return 1 + position % 25
 
 
@@ -34,7 +34,7 @@ def task_of(seed: int = 0) -> DraftTask:
 
 
 def state_of(kind: int = 0) -> DraftState:
-    """A place in it."""
+    """The state at a place of the text."""
     return DraftState(CONSTRAINT.matcher(), np.full(1, -1, dtype=np.int32), 1000, kind)
 
 
@@ -78,7 +78,7 @@ class Lucky(Drafter, Drafting):
 
 @dataclass(frozen=True)
 class Round:
-    """What a pass did: the kind of position, the tree that was run, and how many tokens it told."""
+    """What a pass did: the kind of position, the tree that was run, and how many tokens were accepted."""
 
     kind: int
     tree: DraftTree

@@ -12,9 +12,9 @@ __all__ = ["masks_along", "random_tree"]
 
 
 def masks_along(matcher: Matcher, token_ids: list[int], parents: list[int]) -> tuple[list[bool], np.ndarray]:
-    """Which tokens may come, and the masks ``[1 + n, ceil(V / 32)]``: what ``fill_mask_tree`` has to say.
+    """Which tokens may come, and the masks ``[1 + n, ceil(V / 32)]`` that ``fill_mask_tree`` has to give.
 
-    Every token is taken by a fork of the matcher after its parent.
+    A fork of the matcher after the parent accepts each token.
     """
     words = (matcher.constraint.vocabulary.size + 31) // 32
     masks = np.zeros((1 + len(token_ids), words), dtype=np.int32)
@@ -32,7 +32,7 @@ def masks_along(matcher: Matcher, token_ids: list[int], parents: list[int]) -> t
 
 
 def random_tree(matcher: Matcher, rng: random.Random, size: int) -> tuple[list[int], list[int]]:
-    """A tree of any shape; most of its tokens are such as may come, the stop included, and some are any."""
+    """A tree of any shape; most of its tokens, among them the stop, are allowed, and some are arbitrary."""
     vocabulary = matcher.constraint.vocabulary
     row = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
     tokens: list[int] = []

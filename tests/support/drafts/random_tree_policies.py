@@ -1,4 +1,4 @@
-"""Drafters without a model.
+"""Drafters without a model: distributions that are a function of the path, and the best trees by enumeration.
 
 Distributions that are a function of the tokens on the way, and the best trees by trying all.
 """
@@ -17,9 +17,9 @@ Prefix = tuple[int, ...]
 
 
 class RandomGrowth:
-    """Distributions over tokens 0 to ``size - 1``, drawn anew for every prefix of chosen tokens.
+    """Distributions over tokens 0 to ``size - 1``, random for every prefix of chosen tokens.
 
-    Keeps the rules of ``Growth``.
+    It keeps the rules of ``Growth``.
 
     Args:
         seed: another seed gives other distributions.
@@ -60,7 +60,7 @@ class RandomGrowth:
         return found
 
     def probability(self, path: Prefix) -> float:
-        """The product of what the distributions give to each token of a path without forced tokens."""
+        """The product of the probabilities of the tokens of a path without forced tokens."""
         product = 1.0
         for end, token in enumerate(path):
             distribution = self.distribution(path[:end])
@@ -71,7 +71,7 @@ class RandomGrowth:
 
 
 def trees(size: int, count: int, *, depth: int | None = None) -> Iterator[frozenset[Prefix]]:
-    """All trees of ``count`` paths over tokens 0 to ``size - 1``: sets that hold the prefixes of their paths."""
+    """All trees of ``count`` paths over tokens 0 to ``size - 1``: sets that contain the prefixes of their paths."""
     found: set[frozenset[Prefix]] = {frozenset()}
     for _ in range(count):
         found = {

@@ -1,4 +1,4 @@
-"""Outputs that are the same but for what they cost."""
+"""Equality of outputs up to their cost."""
 
 from __future__ import annotations
 

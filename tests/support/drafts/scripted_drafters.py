@@ -1,4 +1,4 @@
-"""Drafters for tests: what they draft is known, right or wrong."""
+"""Drafters for tests: their draft tokens are known, right or wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Knowing", "Noisy", "ScriptedDrafter"]
 
 @dataclass(frozen=True, eq=False)
 class ScriptedDrafter(Drafter, Drafting):
-    """A drafter without state, and what it was told."""
+    """A drafter without state that records what it was told."""
 
     seen: list[Verified] = field(default_factory=list)
 
@@ -37,7 +37,7 @@ class ScriptedDrafter(Drafter, Drafting):
 @final
 @dataclass(frozen=True, eq=False)
 class Knowing(ScriptedDrafter):
-    """Draft tokens the next tokens of an output that is known."""
+    """Drafts the next tokens of a known output."""
 
     tokens: Sequence[int] = ()
     prompt_tokens: int = 0
@@ -51,7 +51,7 @@ class Knowing(ScriptedDrafter):
 @final
 @dataclass(frozen=True, eq=False)
 class Noisy(ScriptedDrafter):
-    """Draft tokens random trees: of tokens that are allowed at first, of any tokens after them."""
+    """Drafts random trees: allowed tokens at first, any tokens after them."""
 
     width: int = 3
     depth: int = 3

@@ -23,7 +23,7 @@ class Readings:
         return len(self.symbols) in set(self.ends(grammar, 0, {}))
 
     def ends(self, term: ir.Grammar, start: int, rules: Mapping[str, ir.Grammar]) -> set[int]:
-        """Where readings of ``term`` that begin at ``start`` may end."""
+        """Where readings of ``term`` that start at ``start`` may end."""
         match term:
             case ir.Literal(data=data):
                 end = start + len(data)
@@ -72,7 +72,7 @@ class Readings:
         return bytes(symbol for symbol in self.symbols[start:end] if isinstance(symbol, int))
 
     def count(self, start: int, end: int) -> int:
-        """How many tokens hold a symbol of this part."""
+        """How many tokens have a symbol of this part."""
         return len(set(self.token_of[start:end]))
 
 

@@ -1,4 +1,4 @@
-"""Canvases of a finite automaton over tokens, by going through every way to fill them, in exact fractions."""
+"""Canvases of a finite automaton over tokens, by enumeration of all ways to fill them, in exact fractions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Runs:
     Attributes:
         moves: (source, target, token); one that is listed twice counts twice.
         ends: the accepting states.
-        eos: the tokens that may follow a member, for the rest of the canvas.
+        eos: the tokens that may follow a string, to the end of the canvas.
         size: of the vocabulary.
     """
 
@@ -56,12 +56,12 @@ class Runs:
         return next((at for at, token in enumerate(tokens) if token in self.eos), len(tokens))
 
     def count_canvas(self, tokens: Sequence[int]) -> int:
-        """How many runs accept what comes before the first EOS, if nothing but EOS comes after it."""
+        """How many runs accept the tokens before the first EOS; 0 if anything but EOS follows it."""
         length = self.length(tokens)
         return self.count(tokens[:length]) if all(token in self.eos for token in tokens[length:]) else 0
 
     def fillings(self, canvas: Sequence[int]) -> Iterator[Tokens]:
-        """Every canvas without free slots that agrees with this one and spells a string of the grammar."""
+        """Every full canvas that agrees with this one and spells a string of the grammar."""
         for tokens in product(*(range(self.size) if held == FREE else [held] for held in canvas)):
             if self.count_canvas(tokens):
                 yield tokens
@@ -85,7 +85,7 @@ class Runs:
 
 
 def random_runs(rng: random.Random, size: int, *, is_deterministic: bool, eos: int = 1) -> tuple[Runs, list[int]]:
-    """An automaton in which some tokens are alike and one is dead, and the classes of its tokens."""
+    """An automaton in which some tokens are equivalent and one is dead, and the classes of its tokens."""
     states, inner = rng.randint(1, 4), size - eos
     classes = rng.randint(1, max(1, inner - 1))
     class_of = [rng.randint(0, classes) for _ in range(inner)] + [0] * eos
@@ -127,20 +127,20 @@ class Case:
         return np.array(self.canvas, dtype=np.int32)
 
     def posterior(self) -> dict[Tokens, Fraction]:
-        """Probability of each completion, each with as many runs as it has."""
+        """Probability of each completion, counted once per run."""
         counted = {tokens: weight * self.runs.count_canvas(tokens) for tokens, weight in self.weights.items()}
         total = sum(counted.values())
         return {tokens: weight / total for tokens, weight in counted.items()}
 
     def mass(self, canvas: Sequence[int] | None = None) -> Fraction:
-        """Mass of all completions, of those that agree with a canvas, whose slots then weigh nothing."""
+        """Mass of all completions, or of those that agree with a canvas; the slots that it fixes do not count."""
         canvas = self.canvas if canvas is None else canvas
         weights = weighed(self.runs, canvas, self.distribution, self.tail)
         return sum((weight * self.runs.count_canvas(tokens) for tokens, weight in weights.items()), Fraction(0))
 
 
 def weighed(runs: Runs, canvas: Sequence[int], distribution: Distribution, tail: str) -> dict[Tokens, Fraction]:
-    """The completions of a canvas, with their masses: a slot of a free tail holds the first EOS and weighs nothing."""
+    """The completions of a canvas with their masses; slots of a free tail hold the first EOS and weigh nothing."""
     found: dict[Tokens, Fraction] = {}
     for tokens in runs.fillings(canvas):
         weight, length = Fraction(1), runs.length(tokens)
@@ -172,7 +172,7 @@ def a_case(seed: int, *, is_deterministic: bool, tail: Literal["free", "scored"]
 
 
 def chi_square(counts: dict[Tokens, int], distribution: dict[Tokens, Fraction]) -> float:
-    """The statistic of draws against a distribution, infinite where something was drawn that has no probability."""
+    """The chi-square statistic of draws against a distribution; infinite if an impossible outcome was drawn."""
     draws = sum(counts.values())
     if any(not distribution.get(tokens) for tokens in counts):
         return float("inf")
@@ -181,6 +181,6 @@ def chi_square(counts: dict[Tokens, int], distribution: dict[Tokens, Fraction]) 
 
 
 def chi_square_bound(outcomes: int) -> float:
-    """Beyond the 1 - 1e-6 quantile of chi-squared with ``outcomes - 1`` degrees (Laurent and Massart 2000)."""
+    """A bound above the 1 - 1e-6 quantile of chi-squared with ``outcomes - 1`` degrees (Laurent and Massart 2000)."""
     degrees, x = outcomes - 1, -np.log(1e-6)
     return float(degrees + 2 * np.sqrt(degrees * x) + 2 * x)

@@ -1,6 +1,6 @@
-"""Canvases of a grammar, by going through every way to fill them.
+"""Canvases of a grammar, by enumeration of all ways to fill them.
 
-Earley's algorithm says what spells a string of the grammar.
+Earley's algorithm decides which texts the grammar accepts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GRAMMARS: dict[str, tuple[str, tuple[bytes, ...]]] = {
 
 @dataclass(frozen=True)
 class Text:
-    """A grammar, and a vocabulary of some tokens; EOS comes after them."""
+    """A grammar, and a vocabulary of some tokens and EOS."""
 
     grammar: Grammar
     tokens: tuple[bytes, ...]
@@ -87,7 +87,7 @@ class Text:
         return next((at for at, token in enumerate(canvas) if token == self.eos), len(canvas))
 
     def fillings(self, canvas: Sequence[int]) -> Iterator[Tokens]:
-        """Every canvas without free slots that agrees with this one and spells a string of the grammar."""
+        """Every full canvas that agrees with this one and spells a string of the grammar."""
         for tokens in product(*(range(self.size) if held == FREE else [held] for held in canvas)):
             length = self.length(tokens)
             is_ended = all(token == self.eos for token in tokens[length:])
@@ -130,7 +130,7 @@ class Canvases:
         return sum(self.masses.values(), Fraction(0))
 
     def masses_of(self, canvas: Sequence[int]) -> dict[Tokens, Fraction]:
-        """The completions of a canvas; its fixed slots weigh nothing, and neither does what a free tail holds."""
+        """The completions of a canvas with their masses; fixed slots do not count, and neither does a free tail."""
         found: dict[Tokens, Fraction] = {}
         for tokens in self.text.fillings(canvas):
             mass, length = Fraction(1), self.text.length(tokens)

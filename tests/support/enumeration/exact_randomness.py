@@ -1,4 +1,4 @@
-"""Randomness whose outcomes are all gone through, each with its probability as an exact fraction."""
+"""Random computations with all outcomes enumerated, each with its probability as an exact fraction."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ Result = TypeVar("Result")
 
 
 class Chances:
-    """Decisions: those of ``script`` first, then the first that is possible.
+    """Decisions: first those of ``script``, then always the first possible one.
 
-    Attributes:
-        probability: of all decisions so far.
-        others: scripts that decide otherwise somewhere.
+    Attributes: probability: of all decisions so far. others: scripts that decide otherwise somewhere.
     """
 
     def __init__(self, script: Sequence[int]) -> None:
@@ -24,7 +22,7 @@ class Chances:
         self._made: list[int] = []
 
     def choose(self, weights: Sequence[Fraction]) -> int:
-        """Decide for an index, in proportion to the weights."""
+        """Decide for an index, with probability proportional to the weights."""
         possible = [index for index, weight in enumerate(weights) if weight]
         if len(self._made) < len(self._script):
             chosen = self._script[len(self._made)]
@@ -37,7 +35,7 @@ class Chances:
 
 
 def outcomes(run: Callable[[Chances], Result]) -> Iterator[tuple[Fraction, Result]]:
-    """Every outcome of a random computation, with its probability; these sum to 1."""
+    """Every outcome of a random computation with its probability; the probabilities sum to 1."""
     scripts: list[list[int]] = [[]]
     while scripts:
         chances = Chances(scripts.pop())

@@ -1,4 +1,4 @@
-"""What sampling must come to, by going through all outputs: with the model's own sessions and Python's ``re``."""
+"""The target of sampling, by enumeration of all outputs with the model's own sessions and Python's ``re``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def exact_target(
     max_tokens: int,
     score: Callable[[str], float] = lambda text: 0.0,
 ) -> dict[Output, float]:
-    """The log of the target for every output: ``p(tokens, stop | prompt) exp(score)``, not normalised.
+    """The log of the unnormalised target of every output: ``p(tokens, stop | prompt) exp(score)``.
 
-    All sequences of at most ``max_tokens`` tokens are gone through; the vocabulary should have few.
+    All sequences of at most ``max_tokens`` tokens are enumerated, so the vocabulary should be small.
     """
     vocabulary = model.vocabulary
     start = model.encode_prompt(prompt)
@@ -51,13 +51,13 @@ def log_total(target: Mapping[Output, float]) -> float:
 
 
 def normalised(target: Mapping[Output, float]) -> dict[Output, float]:
-    """The target as probabilities."""
+    """The target, normalised."""
     total = log_total(target)
     return {output: math.exp(log_p - total) for output, log_p in target.items()}
 
 
 def total_variation(first: Mapping[Any, float], second: Mapping[Any, float]) -> float:
-    """Half the sum of the differences of two distributions."""
+    """Half the sum of the absolute differences of two distributions."""
     return 0.5 * sum(abs(first.get(key, 0.0) - second.get(key, 0.0)) for key in {*first, *second})
 
 

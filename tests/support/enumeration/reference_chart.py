@@ -1,4 +1,4 @@
-"""The chart of one canvas in numpy: what the native chart is compared with."""
+"""The chart of one canvas in numpy: the reference implementation of the native chart."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["ReferenceChart"]
 
 @final
 class ReferenceChart:
-    """The chart as numpy computes it: slow, and easy to follow.
+    """The chart in numpy: slow, and easy to follow.
 
     Args:
         plan: of the network.
         weights: log weight of every label in every slot, float64 ``[slots, labels]``.
-        is_max: whether alternatives are compared, or added.
+        is_max: whether alternatives are maximised over, not added.
 
     Attributes:
         masses: float64 ``[slots + 1, cells, slots + 1]``: log mass from a boundary, by a cell, to a boundary.
@@ -117,7 +117,7 @@ class ReferenceChart:
         return made
 
     def _leaving(self, label: int) -> Array:
-        """The weight of a label in the slot before each boundary; of the first one, nothing is asked."""
+        """The weight of a label in the slot before each boundary; before the first one it is undefined."""
         return np.concatenate([self.weights[:1, label] if len(self.weights) else [0.0], self.weights[:, label]])
 
     def _reduced(self, terms: Sequence[Array]) -> Array:
@@ -180,7 +180,7 @@ class ReferenceChart:
         arrivals: Array,
         found: Array,
     ) -> None:
-        """Pass the shares of outlets on to what they are made of."""
+        """Pass the shares of outlets back to their parts."""
         plan = self.plan
         for outlet in range(int(plan.outlet_begin[composition]), int(plan.outlet_begin[composition + 1])):
             if outlet not in shares or not shares[outlet].any():
@@ -199,7 +199,7 @@ class ReferenceChart:
                         self._put(found[slot, label : label + 1], self._over_ends(share.reshape(-1)))
 
     def _put(self, held: Array, share: Array) -> None:
-        """Add a share; of maxima, only whether there is one counts, and the number of ways would overflow."""
+        """Add a share; for maxima only whether there is one counts, since the number of ways would overflow."""
         (np.maximum if self.is_max else np.add)(held, share, out=held)
 
     def _over_ends(self, share: Array) -> Array:
@@ -208,6 +208,6 @@ class ReferenceChart:
 
 
 def _ratio(part: Array, whole: Array) -> Array:
-    """What share a part is, both as logarithms; 0 of nothing."""
+    """The ratio of a part to the whole, both given as logarithms; 0 if the whole is zero."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isfinite(part), np.exp(part - whole), 0.0)

@@ -1,7 +1,7 @@
 """Membership of a few texts in an IR term, by set algebra: the oracle of the tests of regular expressions.
 
-A :class:`Universe` is a finite set of texts closed under taking parts, so that every operator of the IR can be
-computed on the members that lie in it.
+A :class:`Universe` is a finite set of texts closed under substrings, so that every operator of the IR can be computed
+on the strings inside it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def texts_up_to(length: int, alphabet: str) -> list[str]:
 
 
 class Universe:
-    """All parts of some texts."""
+    """All substrings of some texts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         parts = {text[start:end] for text in texts for end in range(len(text) + 1) for start in range(end + 1)}

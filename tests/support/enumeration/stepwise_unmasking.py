@@ -1,4 +1,4 @@
-"""Stepwise decoding of canvases beside a policy that must come to the same."""
+"""Stepwise decoding of canvases, beside a policy that must give the same result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def a_run(
     temperature: float = 1.0,
     block: int | None = None,
 ) -> tuple[CanvasRun, list[list[int]]]:
-    """A run, and the list that its canvases will be noted in."""
+    """A run, and the list that records its canvases."""
     seen: list[list[int]] = []
     canvas = np.full(slots, FREE, dtype=np.int32) if isinstance(slots, int) else slots
     run = CanvasRun(
@@ -62,7 +62,7 @@ def a_run(
 
 
 def fill(run: CanvasRun, policy: CommitPolicy) -> Committer:
-    """Fill a canvas; returns the committer."""
+    """Fill a canvas; return the committer."""
     committer = policy.start()
     while len(run.free):
         committer.advance(run)
@@ -70,7 +70,7 @@ def fill(run: CanvasRun, policy: CommitPolicy) -> Committer:
 
 
 def check_lossless(seed: int, policies: Callable[[random.Random], tuple[CommitPolicy, int]]) -> tuple[int, int]:
-    """The policy and stepwise decoding go through the same canvases; returns the forward passes of both."""
+    """Check that the policy and stepwise decoding visit the same canvases; return the forward passes of both."""
     rng = random.Random(seed)
     vocabulary, text, slots = LETTERS, pattern(rng), rng.randint(5, 12)
     if seed % 6 == 0:
@@ -89,7 +89,7 @@ def check_lossless(seed: int, policies: Callable[[random.Random], tuple[CommitPo
     assert committer.forwards == run.denoiser.forwards <= max(1, wanted.denoiser.forwards)
     assert committer.canvases >= committer.forwards
     assert 0 <= run.accepted <= run.drafted
-    # What is told of each slot is the same, too.
+    # The reports about each slot are the same, too.
     np.testing.assert_allclose(run.log_confidence, wanted.log_confidence, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(run.log_prob, wanted.log_prob, rtol=1e-9, atol=1e-12)
     assert run.was_forced.tolist() == wanted.was_forced.tolist()

@@ -1,4 +1,4 @@
-"""Canvases of a small language, gone through one by one without any automaton: what decoding has to come to."""
+"""Canvases of a small language, enumerated without any automaton: the expected results of decoding."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Canvas = tuple[int, ...]
 
 
 def log_softmax(logits: Any) -> NDArray[np.float64]:
-    """Of the last axis, in double precision."""
+    """Log-softmax over the last axis, in double precision."""
     rows: NDArray[np.float64] = np.asarray(logits, dtype=np.float64)
     found: NDArray[np.float64] = rows - np.logaddexp.reduce(rows, axis=-1, keepdims=True)
     return found
 
 
 class ToyCanvases:
-    """The canvases of ``slots`` slots that spell what a pattern matches, then EOS to their end.
+    """The canvases of ``slots`` slots that spell a string matching a pattern, then EOS to their end.
 
     Args:
         pattern: of Python's ``re``.
@@ -49,22 +49,22 @@ class ToyCanvases:
         self._array = np.array(self.members, dtype=np.int32).reshape(len(self.members), slots)
 
     def agreeing(self, canvas: Sequence[int] | NDArray[np.int32]) -> NDArray[np.int32]:
-        """The members that hold what is fixed on a canvas, ``[n, slots]``."""
+        """The strings that agree with the fixed slots of a canvas, ``[n, slots]``."""
         row = np.asarray(canvas)
         found: NDArray[np.int32] = self._array[((row == FREE) | (self._array == row)).all(axis=1)]
         return found
 
     def length(self, canvas: Sequence[int]) -> int:
-        """Slots before the tail."""
+        """The number of slots before the tail."""
         row = list(canvas)
         return row.index(self.eos) if self.eos in row else len(row)
 
     def distribution(
         self, log_probs: NDArray[np.float64], *, tail: str = "free", canvas: Sequence[int] | None = None
     ) -> dict[Canvas, float]:
-        """Chances of the members under the product of these distributions, ``[slots, vocabulary]``.
+        """Probabilities of the strings under the product of these distributions, ``[slots, vocabulary]``.
 
-        Given that it is one.
+        The probabilities are conditional on the language.
 
         Args:
             log_probs: of every token in every slot.
@@ -81,14 +81,14 @@ class ToyCanvases:
         return {member: mass / total for member, mass in masses.items()}
 
     def marginals(self, distribution: dict[Canvas, float], size: int) -> NDArray[np.float64]:
-        """Chances of every token in every slot, ``[slots, size]``."""
+        """Marginal probabilities of every token in every slot, ``[slots, size]``."""
         found = np.zeros((self.slots, size))
         for member, chance in distribution.items():
             found[np.arange(self.slots), member] += chance
         return found
 
     def forced(self, canvas: Sequence[int]) -> Canvas:
-        """The canvas, with every slot filled in which all members that hold what is fixed agree."""
+        """The canvas, with every slot filled in which all strings that agree with the fixed slots agree."""
         members = self.agreeing(canvas)
         return tuple(
             int(members[0, slot]) if token == FREE and (members[:, slot] == members[0, slot]).all() else int(token)
@@ -97,7 +97,7 @@ class ToyCanvases:
 
 
 class ScriptedDiffusion:
-    """A diffusion model whose logits are what a function says of a canvas, ``[slots] -> [slots, vocabulary]``."""
+    """A diffusion model whose logits are a given function of the canvas, ``[slots] -> [slots, vocabulary]``."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A small language and a toy model, gone through token by token without any automaton: what strategies must come to."""
+"""A small language and a toy model, enumerated without any automaton: the expected results of strategies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ToyLanguage:
         return logits - np.logaddexp.reduce(logits)
 
     def _options(self, prefix: Prefix) -> dict[int, float]:
-        """What may follow, with the model's log-probability, in the order of ids with the stop at its EOS's place."""
+        """The possible continuations with the model's log-probability, ordered by id; the stop has its EOS's place."""
         found: dict[int, float] = {}
         distribution = self.full(prefix)
         if prefix in self._members:
@@ -71,7 +71,7 @@ class ToyLanguage:
         return dict(sorted(found.items(), key=lambda item: first if item[0] == STOP else item[0]))
 
     def _distribution(self, prefix: Prefix) -> dict[int, float]:
-        """The probabilities of what may follow, given that one of these does."""
+        """The probabilities of the possible continuations, renormalised."""
         options = self.options(prefix)
         total = float(np.logaddexp.reduce(list(options.values())))
         return {token: math.exp(log_p - total) for token, log_p in options.items()}
@@ -84,18 +84,18 @@ class ToyLanguage:
         return sum(self.options(path[:at])[token] for at, token in enumerate(path))
 
     def best(self, prefix: Prefix) -> int:
-        """The most probable option, of equal ones the first."""
+        """The most probable option; ties go to the first."""
         return max(self.options(prefix).items(), key=lambda item: item[1])[0]
 
     def greedy(self, prefix: Prefix, steps: int | None = None) -> Prefix:
-        """What greedy decoding adds to a prefix that is not complete, the stop included; at most ``steps``."""
+        """The tokens, stop included, that greedy decoding adds to an incomplete prefix; at most ``steps``."""
         added: Prefix = ()
         while (steps is None or len(added) < steps) and added[-1:] != (STOP,):
             added = (*added, self.best((*prefix, *added)))
         return added
 
     def distribution_of_outputs(self, choose: Callable[[Prefix], Mapping[Prefix, float]]) -> dict[Prefix, float]:
-        """The distribution of outputs where ``choose`` gives the distribution of what is added to a prefix."""
+        """The distribution of outputs where ``choose`` gives the distribution of the tokens added to a prefix."""
         found: dict[Prefix, float] = {}
         pending: dict[Prefix, float] = {(): 1.0}
         while pending:
@@ -110,7 +110,7 @@ class ToyLanguage:
 
 
 def strays(counts: Mapping[Hashable, int], distribution: Mapping[Hashable, float], alpha: float) -> list[Hashable]:
-    """Outcomes that come up too often or too seldom for independent draws from ``distribution``.
+    """Outcomes that occur too often or too rarely for independent draws from ``distribution``.
 
     By Bernstein's inequality at ``alpha / len(distribution)`` each: the probability that any does, if the distribution
     is right, is at most ``alpha``.

@@ -1,4 +1,4 @@
-"""Toy problems with few outputs, gone through one by one: with the model's own sessions and Python's ``re``."""
+"""Toy problems with few outputs, enumerated with the model's own sessions and Python's ``re``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Toy:
     """A problem.
 
     Args:
-        pattern: of the members, for ``re`` and for the constraint.
+        pattern: of the language, for ``re`` and for the constraint.
         max_tokens: the budget.
         vocabulary: at most five tokens.
         seed: of the model.
@@ -73,7 +73,7 @@ class Toy:
 
     @property
     def stop(self) -> int:
-        """What stands for the stop in a distribution."""
+        """The symbol of the stop in a distribution."""
         return min(self.vocabulary.eos, default=BARE_END)
 
     @cached_property
@@ -132,7 +132,7 @@ class Toy:
         return {word[:length] for word in self.words for length in range(len(word) + 1)}
 
     def choices(self, tokens: Output) -> dict[int, float]:
-        """What the constraint and the budget allow after a prefix, with log-probabilities; the stop is one."""
+        """The tokens, stop included, that constraint and budget allow after a prefix, with log-probabilities."""
         distribution = self.distribution(tokens)
         found = {
             token: float(distribution[token])
@@ -168,7 +168,7 @@ class Toy:
 
     @cached_property
     def target(self) -> dict[Output, float]:
-        """The log of the target, not normalised, of every output that has any."""
+        """The log of the unnormalised target of every output with positive probability."""
         totals = {output: log_p + self.score_of(output) for output, log_p in self.log_p.items()}
         return {output: total for output, total in totals.items() if total > -math.inf}
 
@@ -186,15 +186,15 @@ class Toy:
         return {output: math.exp(total) / self.z for output, total in self.target.items()}
 
     def future(self, tokens: Output) -> float:
-        """The expectation of ``exp(score)`` over what the model writes after a prefix; 0 for what is no member."""
+        """The expectation of ``exp(score)`` over the model's continuations of a prefix; 0 outside of the language."""
         log_p = self.log_p_before(tokens)
         after = [total for output, total in self.target.items() if output[: len(tokens)] == tokens]
         return math.fsum(math.exp(total - log_p) for total in after)
 
     def lcd(self) -> dict[Output, float]:
-        """The distribution of locally constrained decoding, of what the potentials admit.
+        """The distribution of locally constrained decoding over what the potentials admit.
 
-        What is left over has no output.
+        The rest of the mass has no output.
         """
         found: dict[Output, float] = {}
         pending: list[tuple[Output, float]] = [((), 1.0)]

@@ -17,11 +17,9 @@ Outcome = list[Output | None]
 
 
 class Branching:
-    """Decisions: those of ``script`` first, then the first that is possible.
+    """Decisions: first those of ``script``, then always the first possible one.
 
-    Attributes:
-        probability: of all decisions so far.
-        others: scripts that decide otherwise somewhere.
+    Attributes: probability: of all decisions so far. others: scripts that decide otherwise somewhere.
     """
 
     def __init__(self, script: list[int]) -> None:
@@ -43,7 +41,7 @@ class Branching:
 
 
 class NoRandomness:
-    """In place of a generator: decisions are made by ``Branching``."""
+    """Stands in for a generator: ``Branching`` makes all decisions."""
 
     def random(self) -> float:
         return 0.5
@@ -58,10 +56,10 @@ def walks_of(
     trie: Callable[[], PrefixTrie] = PrefixTrie,
     look: Callable[[PrefixTrie], Any] = lambda trie: None,
 ) -> Iterator[tuple[float, list[Outcome], list[Any]]]:
-    """Everything that may come of batches of walks on a new trie.
+    """All outcomes of batches of walks on a new trie.
 
     Yields:
-        The probability, which sum to 1, the outputs of each batch, and what ``look`` says before each.
+        The probability (they sum to 1), the outputs of each batch, and the result of ``look`` before each.
     """
     scripts: list[list[int]] = [[]]
     with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +78,7 @@ def walks_of(
 
 
 def nodes(toy: Toy, trie: PrefixTrie) -> Iterator[tuple[Output, TrieNode]]:
-    """All nodes with the tokens that lead there; an output ends with ``STOP``."""
+    """All nodes with the tokens that lead to them; an output ends with ``STOP``."""
     pending: list[tuple[Output, TrieNode]] = [((), trie.root)]
     while pending:
         tokens, node = pending.pop()
@@ -89,14 +87,14 @@ def nodes(toy: Toy, trie: PrefixTrie) -> Iterator[tuple[Output, TrieNode]]:
 
 
 def success(toy: Toy, tokens: Output, score_bound: float) -> float:
-    """What a node's success comes down to, by going through all outputs."""
+    """The limit of a node's success, by enumeration of all outputs."""
     if tokens[-1:] == (STOP,):
         return math.exp(toy.score_of(tokens[:-1]) - score_bound)
     return toy.future(tokens) * math.exp(-score_bound)
 
 
 def next_distribution(toy: Toy, trie: PrefixTrie) -> dict[Output, float]:
-    """The distribution of the next output where ``t`` follows ``u`` in proportion to ``p(t | u) s(ut)``."""
+    """The distribution of the next output if ``t`` follows ``u`` in proportion to ``p(t | u) s(ut)``."""
     found: dict[Output, float] = {}
     pending: list[tuple[Output, TrieNode | None, float]] = [((), trie.root, 1.0)]
     while pending:
@@ -105,7 +103,7 @@ def next_distribution(toy: Toy, trie: PrefixTrie) -> dict[Output, float]:
         children = {} if node is None else node.children
         for token, log_p in toy.choices(tokens).items():
             child = children.get(toy.stop if token == STOP else token)
-            # What the potentials forbid is found when it is drawn, and then something else is drawn.
+            # A token that the potentials forbid is detected when it is drawn, and then another one is drawn.
             admitted = toy.score_of(tokens) > -math.inf if token == STOP else toy.admits((*tokens, token))
             weights[token] = math.exp(log_p + (child.log_success if child else 0.0)) if admitted else 0.0
         total = sum(weights.values())

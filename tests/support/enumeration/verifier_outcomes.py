@@ -1,4 +1,4 @@
-"""Verifiers run on exact fractions, with every answer of chance in turn."""
+"""Verifiers run on exact fractions, with every outcome of chance in turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Distribution = NDArray[Any]
 
 
 class EveryChance:
-    """``structgen.decode.speculative.verifier.Chance`` whose answers are gone through.
+    """``structgen.decode.speculative.verifier.Chance`` whose outcomes are enumerated.
 
     Attributes:
         draws: how often an index was drawn.
@@ -37,7 +37,7 @@ class EveryChance:
 
 
 def distribution_of(run: Callable[[EveryChance], Result]) -> dict[Result, Fraction]:
-    """The probability of every outcome that is possible; they sum to 1."""
+    """The probability of every possible outcome; they sum to 1."""
     found: defaultdict[Result, Fraction] = defaultdict(Fraction)
     for probability, result in outcomes(lambda chances: run(EveryChance(chances))):
         if probability:
@@ -53,7 +53,7 @@ def exact_distribution(weights: Sequence[int | Fraction]) -> Distribution:
 
 
 def random_distribution(rng: random.Random, size: int, allowed: Sequence[bool] | None = None) -> Distribution:
-    """Some of the probabilities are zero; all of what is not allowed."""
+    """Some of the probabilities are zero, perhaps those of all allowed tokens."""
     weights = [rng.choice((0, 1, 1, 2, 3, 5, 9)) for _ in range(size)]
     ids = [index for index in range(size) if allowed is None or allowed[index]]
     weights[rng.choice(ids)] += rng.randint(1, 9)
@@ -68,14 +68,14 @@ def random_mask(rng: random.Random, size: int) -> list[bool]:
 
 
 def masked(distribution: Distribution, mask: Sequence[bool]) -> Distribution:
-    """The distribution given that its token is allowed; zeros where none with a probability is."""
+    """The distribution conditional on the allowed tokens; zeros if none of them has positive probability."""
     kept = np.where(np.array(mask), distribution, Fraction(0))
     total = kept.sum()
     return kept / total if total else kept
 
 
 def drawn_from(q: Distribution, count: int, chance: EveryChance, *, replaced: bool) -> list[int]:
-    """Up to ``count`` tokens: fewer where there is nothing left to draw."""
+    """Up to ``count`` tokens; fewer if no probability remains."""
     left = q.copy()
     drafts: list[int] = []
     while len(drafts) < count and left.sum() > 0:

@@ -1,4 +1,4 @@
-"""Members of a grammar, byte by byte."""
+"""Strings of a grammar, byte by byte."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ BYTES: Final = Vocabulary([bytes([byte]) for byte in range(256)])
 
 
 def is_member(start: Matcher, text: bytes) -> bool:
-    """Whether ``text`` is one; the matcher is reset."""
+    """Whether ``text`` is in the language; the matcher is reset."""
     start.reset()
     return start.accept_bytes(text) == len(text) and start.is_accepting
 
 
 def random_member(start: Matcher, rng: random.Random, longest_walk: int) -> bytes:
-    """One that begins with less than ``longest_walk`` random bytes and then takes the shortest way to the end."""
+    """A string that starts with fewer than ``longest_walk`` random bytes and then takes the shortest way to the end."""
     start.reset()
     text = bytearray()
     for _ in range(rng.randrange(longest_walk)):

@@ -1,4 +1,4 @@
-"""Replies as families of models write them, from what their makers publish."""
+"""Replies in the formats of model families, as their makers publish them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOUGHT = ("find", {"text": "né"})
 
 
 class Case(NamedTuple):
-    """A reply, and what it says."""
+    """A reply and its content."""
 
     family: str
     name: str

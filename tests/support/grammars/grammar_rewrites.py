@@ -1,4 +1,4 @@
-"""Rewritings of grammars that change no language: other names, other rules, other recursion."""
+"""Rewrites of grammars that keep the language: other names, other rules, other recursion."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Rewrite: TypeAlias = Callable[[random.Random, Rules], Rules | None]
 
 
 def rewritten(rng: random.Random, grammar: Rules, name: str) -> Rules | None:
-    """Return ``grammar`` after the rewriting called ``name`` at a place that is drawn."""
+    """Return ``grammar`` after the rewrite called ``name`` at a random place."""
     return REWRITES[name](rng, grammar)
 
 
 def _places(grammar: Rules, wanted: Callable[[Grammar], bool]) -> list[Path]:
-    """Where such terms stand, rules of rules and what must be closed left out."""
+    """The places of such terms, except inside rules of rules and terms that must be closed."""
 
     def below(node: Grammar, path: Path) -> Iterator[Path]:
         if wanted(node):
@@ -185,7 +185,7 @@ def _repeat_alternatives(rng: random.Random, grammar: Rules) -> Rules | None:
 
 
 def _left_to_right(rng: random.Random, grammar: Rules) -> Rules | None:
-    """``s = s a | b`` to ``s = b t; t = a t | ()``, of a rule that is left-recursive in its alternatives."""
+    """``s = s a | b`` to ``s = b t; t = a t | ()``, for a rule that is left-recursive in its alternatives."""
     for name, term in rng.sample(grammar.rules, len(grammar.rules)):
         own = Reference(name)
         items = term.items if isinstance(term, Choice) else (term,)

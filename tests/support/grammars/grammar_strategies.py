@@ -71,10 +71,10 @@ def json_terms(letters: str, *, max_leaves: int = 5) -> st.SearchStrategy[Gramma
 def rule_terms(draw: st.DrawFn, letters: bytes, *, max_leaves: int = 5, nested: bool = False) -> Grammar:
     """Up to three rules that refer to each other in any way: left, hidden left, nullable cycles, ambiguity.
 
-    Permutations begin with a byte, for those that start with left recursion are refused.
+    Permutations begin with a byte, since those that start with left recursion are refused.
 
-    If ``nested``, rules may stand inside rules, hide the names of outer ones, or be closed and shared.  Captures stand
-    only around terms without references, for one that starts with left recursion is refused.
+    If ``nested``, rules may stand inside rules, hide the names of outer ones, or be closed and shared. Captures stand
+    only around terms without references, since one that starts with left recursion is refused.
     """
     names = RULE_NAMES[: draw(st.integers(1, len(RULE_NAMES)))]
     references = st.sampled_from(names).map(ir.Reference)
@@ -89,7 +89,7 @@ def rule_terms(draw: st.DrawFn, letters: bytes, *, max_leaves: int = 5, nested: 
 
 
 def _inner_rules(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Grammar]:
-    """Rules of their own that hide the first outer rule; other names mean the outer rules."""
+    """Inner rules that shadow the first outer rule; other names refer to the outer rules."""
     name = RULE_NAMES[0]
     return st.builds(lambda body, start: ir.Rules([(name, body)], start), inner, inner | st.just(ir.Reference(name)))
 
@@ -117,7 +117,7 @@ def _repeats(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Grammar]:
 
 
 def _permutations(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Grammar]:
-    """Up to four items in any order, and sometimes further members, separators and bounds."""
+    """Up to four items in any order, sometimes with extra items, separators and bounds."""
 
     def bounded(
         required: list[Grammar],
@@ -136,7 +136,7 @@ def _permutations(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Gramma
 
 
 def _after(letters: bytes) -> Callable[[st.SearchStrategy[Grammar]], st.SearchStrategy[Grammar]]:
-    """Permutations whose members and separators begin with a byte."""
+    """Permutations whose extra items and separators begin with a byte."""
     byte = st.sampled_from(list(letters)).map(lambda letter: ir.Literal(bytes([letter])))
     return lambda inner: _permutations(st.builds(lambda head, tail: ir.Sequence((head, tail)), byte, inner))
 
@@ -146,7 +146,7 @@ def _wrapped(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Grammar]:
 
 
 def _closed(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Grammar]:
-    """What may only stand around a term without free references."""
+    """Terms that may stand only around a term without free references."""
     return inner.map(ir.Shared) | inner.map(lambda item: Described(item, Description("test")))
 
 

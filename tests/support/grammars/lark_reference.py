@@ -1,4 +1,4 @@
-"""Lark itself, as what grammars and texts are compared with."""
+"""Lark itself, as the reference for grammars and texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEFT_RECURSIVE: Final = [
 
 
 def lark_accepts(parser: lark.Lark, text: str) -> bool:
-    """Whether one of Lark's parsers takes a text."""
+    """Whether one of Lark's parsers accepts a text."""
     try:
         parser.parse(text)
     except lark.exceptions.LarkError:

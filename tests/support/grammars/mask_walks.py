@@ -19,7 +19,7 @@ Pick: TypeAlias = Callable[[np.ndarray, Vocabulary, random.Random], int]
 def walk(constraint: Constraint, rng: random.Random, spare: int, pick: Pick | None = None) -> bytes:
     """Take random allowed tokens until EOS, within ``spare`` tokens over the shortest string; return the text.
 
-    Which of the allowed tokens is taken, ``pick`` says; without it, :func:`drawn` does.
+    ``pick`` chooses among the allowed tokens; the default is :func:`drawn`.
     """
     vocabulary = constraint.vocabulary
     words = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
@@ -42,9 +42,9 @@ def walk(constraint: Constraint, rng: random.Random, spare: int, pick: Pick | No
 
 
 def drawn(allowed: np.ndarray, vocabulary: Vocabulary, rng: random.Random) -> int:
-    """One of the allowed tokens; half of the time one that is no word is looked for.
+    """One of the allowed tokens; half of the time a token that is no word is preferred.
 
-    So strings end and structure is seen.
+    So strings end and structure occurs.
     """
     token = int(allowed[rng.randrange(allowed.size)])
     if rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""What other engines make of a grammar in their own notation: which of some texts they accept."""
+"""Other engines, and which of some texts they accept for a grammar in their own notation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Engine(Protocol):
     """An engine that reads a notation."""
 
     def members(self, grammar: str, texts: Iterable[str]) -> set[str]:
-        """Those of the texts that belong to a grammar."""
+        """The texts that belong to a grammar."""
 
 
 class Xgrammar:
-    """xgrammar's EBNF, which is how it reads GBNF too."""
+    """xgrammar's EBNF; xgrammar reads GBNF the same way."""
 
     def __init__(self) -> None:
         self.library: Any = pytest.importorskip("xgrammar", reason="xgrammar is not installed")

@@ -1,4 +1,4 @@
-"""What a module of ``library_checkers`` says of a language, independently of its grammar and of structgen."""
+"""What a module of ``library_checkers`` says about a language, independently of its grammar and of structgen."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from importlib import import_module
 
 @dataclass(frozen=True)
 class Language:
-    """A language as something else than structgen knows it.
+    """A language, as described by a source other than structgen.
 
     Attributes:
-        problem: what its parser has against a text; None if nothing, or only what README.md names as a known gap.
+        problem: the parser's complaint about a text; None if there is none, or if README.md names it as a known gap.
         documents: realistic texts of any length, drawn with the generator that is given, or found on the machine.
-        covers: whether a text that has no problem is one that README.md says to be a member; None where that is open.
+        covers: whether README.md says that a text without a problem is in the language; None where that is open.
             Where this is given, the grammar and the parser must agree on every text.
-        problems: what its parser has against many texts, where it reads them faster at once.
-        alphabet: characters to spoil texts with, beside those of the cases.
+        problems: the complaints about many texts, where the parser is faster on many.
+        alphabet: characters for mutations of texts, beside those of the cases.
     """
 
     problem: Callable[[str], str | None]
@@ -28,14 +28,14 @@ class Language:
     problems: Callable[[list[str]], list[str | None]] | None = None
 
     def check(self, texts: list[str]) -> None:
-        """Fail with the first of the texts that has a problem."""
+        """Fail at the first text that has a problem."""
         found = list(map(self.problem, texts)) if self.problems is None else self.problems(texts)
         for text, problem in zip(texts, found, strict=True):
             assert problem is None, (text, problem)
 
 
 def everything(text: str) -> bool:
-    """For grammars that leave nothing out."""
+    """For grammars that exclude nothing."""
     return True
 
 
@@ -46,7 +46,7 @@ def language(name: str) -> Language:
 
 
 def problem_of(parse: Callable[[str], object], *errors: type[Exception]) -> Callable[[str], str | None]:
-    """Say what a parser complains of by raising one of these errors."""
+    """The parser's complaint, where the parser reports it by one of these errors."""
 
     def problem(text: str) -> str | None:
         try:

@@ -1,4 +1,4 @@
-"""The folders of ``grammars/``: their cases, their constraints, and members of them drawn at random."""
+"""The folders of ``grammars/``: their cases, their constraints, and random strings of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Folder:
 
     @cached_property
     def constraint(self) -> Constraint:
-        """Over single bytes."""
+        """The constraint over single bytes."""
         return compile(self.grammar, BYTES)
 
     def accepts(self, text: str) -> bool:
@@ -61,7 +61,7 @@ class Folder:
         return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
 
     def read(self, text: str) -> int:
-        """How many bytes of the text begin a string of the grammar."""
+        """The number of bytes of the longest prefix of the text that can be completed."""
         return self.constraint.matcher().accept_bytes(text.encode())
 
 
@@ -81,7 +81,7 @@ NAMES: Final = sorted(
 
 
 def random_split(rng: random.Random, data: bytes, longest: int = 6) -> list[bytes]:
-    """Cut into pieces of 1 to ``longest`` bytes, wherever characters end."""
+    """Cut into pieces of 1 to ``longest`` bytes, inside characters too."""
     pieces = []
     while data:
         size = rng.randint(1, longest)
@@ -98,7 +98,7 @@ def split_vocabulary(pieces: set[bytes]) -> Vocabulary:
 
 
 def words(text: str) -> Iterator[bytes]:
-    """Pieces as tokenizers have them: words with the blank before them, runs of signs, pairs of digits."""
+    """Pieces as tokenizers have them: words with the blank before them, runs of punctuation, pairs of digits."""
     for piece in re.findall(r" ?[^\W\d]+|\d{1,2}|\s+|[^\w\s]{1,3}", text):
         yield piece.encode()
 
@@ -115,7 +115,7 @@ def longest_match(data: bytes, tokens: set[bytes]) -> list[bytes]:
 
 
 def tokens_read(matcher: Matcher, pieces: list[bytes], ids: dict[bytes, int]) -> int:
-    """How many of the pieces the matcher takes, one token each, every one of them in the mask or not as it says."""
+    """How many of the pieces the matcher accepts, one token each; the mask must agree on every one of them."""
     size = len(ids)
     mask = np.zeros((1, (size + 31) // 32), dtype=np.int32)
     for count, piece in enumerate(pieces):
@@ -129,7 +129,7 @@ def tokens_read(matcher: Matcher, pieces: list[bytes], ids: dict[bytes, int]) ->
 
 
 def walked_member(constraint: Constraint, rng: random.Random, most: int) -> str:
-    """A member of at most about ``most`` bytes: a walk that takes kinds of bytes alike, with a budget that ends it."""
+    """A string of at most about ``most`` bytes, by a walk that takes all kinds of bytes alike and ends by a budget."""
     matcher = constraint.matcher()
     row = np.zeros((1, (257 + 31) // 32), dtype=np.int32)
     budget = max(most, (matcher.min_tokens() or 0)) + 1
@@ -151,7 +151,7 @@ def walked_member(constraint: Constraint, rng: random.Random, most: int) -> str:
 
 
 def mutations(rng: random.Random, text: str, alphabet: str, count: int) -> Iterator[str]:
-    """Texts that have one character more, less or other than ``text``, or two exchanged."""
+    """Texts that have one character more or less than ``text``, a different one, or two exchanged."""
     for _ in range(count):
         at = rng.randrange(len(text) + 1)
         kind = rng.randrange(4)

@@ -1,4 +1,4 @@
-"""Real documents: files that installed packages hold."""
+"""Real documents: files of installed packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _found(pattern: str) -> tuple[Path, ...]:
 
 
 def files(pattern: str, *, max_bytes: int = 30_000, count: int = 100) -> Iterator[str]:
-    """The texts of files, small ones first, those left out that are not UTF-8 or that another equals."""
+    """The texts of files, small ones first, without duplicates and files that are not UTF-8."""
     seen = set()
     for path in _found(pattern):
         if len(seen) == count or path.stat().st_size > max_bytes:

@@ -1,7 +1,7 @@
 """Grammars that are malformed or ask for too much, by notation and name; run as a program, it tries them out.
 
-``python hostile_grammars.py NAME...`` prints one JSON object for each: what came of it, stage by stage, with seconds
-and peak memory.  Each is tried in a process of its own, under bounds of the system.
+``python hostile_grammars.py NAME...`` prints one JSON object for each: the result of each stage, with seconds and peak
+memory. Each grammar has its own process with resource limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from structgen.engine import Constraint, Vocabulary
 
 ADDRESS_SPACE: Final = 1 << 30
-CPU_SECONDS: Final = 60  # of one process; the bound on the work itself is the test's
+CPU_SECONDS: Final = 60  # per process; the test sets the bound on the work itself
 MEGABYTE: Final = 1 << 20
 RULES: Final = 50_000
 DEEP: Final = 100_000
@@ -41,7 +41,7 @@ def _bnf_rules(*rules: str) -> str:
 
 
 def _shared(write: Callable[..., str]) -> Iterator[tuple[str, str]]:  # noqa: PLR0915  # a list
-    """Grammars that all notations can say; a rule is written ``name: expression``, the first is ``root``."""
+    """Grammars that all notations can express; a rule is ``name: expression``, and the first rule is ``root``."""
     rules = range(RULES)
     yield "one huge rule", write("root: " + '"ab" ' * (MEGABYTE // 5))
     yield "one huge string", write('root: "' + "ab" * (MEGABYTE // 2) + '"')
@@ -327,13 +327,13 @@ def read(notation: str, text: str, **options: Any) -> Any:
 
 
 class Outcome:
-    """What came of the stages so far, each with its CPU seconds and its error."""
+    """The results of the stages so far, each with its CPU seconds and its error."""
 
     def __init__(self) -> None:
         self.stages: dict[str, dict[str, Any]] = {}
 
     def of(self, name: str, action: Callable[[], Any]) -> Any:
-        """Call ``action``, whose result is None where it raises an error."""
+        """Call ``action``; return its result, or None if it raises an error."""
         from structgen.errors import StructgenError
 
         found: dict[str, Any] = {}
@@ -350,7 +350,7 @@ class Outcome:
                 "span": getattr(error, "span", None),
                 "size": len(getattr(error, "text", "")),
             }
-        except Exception as error:  # whatever it is, it is at fault
+        except Exception as error:  # any exception here is a fault
             found = {"crash": type(error).__name__, "message": traceback.format_exc()[-3_000:]}
         found["seconds"] = round(time.process_time() - begun, 3)
         self.stages[name] = found
@@ -368,7 +368,7 @@ def _vocabulary() -> Vocabulary:
 
 
 def _look_at(outcome: Outcome, constraint: Constraint, tools: frozenset[str]) -> None:
-    """Give a compiled grammar to tools."""
+    """Give a compiled grammar to the tools."""
     from structgen.cli.automaton_drawing import drawing_of
     from structgen.cli.departure import expectation_of
 
@@ -424,13 +424,13 @@ TOOLS: Final = frozenset({"report", "explain", "draw", "lint", "members", "inclu
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had."""
+    """The peak memory of this process."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def _alone(notation: str, name: str, text: str, tools: frozenset[str]) -> dict[str, Any]:
-    """Try a grammar out in a process of its own, and with each tool in another."""
+    """Try a grammar in its own process, and each tool in another."""
     found: dict[str, Any] = {"notation": notation, "name": name, "bytes": len(text), "stages": {}, "peak_bytes": 0}
     for group in (frozenset[str](), *(frozenset([tool]) for tool in sorted(tools))):
         part = _in_child(notation, text, group)
@@ -464,7 +464,7 @@ def _in_child(notation: str, text: str, tools: frozenset[str]) -> dict[str, Any]
 
 
 def main() -> None:
-    """Try out the grammars of the given names, ``notation/name`` or ``notation``, and say what came of each."""
+    """Try the grammars of the given names, ``notation/name`` or ``notation``, and print the results."""
     tools = TOOLS if "--tools" in sys.argv else frozenset[str]()
     before = slowness()
     import structgen.cli.automaton_drawing

@@ -1,6 +1,6 @@
-"""Schemas that ask for too much, by name; run as a program, it compiles one of them under bounds of the system.
+"""Schemas that ask for too much, by name; run as a program, it compiles one of them under resource limits.
 
-``python hostile_schemas.py NAME`` prints one JSON object: what came of it, the CPU seconds and the peak memory.
+``python hostile_schemas.py NAME`` prints one JSON object: the result, the CPU seconds and the peak memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from machine_load import slowness
 
 ADDRESS_SPACE: Final = 1 << 30
 MASKS: Final = 20
-CPU_SECONDS: Final = 20  # of the whole process; the bound on the work itself is the test's
+CPU_SECONDS: Final = 20  # for the whole process; the test sets the bound on the work itself
 
 
 def _object(**properties: Any) -> dict[str, Any]:
@@ -160,13 +160,13 @@ SCHEMAS: Final[dict[str, Callable[[], Any]]] = {
 
 
 class Outcome:
-    """What came of the calls so far."""
+    """The results of the calls so far."""
 
     def __init__(self, size: int) -> None:
         self.found: dict[str, Any] = {"bytes": size, "seconds": 0.0}
 
     def of(self, name: str, action: Callable[..., Any], *arguments: Any) -> Any:
-        """Call ``action``; note its CPU time and its error; the answer is None."""
+        """Call ``action`` and note its CPU time and its error; the result is None."""
         from structgen.errors import StructgenError
 
         begun = time.process_time()
@@ -191,7 +191,7 @@ def try_out(outcome: Outcome, text: str) -> None:
 
     words = sorted({f"{a}{b}{c}" for a in " abcdefghijk_" for b in "abcdeinorst.-0123" for c in "aeioulnrst:/{}[]"})
     vocabulary = sg.Vocabulary([bytes([i]) for i in range(256)] + [word.encode() for word in words], eos=[0])
-    sg.compile(sg.regex("a"), vocabulary).matcher()  # the vocabulary's own time is not counted
+    sg.compile(sg.regex("a"), vocabulary).matcher()  # the vocabulary's own time does not count
     mask = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
 
     grammar = outcome.of("read", sg.json_schema, text)
@@ -211,13 +211,13 @@ def try_out(outcome: Outcome, text: str) -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory that this program has had; ``ru_maxrss`` would count what started it."""
+    """The peak memory of this program; ``ru_maxrss`` would count the process that started it."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def main() -> None:
-    """Try out the schema of the given name, and say what came of it."""
+    """Try the schema of the given name, and print the result."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     text = json.dumps(SCHEMAS[sys.argv[1]]())

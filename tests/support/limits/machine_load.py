@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ENTRIES: Final = 600_000
-_ENTRIES_SECONDS: Final = 0.13  # that they take on an idle machine
+_ENTRIES_SECONDS: Final = 0.13  # the times of the two pieces of work on an idle machine
 _ROWS: Final = 200
 _ROWS_SECONDS: Final = 0.025
 
@@ -21,8 +21,8 @@ _ROWS_SECONDS: Final = 0.025
 def slowness() -> float:
     """How many times longer two fixed pieces of work take than on an idle machine, the slower of them; at least 1.
 
-    CPU time grows when others use the same caches and the other half of a core, by up to three times; that of sums
-    over arrays and that of dictionaries do so apart.
+    CPU time grows by up to three times when others use the same caches and the other half of a core. Sums over arrays
+    and dictionary look-ups slow down independently.
     """
     return max(1.0, _entries_seconds() / _ENTRIES_SECONDS, _rows_seconds() / _ROWS_SECONDS)
 
@@ -46,10 +46,10 @@ def _rows_seconds() -> float:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Fail where the body takes more CPU time than an idle machine takes in ``seconds``.
+    """Fail if the body takes more CPU time than an idle machine takes in ``seconds``.
 
-    The objects that other tests left after are kept from the garbage collector meanwhile: to go over millions of them
-    takes longer than what is measured.
+    Objects that other tests left are hidden from the garbage collector meanwhile: a pass over millions of them takes
+    longer than what is measured.
     """
     gc.freeze()
     begun = time.process_time()

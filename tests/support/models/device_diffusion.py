@@ -1,4 +1,4 @@
-"""Diffusion models whose logits are tensors that stay where they are, made of those whose logits are arrays."""
+"""Diffusion models whose logits stay on the device as tensors, made from models whose logits are arrays."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ResidentToy:
 
 
 class ResidentToyDenoiser:
-    """A ``ResidentCachingDenoiser`` that never hands out an array."""
+    """A ``ResidentCachingDenoiser`` that never returns an array."""
 
     is_resident = True
 
@@ -54,11 +54,11 @@ class ResidentToyDenoiser:
         return getattr(self.denoiser, name)
 
     def denoise(self, canvases: Any, /, *, start: int = 0, stop: int | None = None) -> Any:
-        """Refuse: what comes here would be copied."""
+        """Refuse: this call would copy logits."""
         raise AssertionError("the logits of whole canvases were asked for")
 
     def denoise_live(self, canvas: Any, live: Any, /) -> Any:
-        """Refuse likewise."""
+        """Refuse: this call would copy logits."""
         raise AssertionError("the logits of a whole canvas were asked for")
 
     def denoise_resident(self, canvases: Any, asked: NDArray[np.bool_], /) -> list[TorchSlotLogits]:

@@ -1,4 +1,4 @@
-"""A model without weights whose logits stay with it in torch, as they do on a GPU."""
+"""A model without weights whose logits stay in torch, as they do on a GPU."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["ResidentHashModel", "ResidentHashSession"]
 
 
 class ResidentHashModel(HashModel):
-    """See above; the same distributions as a ``HashModel`` with the same settings.
+    """A ``HashModel`` with logits in torch; the distributions are the same.
 
     Args:
-        branches: whether its sessions look at trees, or at chains only.
-        spoil: what is made of the logits, ``[n, V]``.
+        branches: whether its sessions run trees, or only chains.
+        spoil: a function that changes the logits, ``[n, V]``.
         settings: of the ``HashModel``.
     """
 

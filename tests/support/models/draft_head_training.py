@@ -1,4 +1,4 @@
-"""Heads in plain torch, as the papers write them, and their training on what a small model says."""
+"""Draft heads in plain torch, as in the papers, and their training on the outputs of a small model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def spoken(model: LlamaModel, *, count: int, length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the model says greedily after random tokens, ``[count, length]``, and its normed last states."""
+    """The model's greedy outputs after random tokens, ``[count, length]``, and its normed last states."""
     random = np.random.default_rng(seed)
     tokens, states = [], []
     for _ in range(count):
@@ -39,7 +39,7 @@ def embedding(model: LlamaModel) -> torch.Tensor:
 
 
 def new_weights(kind: str, model: LlamaModel, *, heads: int, seed: int = 0) -> Weights:
-    """Before training: small random numbers, and the model's own output head."""
+    """Initial weights: small random numbers, and the model's own output head."""
     generator = torch.Generator().manual_seed(seed)
     shape = model.network.shape
     width, hidden = shape.width, shape.hidden
@@ -141,7 +141,7 @@ def eagle(model: LlamaModel, weights: Weights, states: torch.Tensor, seen: torch
 def trained(
     kind: str, model: LlamaModel, said: tuple[torch.Tensor, torch.Tensor], *, heads: int, steps: int, seed: int = 0
 ) -> Weights:
-    """Weights after ``steps`` of Adam on what the model said, as ``spoken`` returns it."""
+    """Weights after ``steps`` of Adam on the model's outputs, as ``spoken`` returns them."""
     tokens, states = said
     table = embedding(model)
     weights = {key: value.requires_grad_() for key, value in new_weights(kind, model, heads=heads, seed=seed).items()}

@@ -1,4 +1,4 @@
-"""A model whose distribution is a function of the tokens before it, for tests that compute by hand."""
+"""A model whose distribution is a function of the tokens before, for tests that compute by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FunctionModel:
         return FunctionSession(self)
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """What the model says after tokens."""
+        """The model's logits after tokens."""
         distribution = self._distribution(self.vocabulary.decode(tokens))
         rest = max(1 - sum(distribution.values()), 1e-9) / self.vocabulary.size
         weights = np.full(self.vocabulary.size, rest)
@@ -49,7 +49,7 @@ class FunctionModel:
 
 
 class FunctionSession:
-    """One sequence; the tokens are the cache."""
+    """One sequence; its tokens are the cache."""
 
     def __init__(self, model: FunctionModel, tokens: Sequence[int] = ()) -> None:
         self._model = model

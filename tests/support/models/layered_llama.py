@@ -20,9 +20,10 @@ def write_llama(
         layers: how many.
         seed: of the weights.
         scale: their standard deviation.
-        attention: what the outputs of attention are multiplied by; with little of it, a token says nearly all about the
-            next, and greedy texts come round to themselves.
-        deeper: what the outputs of a layer are multiplied by, against the layer before: below 1, later layers say less.
+        attention: what the outputs of attention are multiplied by; with a small factor, the last token nearly decides
+            the next, and greedy texts repeat themselves.
+        deeper: what the outputs of a layer are multiplied by, relative to the layer before; below 1, later
+            layers matter less.
     """
     import torch
     from safetensors.torch import save_file

@@ -1,4 +1,4 @@
-"""A server on the loopback that speaks the protocol of OpenAI and says what it was told to say."""
+"""A server on the loopback that speaks OpenAI's protocol and gives scripted answers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CANARY = "Say hello."
 
 
 class Stub:
-    """What the server says and does; change it between requests.
+    """The behaviour of the server; tests change it between requests.
 
     Attributes:
-        dialects: whose constraints it keeps to.
-        texts: what it says, one after the other; the canary is answered apart.
+        dialects: the dialects whose constraints it enforces.
+        texts: its answers in turn; canaries are answered separately.
         piece: characters in one event.
-        instead: does something else with a request, by its number from 0, and says whether it did.
+        instead: may handle a request by its number from 0, and returns whether it did.
         requests: path and body of all requests but canaries.
         canaries: bodies of the canaries.
         headers: of the last request.
@@ -69,7 +69,7 @@ def chunk(body: dict[str, Any], text: str | None, finish: str | None = None) -> 
 
 
 def reply(handler: BaseHTTPRequestHandler, status: int, body: Any, **headers: str) -> bool:
-    """Answer with a status and JSON or text; True, so that ``instead`` can return it."""
+    """Answer with a status and JSON or text; return True, so that ``instead`` can return it."""
     data = (body if isinstance(body, str) else json.dumps(body)).encode()
     handler.send_response(status)
     for name, value in headers.items():
@@ -124,14 +124,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: " + json.dumps(usage).encode() + b"\n\ndata: [DONE]\n\n")
 
     def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients may leave."""
+        """Ignore clients that disconnect."""
 
 
 @contextmanager

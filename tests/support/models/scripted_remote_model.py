@@ -1,4 +1,4 @@
-"""A model on a server, without a server."""
+"""A remote model without a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Scripted"]
 
 
 class Scripted:
-    """Answers with texts that were given, in pieces."""
+    """Gives the scripted answers, in pieces."""
 
     name = "scripted"
 

@@ -1,4 +1,4 @@
-"""Random lives of sessions that look at trees, beside plain lists of tokens that sequential sessions read."""
+"""Random sequences of operations on sessions that run trees, against lists of tokens that sequential sessions read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def prefix(tree: TokenTree, node: int) -> list[int]:
 
 
 def sequential(model: LanguageModel, ids: list[int], tree: TokenTree) -> NDArray[np.float32]:
-    """The logits after each token of a tree after ``ids``, of a fresh session for each of its leaves."""
+    """The logits after each token of a tree after ``ids``, with a new session for each leaf."""
     rows: list[Any] = [None] * len(tree.parents)
     for leaf in set(range(len(rows))) - set(tree.parents):
         nodes = path(tree, leaf)
@@ -59,7 +59,7 @@ def sequential(model: LanguageModel, ids: list[int], tree: TokenTree) -> NDArray
 
 @dataclass
 class Life:
-    """A session with what it should hold."""
+    """A session with its expected content."""
 
     session: TreeSession
     ids: list[int] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Life:
 
 
 class Lives:
-    """A few sessions of a model, and what they should say.
+    """A few sessions of a model, with their expected answers.
 
     Args:
         model: see above.
@@ -84,7 +84,7 @@ class Lives:
         self._lives = [Life(self._session(model.start()))]
 
     def follow(self, steps: Sequence[tuple[str, int]]) -> None:
-        """Take some steps, and then ask each session once more."""
+        """Take some steps, and then check each session once more."""
         for kind, seed in steps:
             random = np.random.default_rng(seed)
             life = self._lives[int(random.integers(len(self._lives)))]
@@ -108,7 +108,7 @@ class Lives:
     def _check(
         self, life: Life, news: list[int], tree: TokenTree | None, all_positions: bool, rows: NDArray[np.float32]
     ) -> None:
-        """Compare what a session said, and note what it should hold now."""
+        """Compare a session's answer, and record its expected content."""
         life.ids += news
         life.tree = tree
         told = self._model.start().extend_all(life.ids)[-len(news) if all_positions else -1 :]
@@ -158,7 +158,7 @@ class Lives:
             life.tree = None
 
     def _refused(self, life: Life, random: np.random.Generator) -> None:
-        """Whatever is refused leaves the tokens as they are, and the tree."""
+        """A refused call leaves the tokens and the tree unchanged."""
         for tree, problem in (
             (TokenTree([], []), "a tree needs tokens"),
             (TokenTree([1, 2], [-1]), "found 2 tokens and 1 parents"),

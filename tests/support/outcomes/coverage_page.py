@@ -1,4 +1,4 @@
-"""The tables of docs/json-schema.md: keywords with what becomes of them and how often they occur, and formats."""
+"""The tables of docs/json-schema.md: keywords with their treatment and their counts, and formats."""
 
 from __future__ import annotations
 

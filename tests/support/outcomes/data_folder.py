@@ -1,4 +1,4 @@
-"""Where the test data lie that are not part of the project."""
+"""The folder of the test data that do not belong to the project."""
 
 from __future__ import annotations
 

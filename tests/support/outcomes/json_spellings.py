@@ -1,4 +1,4 @@
-"""The ways to write a JSON value that the language of a schema must treat alike."""
+"""The spellings of a JSON value that the language of a schema must treat alike."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def spellings(value: Any, fixed: frozenset[str] | None) -> Iterator[bytes]:
 def all_spellings(value: Any, *, exponents: bool) -> Iterator[bytes]:
     """Yield distinct texts of ``value`` for a policy that allows every one.
 
-    They are those of :func:`spellings` with members as they stand and turned round, and the compact text with each
-    integral number in other forms: with a fraction of zeros and, with ``exponents``, with an exponent, and the point
-    one place to the left.
+    They are those of :func:`spellings` with members in order and reversed, and the compact text with each integral
+    number in other forms: with a fraction of zeros and, with ``exponents``, with an exponent, and the point one place
+    to the left.
     """
     turned = _turned(value)
     texts = [text for data in (value, turned) for text in spellings(data, None)]
@@ -55,7 +55,7 @@ def all_spellings(value: Any, *, exponents: bool) -> Iterator[bytes]:
 
 
 def _turned(value: Any) -> Any:
-    """``value`` with the members of all objects in the opposite order."""
+    """``value`` with the members of all objects in reverse order."""
     if isinstance(value, list):
         return [_turned(item) for item in value]
     if isinstance(value, dict):
@@ -64,7 +64,7 @@ def _turned(value: Any) -> Any:
 
 
 def _shifted(number: int) -> str:
-    """The number with the point one place to the left, and an exponent that makes up for it."""
+    """The number with the point one place to the left, and an exponent that compensates."""
     digits = str(abs(number))
     return f"{'-' * (number < 0)}{digits[:-1] or '0'}.{digits[-1]}e1"
 
@@ -78,7 +78,7 @@ _FORMS: tuple[Callable[[int], str], ...] = (
 
 
 def _written(value: Any, form: Callable[[int], str]) -> str:
-    """The compact text of ``value`` with its integral numbers, as far as they are short, in another form."""
+    """The compact text of ``value`` with its short integral numbers in another form."""
     if isinstance(value, list):
         return f"[{','.join(_written(item, form) for item in value)}]"
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""The committed outcomes: what must not become worse.
+"""The committed outcomes, which must not become worse.
 
-A record names every schema or test that does not pass, under its outcome; it holds nothing else of the data.  Those
-that pass are counted, with a digest of their names, so that a record cannot be held against other data.
+A record names every schema or test that does not pass, under its outcome; it holds nothing else of the data. Those that
+pass are counted, with a digest of their names, so that a record cannot be compared with other data.
 
-    python tests/support/outcomes/outcome_record.py     (or: make outcomes)
+python tests/support/outcomes/outcome_record.py     (or: make outcomes)
 
 judges everything again and writes the records, and the tables of docs/json-schema.md.
 """
@@ -142,7 +142,7 @@ def keywords_text(judged: list[Judged]) -> str:
 
 
 def _lines(names: list[str]) -> Iterator[str]:
-    """Names with spaces, those of the suite, stand alone; others on lines with what they have in common."""
+    """Names with spaces, those of the suite, have their own lines; others are grouped by their common prefix."""
     for prefix, group in groupby(names, key=lambda name: name[: name.find("---") + 3] if "---" in name else ""):
         listed = list(group)
         if any(" " in name for name in listed):

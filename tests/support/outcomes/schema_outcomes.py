@@ -1,11 +1,11 @@
-"""What becomes of schemas whose instances are known to be valid or not: real ones, and those of the official suite.
+"""The outcomes of schemas with labelled instances: real ones, and those of the official suite.
 
 An instance is written in several ways (``json_spellings``), with its members in the order in which the schema
 declares them and as it stands.  Every text of a valid instance must be a string of the grammar in one of these orders,
 no text of an invalid one may be in any.
 
 The suite speaks of values, so it is judged a second time (``ANYHOW``) under the policy that allows every spelling of a
-value: each text of a valid instance must be a member, whatever the order of its members, its numbers and escapes.
+value: each text of a valid instance must be accepted, with its members in any order, and with any numbers and escapes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "
 
 
 class Kind(IntEnum):
-    """Outcomes, better ones first."""
+    """Outcomes, from best to worst."""
 
     PASS = 0
     REFUSED = 1
@@ -92,7 +92,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, order=True)
 class Outcome:
-    """What became of a schema or test; ``reason`` says why it was refused."""
+    """The outcome of a schema or test; ``reason`` says why it was refused."""
 
     kind: Kind
     reason: str = ""
@@ -131,24 +131,24 @@ def judge_all(source: str, folder: Path) -> list[Judged]:
 
 
 def judge_real(path: Path, first: int = 0, step: int = 1) -> list[list[Judged]]:
-    """Judge every ``step``-th real schema from ``first`` on; one outcome a schema, that of its worst instance."""
+    """Judge every ``step``-th real schema from ``first`` on; one outcome per schema, that of its worst instance."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [[_judge_schema(json.loads(line))] for line in itertools.islice(lines, first, None, step)]
 
 
 def judge_suite(path: Path, first: int = 0, step: int = 1) -> list[list[Judged]]:
-    """Judge every ``step``-th group of the suite from ``first`` on; one outcome a test."""
+    """Judge every ``step``-th group of the suite from ``first`` on; one outcome per test."""
     return [_judge_group(path, *group) for group in itertools.islice(_groups(path), first, None, step)]
 
 
 def judge_anyhow(path: Path, first: int = 0, step: int = 1) -> list[list[Judged]]:
-    """The same for every spelling of a value, each group under the policy in which its question makes sense."""
+    """Judge the suite with every spelling of a value, each group under the policy that its question needs."""
     groups = itertools.islice(_groups(path), first, None, step)
     return [_judge_group(path, *group, policy_of(group[0])) for group in groups]
 
 
 def policy_of(file: str) -> JsonPolicy:
-    """The policy under which a file of the suite is to be read: its tests look at values, not at spellings.
+    """The policy for a file of the suite: its tests are about values, not about spellings.
 
     ``format.json`` asks whether ``format`` is an annotation, as it is by default; the folder ``optional/format`` and
     ``optional/content.json`` ask for assertions.
@@ -173,7 +173,7 @@ def _judge_schema(case: dict[str, Any]) -> Judged:
 def _judge_group(
     path: Path, file: str, draft: str, group: dict[str, Any], policy: JsonPolicy | None = None
 ) -> list[Judged]:
-    """Judge the tests of a group; ``policy`` is one that allows every spelling, none is the default policy."""
+    """Judge the tests of a group; ``policy`` allows every spelling, None is the default policy."""
     schema, registry = group["schema"], _remotes(path)
     if isinstance(schema, dict):
         schema.setdefault("$schema", DRAFTS[draft])
@@ -227,7 +227,7 @@ def _compiled(
 
 @cache
 def _bytes() -> Vocabulary:
-    """One token a byte: how a text is split into tokens changes nothing."""
+    """One token per byte: how a text is split into tokens changes nothing."""
     return Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 
 
@@ -290,7 +290,7 @@ def _groups(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 @cache
 def _remotes(path: Path) -> dict[str, Any]:
-    """The documents that references of the suite may lead to, by address."""
+    """The documents that references of the suite may point to, by address."""
     prefix = "remotes/"
     return {REMOTES + name.removeprefix(prefix): json.loads(text) for name, text in _members(path) if prefix in name}
 

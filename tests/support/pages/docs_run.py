@@ -1,4 +1,4 @@
-"""Runs the Python blocks of a page of the documentation, from the top, in one namespace."""
+"""Run the Python blocks of a page of the documentation, from the top, in one namespace."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _BLOCK: Final = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 class PageRun(dict[str, Any]):
-    """The names that the blocks of a page left after, and how many blocks there were."""
+    """The names that the blocks of a page defined, and the number of blocks."""
 
     blocks: int = 0
 
 
 def page_path(page: str) -> Path:
-    """Return the file of ``README.md`` or of a page in ``docs``; the test is skipped where the pages are not there."""
+    """Return the file of ``README.md`` or of a page in ``docs``; skip the test if the pages are missing."""
     path = CHECKOUT / page if page == "README.md" else CHECKOUT / "docs" / page
     if not path.is_file():
         pytest.skip(f"the documents are not beside the tests: no {path}")
@@ -58,7 +58,7 @@ def run_page(
 
 
 def _run_session(block: str, names: PageRun, label: str) -> None:
-    """Run a block that shows a session of the interpreter; what it prints must be what the page says."""
+    """Run a block that shows a session of the interpreter; its output must be that of the page."""
     session = doctest.DocTestParser().get_doctest(block, names, label, None, 0)
     report: list[str] = []
     failed = (

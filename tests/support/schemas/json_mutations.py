@@ -1,4 +1,4 @@
-"""Small changes to JSON values, of the kind that make valid ones invalid: at a bound, a type, a name."""
+"""Small changes to JSON values that often make valid ones invalid: at a bound, a type, a name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES = ("zz", "x-a", "a", "0", "$ref", "")
 
 
 def mutated(value: Any, rng: random.Random) -> Any:
-    """Return a copy of ``value`` in which one scalar, array or object differs (or happens to be as it was)."""
+    """Return a copy of ``value`` in which one scalar, array or object is changed (by chance to the same value)."""
     box = [copy.deepcopy(value)]
     holder, key = rng.choice(_places(box))
     holder[key] = rng.choice(_changes(holder[key], box))(holder[key], rng)
@@ -24,7 +24,7 @@ def mutated(value: Any, rng: random.Random) -> Any:
 
 
 def _places(box: list[Any]) -> list[tuple[Any, Any]]:
-    """Every value in ``box``, as what holds it and its key there."""
+    """Every value in ``box``, as its container and its key."""
     found: list[tuple[Any, Any]] = []
     stack: list[Any] = [box]
     while stack:

@@ -14,7 +14,7 @@ __all__ = ["SCHEMAS", "documents"]
 
 documents = _from_schema.from_schema
 
-# The library changes schemas in place, among them the one that stands for ``false`` everywhere; so it gets copies.
+# The library changes schemas in place, among them the shared one for ``false``; so it gets copies.
 for _name in ("canonicalish", "merged"):
     _made = getattr(_canonicalise, _name)
     for _module in (_canonicalise, _from_schema):
@@ -26,7 +26,7 @@ def _unshared(schema: Any) -> Any:
 
 
 class _Counting(utils.many):
-    """The loop as the library writes it, ``while elements.more()``, for versions of Hypothesis that have it not."""
+    """The loop that the library uses, ``while elements.more()``, for versions of Hypothesis that lack it."""
 
     def more(self) -> bool:
         if self._depth is None:
@@ -41,8 +41,8 @@ if not hasattr(utils.many, "more"):
     _from_schema.cu = SimpleNamespace(many=_Counting)
 
 
-# The library joins any text that ``re`` compiles.  Of what only the looser annex of ECMA-262 allows, such as ``a{``,
-# validators say different things; and not every other expression is in the language (docs/json-schema.md).
+# The library joins any text that ``re`` compiles. Validators disagree about what only the looser annex of ECMA-262
+# allows, such as ``a{``; and not every other expression is supported (docs/json-schema.md).
 _PIECES = ["a", "é", "[0-9]", "[^x]", r"\d", "(b|c)", "(?:ab)*", "x+", "y{2,3}", "z*?", "^", "$", ".", r"\n", r"\u0041"]
 _BROKEN = ["(", "a)", "[a", "*b", "x{2,1}", "(?"]
 _from_schema.STRING_FORMATS["regex"] = st.one_of(
@@ -51,7 +51,7 @@ _from_schema.STRING_FORMATS["regex"] = st.one_of(
 
 
 def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Schemas around others, with keywords that the library draws for."""
+    """Nested schemas, with keywords that the library can draw for."""
     names = st.sampled_from(["a", "b", "xa", "x1", "é"])
     some = st.lists(inner, min_size=1, max_size=3)
     array = st.fixed_dictionaries(

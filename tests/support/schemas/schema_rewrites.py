@@ -1,4 +1,4 @@
-"""Other ways to write a schema, with the same meaning and the same order of names."""
+"""Other ways to write a schema that keep its meaning and the order of names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEVERAL: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _ANNOTATIONS: Final = ("title", "description", "default", "examples", "$comment", "readOnly", "writeOnly", "deprecated")
 _AT_THE_ROOT: Final = ("$schema", "$id", "id", "$defs", "definitions")
-# What one keyword means depends on others of its group.
+# The meaning of one of these keywords depends on others of its group.
 _GROUPS: Final = (
     *(("properties", "patternProperties", "additionalProperties"), ("items", "prefixItems", "additionalItems")),
     *(("contains", "minContains", "maxContains"), ("if", "then", "else"), ("type", "nullable")),
@@ -32,7 +32,7 @@ _LONGEST: Final = 60_000
 
 
 def rewritten(schema: Any, name: str) -> Any:
-    """Return ``schema`` with the rewrite of this name wherever it applies; None if it applies nowhere."""
+    """Return ``schema`` with the rewrite of this name applied wherever possible; None if it applies nowhere."""
     if not isinstance(schema, dict) or not _is_movable(schema):
         return None
     made = REWRITES[name](schema)
@@ -40,7 +40,7 @@ def rewritten(schema: Any, name: str) -> Any:
 
 
 def _is_movable(schema: Any) -> bool:
-    """Whether references lead to definitions of the root or to the root alone, so that other places may change."""
+    """Whether references point only to definitions of the root or to the root, so that other places may change."""
     text = json.dumps(schema)
     if any(f'"{keyword}"' in text for keyword in ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "id")):
         return False
@@ -87,7 +87,7 @@ def _everywhere(rewrite: Rewrite) -> Callable[[dict[str, Any]], Any]:
 
 
 def _inline_references(root: dict[str, Any]) -> Any:
-    """Put the target in place of references that nothing stands beside, but for recursive ones."""
+    """Replace references that stand alone by their targets, except recursive ones."""
 
     def inlined(part: Any, open_: tuple[str, ...]) -> Any:
         if isinstance(part, list):
@@ -105,12 +105,12 @@ def _inline_references(root: dict[str, Any]) -> Any:
 
 
 def _expands_too_far(root: dict[str, Any]) -> bool:
-    """Whether references are many: each could be written out within each other."""
+    """Whether there are so many references that inlining them in each other would explode."""
     return len(_references(root)) > 12
 
 
 def _move_definitions(root: dict[str, Any]) -> Any:
-    """Exchange ``definitions`` and ``$defs``, and rename and reorder what stands there."""
+    """Exchange ``definitions`` and ``$defs``, and rename and reorder their entries."""
     other = {"definitions": "$defs", "$defs": "definitions"}
     if _DRAFT_4 in str(root.get("$schema", "")):
         other = {"definitions": "definitions", "$defs": "$defs"}
@@ -159,7 +159,7 @@ def _kept_at_the_root(schema: dict[str, Any], make: Callable[[dict[str, Any]], d
 
 
 def _merge(schema: dict[str, Any]) -> Any:
-    """The schemas of ``allOf`` taken up into the one around it, where no keyword comes twice."""
+    """Merge the schemas of ``allOf`` into the one around them, where no keyword occurs twice."""
     parts = schema.get("allOf")
     own = [keyword for keyword in schema if keyword != "allOf"]
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts) or own[-1:] != own[:1]:
@@ -178,7 +178,7 @@ def _reorder(schema: dict[str, Any]) -> Any:
 
 
 def _nest(schema: dict[str, Any]) -> Any:
-    """All alternatives but the last in an ``anyOf`` of their own."""
+    """Put all alternatives but the last in a nested ``anyOf``."""
     alternatives = schema.get("anyOf", [])
     return schema | {"anyOf": [{"anyOf": alternatives[:-1]}, alternatives[-1]]} if len(alternatives) > 1 else schema
 
@@ -282,7 +282,7 @@ def _newer_keywords(schema: dict[str, Any]) -> Any:
 
 
 def _for_new_drafts(rewrite: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
-    """Not where the declared draft has other keywords."""
+    """Do not apply the rewrite where the declared draft has other keywords."""
     return lambda schema: schema if "draft-0" in str(schema.get("$schema", "")) else rewrite(copy.deepcopy(schema))
 
 

@@ -1,4 +1,4 @@
-"""Annotated types with values of theirs, and JSON texts that no value of theirs has."""
+"""Annotated types with values, and JSON texts of no value."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ class Case(NamedTuple):
 
     Attributes:
         kind: the annotation.
-        values: what its texts are read as.
-        misses: texts that are no JSON of any value.
+        values: the values that its texts are read as. misses: texts that are not the JSON of any value.
         is_walked: random strings of the grammar are read too; not where validation asks for more than a schema says.
     """
 

@@ -1,4 +1,4 @@
-"""Random annotated types with random values of theirs."""
+"""Random annotated types with random values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     Attributes:
         annotation: the type.
         make: makes a value.
-        json: what its values are there: ``"number"``, ``"string"``, ``"array"``, ``"object"``, ``"other"``, ``"any"``.
+        json: the type of its JSON: ``"number"``, ``"string"``, ``"array"``, ``"object"``, ``"other"``, ``"any"``.
         is_hashable: whether its values can be in a set.
     """
 
@@ -335,7 +335,7 @@ class Universe:
         return Kind(annotation, lambda: self.rng.choice([None, inner.make()]), "any", inner.is_hashable)
 
     def _union(self, depth: int) -> Kind:
-        """Types that JSON tells apart, so that a value is read as what it was.
+        """Types that JSON distinguishes, so that a value is read back as it was.
 
         pydantic reads a number as a duration rather than as a member of an ``IntEnum``, and does not write ``Json`` in
         a union as it reads it.
@@ -440,5 +440,5 @@ def written(adapter: pydantic.TypeAdapter[Any], value: Any) -> bytes:
 
 
 def spaced(text: bytes) -> bytes:
-    """The same JSON with spaces."""
+    """The same JSON with extra spaces."""
     return json.dumps(json.loads(text), ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""Two validators that know nothing of structgen, brought up to the specification where they are known to leave it.
+"""Two validators that are independent of structgen, corrected where they are known to leave the specification.
 
 ``jsonschema`` (Python) and ``jsonschema-rs`` (Rust) share no code.  Where they differ, one of them departs from a
 standard; every such departure found so far is corrected here, by the clause that decides it:
@@ -54,11 +54,11 @@ _MAY_END_IN_LINE_FEED = frozenset(("regex", "json-pointer", "relative-json-point
 
 
 class Disagreement(AssertionError):
-    """The validators differ: one of them is wrong, and this file does not say which."""
+    """The validators disagree: one of them is wrong, and this file does not decide which."""
 
 
 class Judge:
-    """Whether texts are valid against one schema; numbers are what they spell, not what a float makes of them.
+    """Whether texts are valid against one schema; numbers are exact decimals, not floats.
 
     Attributes:
         has_both: whether both validators could read the schema; one is enough to judge.
@@ -69,7 +69,7 @@ class Judge:
         self.has_both = len(self._judges) > 1
 
     def is_valid(self, text: str | bytes) -> bool:
-        """Return what the validators agree on.
+        """Return the verdict on which the validators agree.
 
         Raises:
             Disagreement: they do not.
@@ -82,14 +82,14 @@ class Judge:
 
 
 def python_pattern(pattern: str) -> str:
-    r"""Write an expression of ECMA-262 for ``re``; what ``re`` has not at all, such as ``\p``, stays."""
+    r"""Translate an expression of ECMA-262 for ``re``; what ``re`` does not have, such as ``\p``, stays."""
     written: list[str] = []
     in_class = False
-    begun = ""  # "x": what a range may begin with; "x-": that and the hyphen
+    begun = ""  # "x": a range may start with it; "x-": the same with the hyphen
     for piece in _PIECE.findall(pattern):
         if in_class:
             in_class = piece != "]"
-            # As they stand, these are warned about: they may become operators between sets.
+            # Unescaped, these cause warnings: they may become operators between sets.
             is_itself = piece in tuple("[&~|") or (piece == "-" and begun != "x")
             written.append(f"\\{piece}" if is_itself else _escape(piece))
             begun = "" if begun == "x-" else "x-" if begun == "x" and piece == "-" else "x"
@@ -118,7 +118,7 @@ def _outside(piece: str) -> str:
 
 
 def _escape(piece: str) -> str:
-    """A piece as it stands between brackets, the ranges of a class without brackets of their own."""
+    """A piece as it is written between brackets; for a class the ranges without the class's own brackets."""
     known = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
     if piece[0] != "\\":
         return piece
@@ -147,7 +147,7 @@ def _python(schema: Any) -> Callable[[Any], bool] | None:
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     read = _exactly(_rewritten(schema, python_pattern))
     if isinstance(read, dict):
-        read.pop("$schema", None)  # it would lead back to the class as it is
+        read.pop("$schema", None)  # otherwise it would lead back to the same class
     validator = _exact_kind(kind)(read, format_checker=_python_formats())
     try:
         validator.is_valid(None)
@@ -160,7 +160,7 @@ def _python(schema: Any) -> Callable[[Any], bool] | None:
 def _exact_kind(kind: Any) -> Any:
     """The validator with exact numbers."""
     types = kind.TYPE_CHECKER.redefine("number", lambda _, value: _is_number(value))
-    if kind is not jsonschema.Draft4Validator:  # there 1.0 is no integer
+    if kind is not jsonschema.Draft4Validator:  # without this, 1.0 is no integer
         types = types.redefine("integer", lambda _, value: _is_number(value) and value == int(value))
     return jsonschema.validators.extend(kind, {"multipleOf": _check_multiple}, type_checker=types)
 
@@ -179,7 +179,7 @@ def _exactly(schema: Any) -> Any:
 
 
 def _rewritten(part: Any, rewrite: Callable[[str], str], *, is_root: bool = True) -> Any:
-    """A copy with other patterns, and without ``$schema`` where it has no meaning."""
+    """A copy with translated patterns, and without ``$schema`` where it has no meaning."""
     if isinstance(part, list):
         return [_rewritten(item, rewrite, is_root=False) for item in part]
     if not isinstance(part, dict):
@@ -218,7 +218,7 @@ def _checked(name: str, check: Callable[[Any], bool], value: Any) -> bool:
 
 
 def _without_leap_second(moment: str) -> str:
-    """The moment with second 59 where second 60 is the last of a day in UTC; else as it is."""
+    """The moment with second 59 if second 60 is the last of a day in UTC; otherwise unchanged."""
     found = _LEAP.search(moment)
     if found is None:
         return moment
@@ -246,7 +246,7 @@ _RUST = {
 
 
 def _rust_pattern(pattern: str) -> str:
-    r"""Spell out the dot, for Rust every character but the line feed, and ``\b``, which knows letters beyond ASCII."""
+    r"""Spell out for Rust the dot (every character but the line feed) and ``\b`` (which knows letters beyond ASCII)."""
     written: list[str] = []
     in_class = False
     for piece in _PIECE.findall(pattern):

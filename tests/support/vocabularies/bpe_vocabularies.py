@@ -1,4 +1,4 @@
-"""Two byte-level BPE tokenizers that were trained on different texts: different tokens, ids and special tokens."""
+"""Two byte-level BPE tokenizers, trained on different texts: different tokens, ids and special tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small vocabulary with the habits of large ones: words with their space, joined punctuation, single digits."""
+"""A small vocabulary like large ones: words with their space, joined punctuation, single digits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WORDS = [
 
 @lru_cache(maxsize=1)
 def draft_vocabulary() -> Vocabulary:
-    """Token 0 ends a text; all single bytes are there."""
+    """Token 0 ends a text; all single bytes are tokens."""
     pieces = [b"", *[bytes([value]) for value in range(256)]]
     pieces += [piece.encode() for piece in dict.fromkeys(_PIECES) if len(piece) > 1]
     pieces += [b' "', b'",', b'":', b'": "', b'"}', *[b" " + word.encode() for word in _WORDS]]
