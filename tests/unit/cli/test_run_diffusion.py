@@ -61,7 +61,7 @@ Outcome = tuple[int, str, str]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Outcome]:
-    """Run the command on a model that wants to write Ada's record; FILE is a schema unless one is given."""
+    """Run the command on a model that prefers Ada's record; FILE is a schema by default."""
     monkeypatch.setattr(canvas_module, "diffusion_model_of", lambda *_, **__: HashDiffusion(VOCABULARY, writes=ADA))
     schema = tmp_path / "person.json"
     schema.write_text(json.dumps(PERSON))
@@ -118,7 +118,7 @@ def test_json_tells_how_the_canvas_was_filled(run: Callable[..., Outcome]) -> No
 
 
 def test_several_outputs_are_drawn(run: Callable[..., Outcome]) -> None:
-    """``-n`` and ``--temperature`` draw, with one seed after the other; the same seeds give the same outputs."""
+    """``-n`` and ``--temperature`` sample with consecutive seeds; equal seeds give equal outputs."""
     pattern = ("--temperature", "3", "-n", "4", "--seed", "5", "--json")
     status, out, _ = run(*pattern)
     lines = [json.loads(line) for line in out.splitlines()]
@@ -153,7 +153,7 @@ def test_the_learned_policy_has_the_filter_of_the_embedded_model(run: Callable[.
 
 
 def test_settings_reach_the_policy(run: Callable[..., Outcome]) -> None:
-    """With more slots a step there are fewer passes."""
+    """With more slots per step there are fewer passes."""
     passes = [
         json.loads(run("--json", "--canvas", "24", "--policy", f"static:per_step={count}")[1])["stats"]["forwards"]
         for count in (1, 4, 24)
@@ -187,7 +187,7 @@ def test_a_program_runs_unchanged(run: Callable[..., Outcome], program: str) -> 
 
 
 def test_a_program_takes_the_options_of_canvases(run: Callable[..., Outcome], program: str, tmp_path: Path) -> None:
-    """One replay for each answer; the policy holds for all of them."""
+    """There is one replay for each answer; the policy holds for all of them."""
     page, trace = tmp_path / "replay.html", tmp_path / "trace.json"
     settings = ("--canvas", "24", "--policy", "static:per_step=24", "--replay", str(page), "--trace", str(trace))
     status, _, err = run("--arg", "text=Ada", *settings, file=f"{program}:who")
@@ -207,7 +207,7 @@ def test_a_replay_is_written_for_each_output(run: Callable[..., Outcome], tmp_pa
 
 
 def test_a_stream_that_is_no_terminal_has_a_line_for_each_commit(run: Callable[..., Outcome]) -> None:
-    """On standard error; the output stands on standard output, once and whole."""
+    """The lines are on standard error; standard output has the output once and whole."""
     status, out, err = run("--stream", "--canvas", "20")
     assert (status, out) == (0, ADA + "\n")
     lines = re.findall(r"^(\d+) forward pass(?:es)?, (\d+) of 20 slots: (.*)$", err, re.MULTILINE)
@@ -251,7 +251,7 @@ def _token(text: str) -> int:
 
 
 def test_a_terminal_is_drawn_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was just filled is highlighted; lines of a step before are drawn over, those of another canvas not."""
+    """New tokens are highlighted; lines of an earlier step are overwritten, lines of another canvas are not."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     empty = _snapshot([FREE, FREE, FREE], 0, [])
     half = _snapshot([FREE, _token("b"), FREE], 1, [1])
@@ -266,7 +266,7 @@ def test_a_terminal_is_drawn_over_and_over(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_colours_are_left_out_where_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``NO_COLOR`` takes the colours, not the drawing."""
+    """``NO_COLOR`` removes the colours and keeps the drawing."""
     monkeypatch.setenv("NO_COLOR", "1")
     (written,) = _screen(monkeypatch, _snapshot([_token("a"), FREE], 1, [0]))
     assert written == "\r\x1b[Ja█\n1 forward pass, 1 of 2 slots\n"
@@ -281,7 +281,7 @@ def test_nothing_that_tokens_hold_acts_on_the_terminal(monkeypatch: pytest.Monke
 
 
 def test_a_canvas_that_is_larger_than_the_terminal_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines are as wide as the terminal, and never more than can be drawn again."""
+    """Lines are as wide as the terminal, and never more than can be redrawn."""
     monkeypatch.setenv("NO_COLOR", "1")
     first, second = _screen(
         monkeypatch, _snapshot([_token("a")] * 100, 0, []), _snapshot([_token("b")] * 100, 1, []), columns=10, lines=6
@@ -347,7 +347,7 @@ def test_programs_refuse_what_descriptions_take(run: Callable[..., Outcome], pro
 
 
 def test_ctrl_c_tells_what_stands_on_the_canvas(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Outcome]) -> None:
-    """With exit status 130; what tokens hold does not act on the terminal."""
+    """The exit status is 130; bytes in tokens do not act on the terminal."""
 
     class Interrupted(HashDiffusion):
         def logits(self, *arguments: Any) -> Any:
@@ -361,7 +361,7 @@ def test_ctrl_c_tells_what_stands_on_the_canvas(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_every_name_has_a_class() -> None:
-    """The tables name dataclasses that there are, and no policy of the library is missing."""
+    """The tables name existing dataclasses, and no policy of the library is missing."""
     import importlib
 
     from structgen.decode.diffusion.commit_policy import CommitPolicy

@@ -1,4 +1,4 @@
-"""The commands that sample members and compare languages."""
+"""The commands that sample strings and compare languages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def calculator(tmp_path: Path) -> str:
 
 
 def test_samples_are_members(capsys: pytest.CaptureFixture[str], sums: str) -> None:
-    """Each line is a member of at most the length; equal seeds give equal lines."""
+    """Each line is a string of at most the given length; equal seeds give equal lines."""
     status, out, err = _run(capsys, "sample", sums, "-n", "20", "--max-bytes", "9", "--seed", "4")
     assert (status, err) == (0, "")
     lines = out.splitlines()
@@ -42,7 +42,7 @@ def test_samples_are_members(capsys: pytest.CaptureFixture[str], sums: str) -> N
 
 
 def test_samples_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """One JSON string a line, of any character if that is asked for."""
+    """Each line is a JSON string, of any characters if the option asks for that."""
     status, out, _ = _run(capsys, "sample", "--regex", "[a\\né]{2}", "--json", "-n", "40", "--any-character")
     assert status == 0
     texts = {json.loads(line) for line in out.splitlines()}
@@ -54,7 +54,7 @@ def test_samples_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_uniform_samples_are_long(capsys: pytest.CaptureFixture[str]) -> None:
-    """With each member as likely as any other, nearly all have the greatest length."""
+    """All strings are equally likely, so nearly all samples have the greatest length."""
     _, out, _ = _run(capsys, "sample", "--regex", "[a-z]*", "--uniform", "--max-bytes", "12", "-n", "30")
     assert all(len(line) >= 10 for line in out.splitlines())
     _, out, _ = _run(capsys, "sample", "--regex", "[a-z]*", "--exactly", "7", "-n", "5")
@@ -62,14 +62,14 @@ def test_uniform_samples_are_long(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sample_says_why_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 2 with the length of the shortest string."""
+    """Status 2 comes with the length of the shortest string."""
     status, out, err = _run(capsys, "sample", "--regex", "aaaaa", "--max-bytes", "3")
     assert (status, out) == (2, "")
     assert "the shortest has 5 bytes" in err
 
 
 def test_diff_of_grammars(capsys: pytest.CaptureFixture[str], sums: str, calculator: str) -> None:
-    """A superset is accepted with status 0; the other way round a shortest text is shown, with status 1."""
+    """A superset gives status 0; the opposite gives status 1 and a shortest text."""
     status, out, _ = _run(capsys, "diff", sums, calculator)
     assert status == 0
     assert out.splitlines()[0] == "NEW accepts all that OLD accepts"
@@ -84,7 +84,7 @@ def test_diff_of_grammars(capsys: pytest.CaptureFixture[str], sums: str, calcula
 
 
 def test_diff_of_schemas(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A tightened schema is shown by a value that it refuses now."""
+    """For a tightened schema the example is a value that it now refuses."""
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text(json.dumps({"type": "integer", "minimum": 0, "maximum": 99}))
     new.write_text(json.dumps({"type": "integer", "minimum": 0, "maximum": 50}))
@@ -95,7 +95,7 @@ def test_diff_of_schemas(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
 
 
 def test_diff_refuses_what_it_cannot_read(capsys: pytest.CaptureFixture[str], sums: str) -> None:
-    """Status 2 with the name of the file."""
+    """Status 2 comes with the name of the file."""
     status, _, err = _run(capsys, "diff", sums, "no-such-file.lark")
     assert status == 2
     assert "no-such-file" in err

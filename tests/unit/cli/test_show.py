@@ -40,7 +40,7 @@ def page(grammar: Grammar, text: str = "", title: str = "a grammar") -> str:
 
 
 def verifications(grammar: Grammar, texts: list[str]) -> list[tuple[int, bool]]:
-    """How many characters the reference takes, and whether the text is a member."""
+    """How many characters the reference implementation accepts, and whether it accepts the text."""
     found = []
     for text in texts:
         matcher = ReferenceMatcher(grammar)
@@ -104,7 +104,7 @@ def test_drawings() -> None:
     assert "call s" in str(drawing)
     for rule in drawing.rules:
         assert rule.start in rule.places
-        assert len(set(rule.places.values())) == len(rule.places)  # no two states in one place
+        assert len(set(rule.places.values())) == len(rule.places)  # no two states in the same place
 
 
 def test_strokes_are_fewer_and_say_the_same() -> None:
