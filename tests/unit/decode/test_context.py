@@ -1,4 +1,4 @@
-"""Contexts: what a model was given stays cached, whatever is added, taken back or exchanged."""
+"""Contexts: the model's input stays cached when tokens are added, taken back or exchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def written(generation: Generation) -> str:
 
 
 def test_generations_go_on_from_each_other() -> None:
-    """Two generations in one context say what one generation of both says, and nothing is run twice."""
+    """Two generations in one context give the output of one generation of both, and nothing is run twice."""
     model = HashModel(VOCABULARY, seed=3)
     digits, letters = regex("[0-9]{4}"), regex("[a-z]{4}")
     with Context(model, ids("say: ")) as context, Context(model, ids("say: ")) as other:
@@ -69,7 +69,7 @@ def test_forks_are_independent() -> None:
 
 @pytest.mark.parametrize("taken", ["", "b", "bc", "bx", "z"])
 def test_a_pass_over_several_contexts_is_told_to_each(taken: str) -> None:
-    """What one pass said of two contexts and their trees is what a session of its own says, and so is what follows."""
+    """One pass over two contexts and their trees gives the rows of separate sessions, and so do the next passes."""
     model = HashModel(VOCABULARY, seed=3)
     tree = TokenTree([*ids("b"), *ids("c"), *ids("d")], (-1, 0, 1))
     came = [token for character in taken for token in ids(character)]
@@ -111,7 +111,7 @@ def test_truncating_and_errors() -> None:
 
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial()])
 def test_rejected_outputs_do_not_come_again(sampler: Sampler) -> None:
-    """Rejecting each output in turn lists the whole language once, then says that nothing is left."""
+    """Rejecting each output in turn lists the whole language once, then reports that nothing is left."""
     names = ["red", "re", "green", "blue", "b"]
     found: list[str] = []
     with Context(HashModel(VOCABULARY, seed=2), ids("which? ")) as context:

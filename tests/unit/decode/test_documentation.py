@@ -14,7 +14,7 @@ from structgen.models import HashModel
 
 
 def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block runs, in order, on a model that is a hash, and gives what the text says."""
+    """Every Python block runs, in order, on a hash model, and gives the documented output."""
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary), raising=False)
     names = run_page("decoding.md")
     assert set(json.loads(names["result"].text)) == {"name", "age"}
@@ -23,7 +23,7 @@ def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPat
 
 
 def test_examples_of_sampling_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for docs/sampling.md."""
+    """The same holds for docs/sampling.md."""
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=3), raising=False)
     names = run_page("sampling.md")
     assert names.blocks == 3

@@ -1,4 +1,4 @@
-"""``decoding=`` of ``generate``: the settings of one kind of model as one value, and the keywords that stand for it."""
+"""``decoding=`` of ``generate``: the settings of one kind of model as one value, and the equivalent keywords."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ UNMASKING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", AUTOREGRESSIVE, ids=lambda settings: "-".join(settings) or "none")
 def test_keywords_of_tokens_are_fields_of_autoregressive(settings: dict[str, Any]) -> None:
-    """Same tokens for both spellings; and same steps and passes, but for drafters that learn from each output."""
+    """Both spellings give the same tokens, and the same steps and passes, except for drafters that learn."""
     for seed in range(3):
         common: dict[str, Any] = {"sampler": sg.Multinomial(), "max_tokens": 12, "seed": seed}
         by_keyword = generate(TOKENS, "ab", LANGUAGE, **common, **settings)
@@ -58,7 +58,7 @@ def test_keywords_of_tokens_are_fields_of_autoregressive(settings: dict[str, Any
 
 @pytest.mark.parametrize("settings", UNMASKING, ids=lambda settings: "-".join(settings) or "none")
 def test_keywords_of_canvases_are_fields_of_unmasking(settings: dict[str, Any]) -> None:
-    """Same tokens, commits and passes for both spellings."""
+    """Both spellings give the same tokens, commits and passes."""
     for seed in range(3):
         common: dict[str, Any] = {"sampler": sg.diffusion.Posterior(), "seed": seed}
         by_keyword = generate(CANVAS, "ab", LANGUAGE, **common, **settings)
@@ -91,7 +91,7 @@ def test_a_canvas_streams_by_its_settings_too() -> None:
     ],
 )
 def test_both_spellings_at_once_are_refused(model: Any, decoding: Decoding, name: str, value: Any) -> None:
-    """Even where they agree: the message says how to write it."""
+    """They are refused even if they agree; the message says how to write it."""
     with pytest.raises(ValueError, match=rf"^{name}=.* and decoding= are both given; write decoding=\w+\({name}="):
         generate(model, "ab", LANGUAGE, decoding=decoding, **{name: value})
 
@@ -106,14 +106,14 @@ def test_both_spellings_at_once_are_refused(model: Any, decoding: Decoding, name
     ],
 )
 def test_settings_of_the_other_kind_are_refused(model: Any, decoding: Any, wanted: str) -> None:
-    """So is what is no settings at all."""
+    """So is anything but settings."""
     with pytest.raises(ValueError, match=f"^decoding=.* is not for model {wanted}" if "hash" in wanted else wanted):
         generate(model, "ab", LANGUAGE, decoding=decoding)
 
 
 @pytest.mark.parametrize("model", [TOKENS, CANVAS], ids=["tokens", "canvas"])
 def test_unknown_keywords_are_refused(model: Any) -> None:
-    """With Python's own error."""
+    """The error is Python's own."""
     with pytest.raises(TypeError, match=r"generate\(\) got an unexpected keyword argument 'drafters'"):
         generate(model, "ab", LANGUAGE, drafters=None)  # type: ignore[call-arg]
 
@@ -130,7 +130,7 @@ def test_defaults_of_the_other_kind_are_accepted() -> None:
 
 
 def test_an_array_is_a_canvas_by_both_spellings() -> None:
-    """A canvas with some slots fixed."""
+    """The canvas has some fixed slots."""
     canvas = np.full(9, -1)
     canvas[0] = 1
     by_keyword = generate(CANVAS, "ab", LANGUAGE, canvas=canvas)

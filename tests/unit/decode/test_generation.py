@@ -1,4 +1,4 @@
-"""The loop on models that are hashes, so that every forward pass is exact and cheap."""
+"""The generation loop on hash models, so that every forward pass is exact and cheap."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SAMPLERS: list[Sampler] = [Greedy(), Multinomial(), Multinomial(temperature=0.6,
 
 
 class Spy:
-    """A model that counts what is asked of its sessions."""
+    """A model that counts the calls of its sessions."""
 
     def __init__(self, model: HashModel, *, spoil: Any = None) -> None:
         self.model = model
@@ -102,7 +102,7 @@ class SpySession:
 
 
 def unconstrained_logprob(model: HashModel, prompt: str, tokens: Sequence[int], *, stopped: bool) -> float:
-    """What the model alone gives to the tokens and, if they were stopped, to any EOS: one forward pass a token."""
+    """The model's own log-probability of the tokens and, if they were stopped, of any EOS: one pass per token."""
     session = model.start()
     logits = session.extend(model.encode_prompt(prompt))
     total = 0.0
@@ -151,7 +151,7 @@ def test_outputs_are_members_and_jump_forward_changes_nothing(
 def test_scores_add_up_to_the_distribution_of_the_model(
     index: int, constraints: list[Constraint], json_vocabulary: Vocabulary
 ) -> None:
-    """``logprob + log_z`` is what the model without a constraint gives to the same tokens, forced ones included."""
+    """``logprob + log_z`` is the unconstrained model's log-probability of the same tokens, forced ones included."""
     for model, sampler, seed in runs(json_vocabulary):
         result = generate(model, "ab", constraints[index], max_tokens=80, sampler=sampler, seed=seed, score_ending=True)
         stopped = result.finish_reason == "stop"
@@ -168,7 +168,7 @@ def test_forced_tokens_cost_no_forward_pass(json_vocabulary: Vocabulary) -> None
     result = generate(spy, "a prompt", RECORD, max_tokens=80, drafter=None)
     stats = result.stats
     opening = sum(step.forced for step in result.steps[:3])
-    assert opening > 0  # the output begins with a forced run, which has a pass of its own after the prompt's
+    assert opening > 0  # the output begins with a forced run, which has its own pass after the prompt's
     chosen = sum(not step.forced for step in result.steps)
     assert stats.forwards == len(spy.fed) == chosen + 1
     assert stats.forced > 5
@@ -180,7 +180,7 @@ def test_forced_tokens_cost_no_forward_pass(json_vocabulary: Vocabulary) -> None
 
 
 def test_a_single_word_needs_no_model(json_vocabulary: Vocabulary) -> None:
-    """Where the grammar has one member, it is returned without any forward pass, not even over the prompt."""
+    """If the language has one string, it is returned without any forward pass, not even over the prompt."""
     spy = Spy(HashModel(json_vocabulary))
     result = generate(spy, "ab", literal('{"name": 12}'))
     assert (result.text, result.finish_reason) == ('{"name": 12}', "stop")
@@ -191,7 +191,7 @@ def test_a_single_word_needs_no_model(json_vocabulary: Vocabulary) -> None:
 
 
 def test_the_budget_is_always_enough(json_vocabulary: Vocabulary, constraints: list[Constraint]) -> None:
-    """From the exact minimum on, every budget gives a complete member within it, greedy and sampled."""
+    """From the exact minimum on, every budget gives a complete string within it, greedy and sampled."""
     for constraint, (_, pattern) in zip(constraints, LANGUAGES, strict=True):
         least = constraint.min_tokens()
         for model, sampler, seed in runs(json_vocabulary):
@@ -230,7 +230,7 @@ def test_the_minimum_is_the_true_one(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_finish_reasons(json_vocabulary: Vocabulary) -> None:
-    """``length`` where the budget ends an output that could go on, ``stop`` where the model or the grammar ends it."""
+    """The reason is ``length`` if the budget ends an output that could go on, ``stop`` if model or grammar ends it."""
     words = Repeat(literal("z"), 1, None)
     eager = HashModel(json_vocabulary, writes="z" * 50)
     cut = generate(eager, "", words, max_tokens=5)
@@ -279,7 +279,7 @@ def test_a_vocabulary_without_eos_ends_where_the_grammar_does() -> None:
 
 @pytest.mark.exhaustive
 def test_sampling_follows_the_projected_distribution() -> None:
-    """Outputs occur with the probability that masking and renormalising step by step gives them (chi-squared)."""
+    """Outputs occur with the probability of masking and renormalising step by step (chi-squared)."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab", b"ba"], eos=[0])
     model = HashModel(vocabulary, seed=5)
     grammar = Repeat(choice("ab", "b"), 0, 2)
@@ -335,7 +335,7 @@ def test_chunks_join_to_the_text(json_vocabulary: Vocabulary) -> None:
 
 
 def test_bytes_that_are_no_text(json_vocabulary: Vocabulary) -> None:
-    """A grammar over bytes may end within a character: the data is exact, the text marks the place."""
+    """A grammar over bytes may end within a character: the data is exact, and the text marks the place."""
     chunks: list[Chunk] = []
     result = generate(HashModel(json_vocabulary), "", literal(b"a\xc3"), stream=chunks.append)
     assert result.data == b"a\xc3"
@@ -353,7 +353,7 @@ def test_special_tokens_of_the_grammar() -> None:
 
 
 def test_recursive_grammars_are_closed_within_the_budget(json_vocabulary: Vocabulary) -> None:
-    """A model that opens brackets for ever is made to close them in time."""
+    """A model that always opens brackets closes them in time."""
     nested = Rules({"s": choice("x", sequence("[", Reference("s"), "]"))}, Reference("s"))
     constraint = compile(nested, json_vocabulary)
     for budget in range(1, 30):
@@ -377,7 +377,7 @@ def test_the_context_is_checked_first(json_vocabulary: Vocabulary) -> None:
 
 
 def test_constraints_of_other_vocabularies_are_refused(json_vocabulary: Vocabulary) -> None:
-    """A constraint is good for an equal vocabulary, and for no other."""
+    """A constraint works with an equal vocabulary, and with no other."""
     model = HashModel(json_vocabulary)
     other = Vocabulary([b"", b"a", b"b"], eos=[0])
     with pytest.raises(VocabularyError, match="another vocabulary"):
@@ -388,13 +388,13 @@ def test_constraints_of_other_vocabularies_are_refused(json_vocabulary: Vocabula
 
 @pytest.mark.parametrize("budget", [-1, 2.5, "7"])
 def test_budgets_that_are_no_counts_are_refused(budget: Any, json_vocabulary: Vocabulary) -> None:
-    """``max_tokens`` is a count."""
+    """``max_tokens`` must be a count."""
     with pytest.raises(ValueError, match="max_tokens"):
         generate(HashModel(json_vocabulary), "", literal("a"), max_tokens=budget)
 
 
 def test_arguments_of_the_wrong_kind_are_refused(json_vocabulary: Vocabulary) -> None:
-    """A text is no grammar, and a drafter is not silently ignored."""
+    """A text is not a grammar, and a drafter is not silently ignored."""
     model = HashModel(json_vocabulary)
     with pytest.raises(TypeError, match="Grammar or a Constraint"):
         generate(model, "", "abc")  # type: ignore[arg-type]
@@ -403,7 +403,7 @@ def test_arguments_of_the_wrong_kind_are_refused(json_vocabulary: Vocabulary) ->
 
 
 def test_an_interrupt_leaves_a_clean_note(json_vocabulary: Vocabulary) -> None:
-    """Ctrl-C passes through with the output so far in a note, and the model's cache is freed."""
+    """Ctrl-C is raised with the output so far in a note, and the model's cache is freed."""
     spy = Spy(HashModel(json_vocabulary))
 
     def interrupt(chunk: Chunk) -> None:
@@ -417,7 +417,7 @@ def test_an_interrupt_leaves_a_clean_note(json_vocabulary: Vocabulary) -> None:
 
 
 def test_sessions_are_closed(json_vocabulary: Vocabulary) -> None:
-    """The cache is freed after an output and after an error alike."""
+    """The cache is freed after an output and after an error."""
     spy = Spy(HashModel(json_vocabulary))
     generate(spy, "", RECORD)
     assert spy.closed == 1
@@ -435,7 +435,7 @@ def test_logits_of_another_width_are_refused(json_vocabulary: Vocabulary) -> Non
 
 
 def test_a_generation_can_be_iterated(json_vocabulary: Vocabulary) -> None:
-    """``start_generation`` gives the chunks one by one, and the result only at the end."""
+    """``start_generation`` yields the chunks one by one, and gives the result only at the end."""
     model = HashModel(json_vocabulary)
     constraint = compile(RECORD, json_vocabulary)
     with Context(model, model.encode_prompt("ab")) as context:
@@ -450,7 +450,7 @@ def test_a_generation_can_be_iterated(json_vocabulary: Vocabulary) -> None:
 
 
 def test_times_and_counts(json_vocabulary: Vocabulary) -> None:
-    """Counts agree with the steps, times are there and not negative."""
+    """Counts agree with the steps, and times are not negative."""
     result: Result = generate(HashModel(json_vocabulary), "ab", RECORD, drafter=None)
     stats = result.stats
     assert stats.tokens == len(result.tokens) == stats.forced + stats.sampled

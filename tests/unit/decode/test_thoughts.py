@@ -23,7 +23,7 @@ RECORD = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type"
 
 @pytest.mark.parametrize("sampler", [None, Greedy(), SMC(particles=2), AWRS()], ids=["drawn", "greedy", "smc", "awrs"])
 def test_a_thought_before_an_answer(sampler: object) -> None:
-    """The answer is valid, the thought keeps to its budget, and all of it to that of the output."""
+    """The answer is valid, the thought keeps to its budget, and the whole to the output's budget."""
     constraint = compile(think(20) + answer(SCHEMA), TOKENS)
     for seed, spare in ((0, 0), (3, 60)):
         most = constraint.min_tokens() + spare
@@ -39,7 +39,7 @@ def test_a_thought_before_an_answer(sampler: object) -> None:
 
 
 def number_of_tokens(tokens: list[int] | tuple[int, ...], start: int, end: int) -> int:
-    """How many tokens hold a byte of a part."""
+    """The number of tokens that hold a byte of a part."""
     count = position = 0
     for token in tokens:
         after = position + len(TOKENS.tokens[token])
@@ -50,7 +50,7 @@ def number_of_tokens(tokens: list[int] | tuple[int, ...], start: int, end: int) 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_drafts_change_nothing(seed: int) -> None:
-    """What is written with drafts is what is written without; a budget may hold for the whole output, too."""
+    """Outputs are the same with and without drafts, also with a budget for the whole output."""
     for grammar in (think(20) + answer(SCHEMA), Budget(json_schema(RECORD), tokens=16)):
         constraint = compile(grammar, TOKENS)
         for most in (constraint.min_tokens() + 2, 50):

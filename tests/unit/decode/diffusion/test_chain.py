@@ -1,4 +1,4 @@
-"""Messages along the slots, against numpy and against going through all runs."""
+"""Messages along the slots, against numpy and against enumeration of all runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def total(weights: list[float], *, is_max: bool) -> float:
 @pytest.mark.parametrize("is_max", [True, False])
 @pytest.mark.parametrize("seed", range(25))
 def test_messages_are_what_all_runs_weigh(seed: int, is_max: bool) -> None:
-    """In total, through every state, and around every label."""
+    """Messages give the total mass, the mass through every state, and the mass around every label."""
     chain = a_chain(seed, is_max=is_max, slots=3)
     found = runs(chain)
     edges = chain.edges
@@ -88,13 +88,13 @@ def test_long_chains_equal_numpy(seed: int, is_max: bool) -> None:
 
 
 def is_uneven(chain: Chain) -> bool:
-    """Whether it has some runs, none of them rare; some weigh several times as much as others."""
+    """Whether there are some runs, none of them rare, and some weigh several times as much as others."""
     weights = list(runs(chain).values())
     return 5 <= len(weights) <= 40 and 1 < max(weights) - min(weights) < 3
 
 
 def test_runs_are_drawn_by_their_weight() -> None:
-    """Chi-square with alpha 1e-6 over 6,000 draws; the uniform distribution over runs is refuted by the same draws."""
+    """Chi-square with alpha 1e-6 over 6,000 draws accepts; the same draws reject the uniform distribution over runs."""
     chain = next(chain for seed in range(200) if is_uneven(chain := a_chain(seed, is_max=False, slots=3)))
     generator = np.random.default_rng(0)
     counts = Counter(tuple(chain.run(generator.random(3)).tolist()) for _ in range(6_000))
@@ -107,7 +107,7 @@ def test_runs_are_drawn_by_their_weight() -> None:
 
 
 def test_a_run_of_no_weight_is_never_drawn() -> None:
-    """Whatever the uniform number: at 0 and at the largest number below 1."""
+    """This holds for any uniform number, also 0 and the largest number below 1."""
     none, some = -np.inf, 0.0
     edges = Edges(3, 2, np.array([False, True, False]), *np.array([[0, 0, 0], [2, 1, 2], [0, 0, 1]], dtype=np.int32))
     chain = Chain(edges, np.array([[some, none]]), is_max=False)
@@ -125,7 +125,7 @@ def test_a_chain_without_runs_is_an_error_and_not_a_run() -> None:
 
 
 def test_sums_keep_a_range_beyond_all_numbers() -> None:
-    """One way weighs 1 and another exp(-4000), and the other is asked for."""
+    """The run of weight exp(-4000) is found beside one of weight 1."""
     edges = Edges(
         3,
         3,
@@ -140,7 +140,7 @@ def test_sums_keep_a_range_beyond_all_numbers() -> None:
 
 
 def test_a_million_small_terms_are_not_lost() -> None:
-    """Terms far below the largest are left out only where they are not seen beside it all together."""
+    """Terms far below the largest are left out only where all of them together are negligible."""
     terms = 20_000
     for depth in (-30.0, -36.0):
         edges = Edges(

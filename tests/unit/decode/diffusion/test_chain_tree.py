@@ -1,4 +1,4 @@
-"""The tree of products against the chain of messages, and against going through all paths."""
+"""The tree of products against the chain of messages, and against enumeration of all paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOUBLE = torch.float64
 
 
 def random_edges(rng: np.random.Generator, states: int) -> Edges:
-    """Nondeterministic, with edges side by side."""
+    """The automaton is nondeterministic, with parallel edges."""
     count = int(rng.integers(states, 5 * states))
     columns = (rng.integers(0, most, count).astype(np.int32) for most in (states, states, LABELS))
     return Edges(states, LABELS, rng.random(states) < 0.7, *columns)
@@ -44,7 +44,7 @@ def tree_of(edges: Edges, weights: np.ndarray, *, is_max: bool = False, dtype: t
 
 
 def paths(edges: Edges, weights: np.ndarray, *, is_max: bool) -> dict[tuple[int, ...], float]:
-    """The weight of every path of states, from all its runs, or from the best."""
+    """The weight of every path of states, as the sum or the maximum over its runs."""
     found: dict[tuple[int, ...], float] = {}
     for run in product(range(len(edges.source)), repeat=len(weights)):
         states = (0, *(int(edges.target[edge]) for edge in run))
@@ -57,7 +57,7 @@ def paths(edges: Edges, weights: np.ndarray, *, is_max: bool) -> dict[tuple[int,
 @pytest.mark.parametrize("is_max", [True, False])
 @pytest.mark.parametrize("seed", range(20))
 def test_tree_equals_enumeration(seed: int, is_max: bool) -> None:
-    """Totals, pair marginals and the best path, of nondeterministic automata."""
+    """Totals, pair marginals and the best path of nondeterministic automata agree."""
     rng = np.random.default_rng(seed)
     edges, slots = random_edges(rng, 3), int(rng.integers(1, 4))
     weights = random_weights(rng, slots)
@@ -79,7 +79,7 @@ def test_tree_equals_enumeration(seed: int, is_max: bool) -> None:
 @pytest.mark.parametrize("is_max", [True, False])
 @pytest.mark.parametrize("slots", [0, 1, 2, 3, 5, 8, 13, 64, 100])
 def test_tree_equals_chain(slots: int, is_max: bool) -> None:
-    """For all numbers of slots, even and odd ones on every level, and three chains at a time."""
+    """Even and odd numbers of slots on every level agree, with three chains at a time."""
     impossible = 0
     for seed in range(20):
         rng = np.random.default_rng(100 * slots + seed)
@@ -117,7 +117,7 @@ def test_tree_equals_chain(slots: int, is_max: bool) -> None:
 
 
 def test_paths_are_drawn_by_the_weight_of_their_runs() -> None:
-    """Chi-square with alpha 1e-6 over 20,000 draws; edges that count once, whatever runs beside them, are refuted."""
+    """Chi-square with alpha 1e-6 over 20,000 draws accepts; counting parallel edges once is rejected."""
     edges = Edges(
         3,
         LABELS,
@@ -137,7 +137,7 @@ def test_paths_are_drawn_by_the_weight_of_their_runs() -> None:
 
 
 def rare_way(slots: int) -> tuple[Edges, np.ndarray]:
-    """Two ways through the slots; only the one of 1e-3 a slot can be ended."""
+    """Two paths through the slots; only the one of weight 1e-3 per slot is accepting."""
     edges = Edges(
         4,
         LABELS,
@@ -148,7 +148,7 @@ def rare_way(slots: int) -> tuple[Edges, np.ndarray]:
 
 
 def test_single_precision_does_not_lose_what_is_1e_288_of_the_rest() -> None:
-    """A product of probabilities does, though every product is scaled by its largest number."""
+    """A product of probabilities loses it, though every product is scaled by its largest number."""
     edges, weights = rare_way(97)
     wanted = 96 * math.log(1e-3)
     tree = tree_of(edges, weights, dtype=torch.float32)
@@ -167,7 +167,7 @@ def test_single_precision_does_not_lose_what_is_1e_288_of_the_rest() -> None:
 
 
 def test_rows_and_columns_whose_largest_do_not_meet() -> None:
-    """The terms of a product that one scaled product of matrices rounds to nothing."""
+    """One scaled matrix product would round these terms to nothing."""
     left = torch.tensor([[0.0, -1000.0], [-math.inf, -5.0]])
     right = torch.tensor([[-1000.0, 0.0], [0.5, -math.inf]])
     wanted = torch.tensor([[math.log(1 + math.exp(0.5)) - 1000.0, 0.0], [-4.5, -math.inf]])
@@ -177,7 +177,7 @@ def test_rows_and_columns_whose_largest_do_not_meet() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_products_equal_sums_of_exponentials(dtype: torch.dtype) -> None:
-    """Over matrices whose numbers span more than any precision holds."""
+    """Products are right for matrices whose numbers span more than any precision holds."""
     generator = torch.Generator().manual_seed(3)
     for span in (1.0, 100.0, 3000.0):
         left, right = (span * torch.randn((2, 3, 7, 7), generator=generator, dtype=dtype) for _ in range(2))
@@ -192,7 +192,7 @@ def test_products_equal_sums_of_exponentials(dtype: torch.dtype) -> None:
 
 
 def test_a_chain_without_paths_is_an_error_and_not_a_draw() -> None:
-    """Beside one that has some; a categorical draw or a maximum of its numbers would return states all the same."""
+    """The error comes even beside a chain with paths, where a draw or a maximum of its numbers would return states."""
     edges, weights = rare_way(4)
     for is_max in (True, False):
         tree = tree_of(edges, np.stack([weights, np.where(np.arange(3) == 2, -np.inf, weights)]), is_max=is_max)

@@ -1,4 +1,4 @@
-"""What logits say about classes of tokens: native passes and those of numpy against each other, draws, bad rows."""
+"""Scores of token classes: native passes against those of numpy, draws, and bad rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def free(slots: int) -> np.ndarray:
 
 
 def logits_of(size: int, seed: int) -> np.ndarray:
-    """Some rows with minus infinity and equal logits."""
+    """Rows with some minus infinities and equal logits."""
     rng = np.random.default_rng(seed)
     rows = 14
     logits = (rng.normal(size=(rows, size)) * rng.choice([0.1, 3, 40], size=(rows, 1))).astype(np.float32)
@@ -42,7 +42,7 @@ def logits_of(size: int, seed: int) -> np.ndarray:
 
 
 def classes_of(size: int, seed: int, skew: float) -> tuple[np.ndarray, int]:
-    """Classes, most tokens in one of them, or evenly; the last has no tokens."""
+    """Class of each token: most tokens in one class, or evenly; the last class is empty."""
     rng = np.random.default_rng(seed)
     classes = min(size, 40)
     of = np.where(rng.random(size) < skew, classes // 2, rng.integers(0, classes, size))
@@ -64,7 +64,7 @@ def both(logits: np.ndarray, of: np.ndarray, classes: int, temperature: float = 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("skew", "temperature"), [(0.9, 1.0), (0.0, 0.3), (0.5, 4.0)])
 def test_native_passes_equal_those_of_numpy(size: int, skew: float, temperature: float) -> None:
-    """Maxima, sums and sums of p log p, to the rounding of float32; the first of equal best tokens, exactly."""
+    """Maxima, sums and sums of p log p agree to the rounding of float32; the first of equal best tokens, exactly."""
     logits, (of, classes) = logits_of(size, size), classes_of(size, size + 1, skew)
     native, plain = both(logits, of, classes, temperature)
     present = np.flatnonzero(np.bincount(of, minlength=classes))
@@ -86,7 +86,7 @@ def test_native_passes_equal_those_of_numpy(size: int, skew: float, temperature:
 
 
 def test_passes_agree_in_whatever_order_they_are_asked_for() -> None:
-    """Sums that are found beside maxima are those that are found alone."""
+    """Sums that are computed together with maxima equal those computed alone."""
     logits, (of, classes) = logits_of(5000, 3), classes_of(5000, 4, 0.7)
     first, second = both(logits, of, classes)[0], both(logits, of, classes)[0]
     sums, maxima = first.log_sums(), second.maxima()
@@ -95,7 +95,7 @@ def test_passes_agree_in_whatever_order_they_are_asked_for() -> None:
 
 
 def test_norms_are_those_of_a_softmax() -> None:
-    """Whether a posterior or nobody has asked before; for one token and for whole slots."""
+    """Norms do not depend on what was asked before; for single tokens and whole slots."""
     logits, (of, classes) = logits_of(5000, 5), classes_of(5000, 6, 0.7)
     for temperature in (1.0, 0.5):
         wanted = np.maximum((logits.astype(np.float64) - logits.max(axis=1, keepdims=True)) / temperature, LOWEST)
@@ -112,7 +112,7 @@ def test_norms_are_those_of_a_softmax() -> None:
 
 @pytest.mark.parametrize("is_native", [True, False])
 def test_tokens_are_drawn_by_their_share(is_native: bool) -> None:
-    """Within a class that most tokens are in, and in one of few; chi-square with alpha 1e-6 over 8,000 draws each."""
+    """Draws within large and small classes pass chi-square with alpha 1e-6 over 8,000 draws each."""
     size = 6000
     rng = np.random.default_rng(11)
     of = np.where(rng.random(size) < 0.02, 1, 2).astype(np.int32)
@@ -121,7 +121,7 @@ def test_tokens_are_drawn_by_their_share(is_native: bool) -> None:
     of[1:101:2] = 2
     spread = rng.choice(size, 30, replace=False)
     logits[5, :12] = np.linspace(-2, 1, 12)
-    logits[5, spread] = 0.5  # some far from the begin
+    logits[5, spread] = 0.5  # some far from the start
     native, plain = both(logits, of, 3)
     scores = native if is_native else plain
     for one in (1, 2):
@@ -141,7 +141,7 @@ def test_tokens_are_drawn_by_their_share(is_native: bool) -> None:
 
 @pytest.mark.parametrize("size", [1, 257, 2048, 5000])
 def test_draws_at_the_ends_of_the_unit_interval(size: int) -> None:
-    """0 gives the first token of a class, and the largest number below 1 one of its last with any share."""
+    """0 gives the first token of a class, and the largest number below 1 its last token with positive probability."""
     of, classes = classes_of(size, size, 0.8)
     logits = logits_of(size, size + 2)
     native, plain = both(np.zeros_like(logits), of, classes)
@@ -154,7 +154,7 @@ def test_draws_at_the_ends_of_the_unit_interval(size: int) -> None:
 
 
 def test_distributions_so_steep_or_flat_that_scales_overflow() -> None:
-    """A temperature of 1e-300 leaves the largest logit, one of 1e300 nothing of them."""
+    """A temperature of 1e-300 leaves only the largest logit, one of 1e300 makes all equal."""
     logits, (of, classes) = logits_of(5000, 8), classes_of(5000, 9, 0.5)
     for temperature, span in ((1e-300, -LOWEST), (1e300, 0.0)):
         native, plain = both(logits[[0, 2] * 7], of, classes, temperature)
@@ -216,7 +216,7 @@ def test_zeros_of_half_precision_count_as_little_and_not_as_nothing(size: int) -
 
 
 def test_native_sums_take_any_numbers() -> None:
-    """Rows of NaN and infinities, which no distribution has, give numbers and no harm."""
+    """Rows of NaN and infinities, which no distribution has, give numbers and no crash."""
     logits = np.array([[np.nan, np.inf, -np.inf, 0, 3e38, -3e38]] * 3, dtype=np.float32)
     layout = _native.ClassLayout(np.array([0, 1, 1, 0, 2, 2], dtype=np.int32), 4)
     largest = np.array([0, np.inf, np.nan], dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Filling canvases: every step can be completed, every output is a member, and everything wrong is said before."""
+"""Filling canvases: every step can be completed, every output is in the language, and all errors come early."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ SCHEMA: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def mask_vocabulary(json_vocabulary: Vocabulary) -> Vocabulary:
-    """The vocabulary of JSON joints, and MASK."""
+    """The JSON vocabulary with MASK added."""
     tokens = [*json_vocabulary.tokens, b""]
     return Vocabulary(tokens, eos=list(json_vocabulary.eos), special={len(tokens) - 1: "<mask>"})
 
 
 def watched(model: Any, grammar: Any, **options: Any) -> tuple[Result, list[Snapshot]]:
-    """Fill a canvas and keep its snapshots."""
+    """Fill a canvas and return its snapshots."""
     snapshots: list[Snapshot] = []
     result = fill_canvas(model, "", grammar, stream=snapshots.append, **options)
     return result, snapshots
@@ -92,7 +92,7 @@ def watched(model: Any, grammar: Any, **options: Any) -> tuple[Result, list[Snap
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_every_step_can_be_completed(policy: Any, sampler: CanvasSampler) -> None:
-    """At each commit some member that was found by going through all canvases holds what is fixed by then."""
+    """After each commit some string, found by enumeration of all canvases, agrees with the fixed slots."""
     for context, temperature, block, seed in [
         (1.0, 1.0, None, 0),
         (0.5, 0.3, 2, 1),
@@ -117,7 +117,7 @@ def test_every_step_can_be_completed(policy: Any, sampler: CanvasSampler) -> Non
             assert np.array_equal(before.canvas[kept], after.canvas[kept])
             assert set(after.committed) == set(np.flatnonzero(~kept & (after.canvas != FREE)))
             assert len(after.committed) > 0
-            for slot in after.forced:  # what costs no pass: all members that hold the rest hold this token, too
+            for slot in after.forced:  # free tokens: all strings that hold the rest hold this token, too
                 unknown = after.canvas.copy()
                 unknown[after.forced] = FREE
                 assert len(set(TOY.agreeing(unknown)[:, slot])) == 1
@@ -130,7 +130,7 @@ def test_every_step_can_be_completed(policy: Any, sampler: CanvasSampler) -> Non
 
 @pytest.mark.parametrize("policy", [each for each in POLICIES if not isinstance(each, (Explore, Prophet))], ids=repr)
 def test_blocks_are_filled_from_left_to_right(policy: Any) -> None:
-    """A slot that was not forced is filled only when all slots of earlier blocks are, by all rules that heed blocks."""
+    """A slot that was not forced is filled only after all earlier blocks, by every rule with blocks."""
     grammar = sg.regex("(a|b|1){9}")
     _, snapshots = watched(HashDiffusion(VOCABULARY, seed=5), grammar, canvas=9, policy=policy, block=3)
     for before, after in pairwise(snapshots):
@@ -142,7 +142,7 @@ def test_blocks_are_filled_from_left_to_right(policy: Any) -> None:
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.parametrize("sampler", SAMPLERS[:2], ids=repr)
 def test_json_is_valid(policy: Any, sampler: CanvasSampler, mask_vocabulary: Vocabulary) -> None:
-    """What a schema asks for is judged by ``json.loads`` and another validator."""
+    """``json.loads`` and another validator accept the output."""
     constraint = compile(sg.json_schema(SCHEMA), mask_vocabulary)
     for context, block, canvas in [(1.0, None, 48), (0.3, 16, None)]:
         model = HashDiffusion(mask_vocabulary, context=context, seed=7)
@@ -156,7 +156,7 @@ def test_json_is_valid(policy: Any, sampler: CanvasSampler, mask_vocabulary: Voc
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.parametrize("sampler", SAMPLERS[:2], ids=repr)
 def test_recursive_grammars_are_filled(policy: Any, sampler: CanvasSampler) -> None:
-    """Palindromes around a digit, which no automaton knows: judged by turning them round, at each step by search."""
+    """Palindromes around a digit, which no automaton accepts, are checked by reversal, each step by search."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"1", b"a1", b"ba", b""], eos=[0], special={6: "<mask>"})
     grammar = sg.lark('start: "1" | "a" start "a" | "b" start "b"')
     palindromes = {
@@ -177,7 +177,7 @@ def test_recursive_grammars_are_filled(policy: Any, sampler: CanvasSampler) -> N
 
 @pytest.mark.parametrize("sampler", SAMPLERS[:2], ids=repr)
 def test_ambiguous_grammars_are_filled(sampler: CanvasSampler) -> None:
-    """Sums that can be read in several ways: policies get a confidence, and what comes out adds up."""
+    """For sums with several derivations, policies get a confidence, and the outputs are right."""
     vocabulary = Vocabulary([b"", b"1", b"+", b"1+", b"(", b")", b""], eos=[0], special={6: "<mask>"})
     grammar = sg.lark('start: e\ne: e "+" e | "1" | "(" e ")"')
     for seed, policy in enumerate(POLICIES):
@@ -189,7 +189,7 @@ def test_ambiguous_grammars_are_filled(sampler: CanvasSampler) -> None:
 
 
 def test_what_the_model_wants_is_written(mask_vocabulary: Vocabulary) -> None:
-    """A model that wants a member gets it; one that wants none gets the nearest thing."""
+    """A model that prefers a string of the language gets it; any other model gets a similar one."""
     wish = '{"name": "Ada", "age": 36, "tags": ["ab"]}'
     grammar = sg.json_schema(SCHEMA)
     for policy in POLICIES:
@@ -202,7 +202,7 @@ def test_what_the_model_wants_is_written(mask_vocabulary: Vocabulary) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_seeds_decide(policy: Any) -> None:
-    """The same seed gives the same output, others give others; the most probable completion needs none."""
+    """Equal seeds give equal outputs, other seeds give others; the most probable completion needs no seed."""
     model = HashDiffusion(VOCABULARY, seed=2)
 
     def texts(sampler: CanvasSampler) -> list[tuple[int, ...]]:
@@ -222,9 +222,9 @@ def test_seeds_decide(policy: Any) -> None:
 
 @pytest.mark.exhaustive
 def test_all_at_once_is_a_draw_from_the_distribution_given_the_language() -> None:
-    """One step that commits everything, 4,000 seeds against all canvases: chi-square, alpha 1e-6.
+    """One step that commits everything agrees with enumeration over 4,000 seeds: chi-square, alpha 1e-6.
 
-    The same test refuses draws whose tail costs nothing where it is counted, so it has the power to fail.
+    The same test rejects draws in which a counted tail costs nothing, so it has power.
     """
     toy = ToyCanvases("a{1,3}|b", 3)
     rng = np.random.Generator(np.random.PCG64(11))
@@ -253,7 +253,7 @@ def test_all_at_once_is_a_draw_from_the_distribution_given_the_language() -> Non
 
 
 def test_scores_are_those_of_the_passes() -> None:
-    """``logprob + log_z`` is what the model said of each token when it was committed, recomputed from the snapshots."""
+    """``logprob + log_z`` is the model's log-probability of each token when it was committed, from the snapshots."""
     model = HashDiffusion(VOCABULARY, seed=9)
     for sampler in SAMPLERS:
         result, snapshots = watched(model, GRAMMAR, canvas=SLOTS, sampler=sampler, temperature=1.0)
@@ -271,7 +271,7 @@ def test_scores_are_those_of_the_passes() -> None:
 
 
 def test_confidence_is_that_of_constrained_marginals() -> None:
-    """Where both slots prefer a full stop, the language allows one: the marginals say which, exactly.
+    """Both slots prefer a full stop but the language allows one: the confidence is the constrained marginal.
 
     The mass of '1.' is 0.4 * 0.7, that of '.1' is 0.6 * 0.3; so '1' in the first slot has 28/46, not 0.4.
     """
@@ -288,7 +288,7 @@ def test_confidence_is_that_of_constrained_marginals() -> None:
 
 
 class Independent:
-    """Commits the best token of every slot by itself, each allowed in its slot: what a joint choice avoids."""
+    """Commits the best allowed token of every slot independently, which ignores the joint constraint."""
 
     lossless = False
 
@@ -308,7 +308,7 @@ class Independent:
 
 
 def test_independent_commits_are_refused() -> None:
-    """Tokens that are each allowed, and together are not, never come out: not even from a policy that commits them."""
+    """Tokens that are allowed alone but not together never come out, even from a policy that commits them."""
     chances = np.full((2, VOCABULARY.size), 1e-30)
     chances[:, 5] = 0.6
     chances[:, 4] = 0.4
@@ -318,7 +318,7 @@ def test_independent_commits_are_refused() -> None:
 
 
 def test_the_end_is_committed_last() -> None:
-    """With many more slots than the text needs, the padding costs nothing and does not decide the length first."""
+    """With many spare slots, padding costs nothing and does not fix the length first."""
     model = HashDiffusion(VOCABULARY, writes="abab", context=0.5)
     grammar = sg.regex("(a|b)+")
     result, snapshots = watched(model, grammar, canvas=60)
@@ -328,13 +328,13 @@ def test_the_end_is_committed_last() -> None:
     assert result.stats.forwards <= member + 1
     assert member in result.canvas.commits[-1]
     assert not any(0 in snapshot.canvas for snapshot in snapshots[:-1])
-    # By confidence alone padding would have come first, which is why it must not decide.
+    # By confidence alone padding would come first, so confidence must not decide here.
     confidence = new_run(model, "(a|b)+", 60).denoise().confidence
     assert int(confidence.argmax()) > member
 
 
 def test_zero_in_half_precision_still_completes() -> None:
-    """Rows whose allowed tokens all are minus infinity count as 80 nats below the best token, so there is mass."""
+    """Rows whose allowed tokens are all minus infinity count as 80 nats below the best token, so mass remains."""
     logits = np.full((4, VOCABULARY.size), -np.inf)
     logits[:, 5] = 0.0
     for sampler in SAMPLERS:
@@ -345,7 +345,7 @@ def test_zero_in_half_precision_still_completes() -> None:
 
 
 def test_a_canvas_may_be_given() -> None:
-    """What is fixed stays, ``FREE`` and MASK are the same, and a canvas that is full costs no pass."""
+    """Fixed slots stay, ``FREE`` and MASK are the same, and a full canvas costs no pass."""
     model = HashDiffusion(VOCABULARY, seed=4)
     for hole in (FREE, MASK):
         result = fill_canvas(model, "", sg.regex("(a|b){5}"), canvas=[2, hole, hole, 2, 1])
@@ -359,7 +359,7 @@ def test_a_canvas_may_be_given() -> None:
 
 
 def test_the_reason_of_the_end() -> None:
-    """EOS on the canvas stops it, and so does a member that nothing may follow; else the slots were too few."""
+    """EOS on the canvas gives ``stop``, and so does a string that nothing may follow; otherwise the slots ran out."""
     model = HashDiffusion(VOCABULARY, writes="abababab")
     assert fill_canvas(model, "", sg.regex("[ab]*"), canvas=3).finish_reason == "length"
     assert fill_canvas(model, "", sg.regex("(ab){3}"), canvas=3).finish_reason == "stop"
@@ -367,7 +367,7 @@ def test_the_reason_of_the_end() -> None:
 
 
 def test_snapshots_begin_before_the_first_pass() -> None:
-    """The first snapshot holds what is forced, and nothing has been asked by then."""
+    """The first snapshot holds the forced tokens, before any forward pass."""
     _, snapshots = watched(HashDiffusion(VOCABULARY), sg.regex("1[.](a|b)"), canvas=4)
     assert snapshots[0].forwards == 0
     assert snapshots[0].canvas.tolist() == [4, 5, FREE, 0]
@@ -376,7 +376,7 @@ def test_snapshots_begin_before_the_first_pass() -> None:
 
 
 class AllLive:
-    """Reuses nothing, through the calls of a model that could."""
+    """Reuses nothing, but calls the methods of a model that could."""
 
     lossless = True
 
@@ -385,7 +385,7 @@ class AllLive:
 
 
 def test_reuse_of_keys_and_values() -> None:
-    """Passes over live slots give members; with all slots live they give what whole passes give."""
+    """Passes over live slots give strings of the language; with all slots live they equal whole passes."""
     grammar = sg.regex("(a|b){3,8}")
     for seed in range(5):
         model = HashDiffusion(VOCABULARY, seed=seed)
@@ -398,7 +398,7 @@ def test_reuse_of_keys_and_values() -> None:
 
 
 def test_an_interruption_says_how_far_it_came() -> None:
-    """The note shows the canvas; the denoiser is closed."""
+    """The note shows the canvas, and the denoiser is closed."""
     model = ScriptedDiffusion(lambda canvas: np.zeros((len(canvas), VOCABULARY.size)))
 
     def interrupt(snapshot: Snapshot) -> None:
@@ -415,7 +415,7 @@ def test_an_interruption_says_how_far_it_came() -> None:
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
-        # One token an edge: on and stop weigh 1 each, so more than n tokens more have a chance of 2^-(n+1): n = 1.
+        # One token per edge: on and stop weigh 1 each, so more than n further tokens have probability 2^-(n+1): n = 1.
         ("a*", 8),
         ("a{7,}", 8),
         ("a{8,}", 16),
@@ -428,15 +428,15 @@ def test_an_interruption_says_how_far_it_came() -> None:
     ],
 )
 def test_canvas_lengths(pattern: str, expected: int) -> None:
-    """The rule, worked out by hand."""
+    """The length rule agrees with results worked out by hand."""
     assert canvas_length.canvas_length(canvas_language(compile(sg.regex(pattern), VOCABULARY))) == expected
 
 
 def test_canvas_lengths_cover_the_walks() -> None:
-    """Three of four walks fit, which are simulated here letter by letter with Python's regular expressions.
+    """Three of four walks fit; the walks are simulated letter by letter with Python's regular expressions.
 
-    5,000 walks: a share of 0.75 has a standard error of 0.0061, and 4.9 of these is alpha 1e-6.  All tokens are
-    letters; those that lead to the same rest are one edge.
+    5,000 walks: a share of 0.75 has a standard error of 0.0061, and 4.9 of these is alpha 1e-6. All tokens are letters;
+    those that lead to the same rest are one edge.
     """
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(97, 117)), b""], eos=[0], special={21: "<mask>"})
     constraint = compile(sg.regex("[a-o]{9,}(p[a-c])*"), vocabulary)
@@ -474,7 +474,7 @@ def test_canvas_lengths_cover_the_walks() -> None:
 
 
 def test_canvas_lengths_fit() -> None:
-    """By default the canvas holds a member, is a number of whole blocks, and is bounded by the context."""
+    """By default the canvas can hold a string, is a number of whole blocks, and is bounded by the context."""
     model = HashDiffusion(VOCABULARY, max_context=12)
     result = fill_canvas(model, "ab", sg.regex("[ab1.]{9,}"))
     assert result.canvas is not None
@@ -503,7 +503,7 @@ def new_run(model: Any, pattern: str, slots: int, **options: Any) -> CanvasRun:
 
 
 def test_commits_are_checked() -> None:
-    """A completion of another canvas, a slot that is fixed or no slot at all are refused, and change nothing."""
+    """A completion of another canvas, a fixed slot or a missing slot is refused and changes nothing."""
     run = new_run(HashDiffusion(VOCABULARY), "(a|b){4}", 4)
     first = run.denoise().completion
     run.commit(np.array([0]), first)
@@ -531,7 +531,7 @@ class Idle:
 
 
 def refused(kind: type[Exception], match: str, **options: Any) -> None:
-    """``fill_canvas`` raises before the model is asked."""
+    """Check that ``fill_canvas`` raises before the model is asked."""
     asked: list[Any] = []
 
     def logits(canvas: Any) -> Any:
@@ -584,25 +584,25 @@ def refused(kind: type[Exception], match: str, **options: Any) -> None:
 def test_bad_input_is_refused_before_the_model_is_asked(
     kind: type[Exception], match: str, options: dict[str, Any]
 ) -> None:
-    """Each with what was found and what to do."""
+    """Each message says what was found and what to do."""
     refused(kind, match, **options)
 
 
 def test_another_vocabulary_is_refused() -> None:
-    """A constraint belongs to its vocabulary."""
+    """A constraint works only with its own vocabulary."""
     other = Vocabulary([b"", b"a", b"b", b""], eos=[0], special={3: "<mask>"})
     refused(VocabularyError, "another vocabulary", grammar=compile(sg.regex("a|b"), other))
 
 
 def test_a_grammar_that_asks_for_mask_is_refused() -> None:
-    """MASK in a member could not be told from a free slot."""
+    """MASK in the output could not be told from a free slot."""
     grammar = sequence("a", SpecialToken("<mask>"))
     with pytest.raises(GenerationError, match="asks for MASK"):
         fill_canvas(HashDiffusion(VOCABULARY), "", grammar, canvas=3)
 
 
 def test_failures_of_models_and_policies_are_named() -> None:
-    """Wrong shapes, NaN, and a policy that never commits."""
+    """Wrong shapes, NaN, and a policy that never commits are errors with a name."""
 
     def failing(logits: Any, match: str) -> None:
         with pytest.raises(GenerationError, match=match):

@@ -1,4 +1,4 @@
-"""``generate`` and ``sample`` take models of both kinds, and refuse what belongs to the other one."""
+"""``generate`` and ``sample`` take models of both kinds, and refuse arguments of the other kind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_dingo_is_the_default() -> None:
 
 
 def test_smc_draws_one_of_its_samples_by_weight() -> None:
-    """``generate`` returns one of what ``sample`` returns, by weight: the same seed, the same particles."""
+    """``generate`` returns one of the outputs of ``sample``, by weight: the same seed gives the same particles."""
     for seed in range(6):
         samples = sg.sample(CANVAS, "ab", LANGUAGE, sampler=sg.samplers.SMC(6), canvas=4, seed=seed)
         outputs = {result.tokens for result in samples.results}
@@ -75,14 +75,14 @@ def test_snapshots_are_streamed() -> None:
 
 @pytest.mark.parametrize("budget", [2, 3, 6, 100])
 def test_max_tokens_bounds_the_canvas(budget: int) -> None:
-    """No output on the canvas has more tokens, and the grammar says how many slots there are below the bound."""
+    """The canvas has at most this many tokens; below the bound, the grammar gives the number of slots."""
     result = sg.generate(CANVAS, "", LANGUAGE, max_tokens=budget, sampler=sg.diffusion.Posterior())
     assert result.canvas is not None
     assert len(result.tokens) <= result.canvas.slots <= min(budget, 7)
 
 
 def test_max_tokens_leaves_room_for_the_prompt() -> None:
-    """With a model of a short context, the canvas is as long as the prompt leaves room for."""
+    """With a model of a short context, the prompt limits the canvas."""
     model = HashDiffusion(VOCABULARY, max_context=6)
     result = sg.generate(model, "abab", sg.regex("[ab]{1,20}"), max_tokens=20)
     assert result.canvas is not None
@@ -92,7 +92,7 @@ def test_max_tokens_leaves_room_for_the_prompt() -> None:
 
 
 def test_what_cannot_be_said_within_max_tokens_is_refused_at_once() -> None:
-    """The message has the number that would do, in the words of the argument."""
+    """The message names the argument and the number that would be enough."""
     model = HashDiffusion(VOCABULARY)
     with pytest.raises(BudgetError, match=r"max_tokens=4: .* takes 5 tokens") as caught:
         sg.generate(model, "", sg.literal("ccccc"), max_tokens=4)
@@ -114,7 +114,7 @@ def test_what_cannot_be_said_within_max_tokens_is_refused_at_once() -> None:
     ],
 )
 def test_arguments_of_canvases_are_refused_for_tokens(name: str, value: Any) -> None:
-    """None of them is ignored, and the message names the argument, the model and a way out."""
+    """None of them is ignored, and the message names the argument, the model and a solution."""
     with pytest.raises(ValueError, match=rf"{name}=.*'hash', which writes token by token; leave it out: \w"):
         sg.generate(TOKENS, "ab", LANGUAGE, **{name: value})
 
@@ -129,14 +129,14 @@ def test_arguments_of_canvases_are_refused_for_tokens(name: str, value: Any) -> 
     ],
 )
 def test_arguments_of_tokens_are_refused_for_canvases(name: str, value: Any) -> None:
-    """Likewise the other way round."""
+    """The same holds the other way round."""
     with pytest.raises(ValueError, match=rf"{name}=.*'hash', which fills a canvas; leave it out: \w"):
         sg.generate(CANVAS, "ab", LANGUAGE, **{name: value})
 
 
 @pytest.mark.parametrize("sampler", [sg.diffusion.Dingo(), sg.diffusion.Posterior()], ids=repr)
 def test_samplers_of_canvases_are_refused_for_tokens(sampler: Any) -> None:
-    """The message says which samplers would do."""
+    """The message says which samplers are possible."""
     with pytest.raises(ValueError, match=r"writes token by token; take Greedy\(\)"):
         sg.generate(TOKENS, "ab", LANGUAGE, sampler=sampler)
 
@@ -145,7 +145,7 @@ def test_samplers_of_canvases_are_refused_for_tokens(sampler: Any) -> None:
     "sampler", [sg.Greedy(), sg.Multinomial(), sg.samplers.Beam(2), sg.samplers.AWRS(), "dingo"], ids=repr
 )
 def test_samplers_of_tokens_are_refused_for_canvases(sampler: Any) -> None:
-    """Likewise the other way round; what is no sampler is refused as well."""
+    """The same holds the other way round; anything but a sampler is refused as well."""
     with pytest.raises(ValueError, match=r"fills a canvas; take Dingo\(\)"):
         sg.generate(CANVAS, "ab", LANGUAGE, sampler=sampler)
 
@@ -160,13 +160,13 @@ def test_samplers_of_tokens_are_refused_for_canvases(sampler: Any) -> None:
     ],
 )
 def test_smc_takes_nothing_of_steps(name: str, value: Any) -> None:
-    """A policy would change the distribution that its weights are about."""
+    """A policy would change the distribution that the weights refer to."""
     with pytest.raises(ValueError, match=f"{name}=.* does not apply to SMC"):
         sg.generate(CANVAS, "ab", LANGUAGE, sampler=sg.samplers.SMC(4), canvas=4, **{name: value})
 
 
 def test_canvas_and_max_tokens_exclude_each_other() -> None:
-    """Both say how many slots there are."""
+    """Both set the number of slots."""
     with pytest.raises(ValueError, match="both set the number of slots"):
         sg.generate(CANVAS, "ab", LANGUAGE, canvas=5, max_tokens=5)
     with pytest.raises(ValueError, match="both set the number of slots"):
@@ -174,7 +174,7 @@ def test_canvas_and_max_tokens_exclude_each_other() -> None:
 
 
 def test_sample_refuses_what_belongs_to_the_other_kind() -> None:
-    """Potentials and other samplers on canvases; canvas, order and temperature on tokens."""
+    """Potentials and other samplers are refused for canvases; canvas, order and temperature for tokens."""
     with pytest.raises(ValueError, match="potentials"):
         sg.sample(CANVAS, "ab", LANGUAGE, potentials=[lambda text: True])
     with pytest.raises(ValueError, match=r"take SMC\(\)"):
@@ -185,7 +185,7 @@ def test_sample_refuses_what_belongs_to_the_other_kind() -> None:
 
 
 def test_constraints_of_other_vocabularies_are_refused() -> None:
-    """With a bound of tokens as without."""
+    """This holds with and without a bound on tokens."""
     other = sg.compile(sg.literal("ab"), Vocabulary([b"", b"a", b"b"], eos=[0]))
     for settings in ({}, {"max_tokens": 4}, {"canvas": 4}):
         with pytest.raises(VocabularyError, match="another vocabulary"):

@@ -1,4 +1,4 @@
-"""The posterior over canvases of a regular language, against going through all of them."""
+"""The posterior over canvases of a regular language, against enumeration."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def in_ids(words: np.ndarray, size: int) -> list[set[int]]:
 
 @pytest.mark.parametrize(("seed", "is_deterministic", "tail"), CASES)
 def test_everything_equals_enumeration(seed: int, is_deterministic: bool, tail: str) -> None:
-    """Masses, the best completion, all marginals and entropies; nondeterministic automata count their runs."""
+    """Masses, the best completion, all marginals and entropies agree; nondeterministic automata count their runs."""
     case = a_case(seed, is_deterministic=is_deterministic, tail=tail)  # type: ignore[arg-type]
     posterior = case.language.posterior(case.mean_field, tail=case.tail)
     assert posterior.log_z == pytest.approx(log(case.mass()), abs=1e-9)
@@ -82,7 +82,7 @@ def test_everything_equals_enumeration(seed: int, is_deterministic: bool, tail: 
 
 @pytest.mark.parametrize(("seed", "is_deterministic", "tail"), CASES[:100])
 def test_masses_of_canvases_that_fix_more(seed: int, is_deterministic: bool, tail: str) -> None:
-    """What ``clamped`` says of every way to fix one more slot, and of some to fix more."""
+    """``clamped`` agrees for every way to fix one more slot, and for some ways to fix more."""
     case = a_case(seed, is_deterministic=is_deterministic, tail=tail)  # type: ignore[arg-type]
     posterior = case.language.posterior(case.mean_field, tail=case.tail)
     rng = random.Random(seed)
@@ -100,7 +100,7 @@ def test_masses_of_canvases_that_fix_more(seed: int, is_deterministic: bool, tai
 
 @pytest.mark.parametrize(("seed", "is_deterministic"), [(seed, kind) for seed in range(50) for kind in (True, False)])
 def test_what_each_slot_may_hold(seed: int, is_deterministic: bool) -> None:
-    """``completable``, ``masks`` and ``forced``, in both directions."""
+    """``completable``, ``masks`` and ``forced`` are right in both directions."""
     case = a_case(seed, is_deterministic=is_deterministic, tail="scored")
     fillings = list(case.runs.fillings(case.canvas))
     assert case.language.completable(case.array) == bool(fillings)
@@ -116,7 +116,7 @@ def test_what_each_slot_may_hold(seed: int, is_deterministic: bool) -> None:
 
 
 def test_cases_are_of_many_kinds() -> None:
-    """A control on the two above: enough canvases have completions, several runs, a tail, and fixed slots."""
+    """A control for the two tests above: enough canvases have completions, several runs, a tail, and fixed slots."""
     cases = [a_case(*one[:1], is_deterministic=one[1], tail=one[2]) for one in CASES]  # type: ignore[arg-type]
     solvable = [case for case in cases if case.weights]
     assert len(solvable) > 60
@@ -143,7 +143,7 @@ def rich_cases(*, is_deterministic: bool, count: int) -> list[Case]:
 
 @pytest.mark.parametrize("is_deterministic", [True, False])
 def test_draws_have_the_posterior_distribution(is_deterministic: bool) -> None:
-    """Chi-square with alpha 1e-6 over 2,000 draws for each of three automata."""
+    """Chi-square with alpha 1e-6 over 2,000 draws accepts for each of three automata."""
     cases = rich_cases(is_deterministic=is_deterministic, count=3)
     assert len(cases) == 3
     for seed, case in enumerate(cases):
@@ -152,9 +152,9 @@ def test_draws_have_the_posterior_distribution(is_deterministic: bool) -> None:
 
 
 def test_the_draws_would_show_other_distributions() -> None:
-    """A control: the same draws refute a distribution per text, tokens by existence of an edge.
+    """A control: the same draws reject a distribution per text and tokens by existence of an edge.
 
-    And slots on their own.
+    They also reject independent slots.
     """
     # Between states 0 and 1 the token 0 has three edges and the token 1 has one; token 2 leads elsewhere.
     moves = ((0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 1), (0, 2, 2), (1, 3, 0), (1, 3, 1), (2, 3, 1))
@@ -167,7 +167,7 @@ def test_the_draws_would_show_other_distributions() -> None:
     assert chi_square(counts, right) < chi_square_bound(len(right))
     total = sum(fillings.values())
     by_text = {tokens: weight / total for tokens, weight in fillings.items()}
-    # The states are drawn rightly, then a token that has some edge between them by its probability alone.
+    # The states are drawn right, then a token with some edge between them by its probability alone.
     by_existence = {tokens: Fraction(8, 9) / 4 if tokens[0] < 2 else Fraction(1, 9) for tokens in fillings}
     marginals = [Counter[int]() for _ in range(2)]
     for tokens, share in right.items():
@@ -184,7 +184,7 @@ def test_the_draws_would_show_other_distributions() -> None:
 
 
 def test_published_vectors(shared_data: Path) -> None:
-    """Masses, marginals and best sequences that others computed exactly."""
+    """Masses, marginals and best sequences agree with exact published ones."""
     cases = json.loads((shared_data / "vectors.json").read_text(encoding="utf-8"))["dfa_meanfield"]
     assert len(cases) >= 30
     for case in cases:
@@ -195,7 +195,7 @@ def test_published_vectors(shared_data: Path) -> None:
         logits = distribution_of(all_free(slots), [[float(share) for share in row] for row in distribution])
         posterior = runs.language().posterior(logits, tail="scored")
         mass = Fraction(case["Z_accept"])
-        # A token of probability 0 counts as one of exp(LOWEST), which nobody sees beside any other mass here.
+        # A token of probability 0 counts as one of exp(LOWEST), which is negligible beside any other mass here.
         if mass == 0:
             assert posterior.log_z < LOWEST + 10
             continue
@@ -206,7 +206,7 @@ def test_published_vectors(shared_data: Path) -> None:
             assert posterior.marginals(slot)[:size] == pytest.approx(wanted, abs=1e-9)
 
 
-# what decoders get wrong
+# mistakes of other decoders
 
 
 def language(pattern: str, tokens: list[bytes]) -> RegularLanguage:
@@ -218,7 +218,7 @@ def language(pattern: str, tokens: list[bytes]) -> RegularLanguage:
 
 
 def test_edges_are_read_from_source_to_target() -> None:
-    """The best of ``ab`` is ``ab`` though every slot likes the other order better."""
+    """The best string is ``ab`` though every slot prefers the other order."""
     posterior = language("ab", [b"a", b"b", b""]).posterior(
         distribution_of(all_free(2), [[0.01, 0.98, 0.01], [0.98, 0.01, 0.01]])
     )
@@ -227,7 +227,7 @@ def test_edges_are_read_from_source_to_target() -> None:
 
 
 def test_128_slots_of_small_chances_do_not_underflow() -> None:
-    """1e-384 is no number of double precision; its logarithm is."""
+    """1e-384 underflows in double precision; its logarithm does not."""
     members = language("a{128}", [b"a", b"b", b""])
     posterior = members.posterior(distribution_of(all_free(128), [[1e-3, 0.998, 1e-3]] * 128))
     assert posterior.log_z == pytest.approx(128 * math.log(1e-3), rel=1e-12)
@@ -237,19 +237,19 @@ def test_128_slots_of_small_chances_do_not_underflow() -> None:
 
 
 def test_what_is_1e_288_of_the_rest_is_still_found() -> None:
-    """Ninety-six slots decide against the only way that can be ended: no scaling by the largest keeps it."""
+    """Ninety-six slots prefer a dead end to the only accepting path, which scaling by the largest would lose."""
     members = language("a{96}|b{96}c", [b"a", b"b", b"c", b""])
     rows = [[0.999, 1e-3, 0.0, 0.0]] * 96 + [[1e-4, 1e-4, 0.9998, 0.0]]
     posterior = members.posterior(distribution_of(np.array([FREE] * 96 + [2], dtype=np.int32), rows[:-1]))
     assert posterior.log_z == pytest.approx(96 * math.log(1e-3), rel=1e-9)
     assert posterior.draw(np.random.default_rng(0)).tokens.tolist() == [1] * 96 + [2]
-    # Both ways at once: the rare one has its share in the marginals.
+    # Both paths at once: the rare one has its share in the marginals.
     both = members.posterior(distribution_of(all_free(97), [[0.5, 0.5e-3, 0.0, 0.4995]] * 96 + [[0.0, 0.0, 0.5, 0.5]]))
     assert math.log(both.marginals(3)[1]) == pytest.approx(96 * math.log(1e-3), rel=1e-9)
 
 
 def test_a_language_without_mass_is_an_error_and_not_a_draw() -> None:
-    """Maxima and draws do not see a scale, so that zero must be looked for."""
+    """Maxima and draws do not depend on scale, so zero mass is checked explicitly."""
     for members, slots in ((language("ab", [b"a", b"b", b""]), 1), (language("a{3}", [b"a", b"b", b""]), 2)):
         distribution = distribution_of(all_free(slots), [[0.3, 0.3, 0.4]] * slots)
         posterior = members.posterior(distribution)
@@ -266,16 +266,16 @@ def test_a_language_without_mass_is_an_error_and_not_a_draw() -> None:
 
 
 def test_a_canvas_ends_in_acceptance_and_not_in_mere_hope() -> None:
-    """The best prefix that can still go on is not taken: nothing follows it in this canvas."""
+    """The best prefix that is live but cannot end in this canvas is not taken."""
     members = language("a{8}|b", [b"a", b"b", b""])
     posterior = members.posterior(distribution_of(all_free(2), [[0.98, 0.01, 0.01], [0.98, 0.01, 0.01]]))
     assert posterior.best().tokens.tolist() == [1, 2]
 
 
 def test_blocks_that_are_filled_in_turn_see_those_to_come() -> None:
-    """Two blocks of two slots: what is best for the first alone cannot be ended, or costs too much later.
+    """In two blocks of two slots, the best first block alone has no completion, or costs too much later.
 
-    The posterior is of the whole canvas, so the first block is filled as the whole canvas wants it.
+    The posterior is of the whole canvas, so the first block is filled as the whole canvas needs it.
     """
     members = language("aabb|bbaa|aaaaaa", [b"a", b"b", b""])
     rows = [[0.9, 0.05, 0.05]] * 2 + [[0.9, 0.05, 0.05]] * 2
@@ -287,7 +287,7 @@ def test_blocks_that_are_filled_in_turn_see_those_to_come() -> None:
 
 
 def test_slots_that_stay_free_weigh_what_the_model_says_of_them() -> None:
-    """A slot that is masked again is no wildcard of weight 1: what the model wants there decides the others."""
+    """A slot that is masked again is no wildcard of weight 1: the model's preference there affects the others."""
     members = language("ax|by", [b"a", b"b", b"x", b"y", b""])
     posterior = members.posterior(
         distribution_of(all_free(2), [[0.6, 0.3, 0.05, 0.04, 0.01], [0.1, 0.1, 0.1, 0.6, 0.1]])
@@ -297,7 +297,7 @@ def test_slots_that_stay_free_weigh_what_the_model_says_of_them() -> None:
 
 
 def test_a_free_tail_does_not_push_the_end_to_the_last_slot() -> None:
-    """A model that is not sure of padding would write a longer text only to have less of it."""
+    """A model that is unsure about padding does not write a longer text just to have less padding."""
     members = language("a+", [b"a", b"b", b""])
     rows = [[0.8, 0.1, 0.1], *[[0.30, 0.1, 0.6]] * 7]
     distribution = distribution_of(all_free(8), rows)
@@ -308,7 +308,7 @@ def test_a_free_tail_does_not_push_the_end_to_the_last_slot() -> None:
 
 
 def test_tokens_of_probability_zero_keep_a_chance() -> None:
-    """Half precision rounds what is small to zero; the only member would have no mass."""
+    """Half precision rounds small probabilities to zero; the only string would have no mass."""
     members = language("ab", [b"a", b"b", b""])
     with np.errstate(divide="ignore"):
         logits = np.log(np.array([[0, 1, 0], [1, 0, 0]], dtype=np.float16)).astype(np.float32)
@@ -318,7 +318,7 @@ def test_tokens_of_probability_zero_keep_a_chance() -> None:
 
 
 def test_fixed_slots_hold_what_no_member_has() -> None:
-    """Ids out of range, special tokens and the mask id of a model: such canvases have no completion, at no risk."""
+    """Ids out of range, special tokens and a model's mask id are safe: such canvases have no completion."""
     vocabulary = Vocabulary([b"a", b"b", b"", b"", b""], eos=[2], special=[3])  # 4 is padding
     automaton = byte_automaton(compile(regex("a+b?"), vocabulary))
     assert automaton is not None
@@ -343,7 +343,7 @@ def test_a_canvas_that_contradicts_the_distribution_has_no_completion_in_common(
 
 
 def test_the_empty_text_and_the_empty_canvas() -> None:
-    """A canvas of nothing but EOS, and one without slots."""
+    """A canvas of nothing but EOS and a canvas without slots work."""
     empty, members = language("", [b"a", b""]), language("a*", [b"a", b""])
     for slots in (0, 1, 3):
         distribution = (
@@ -423,7 +423,7 @@ def check_is_valid(vocabulary: Vocabulary, tokens: np.ndarray) -> None:
 
 @pytest.mark.parametrize("fixture", ["json_vocabulary", "deepseek_vocabulary"])
 def test_what_is_drawn_under_a_schema_validates(fixture: str, request: pytest.FixtureRequest) -> None:
-    """Random distributions; almost nothing is JSON; the native passes are used with the larger vocabulary."""
+    """Random logits, with almost no mass on JSON, give valid JSON, also by native passes."""
     vocabulary: Vocabulary = request.getfixturevalue(fixture)
     members = schema_language(vocabulary)
     slots, rng = members.shortest + 12, np.random.default_rng(0)
@@ -435,7 +435,7 @@ def test_what_is_drawn_under_a_schema_validates(fixture: str, request: pytest.Fi
         for completion in found:
             check_is_valid(vocabulary, completion.tokens)
             assert completion.log_prob <= found[0].log_prob + 1e-6
-        # Whatever part of a completion is kept can be completed, and what it says of itself agrees.
+        # Any part of a completion can be completed, and its reported scores agree.
         kept = np.where(rng.random(slots) < 0.4, found[1].tokens, FREE).astype(np.int32)
         assert members.completable(kept)
         assert np.isfinite(posterior.clamped(kept))
@@ -449,7 +449,7 @@ def test_what_is_drawn_under_a_schema_validates(fixture: str, request: pytest.Fi
         assert marginals.sum() == pytest.approx(1.0, abs=1e-5)
         shares = marginals[marginals > 0]
         assert posterior.entropies()[slot] == pytest.approx(-(shares * np.log(shares)).sum(), abs=1e-4)
-    # The same in double precision, by numpy alone.
+    # The same in double precision, with numpy alone.
     exact = members.posterior(MeanField(distribution.canvas, distribution.logits.astype(np.float64)))
     assert posterior.log_z == pytest.approx(exact.log_z, abs=1e-4)
     assert posterior.best().tokens.tolist() == exact.best().tokens.tolist()

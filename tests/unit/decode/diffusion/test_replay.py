@@ -1,4 +1,4 @@
-"""The page that replays how a canvas was filled, and slots as text."""
+"""The page that replays how a canvas was filled, and the display of slots as text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VOCABULARY = Vocabulary(PIECES, eos=[EOS], special={SPECIAL: "<b>\x1b", MASK: "<
 
 
 class _Page(HTMLParser):
-    """What a browser would see: elements with their attributes, and texts outside scripts and styles."""
+    """The document that a browser would see: elements with attributes, and texts outside scripts and styles."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -88,7 +88,7 @@ def _replay(canvas: Sequence[int], **settings: Any) -> Replay:
 
 
 def test_nothing_that_tokens_hold_becomes_markup() -> None:
-    """Every hostile token is text in one slot: no element, attribute or script comes of it."""
+    """Every hostile token is text in one slot, and creates no element, attribute or script."""
     plain = _Page(replay_page([_replay([VOCABULARY.tokens.index(b"a")] * len(PIECES))]))
     hostile = _Page(replay_page([_replay(list(range(len(PIECES))))]))
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
@@ -103,7 +103,7 @@ def test_nothing_that_tokens_hold_becomes_markup() -> None:
 
 
 def test_headings_and_titles_are_text_too() -> None:
-    """Names come from users; those of places in the template stay what they are."""
+    """User-given names are text, and those that look like template fields stay unchanged."""
     page = _Page(
         replay_page([_replay([1], name="</section><script>x</script>{{title}}")], title="</title>{{sections}}\x1b")
     )
@@ -113,7 +113,7 @@ def test_headings_and_titles_are_text_too() -> None:
 
 
 def test_the_page_is_alone() -> None:
-    """No address, no library; the browser is told to load nothing."""
+    """The page has no address and no library; the browser is told to load nothing."""
     page = replay_page([_replay([1, 2])])
     assert not re.search(r"https?:|//[a-z]|src=|href=|@import|url\(|fetch|XMLHttp|import\s*\(", _without_texts(page))
     parsed = _Page(page)
@@ -127,7 +127,7 @@ def _without_texts(page: str) -> str:
 
 
 def test_the_page_can_be_used_without_a_mouse_and_without_eyes() -> None:
-    """Language, title, buttons and slider with names, a region that tells the step, and the canvas without scripts."""
+    """Language, title, named controls, a region that announces the step, and the canvas without scripts exist."""
     parsed = _Page(replay_page([_replay([1, 2]), _replay([2, 1], name="second")]))
     elements = parsed.elements
     assert ("html", {"lang": "en"}) in elements
@@ -144,7 +144,7 @@ def test_the_page_can_be_used_without_a_mouse_and_without_eyes() -> None:
 
 
 def test_slots_say_when_they_were_filled_and_how_surely() -> None:
-    """From a real run: each slot has its step, its shade and its probability, and the steps their passes."""
+    """In a real run each slot has its step, shade and probability, and the steps have their passes."""
     model = HashDiffusion(VOCABULARY, seed=1)
     recorder = Recorder()
     result = sg.generate(
@@ -169,7 +169,7 @@ def test_slots_say_when_they_were_filled_and_how_surely() -> None:
 
 
 def test_slots_that_stood_before_have_no_probability() -> None:
-    """What the user has fixed was not the model's choice."""
+    """The model did not choose the slots that the user fixed."""
     model = HashDiffusion(VOCABULARY)
     a = VOCABULARY.tokens.index(b"a")
     recorder = Recorder()
@@ -182,7 +182,7 @@ def test_slots_that_stood_before_have_no_probability() -> None:
 
 
 def test_a_recorder_tells_canvases_apart() -> None:
-    """Outputs find their canvases in order; those that became none are left out, others are refused."""
+    """Canvases match outputs in order; canvases without an output are left out, foreign outputs are refused."""
     model = HashDiffusion(VOCABULARY)
     recorder = Recorder()
     grammar = sg.regex("[aé]{3}")
@@ -202,7 +202,7 @@ def test_a_recorder_tells_canvases_apart() -> None:
 
 
 def test_what_is_no_replay_is_refused() -> None:
-    """No snapshots, snapshots of two canvases, or confidences of another one."""
+    """No snapshots, snapshots of two canvases, and confidences of another canvas are refused."""
     one = np.full(1, 0.5)
     with pytest.raises(ValueError, match="at least one snapshot"):
         Replay([], VOCABULARY, one)
@@ -284,7 +284,7 @@ console.log(JSON.stringify(told));
 
 
 def test_the_script_shows_the_canvas_step_by_step() -> None:
-    """Buttons, keys, slider and playing, with just the parts of a document that the script asks for."""
+    """Buttons, keys, slider and playback work, on a stub of the parts of a document that the script uses."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no node to run the page's script with")

@@ -1,4 +1,4 @@
-"""Logits that stay where a model made them: every answer is that of logits on the host, and no row is copied."""
+"""Logits that stay on the device: every answer equals that of logits on the host, and no row is copied."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCALES = [1.0, 1 / 0.3, 0.25]
 
 
 def rows_of(size: int, dtype: Any, *, seed: int = 0) -> NDArray[np.float32]:
-    """Rows that are exact in ``dtype``: narrow ones and wide ones, with equal logits and minus infinity."""
+    """Rows that are exact in ``dtype``: narrow and wide ones, with equal logits and minus infinity."""
     rng = np.random.default_rng([seed, size])
     logits = rng.normal(size=(7, size)).astype(np.float32) * np.array(
         [[0.1], [1], [3], [3], [40], [40], [3]], np.float32
@@ -48,7 +48,7 @@ def rows_of(size: int, dtype: Any, *, seed: int = 0) -> NDArray[np.float32]:
 
 
 def classes_of(size: int) -> TokenClasses:
-    """Most tokens in one class, the others in few; the last class has no tokens."""
+    """Class of each token: most tokens in one class, few in the others; the last class is empty."""
     rng = np.random.default_rng(size)
     count = min(size, 9)
     of = np.where(rng.random(size) < 0.7, count // 2, rng.integers(0, count, size))
@@ -56,7 +56,7 @@ def classes_of(size: int) -> TokenClasses:
 
 
 def both(size: int, dtype: Any) -> tuple[SlotLogits, SlotLogits]:
-    """The same rows in double precision on the host, and where they are."""
+    """The same rows in double precision on the host, and on the device."""
     logits = rows_of(size, dtype)
     return HostLogits(logits.astype(np.float64)), resident(logits, dtype)
 
@@ -68,7 +68,7 @@ def both(size: int, dtype: Any) -> tuple[SlotLogits, SlotLogits]:
 @pytest.mark.parametrize("size", [1, 2, 33, 1000])
 @pytest.mark.parametrize("scale", SCALES)
 def test_rows_answer_as_on_the_host(size: int, dtype: Any, scale: float) -> None:
-    """Logits exactly, sums to 1e-5; the tokens that lead in their order."""
+    """Logits are equal exactly, sums to 1e-5; the leading tokens come in the same order."""
     host, stays = both(size, dtype)
     assert stays.shape == host.shape == (7, size)
     assert np.array_equal(stays.largest(), host.largest())
@@ -90,7 +90,7 @@ def test_rows_answer_as_on_the_host(size: int, dtype: Any, scale: float) -> None
 @pytest.mark.parametrize("size", [1, 2, 33, 1000])
 @pytest.mark.parametrize("scale", SCALES)
 def test_classes_answer_as_on_the_host(size: int, dtype: Any, scale: float) -> None:
-    """Maxima and the best tokens exactly, sums and sums of p log p to 1e-5, draws by the same numbers."""
+    """Maxima and best tokens are equal exactly, sums and sums of p log p to 1e-5, draws by the same numbers."""
     host, stays = both(size, dtype)
     classes = classes_of(size)
     wanted, found = host.by_class(classes, scale), stays.by_class(classes, scale)
@@ -111,7 +111,7 @@ def test_classes_answer_as_on_the_host(size: int, dtype: Any, scale: float) -> N
 
 
 def test_native_passes_over_many_tokens_say_the_same() -> None:
-    """Of a vocabulary whose host passes are native ones: 12 rows of 33,000 tokens."""
+    """With 12 rows of 33,000 tokens the host uses native passes."""
     size = 33_000
     logits = np.concatenate([rows_of(size, torch.float32), rows_of(size, torch.float32, seed=1)])[:12]
     host, stays = HostLogits(logits), resident(logits)
@@ -130,7 +130,7 @@ def test_native_passes_over_many_tokens_say_the_same() -> None:
 
 
 def test_equal_logits_lead_by_their_number() -> None:
-    """Wherever the tokens are: the first of them is the first."""
+    """Of equal logits the lowest id is first, wherever the tokens are."""
     logits = np.zeros((2, 5000), dtype=np.float32)
     logits[:, [4999, 17, 2048]] = 3.0
     classes = TokenClasses(np.zeros(5000, dtype=np.int32), 1)
@@ -140,7 +140,7 @@ def test_equal_logits_lead_by_their_number() -> None:
 
 
 def test_rows_are_taken_raised_and_copied_once() -> None:
-    """What is raised is a copy; what was copied is not copied again, one by one or all together."""
+    """A raised row is a copy; a row that was copied is not copied again, alone or with all others."""
     logits = rows_of(33, torch.bfloat16)
     host, stays = HostLogits(logits), resident(logits, torch.bfloat16)
     some = np.array([5, 0], dtype=np.intp)
@@ -161,7 +161,7 @@ def test_rows_are_taken_raised_and_copied_once() -> None:
 
 
 def test_classes_are_laid_out_once_for_a_language() -> None:
-    """A layout takes as long as a row; the posteriors of a language share it, and both kinds of logits their own."""
+    """A layout takes as long as a row; the posteriors of a language share one for each kind of logits."""
     classes = classes_of(100)
     found = [classes.layout(key, lambda of, count: [len(of), count]) for key in ("here", "there", "here")]
     assert found == [[100, 10]] * 3
@@ -188,7 +188,7 @@ def test_rows_that_make_no_distribution_are_refused_by_their_slot(wrong: float, 
 
 
 def test_zeros_of_half_precision_count_as_little_and_not_as_nothing() -> None:
-    """Minus infinity counts as ``LOWEST`` below the largest, whatever the temperature."""
+    """Minus infinity counts as ``LOWEST`` below the largest, at any temperature."""
     logits = np.full((1, 300), -np.inf, dtype=np.float32)
     logits[0, 7] = 2.0
     for temperature in (1e-300, 1.0, 1e300):
@@ -200,7 +200,7 @@ def test_zeros_of_half_precision_count_as_little_and_not_as_nothing() -> None:
 
 
 def test_tokens_that_are_none_are_refused_before_the_device_is_asked() -> None:
-    """A GPU would fail in whatever it is asked next."""
+    """Otherwise a GPU would fail at some later call."""
     stays = resident(np.zeros((2, 5), dtype=np.float32))
     for token in (-1, 5):
         with pytest.raises(IndexError, match="tokens are 0 to 4"):
@@ -217,7 +217,7 @@ GRAMMARS: dict[str, Any] = {
 
 
 def distributions(vocabulary: Vocabulary, slots: int, *, temperature: float = 1.0) -> tuple[MeanField, MeanField]:
-    """The distributions of a canvas with a fixed slot, on the host and where the logits are."""
+    """The distributions of a canvas with a fixed slot, on the host and on the device."""
     canvas = np.full(slots, FREE, dtype=np.int32)
     logits = 2 * np.random.default_rng(slots).normal(size=(slots, vocabulary.size)).astype(np.float32)
     return MeanField(canvas, logits, temperature=temperature), MeanField(
@@ -229,7 +229,7 @@ def distributions(vocabulary: Vocabulary, slots: int, *, temperature: float = 1.
 @pytest.mark.parametrize("tail", ["free", "scored"])
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_posteriors_are_those_of_the_host(kind: str, tail: Any, temperature: float) -> None:
-    """Masses, completions, draws by the same numbers, shares, marginals, leaders, entropies, what is clamped."""
+    """Masses, completions, draws by the same numbers, shares, marginals, leaders, entropies and clamping agree."""
     language = canvas_language(compile(GRAMMARS[kind], VOCABULARY), ambiguity="counted")
     assert isinstance(language, RegularLanguage if kind == "regular" else ContextFreeLanguage)
     host, stays = distributions(VOCABULARY, 6, temperature=temperature)
@@ -258,7 +258,7 @@ def test_posteriors_are_those_of_the_host(kind: str, tail: Any, temperature: flo
 @pytest.mark.parametrize("kind", GRAMMARS)
 @pytest.mark.parametrize("tail", ["free", "scored"])
 def test_leaders_are_the_first_two_of_the_marginals(kind: str, tail: Any) -> None:
-    """Of either kind of logits, and with the padding that a tail holds at no cost."""
+    """This holds for both kinds of logits, and with free padding in the tail."""
     language = canvas_language(compile(GRAMMARS[kind], VOCABULARY), ambiguity="counted")
     for distribution in distributions(VOCABULARY, 6):
         posterior = language.posterior(distribution, tail=tail)
@@ -277,7 +277,7 @@ def test_leaders_are_the_first_two_of_the_marginals(kind: str, tail: Any) -> Non
 
 
 class Confident:
-    """A filter that takes the top token to be final where it is much more probable than the second."""
+    """A filter that accepts the top token where it is much more probable than the second."""
 
     def settled(self, views: Any, /) -> NDArray[np.float64]:
         found: NDArray[np.float64] = np.where(views[-1].confidences > 2 * views[-1].seconds, 0.95, 0.05)
@@ -300,7 +300,7 @@ TOY = HashDiffusion(VOCABULARY, seed=3, context=0.5)
 
 
 def alike(wanted: Any, found: Any) -> None:
-    """Two results of one canvas."""
+    """Compare two results for one canvas."""
     assert found.tokens == wanted.tokens
     assert found.canvas.commits == wanted.canvas.commits
     assert found.stats.forwards == wanted.stats.forwards
@@ -314,7 +314,7 @@ def alike(wanted: Any, found: Any) -> None:
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
 @pytest.mark.parametrize("sampler", [Dingo(), Posterior(), Posterior(tail="scored")], ids=["dingo", "free", "scored"])
 def test_policies_commit_the_same_and_copy_no_row(kind: str, policy: Any, sampler: Any) -> None:
-    """Under every sampler, with the same seed; over blocks, too."""
+    """This holds for every sampler, with the same seed, and over blocks."""
     for seed, block in ((1, None), (2, 3)):
         toy = ResidentToy(TOY)
         options: dict[str, Any] = {"canvas": 6, "policy": policy, "sampler": sampler, "seed": seed, "block": block}
@@ -329,7 +329,7 @@ def test_policies_commit_the_same_and_copy_no_row(kind: str, policy: Any, sample
     "policy", [sg.diffusion.FreeDave(depth=3), sg.diffusion.SelfSpeculative()], ids=["free dave", "self"]
 )
 def test_drafts_stand_as_on_the_host(kind: str, policy: Any) -> None:
-    """Several canvases in one pass, each with free slots of its own."""
+    """Several canvases with different free slots share one pass."""
     toy = ResidentToy(TOY)
     wanted = fill_canvas(TOY, "", GRAMMARS[kind], canvas=6, policy=policy)
     found = fill_canvas(toy, "", GRAMMARS[kind], canvas=6, policy=policy)
@@ -340,7 +340,7 @@ def test_drafts_stand_as_on_the_host(kind: str, policy: Any) -> None:
 
 @pytest.mark.parametrize("sampler", [Dingo(), Posterior()], ids=["dingo", "posterior"])
 def test_adaptive_parallel_asks_for_the_rows_it_judges(sampler: Any) -> None:
-    """The mixture with a small model's distribution takes whole marginals: one row for each slot that is judged."""
+    """The mixture with a small model's distribution needs whole marginals: one row for each judged slot."""
     model = HashDiffusion(LETTERS, seed=5, context=0.3)
     policy = AdaptiveParallel(HashModel(LETTERS, seed=2), "", weight=0.6)
     toy = ResidentToy(model)
@@ -354,7 +354,7 @@ def test_adaptive_parallel_asks_for_the_rows_it_judges(sampler: Any) -> None:
 @pytest.mark.parametrize("rule", [PrefixReuse(), DualReuse(), DelayedReuse(3)], ids=["prefix", "dual", "delayed"])
 @pytest.mark.parametrize("kind", GRAMMARS)
 def test_reuse_keeps_logits_where_they_are(kind: str, rule: Any) -> None:
-    """Passes over live slots; the logits of the others are those of an earlier pass, on the device, too."""
+    """Passes run live slots; the logits of the other slots stay on the device from an earlier pass."""
     toy = ResidentToy(TOY)
     assert isinstance(toy.start([]), ResidentCachingDenoiser)
     options: dict[str, Any] = {"canvas": 6, "policy": sg.policies.Threshold(0.7), "block": 3, "reuse": rule}
@@ -363,7 +363,7 @@ def test_reuse_keeps_logits_where_they_are(kind: str, rule: Any) -> None:
 
 
 def test_particles_weigh_the_same() -> None:
-    """Weights are masses of posteriors, and of what they leave where more is fixed; all canvases share passes."""
+    """Weights are masses of posteriors, also after more slots are fixed; all canvases share passes."""
     toy = ResidentToy(TOY)
     options: dict[str, Any] = {"canvas": 6, "sampler": sg.samplers.SMC(12), "seed": 9}
     wanted, found = (sg.sample(model, "", GRAMMARS["regular"], **options) for model in (TOY, toy))
@@ -388,10 +388,10 @@ def test_holes_are_filled_alike() -> None:
 
 
 def test_half_precision_stays_half_precision() -> None:
-    """Logits of bfloat16 give what their values give as float32 on the host; a raised copy does not round."""
+    """Logits of bfloat16 give the results of the same values in float32 on the host; a raised copy does not round."""
 
     class Rounded:
-        """A model whose logits were bfloat16 once."""
+        """A model whose logits are rounded to bfloat16."""
 
         def __init__(self, model: Any) -> None:
             self.model = model
@@ -421,12 +421,12 @@ def test_half_precision_stays_half_precision() -> None:
         )
 
 
-# what crosses
+# bytes that are copied
 
 
 @pytest.mark.parametrize(("sampler", "floats"), [(Dingo(), 2), (Posterior(), 1)], ids=["dingo", "posterior"])
 def test_bytes_of_a_step_are_those_of_classes_and_tokens(sampler: Any, floats: int) -> None:
-    """A step copies scores of classes and a few numbers a free slot: a hundredth of the logits of 5,000 tokens."""
+    """A step copies class scores and a few numbers per free slot: a hundredth of the logits of 5,000 tokens."""
     words = [b"", *(b"%c" % byte for byte in b"ab1.()"), *(b"w%d " % index for index in range(4992)), b""]
     vocabulary = Vocabulary(words, eos=[0], special={len(words) - 1: "<mask>"})
     model = HashDiffusion(vocabulary, seed=3, context=0.5)

@@ -1,4 +1,4 @@
-"""The live slots of the reuse rules: by hand, against the published loops, and with a denoiser that keeps slots."""
+"""The live slots of the reuse rules: by hand, against the published loops, and with a denoiser that caches slots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shown(live: Any) -> str:
 
 
 def ask(rule: Reuse, before: str, after: str, step: int, block: tuple[int, int] = (3, 6)) -> str:
-    """The live slots of a step of the middle one of three blocks."""
+    """The live slots of a step in the middle one of three blocks."""
     return shown(rule.live_slots(block, canvas(before), canvas(after), step=step))
 
 
@@ -47,13 +47,13 @@ def test_prefix_reuse_runs_from_the_block_on() -> None:
 
 
 def test_dual_reuse_runs_the_block() -> None:
-    """Neither what is before it nor what is after it."""
+    """Slots before and after the block do not run."""
     assert ask(DualReuse(), "abc......", "abc.d....", 1) == "---xxx---"
     assert ask(DualReuse(), "abc.d....", "abcfd....", 7) == "---xxx---"
 
 
 def test_delayed_reuse_runs_a_committed_slot_once_more() -> None:
-    """And free slots always; every third step is a refresh."""
+    """Free slots always run; every third step is a refresh."""
     rule = DelayedReuse(3)
     assert ask(rule, "abc......", "abc.d....", 1) == "---xxxxxx"
     assert ask(rule, "abc.d....", "abcfd....", 2) == "---x-xxxx"
@@ -63,7 +63,7 @@ def test_delayed_reuse_runs_a_committed_slot_once_more() -> None:
 
 
 def test_a_window_runs_the_nearest_free_slots() -> None:
-    """Left before right where they are as near; filled slots and slots that run anyway do not count."""
+    """On ties the left one runs first; filled slots and slots that run anyway do not count."""
     assert ask(DelayedReuse(9, window=0), "abc......", "abc..d...", 1) == "-----x---"
     assert ask(DelayedReuse(9, window=1), "abc......", "abc..d...", 1) == "----xx---"
     assert ask(DelayedReuse(9, window=2), "abc......", "abc..d...", 1) == "----xxx--"
@@ -74,7 +74,7 @@ def test_a_window_runs_the_nearest_free_slots() -> None:
 
 
 def test_slots_that_changed_elsewhere_are_live_once() -> None:
-    """Committed by a grammar outside the block, or freed again."""
+    """They were committed by a grammar outside the block, or freed again."""
     for rule, usual in ((PrefixReuse(), "---xxxxxx"), (DualReuse(), "---xxx---")):
         assert ask(rule, "a........", "a.b..c..d", 1) == usual[:2] + "x" + usual[3:8] + "x"
         assert ask(rule, "a.b..c..d", "a.b.ec..d", 2) == usual
@@ -83,13 +83,13 @@ def test_slots_that_changed_elsewhere_are_live_once() -> None:
 
 
 def test_without_a_change_a_delayed_rule_refreshes() -> None:
-    """A window around nothing would leave the logits as they are for ever."""
+    """A window around nothing would never update the logits."""
     assert ask(DelayedReuse(9, window=2), "abc......", "abc......", 1) == "xxxxxxxxx"
 
 
 @given(data=st.data(), steps=st.integers(1, 8), interval=st.integers(1, 4), block=st.sampled_from([2, 4, 8]))
 def test_they_are_the_published_loops(data: st.DataObject, steps: int, interval: int, block: int) -> None:
-    """Slots committed in any order, some in each step: which slots the published loops feed to the network.
+    """Slots are committed in any order, some in each step: the live slots are those that the published loops run.
 
     Fast-dLLM feeds all, then those from the block on (prefix) or those of the block (dual).  dKV-Cache-Decode feeds all
     in step 0, in step 1 and where the interval divides the step, else all but those that were filled two commits ago.
@@ -115,7 +115,7 @@ def test_they_are_the_published_loops(data: st.DataObject, steps: int, interval:
                 assert np.array_equal(live, ~filled_before)
             elif step % interval == 0:
                 assert live.all()
-            else:  # step 1: of slots filled in earlier blocks the published loop has no keys yet
+            else:  # step 1: the published loop has no keys yet for slots filled in earlier blocks
                 assert np.array_equal(live, positions >= start)
             before = now.copy()
             for slot in data.draw(st.lists(st.sampled_from(free), min_size=1, max_size=3, unique=True)):
@@ -126,7 +126,7 @@ def test_they_are_the_published_loops(data: st.DataObject, steps: int, interval:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_denoiser_that_keeps_slots_follows(rule: Reuse) -> None:
-    """With a network of one layer the live slots get the logits of a full pass: nothing that changed is overlooked."""
+    """In a network of one layer the live slots get the logits of a full pass: no change is overlooked."""
     vocabulary = Vocabulary([b"", b"a", b"b", b""], eos=[0], special={3: "<mask>"})
     model = HashDiffusion(vocabulary)
     denoiser = model.start([])
@@ -151,7 +151,7 @@ def test_a_denoiser_that_keeps_slots_follows(rule: Reuse) -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    """Of the rules and of a step."""
+    """Bad arguments of the rules and of a step are refused."""
     with pytest.raises(ValueError, match="interval must be at least 1"):
         DelayedReuse(0)
     with pytest.raises(ValueError, match="window must be 0 or more"):

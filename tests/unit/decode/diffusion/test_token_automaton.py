@@ -35,7 +35,7 @@ def lexical(text: str) -> Grammar:
     return ir.Literal(text.encode())
 
 
-# The pieces of é, 你 and 😀 are tokens that are no text of their own.
+# The pieces of é, 你 and 😀 are tokens that are not text alone.
 PIECES = [*("é".encode()[i:j] for i in range(2) for j in range(i + 1, 3)), "你".encode()[:2], "你".encode()[2:]]
 SPLIT = Vocabulary([b"", b"a", b"b", b"ab", b"\xf0\x9f", "😀".encode()[2:], *PIECES, "aé".encode(), b"b"], eos=[0])
 AB = Vocabulary([b"", *byte_vocabulary(b"ab", 3)], eos=[0])
@@ -71,7 +71,7 @@ def unfolded(grammar: Grammar, vocabulary: Vocabulary) -> ByteAutomaton:
 
 
 def access(automaton: ByteAutomaton) -> list[list[Symbol]]:
-    """A shortest way to each state, in bytes and special tokens."""
+    """A shortest path to each state, in bytes and special tokens."""
     ways: dict[int, list[Symbol]] = {0: []}
     waiting = deque([0])
     while waiting:
@@ -117,7 +117,7 @@ def by_token(lifted: TokenAutomaton, size: int) -> dict[tuple[int, int], int]:
 
 @pytest.mark.parametrize(("grammar", "vocabulary"), CASES)
 def test_edges_are_what_matchers_accept(grammar: Grammar, vocabulary: Vocabulary) -> None:
-    """In every state every token: the same are allowed, and the Matcher then expects what the target expects."""
+    """Every state allows the tokens that the Matcher allows, and its target expects what the Matcher then expects."""
     automaton = unfolded(grammar, vocabulary)
     lifted = lift(automaton, vocabulary)
     constraint = compile(grammar, vocabulary)
@@ -153,7 +153,7 @@ def test_edges_are_what_matchers_accept(grammar: Grammar, vocabulary: Vocabulary
 
 @pytest.mark.parametrize(("grammar", "vocabulary"), CASES)
 def test_classes_are_tokens_that_act_alike(grammar: Grammar, vocabulary: Vocabulary) -> None:
-    """Two tokens are in one class just when no state tells them apart; the dead and EOS have their own."""
+    """Two tokens share a class iff no state distinguishes them; dead tokens and EOS have their own classes."""
     lifted = lift(unfolded(grammar, vocabulary), vocabulary)
     edges = by_token(lifted, vocabulary.size)
     acts = {
@@ -171,7 +171,7 @@ def test_classes_are_tokens_that_act_alike(grammar: Grammar, vocabulary: Vocabul
 
 @pytest.mark.parametrize(("grammar", "vocabulary"), CASES)
 def test_distances_are_shortest_token_sequences(grammar: Grammar, vocabulary: Vocabulary) -> None:
-    """Found by lengthening all sequences from a state until one is accepted."""
+    """They agree with an extension of all sequences from a state until one is accepted."""
     lifted = lift(unfolded(grammar, vocabulary), vocabulary)
     edges = by_token(lifted, vocabulary.size)
     for state in range(lifted.states):
@@ -184,7 +184,7 @@ def test_distances_are_shortest_token_sequences(grammar: Grammar, vocabulary: Vo
 
 
 def test_states_from_which_no_tokens_lead_on_are_far() -> None:
-    """Without a token for b nothing ends in abb; the automaton over bytes cannot know it."""
+    """Without a token for b nothing ends in abb; the automaton over bytes cannot know that."""
     vocabulary = Vocabulary([b"", b"a", b"bb"], eos=[0])
     lifted = lift(unfolded(regex("ab|aaba"), AB), vocabulary)
     assert lifted.distance[0] == FAR
@@ -194,7 +194,7 @@ def test_states_from_which_no_tokens_lead_on_are_far() -> None:
 
 
 def moore(next_: np.ndarray, accepting: np.ndarray, specials: list[tuple[int, int, int]]) -> list[int]:
-    """Equal futures by refining until nothing changes: slow and plain."""
+    """Equivalence of states by plain refinement until nothing changes: slow and simple."""
     block = [int(one) for one in accepting]
     while True:
         seen = [
@@ -213,8 +213,8 @@ def moore(next_: np.ndarray, accepting: np.ndarray, specials: list[tuple[int, in
 
 
 def trimmed(rng: random.Random, states: int, symbols: int) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int, int]]]:
-    """A random automaton; every state is reached and alive; special tokens 0 and 1."""
-    # States that differ by nothing but which of two copies of a state their edges lead to have equal futures.
+    """A random automaton in which every state is reachable and live; special tokens are 0 and 1."""
+    # States that differ only in the copy of a state that their edges lead to have equal futures.
     while True:
         original = {
             (state, symbol): rng.randrange(states)
@@ -264,7 +264,7 @@ def test_equal_futures_are_those_of_plain_refinement(seed: int) -> None:
 
 
 def test_some_random_automata_have_equal_states() -> None:
-    """A control on the one above."""
+    """A control for the test above."""
     merged = 0
     for seed in range(120):
         rng = random.Random(seed)
@@ -284,7 +284,7 @@ def test_some_random_automata_have_equal_states() -> None:
     ids=["suffix", "counted", "finite", "schema"],
 )
 def test_automata_are_minimal_and_read_the_same(grammar: Grammar, json_vocabulary: Vocabulary) -> None:
-    """No two states have equal futures; random walks expect what a Matcher expects, byte for byte."""
+    """No two states have equal futures; on random walks the automaton expects what a Matcher expects, byte for byte."""
     constraint = compile(grammar, json_vocabulary)
     automaton = unfolded(grammar, json_vocabulary)
     specials = [tuple(row) for row in automaton.specials.tolist()]
@@ -305,7 +305,7 @@ def test_automata_are_minimal_and_read_the_same(grammar: Grammar, json_vocabular
 
 @pytest.mark.parametrize("seed", range(30))
 def test_moves_are_kept_with_their_copies(seed: int) -> None:
-    """The edges of a nondeterministic automaton hold each move as often as it was listed, each label only once."""
+    """A nondeterministic automaton holds each move as often as it was listed, each label only once."""
     rng = random.Random(seed)
     moves = [(rng.randrange(3), rng.randrange(3), rng.randrange(1, 4)) for _ in range(rng.choice((0, 1, 5, 15)))]
     lifted = token_automaton(
@@ -360,7 +360,7 @@ def test_values_that_must_differ_are_refused(json_vocabulary: Vocabulary) -> Non
 
 
 def test_a_schema_has_few_classes(deepseek_vocabulary: Vocabulary) -> None:
-    """Some hundreds of 128,000 tokens act differently; the tables take less than a megabyte."""
+    """Some hundreds of 128,000 tokens behave differently; the tables take less than a megabyte."""
     fields = {f"f{number}": {"type": "string"} for number in range(20)}
     schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
     grammar = json_schema(schema, policy=JsonPolicy(whitespace="compact"))

@@ -1,6 +1,6 @@
 """TWISTER: the distribution of weighted trajectories is the model's own on the language.
 
-Exactly and in floating point.
+The tests are exact and in floating point.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SIZE = VOCABULARY.size
 class TableDenoiser:
     """Distributions in exact fractions, each drawn when it is first asked for.
 
-    Tokens outside the alphabet have no chance.
+    Tokens outside the alphabet have probability zero.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TableDenoiser:
 
 
 class Exact:
-    """The native chain, the step-exact one and its weights, by their definitions, in fractions."""
+    """The native chain, the step-exact chain and its weights, by their definitions, in fractions."""
 
     def __init__(self, denoiser: TableDenoiser, members: Sequence[Tokens], reveals: Sequence[Tokens]) -> None:
         self.denoiser = denoiser
@@ -106,7 +106,7 @@ class Exact:
         )
 
     def paths(self, first: Tokens) -> Iterator[tuple[list[Tokens], Fraction, Fraction, Fraction]]:
-        """Every trajectory to a member: its canvases, native and step-exact probability, and weight."""
+        """Every trajectory to a string: its canvases, native and step-exact probability, and weight."""
         paths = [([first], Fraction(1), Fraction(1), self.mass(first, first))]
         for at, reveal in enumerate(self.reveals):
             grown = []
@@ -135,10 +135,9 @@ def distribution_of(paths: Iterator[tuple[list[Tokens], Fraction]]) -> dict[Toke
 
 
 class ScriptedDraws:
-    """A language whose posteriors answer as ever, but leave draws to a script that goes through all outcomes.
+    """A language with real posteriors, whose draws follow a script that enumerates all outcomes.
 
-    What is drawn is the slots that are revealed next; the rest is the first completion that agrees, which nobody looks
-    at.
+    The draws fix the slots revealed next; the rest is the first completion that agrees, which is never used.
     """
 
     def __init__(self, language: CanvasLanguage, exact: Exact, chances: Chances) -> None:
@@ -187,7 +186,7 @@ class _ScriptedPosterior:
 
 
 def a_language(members: Sequence[Tokens]) -> CanvasLanguage:
-    """The real language of some canvases, EOS tails included."""
+    """The real language of some canvases, with EOS tails."""
     texts = sorted({VOCABULARY.decode([token for token in member if token]).decode() for member in members})
     return canvas_language(compile(sg.select(texts), VOCABULARY))
 
@@ -208,11 +207,10 @@ def random_case(seed: int) -> tuple[TableDenoiser, list[Tokens], list[Tokens]]:
 
 
 def test_weighted_trajectories_have_the_native_distribution_exactly() -> None:
-    """60 random denoisers and languages, every path of the real code, against the definition in fractions.
+    """On 60 random denoisers and languages, every path of the real code agrees with the definition in fractions.
 
     The weights of the definition make the native distribution on the language of the step-exact one, exactly; those of
-    the code are the same on every path, to 1e-11; and without weights the distribution is another one, by 13 percent on
-    average.
+    the code are the same on every path, to 1e-11; without weights the distribution differs by 13 percent on average.
     """
     distances = []
     for seed in range(60):
@@ -258,7 +256,7 @@ def test_weighted_trajectories_have_the_native_distribution_exactly() -> None:
 
 
 def native_path(exact: Exact, end: Tokens) -> Fraction:
-    """The probability of the only trajectory to a canvas, by the native chain."""
+    """The native chain's probability of the only trajectory to a canvas."""
     canvas, probability = [FREE] * len(end), Fraction(1)
     for reveal in exact.reveals:
         distributions = [exact.denoiser.distribution(canvas, slot) for slot in reveal]
@@ -269,9 +267,9 @@ def native_path(exact: Exact, end: Tokens) -> Fraction:
 
 
 def test_filling_what_is_forced_outside_the_order_would_change_the_distribution() -> None:
-    """Exactly weighted, it has the distribution of another chain.
+    """With exact weights it has the distribution of another chain.
 
-    In which passes see tokens that they would not have seen.
+    In that chain passes see tokens that they would not have seen.
     """
     changed = 0
     for seed in range(60):
@@ -302,7 +300,7 @@ def test_filling_what_is_forced_outside_the_order_would_change_the_distribution(
 
 
 def test_the_published_vector(shared_data: Path) -> None:
-    """Fig. 2: a*b+ on a canvas whose last slot holds b; what the first step takes, and what it should."""
+    """Fig. 2, a*b+ with b in the last slot: the first step reveals what it should."""
     case = json.loads((shared_data / "vectors.json").read_text(encoding="utf-8"))["twister_fig2"]
     assert case["language"] == "a*b+"
     first = (FREE, FREE, B)
@@ -348,7 +346,7 @@ def hidden_markov(seed: int) -> HiddenMarkovDiffusion:
 
 
 def joint(model: HiddenMarkovDiffusion, tokens: Tokens) -> float:
-    """The sum over hidden paths, by its definition."""
+    """The sum over hidden paths, by the definition."""
     state = model.initial * model.emission[:, tokens[0]]
     for token in tokens[1:]:
         state = (state @ model.transition) * model.emission[:, token]
@@ -363,7 +361,7 @@ def particles(
 
 
 def largest_z(weights: NDArray[np.float64], ends: list[Tokens], target: Mapping[Tokens, float]) -> float:
-    """The largest z-score of the mean weight of each member, those that are hardly ever reached taken together."""
+    """The largest z-score of the mean weight of each string; rarely reached strings are pooled."""
     assert set(ends) <= set(target)
     rare = {member for member in target if sum(end == member for end in ends) < 25}
     cells: dict[Tokens, float] = defaultdict(float)
@@ -374,12 +372,12 @@ def largest_z(weights: NDArray[np.float64], ends: list[Tokens], target: Mapping[
     for cell, mass in cells.items():
         inside = np.array([cell == (-2,) or cell == (() if end in rare else end) for end in ends])  # noqa: PLR1714
         values = weights * inside
-        if np.ptp(values):  # without weights all together have no spread
+        if np.ptp(values):  # without weights the pooled sum has no spread
             scores.append(abs(values.mean() - mass) / (values.std() / math.sqrt(len(values))))
     return float(max(scores))
 
 
-# Two-sided 1e-6, divided by the 60 cells that there are at most.
+# Two-sided 1e-6, divided by at most 60 cells.
 LARGEST_Z = 5.7
 
 
@@ -389,7 +387,7 @@ DECEIVING = "(a(a|b)*1|b+)"
 
 @pytest.mark.parametrize("order", [RandomOrder(), LeftToRight(), FixedOrder((2, 0, 3, 1))])
 def test_draws_have_the_true_posterior_of_a_hidden_markov_model(order: RevealOrder) -> None:
-    """800 independent particles: each member's mean weight is its joint probability; without weights it is not."""
+    """For 800 independent particles each string's mean weight is its joint probability; without weights it is not."""
     model, toy = hidden_markov(3), ToyCanvases(DECEIVING, 4)
     language = canvas_language(compile(sg.regex(DECEIVING), VOCABULARY))
     target = {member: joint(model, member) for member in toy.members}
@@ -403,7 +401,7 @@ def test_draws_have_the_true_posterior_of_a_hidden_markov_model(order: RevealOrd
 
 
 def test_resampling_leaves_the_estimates_unbiased() -> None:
-    """Means over 90 runs of 12 particles, each with another scheme, of the evidence and the mass of each member."""
+    """Means over 90 runs of 12 particles are right for the evidence and for each string's mass, in every scheme."""
     model, toy = hidden_markov(8), ToyCanvases(DECEIVING, 4)
     language = canvas_language(compile(sg.regex(DECEIVING), VOCABULARY))
     target = {member: joint(model, member) for member in toy.members}
@@ -426,12 +424,12 @@ def test_resampling_leaves_the_estimates_unbiased() -> None:
     means, spread = np.mean(rows, axis=0), np.std(rows, axis=0) / math.sqrt(len(rows))
     wanted = np.array([sum(target.values()), *(target[member] for member in common)])
     assert (np.abs(means - wanted) / spread < 5.2).all()  # two-sided 1e-6 over 5 means
-    # The error that a run reports is of the size of the spread that there is, rather too large.
+    # The error that a run reports has the size of the actual spread, or is a little too large.
     assert 0.8 < float(np.mean(errors)) / float(np.std(logs)) < 2
 
 
 def test_one_step_is_a_draw_from_the_posterior_of_the_first_pass() -> None:
-    """Everything at once needs no weights: they are all the evidence itself."""
+    """A single step needs no weights: they all equal the evidence."""
     model, toy = hidden_markov(7), ToyCanvases("(ab|1)*a?", 3)
     language = canvas_language(compile(sg.regex("(ab|1)*a?"), VOCABULARY))
     run = particles(model.start([]), language, 3, SMC(600), RandomOrder(per_step=3), seed=3)
@@ -452,7 +450,7 @@ def test_one_step_is_a_draw_from_the_posterior_of_the_first_pass() -> None:
 
 
 def test_context_free_languages() -> None:
-    """Brackets that match, which is no regular language; charts instead of messages, the same weights."""
+    """Balanced brackets are not regular; charts instead of messages give the same weights."""
     language = ContextFreeLanguage(compile(sg.lark('start: pair*\npair: "a" start "b"'), VOCABULARY))
 
     def matches(tokens: Sequence[int]) -> bool:
@@ -482,7 +480,7 @@ def test_context_free_languages() -> None:
 
 
 class Zeroing:
-    """A language whose posteriors take a completion of less than e^-60 for impossible, as exact zeros would be."""
+    """A language whose posteriors treat completions below e^-60 as impossible, as exact zeros would be."""
 
     def __init__(self, pattern: str, slots: int) -> None:
         self._toy = ToyCanvases(pattern, slots)
@@ -523,7 +521,7 @@ def certain(tokens: Sequence[int]) -> Distribution:
 
 
 def test_particles_without_weight_are_dropped() -> None:
-    """After an a the model turns out to be sure of b; the language has none: half of the particles die."""
+    """After an a the model turns out to be sure of b, which the language forbids: half of the particles die."""
     first = (FREE, FREE)
     given = {(first, 0): certain([A, B]), (first, 1): certain([A, B]), ((A, FREE), 1): certain([B])}
     language: Any = Zeroing("aa|ba|bb", 2)
@@ -539,7 +537,7 @@ def test_particles_without_weight_are_dropped() -> None:
         ends = {tuple(particle.canvas.tolist()) for particle in run.particles}
         assert ends == {(B, A), (B, B)}
         assert len(run.particles) == 400 if threshold else 220 < len(run.particles) < 310
-        # The model writes ba or bb with 1/2; each particle's weight is 3/4; two thirds live.
+        # The model writes ba or bb with 1/2; each particle's weight is 3/4; two thirds survive.
         assert math.exp(run.log_evidence) == pytest.approx(0.5, abs=0.1)
 
 
@@ -570,7 +568,7 @@ LETTERS = Vocabulary([b"", b"a", b"b", b"c", b"ab", b"bc", b""], eos=[0], specia
 
 
 def test_samples() -> None:
-    """Outputs are members with their own tokens and weights, and a step says what it was drawn with."""
+    """Outputs are strings of the language with their own tokens and weights, and each step records its probability."""
     model = HashDiffusion(LETTERS, seed=3)
     samples = fill_smc(model, "", sg.regex("(ab|c)+"), canvas=5, sampler=SMC(24), seed=1)
     assert samples.lossless
@@ -597,7 +595,7 @@ def test_samples() -> None:
 
 
 def test_a_step_tells_the_native_log_probability() -> None:
-    """Of each token, in the pass that revealed it: together those of the trajectory by the model alone."""
+    """Each token has it from the pass that revealed it; the sum is that of the trajectory by the model alone."""
     model = HashDiffusion(LETTERS, seed=8)
     samples = fill_smc(model, "", sg.regex("[abc]{4}"), canvas=4, sampler=SMC(3), order=LeftToRight(2), temperature=0.7)
     for result in samples.results:

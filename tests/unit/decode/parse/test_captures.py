@@ -1,4 +1,4 @@
-"""Captures, against the groups of Python's ``re`` and against texts that say what they are made of."""
+"""Captures, against the groups of Python's ``re`` and against texts that encode their own structure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LETTER = ByteClass([(ord("a"), ord("z"))])
 
 
 def symbols(text: str) -> str:
-    """A text as the parser reads it: one character a byte."""
+    """A text as the parser reads it: one character per byte."""
     return text.encode().decode("latin-1")
 
 
@@ -59,7 +59,7 @@ def random_term(rng: random.Random, depth: int, names: list[str]) -> tuple[Gramm
         term, source = random_term(rng, depth - 1, names)
         least = rng.choice([0, 0, 1, 2])
         most = rng.choice([None, least + 1, least + 2])
-        if re.fullmatch(source, ""):  # Python reports an optional empty repetition, we do not
+        if re.fullmatch(source, ""):  # Python reports an optional empty repetition, structgen does not
             return term, source
         return Repeat(term, least, most), f"(?:{source}){{{least},{'' if most is None else most}}}"
     name = f"n{len(names)}"
@@ -106,19 +106,19 @@ def test_lists_are_for_names_that_can_occur_more_than_once() -> None:
 
 
 def test_what_was_not_taken_is_absent() -> None:
-    """A name in an alternative that was not taken has no entry."""
+    """A name in an alternative that did not match has no entry."""
     answer = choice(literal("yes").named("yes"), literal("no").named("no"))
     assert find_captures(answer, "no") == {"no": "no"}
 
 
 def test_nested_names() -> None:
-    """Captures within captures are reported each under its name."""
+    """Nested captures are reported each under its name."""
     date = sequence(Repeat(LETTER, 2, 2).named("a"), "-", Repeat(LETTER, 1, 3).named("b")).named("whole")
     assert find_captures(date, "xy-z") == {"whole": "xy-z", "a": "xy", "b": "z"}
 
 
 def test_permutations() -> None:
-    """Parts in any order; those of further members, and what separates them, may be found more than once."""
+    """Parts come in any order; extra items and separators may be captured more than once."""
     word = Repeat(LETTER, 1, None)
     term = Permutation(
         [sequence("x=", Capture("x", word))],
@@ -145,7 +145,7 @@ def test_permutations() -> None:
 
 
 def test_permutations_of_what_may_be_empty() -> None:
-    """Members and separators that may be empty can be read in infinitely many ways, and are read in one."""
+    """Extra items and separators that may be empty have infinitely many derivations, and one of them is chosen."""
     maybe = Capture("a", Repeat(ByteClass([(97, 97)]), 0, 1))
     term = Permutation([literal("b")], [maybe], Repeat(literal("c"), 0, 1), EPSILON)
     assert find_captures(term, "cbac")["a"] == "a"
@@ -153,7 +153,7 @@ def test_permutations_of_what_may_be_empty() -> None:
 
 
 def test_recursive_rules() -> None:
-    """Right, left and middle recursion find every occurrence in order, inner rules shadow outer ones."""
+    """Right, left and middle recursion find every occurrence in order; inner rules shadow outer ones."""
     item = LETTER.named("item")
     again = Reference("s")
     for body in (
@@ -169,7 +169,7 @@ def test_recursive_rules() -> None:
 
 
 def test_grammars_with_infinitely_many_derivations() -> None:
-    """Unit cycles and empty recursion end, and report the text that is there."""
+    """Unit cycles and empty recursion terminate, and the capture has the text."""
     a, b, s = Reference("a"), Reference("b"), Reference("s")
     assert find_captures(Rules({"a": Choice((b, literal("x").named("n"))), "b": Choice((a,))}, a), "x") == {"n": "x"}
     many = Rules({"s": Choice((Sequence((s, s)), LETTER.named("n"), EPSILON))}, s)
@@ -179,7 +179,7 @@ def test_grammars_with_infinitely_many_derivations() -> None:
 
 
 def test_characters_outside_ascii() -> None:
-    """Texts come back as characters; byte classes that cut a character do not confuse character classes."""
+    """Captures are returned as characters; byte classes that cut a character do not affect character classes."""
     assert find_captures(sequence(ANY_CHAR.named("c"), "!"), symbols("é!")) == {"c": "é"}
     assert find_captures(Repeat(ANY_CHAR, 2, 2).named("c"), symbols("日本")) == {"c": "日本"}
     with pytest.raises(GrammarError):
@@ -200,7 +200,7 @@ def test_json_strings() -> None:
 
 
 def test_intersections_and_complements() -> None:
-    """Every part of an intersection reports its names; a complement only shapes the others."""
+    """Every part of an intersection reports its names; a complement only restricts the others."""
     texts = Repeat(LETTER, 0, None)
     both = Intersection((sequence(LETTER.named("first"), texts), sequence(texts, LETTER.named("last"))))
     assert find_captures(both, "abc") == {"first": "a", "last": "c"}
@@ -212,7 +212,7 @@ def test_intersections_and_complements() -> None:
 
 
 def test_special_tokens_are_no_text() -> None:
-    """A special token is matched by its own symbol alone and adds nothing to a capture."""
+    """A special token matches only its own symbol and adds nothing to a capture."""
     term = sequence(SpecialToken("<tool>"), LETTER.named("name"), SpecialToken(9)).named("call")
     special = {7: "<tool>", 9: "<end>"}
     assert find_captures(term, chr(256 + 7) + "x" + chr(256 + 9), special) == {"call": "x", "name": "x"}
@@ -221,18 +221,18 @@ def test_special_tokens_are_no_text() -> None:
 
 
 def test_shared_terms_are_transparent() -> None:
-    """A shared term means its item."""
+    """A shared term has the captures of its item."""
     assert find_captures(sequence(Shared(LETTER.named("n")), "!"), "x!") == {"n": "x"}
 
 
 def test_unbound_references_are_named() -> None:
-    """A reference to a rule that nothing binds is an error with its name."""
+    """A reference to an unbound rule is an error with its name."""
     with pytest.raises(GrammarError, match="'nowhere'"):
         find_captures(Reference("nowhere").named("x"), "a")
 
 
 def test_has_captures() -> None:
-    """Grammars without names are told apart without a parse."""
+    """Grammars without names are recognised without a parse."""
     assert has_captures(sequence("a", Repeat(LETTER.named("n"), 0, None)))
     assert not has_captures(sequence("a", Repeat(LETTER, 0, None)))
 

@@ -15,7 +15,7 @@ def ends(members: frozenset[int]) -> EndSet:
 
 @given(positions, positions)
 def test_operations_are_those_of_sets(left: frozenset[int], right: frozenset[int]) -> None:
-    """Union, intersection and difference hold what those of Python's sets hold."""
+    """Union, intersection and difference agree with those of Python's sets."""
     assert set(ends(left) | ends(right)) == left | right
     assert set(ends(left) & ends(right)) == left & right
     assert set(ends(left) - ends(right)) == left - right
@@ -23,7 +23,7 @@ def test_operations_are_those_of_sets(left: frozenset[int], right: frozenset[int
 
 @given(positions, positions)
 def test_equal_sets_are_equal_values(left: frozenset[int], right: frozenset[int]) -> None:
-    """However a set came about, it equals another with the same members, and only those."""
+    """Sets with the same members are equal, however they were made, and no others are."""
     assert (ends(left) == ends(right)) == (left == right)
     assert ends(left) | ends(right) == ends(left | right)
     assert hash(ends(left) - ends(right)) == hash(ends(left - right))
@@ -31,7 +31,7 @@ def test_equal_sets_are_equal_values(left: frozenset[int], right: frozenset[int]
 
 @given(positions, st.integers(0, 5_100), st.integers(0, 5_100))
 def test_members(members: frozenset[int], low: int, high: int) -> None:
-    """Membership, truth, the last member and slices agree with the set."""
+    """Membership, truth, the last member and slices agree with Python's set."""
     made = ends(members)
     assert (low in made) == (low in members)
     assert bool(made) == bool(members)
@@ -40,7 +40,7 @@ def test_members(members: frozenset[int], low: int, high: int) -> None:
 
 
 def test_the_empty_set_has_one_form() -> None:
-    """No members is ``NOWHERE``, wherever the empty set was cut from."""
+    """The empty set is always ``NOWHERE``, wherever it was cut from."""
     assert EndSet(7, 0) == NO_ENDS
     assert EndSet(3).between(5, 9) == NO_ENDS
     assert list(NO_ENDS) == []

@@ -1,4 +1,4 @@
-"""Potentials in front of a single output, and samplers of whole outputs in the loop."""
+"""Potentials that guard a single output, and samplers of whole outputs in the loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ends_in_cb(text: str) -> bool:
 
 
 class Barred(Potential):
-    """Bars ``a`` by a row of a mask alone; what is drawn is asked about all the same."""
+    """Forbids ``a`` by its mask alone; sampled tokens are still asked about."""
 
     def prefix(self, hypothesis: Any, /) -> float:
         return -math.inf if b"a" in hypothesis.data else 0.0
@@ -97,7 +97,7 @@ def test_what_is_forbidden_does_not_come(sampler: Any, seed: int) -> None:
 
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial()], ids=repr)
 def test_it_goes_back_where_nothing_is_left(sampler: Any) -> None:
-    """``cb`` at the end is found however the model begins."""
+    """The sampler finds ``cb`` at the end, however the model begins."""
     for seed in range(8):
         model = HashModel(VOCABULARY, seed=seed)
         result = generate(model, "ab", CONSTRAINT, sampler=sampler, potentials=[ends_in_cb], max_tokens=4, seed=seed)
@@ -107,7 +107,7 @@ def test_it_goes_back_where_nothing_is_left(sampler: Any) -> None:
 
 @pytest.mark.exhaustive
 def test_masking_with_a_predicate_has_the_distribution_of_masking() -> None:
-    """3,000 outputs: ten z-scores beyond 6 have probability 2e-8."""
+    """Over 3,000 outputs, ten z-scores beyond 6 have probability 2e-8."""
     model = HashModel(VOCABULARY, seed=2)
     counts = Counter[tuple[int, ...]]()
     for seed in range(3000):
@@ -169,7 +169,7 @@ def test_scores_need_weights() -> None:
 
 
 def test_whole_outputs_can_be_rejected_and_are_written_anew() -> None:
-    """What a program's checks do: the distribution that is left is that of the sampler without what was rejected."""
+    """Checks of programs do this: the remaining distribution is the sampler's without the rejected outputs."""
     model = HashModel(VOCABULARY, seed=4)
     target = exact_target(model, "ab", PATTERN, 3)
     with Context(model, model.encode_prompt("ab")) as context:
@@ -205,7 +205,7 @@ def test_the_best_sampler_and_the_drawn_one_agree_with_their_seeds() -> None:
 
 
 class Grumbling(Potential):
-    """Raises an error about every prefix that ends with ``word``."""
+    """Raises an error for every prefix that ends with ``word``."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -221,7 +221,7 @@ class Grumbling(Potential):
 
 @pytest.mark.parametrize("allowed_at", range(4))
 def test_forced_tokens_end_at_one_that_a_potential_forbids(allowed_at: int) -> None:
-    """The matcher stands where the output does, and the search for another way begins there."""
+    """The matcher stands where the output does, and the search for another way starts there."""
 
     @potential(always=True)
     def short(text: str) -> bool:
@@ -237,7 +237,7 @@ def test_forced_tokens_end_at_one_that_a_potential_forbids(allowed_at: int) -> N
 
 @pytest.mark.parametrize("word", ["ca", "cab", "cabca"])
 def test_an_error_within_forced_text_leaves_matcher_and_output_together(word: str) -> None:
-    """A caller that catches it can rewind the output, and go on."""
+    """A caller that catches it can rewind the output and go on."""
     constraint = compile(regex("cabcab"), VOCABULARY)
     with Context(HashModel(VOCABULARY, seed=1), [1]) as context:
         generation = start_generation(context, constraint, max_tokens=6, potentials=[Grumbling(word)])
@@ -251,7 +251,7 @@ def test_an_error_within_forced_text_leaves_matcher_and_output_together(word: st
 
 @pytest.mark.parametrize("budget", range(3, 8))
 def test_forced_tokens_stop_where_the_budget_needs_other_ones(budget: int) -> None:
-    """With potentials as without: the tokens are the same."""
+    """With and without potentials the tokens are the same."""
     constraint = compile(regex("cabab(c|ab)"), VOCABULARY)
     outputs = []
     for potentials in ([], [no_repeats]):

@@ -1,4 +1,4 @@
-"""The contract of potentials, what is asked of them, and what happens where they break it."""
+"""The contract of potentials, and what happens when they break it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def without_cc(text: str) -> bool:
 
 
 class Counted(Potential):
-    """A potential that knows what every token adds, and forbids three in a row of a token."""
+    """A potential with a score for every token that forbids three equal tokens in a row."""
 
     def prefix(self, hypothesis: Hypothesis, /) -> float:
         tokens = hypothesis.tokens
@@ -87,7 +87,7 @@ OTHER = compile(regex("(ab|c)*a?"), VOCABULARY)
     ],
     ids=lambda subject: subject.name[:20],
 )
-def test_distributions_hold(subject: Potential) -> None:
+def test_laws_hold(subject: Potential) -> None:
     check_potential(subject, LETTERS, random.Random(1))
 
 
@@ -114,7 +114,7 @@ SILENT: dict[str, Any] = {"logw_next": lambda h: None, "allowed": lambda h: None
         ({"allowed": lambda h: np.zeros(1, dtype=np.int32)}, "allowed leaves out token"),
     ],
 )
-def test_distributions_see_what_is_broken(methods: dict[str, Any], distribution: str) -> None:
+def test_laws_find_what_is_broken(methods: dict[str, Any], distribution: str) -> None:
     with pytest.raises(LawViolation, match=distribution) as caught:
         check_potential(_Broken(**methods), LETTERS, random.Random(1))
     assert "potential _Broken" in str(caught.value)
@@ -151,7 +151,7 @@ def test_functions_are_given_what_they_are_over() -> None:
     hypothesis = Hypothesis(LETTERS.grammar, vocabulary, (1, 6))
     for over in ("text", "bytes", "tokens"):
         potential(over=over, always=True)(note).prefix(hypothesis)  # type: ignore[arg-type]
-    assert seen == ["a", b"a\xc3", (1, 6)]  # a character that is not complete is no text yet
+    assert seen == ["a", b"a\xc3", (1, 6)]  # an incomplete character is not text yet
     assert hypothesis.extended(7).text == "aé"
     schema = compile(json_schema({"type": "integer"}), Vocabulary([bytes([b]) for b in range(256)] + [b""], eos=[256]))
     value = potential(over="value")(lambda value: value > 3)
@@ -174,7 +174,7 @@ def test_what_is_no_potential_is_refused() -> None:
 
 
 def test_two_languages_meet() -> None:
-    """``a^n b^n c^m`` and ``a^m b^n c^n``: their intersection is not context-free, and each output is in both."""
+    """The intersection of ``a^n b^n c^m`` and ``a^m b^n c^n`` is not context-free; each output is in both."""
     from structgen.frontends.lark import lark
 
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab", b"bb", b"c", b"bc"], eos=[0])
@@ -239,7 +239,7 @@ def test_a_prefix_that_forbids_what_may_be_complete_is_an_error() -> None:
 
 
 def test_what_is_not_complete_is_not_asked_about_as_if_it_were() -> None:
-    """A function of values cannot read the prefix of one."""
+    """A function of values cannot read the prefix of a value."""
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in b'[],"ab12')], eos=[0])
     constraint = compile(json_schema({"type": "array", "items": {"enum": [1, 2, "a", "b"]}, "maxItems": 3}), vocabulary)
 

@@ -1,6 +1,6 @@
-"""Grammar-aligned decoding against all outputs.
+"""Grammar-aligned decoding against enumeration of all outputs.
 
-Bounds, and the distribution of the next output worked out from the trie.
+The tests compare bounds, and the distribution of the next output, computed from the trie.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SMALL = {
 
 @pytest.mark.parametrize("name", FAR)
 def test_success_is_a_bound_that_only_falls(name: str) -> None:
-    """At every node, of 60 calls with 5 outputs each; at the end it is nearly what is expected of the future."""
+    """At every node, over 60 calls with 5 outputs each, it falls, at last nearly to the expected future."""
     toy, trie = FAR[name], PrefixTrie()
     before: dict[Output, float] = {}
     gaps = []
@@ -61,7 +61,7 @@ def test_success_is_a_bound_that_only_falls(name: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FAR)
 def test_the_distribution_of_the_next_output_comes_near_the_target(name: str) -> None:
-    """Worked out from the trie: that of locally constrained decoding at first, which is far, and ever nearer."""
+    """By the trie, it is at first that of locally constrained decoding, which is far, and comes ever nearer."""
     toy, trie = FAR[name], PrefixTrie()
     target = toy.normalised
     lcd = toy.lcd()
@@ -81,7 +81,7 @@ def test_the_distribution_of_the_next_output_comes_near_the_target(name: str) ->
 @pytest.mark.parametrize("room", [PrefixTrie, lambda: PrefixTrie(max_bytes=0), lambda: PrefixTrie(max_nodes=2)])
 @pytest.mark.parametrize("name", SMALL)
 def test_outputs_have_the_distribution_that_the_trie_says(name: str, room: Callable[[], PrefixTrie]) -> None:
-    """Of everything that may happen in two outputs: the first is one of locally constrained decoding."""
+    """All outcomes of two outputs agree; the first has the distribution of locally constrained decoding."""
     toy = SMALL[name]
 
     def look(trie: PrefixTrie) -> tuple[tuple[Output, float], ...]:
@@ -102,7 +102,7 @@ def test_outputs_have_the_distribution_that_the_trie_says(name: str, room: Calla
 
 
 def test_outputs_that_are_drawn_together_do_not_teach_each_other() -> None:
-    """Two in one batch are both of locally constrained decoding, and independent."""
+    """Two in one batch both come from locally constrained decoding, independently."""
     toy = Toy("[abc]b?", 2, NO_EOS, seed=2)
     lcd = toy.lcd()
     joint: dict[tuple[Output | None, ...], float] = defaultdict(float)

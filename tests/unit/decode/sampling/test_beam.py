@@ -1,4 +1,4 @@
-"""Beam search against all outputs, and against a plain one that is written down here."""
+"""Beam search against all outputs, and against a plain beam search in this file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOYS = toys()
 
 
 def plain_beams(toy: Toy, width: int) -> list[Output]:
-    """Beam search by the book, without potentials: the best ``width`` that go on, and all that stop before them."""
+    """Textbook beam search without potentials: the best ``width`` beams that go on, and all that stopped before."""
     live: list[tuple[float, Output]] = [(0.0, ())]
     finished: list[tuple[float, Output]] = []
     while live:
@@ -63,7 +63,7 @@ def test_narrow_beams_are_those_of_the_book(name: str, width: int) -> None:
 
 
 def test_narrow_beams_miss_what_wide_ones_find() -> None:
-    """A control: the comparison with all outputs tells a narrow beam from the best."""
+    """A control: comparison with all outputs distinguishes a narrow beam from the best outputs."""
     toys = [Toy("[abc]{2,4}", 4, seed=seed) for seed in range(20)]
     assert any(toy.samples(Beam(1)).best().tokens != toy.ranking[0] for toy in toys)
     assert sum(toy.samples(Beam(6)).best().tokens == toy.ranking[0] for toy in toys) > sum(
@@ -74,14 +74,14 @@ def test_narrow_beams_miss_what_wide_ones_find() -> None:
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize("name", [name for name, toy in TOYS.items() if toy.potentials])
 def test_potentials_are_respected(name: str, width: int) -> None:
-    """Of what narrow beams find, all is admitted and scored right; dead ends may leave nothing."""
+    """All outputs of narrow beams are admitted and scored right; dead ends may leave none."""
     toy = TOYS[name]
     for each in toy.samples(Beam(width)).samples:
         assert each.score == pytest.approx(toy.target[each.result.tokens], abs=1e-9)
 
 
 def test_forbidden_prefixes_take_no_beam() -> None:
-    """With a predicate of prefixes, one beam follows the best admitted token, as deep as it goes."""
+    """With a predicate of prefixes, one beam follows the best admitted token, to any depth."""
     for seed in range(10):
         toy, greedy = Toy("[abc]{4}", 4, seed=seed, always=few_b), ()
         while len(toy.text(greedy)) < 4:
@@ -111,7 +111,7 @@ def test_longer_outputs_are_favoured() -> None:
 
 
 def test_it_stops_when_nothing_better_can_come() -> None:
-    """The same outputs as with a search that goes on to the end, in fewer passes."""
+    """The outputs are those of a search that goes on to the end, in fewer passes."""
     saved = 0
     for seed in range(20):
         toy = Toy("[abc]{1,6}", 6, seed=seed)
@@ -122,7 +122,7 @@ def test_it_stops_when_nothing_better_can_come() -> None:
 
 
 def diverse_beams(toy: Toy, groups: int, diversity: float) -> list[Output]:
-    """Diverse beam search with one beam a group, which goes on until it stops."""
+    """Diverse beam search with one beam per group, which goes on until it stops."""
     paths: list[list[int]] = [[] for _ in range(groups)]
     while any(path[-1:] != [STOP] for path in paths):
         taken: list[int] = []
@@ -141,7 +141,7 @@ def diverse_beams(toy: Toy, groups: int, diversity: float) -> list[Output]:
 @pytest.mark.parametrize("diversity", [0.3, 1.0, 5.0])
 @pytest.mark.parametrize("pattern", ["[abc]{2}", "c(a|b)c(a|b)c", "(aa|bb)[abc]{2}"])
 def test_groups_keep_out_of_each_others_way(pattern: str, diversity: float) -> None:
-    """As diverse beam search by the book, where all outputs stop only when the grammar says so."""
+    """It equals textbook diverse beam search, where all outputs stop only when the grammar says so."""
     for seed in range(6):
         toy = Toy(pattern, 5, seed=seed)
         found = {each.result.tokens for each in toy.samples(Beam(3, groups=3, diversity=diversity)).samples}
@@ -157,14 +157,14 @@ def test_diversity_is_in_no_score() -> None:
 
 
 def test_what_the_grammar_dictates_is_not_avoided() -> None:
-    """Were it counted, the second group could not be told from the first by the choice that comes after it."""
+    """If it were counted, the second group's next choice could not differ from the first's."""
     toy = Toy("cac(a|b)", 4, seed=0)
     found = toy.samples(Beam(2, groups=2, diversity=50.0)).samples
     assert {each.result.text for each in found} == {"caca", "cacb"}
 
 
 def test_groups_share_what_they_agree_on() -> None:
-    """A little diversity that changes nothing costs no pass more than one group does."""
+    """A little diversity that changes nothing costs no more passes than one group."""
     toy = Toy("[abc]{3}", 3, seed=2)
     one, three = toy.samples(Beam(1)), toy.samples(Beam(3, groups=3, diversity=1e-9))
     assert one.best().tokens == three.best().tokens

@@ -1,6 +1,6 @@
-"""The best of several outputs: which are drawn, how they are scored, and who wins the vote.
+"""The best of several outputs: how they are drawn and scored, and which wins the vote.
 
-Statistical tests have fixed seeds and an alpha below 1e-6; the number of draws stands in each.
+Statistical tests have fixed seeds and an alpha below 1e-6; each states its number of draws.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOYS = toys()
 
 
 def certainty_by_hand(toy: Toy, output: Output) -> float:
-    """The mean over the choices of ``sum_v 1/V log(1/V / p_v)``, the stop among them where the output has one."""
+    """The mean over the choices of ``sum_v 1/V log(1/V / p_v)``, including the stop where the output has one."""
     found = []
     for length in range(len(output) + 1):
         if len(toy.choices(output[:length])) == 1:
@@ -49,7 +49,7 @@ def test_self_certainty_is_that_of_the_model_where_there_is_a_choice(name: str) 
 
 
 def test_masked_distributions_would_say_something_else() -> None:
-    """A control: the same mean over what the mask leaves, or over forced places too, is another number."""
+    """A control: the same mean over masked distributions, or over forced places too, is another number."""
     toy = Toy("ca(b|c)ab?", 5, seed=1)
     output = toy.samples(BestOf(1)).best().tokens
     choices = [toy.choices(output[:n]) for n in range(len(output) + 1)]
@@ -82,9 +82,9 @@ def test_self_certainty_of_simple_distributions() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["one eos, [abc]{1,4}, 4 tokens", "no eos, (ab|c)*a?, 3 tokens", "few b, two eos"])
 def test_outputs_are_those_of_locally_constrained_decoding(name: str) -> None:
-    """Chi-square over 20,000 outputs, alpha 1e-6; the target itself fails.
+    """Chi-square over 20,000 outputs, alpha 1e-6, accepts; for the target itself it fails.
 
-    Without potentials they are drawn from strata, which can only bring their counts nearer to what is expected.
+    Without potentials the draws are stratified, which can only bring the counts nearer to their expectations.
     """
     toy = TOYS[name]
     draws = 20_000
@@ -95,7 +95,7 @@ def test_outputs_are_those_of_locally_constrained_decoding(name: str) -> None:
 
 
 def chi_square(counts: Counter[Output], distribution: dict[Output, float], draws: int) -> float:
-    """By how much Pearson's statistic exceeds a bound that it keeps with probability 1 - 1e-6; rare ones are pooled."""
+    """Pearson's statistic minus a bound that holds with probability 1 - 1e-6; rare outcomes are pooled."""
     assert set(counts) <= set(distribution)
     often = [output for output, p in distribution.items() if p * draws >= 8]
     observed = [counts[output] for output in often]
@@ -150,7 +150,7 @@ def test_other_scores() -> None:
 
 
 def votes_by_hand(scores: list[tuple[float, Output, str, int]], power: float) -> dict[str, float]:
-    """``(N - rank + 1) ** power`` for each of ``N`` outputs, copies among them, summed by answer."""
+    """``(N - rank + 1) ** power`` for each of ``N`` outputs, copies included, summed by answer."""
     copies = [(-score, tokens, answer) for score, tokens, answer, count in scores for _ in range(count)]
     votes: dict[str, float] = {}
     for rank, (_, _, answer) in enumerate(sorted(copies), start=1):
@@ -181,7 +181,7 @@ def test_the_vote(power: float) -> None:
 
 
 def test_the_vote_may_overrule_the_score() -> None:
-    """Otherwise the test above would say nothing."""
+    """Otherwise the test above would prove nothing."""
     toy = Toy("[abc]{1,4}", 4, seed=6)
     different = 0
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""Drafts for particles: samples, weights and estimates are what they are without, in fewer passes."""
+"""Drafts for particles: samples, weights and estimates equal those without drafts, in fewer passes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def likes_a(text: str) -> float:
 
 
 class ChainSession(HashSession):
-    """Has the methods for trees, and sits on a model that does not allow them."""
+    """Has the methods for trees, but its model does not allow trees."""
 
     @property
     def can_branch(self) -> bool:
@@ -77,14 +77,14 @@ class ChainSession(HashSession):
 
 
 class ChainModel(HashModel):
-    """Packs sequences, and looks at no trees."""
+    """Packs sequences, and runs no trees."""
 
     def start(self) -> HashSession:
         return ChainSession(self)
 
 
 def same(plain: Samples, drafted: Samples) -> None:
-    """Everything but the cost is equal, to the last bit."""
+    """Check that everything but the cost is equal, to the last bit."""
     assert [each.log_weight for each in drafted.samples] == [each.log_weight for each in plain.samples]
     assert [each.score for each in drafted.samples] == [each.score for each in plain.samples]
     assert [each.particles for each in drafted.samples] == [each.particles for each in plain.samples]
@@ -100,7 +100,7 @@ def knowing(plain: Samples, **options: Any) -> Knowing:
 
 
 def drafters(plain: Samples) -> list[Any]:
-    """Right and wrong ones, some of them wherever they pay, some wherever they draft."""
+    """Right and wrong drafters, some wherever they pay, some wherever they draft."""
     found: list[Any] = ["auto", Noisy(), Speculation(Noisy(width=1, depth=6), cost="assumed"), Speculation(Auto())]
     if plain.results:
         found += [knowing(plain), Speculation(knowing(plain, length=9), cost="assumed", budget=6)]
@@ -122,7 +122,7 @@ SAMPLERS: dict[str, Any] = {
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samples_do_not_depend_on_drafts(json_vocabulary: Vocabulary, name: str) -> None:
-    """Whatever is drafted, and whether the model packs sequences, runs them one by one, or looks at no trees."""
+    """This holds for any draft, whether the model packs sequences, runs them one by one, or runs no trees."""
     turn = list(SAMPLERS).index(name)
     for index, (kind, grammar) in enumerate(GRAMMARS.items()):
         potentials = [[], [even], [likes_a]][(index + turn) % 3]
@@ -154,7 +154,7 @@ def test_samples_do_not_depend_on_drafts(json_vocabulary: Vocabulary, name: str)
 
 
 def test_a_look_at_the_rest_changes_nothing() -> None:
-    """What potentials and expectations are told does not depend on draft tokens either."""
+    """Draft tokens do not change the arguments of potentials and expectations either."""
     model = HashModel(TOY, seed=3)
     constraint = compile(regex(MYOPIC), TOY)
     sampler = SMC(4, lookahead=Lookahead(horizon=3, strength=0.25))
@@ -168,7 +168,7 @@ def test_a_look_at_the_rest_changes_nothing() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["even", "none"])
 def test_estimates_stay_unbiased(name: str) -> None:
-    """150 runs, one z-score, with random trees after every particle, against all outputs."""
+    """Over 150 runs with random trees after every particle, one z-score agrees with all outputs."""
     model = HashModel(TOY, seed=3)
     constraint = compile(regex(MYOPIC), TOY)
     potentials = [even] if name == "even" else []
@@ -197,7 +197,7 @@ def test_estimates_stay_unbiased(name: str) -> None:
 
 
 def test_right_drafts_save_passes(json_vocabulary: Vocabulary) -> None:
-    """With four right tokens at a time, one pass in five is left to one particle, and the counts say so."""
+    """With four right tokens at a time, a single particle needs one pass in five, and the counts agree."""
     model = HashModel(json_vocabulary, seed=1)
     constraint = compile(regex("[a-z]{30}"), json_vocabulary)
     options: dict[str, Any] = {"sampler": SMC(1), "max_tokens": 40}
@@ -217,7 +217,7 @@ def test_right_drafts_save_passes(json_vocabulary: Vocabulary) -> None:
 @pytest.mark.parametrize("particles", [1, 8])
 @pytest.mark.parametrize("packed", [True, False])
 def test_dictated_text_saves_passes(particles: int, packed: bool) -> None:
-    """Unless a drafter is given it is all that is drafted for several particles.
+    """By default only dictated text is drafted for several particles.
 
     Each of its tokens has its distribution.
 
@@ -241,7 +241,7 @@ def test_dictated_text_saves_passes(particles: int, packed: bool) -> None:
 def test_what_is_known_of_a_sequence_stays_known_where_it_splits() -> None:
     """Two tokens are allowed at every place and both are drafted.
 
-    After the first pass no distribution is missing for long.
+    After the first pass, distributions are rarely missing.
     """
     vocabulary = Vocabulary([b"", b"a", b"b"], eos=[0])
 
@@ -263,7 +263,7 @@ def test_what_is_known_of_a_sequence_stays_known_where_it_splits() -> None:
 
 
 def test_particles_of_a_network_are_the_same(tmp_path: Path) -> None:
-    """A small Llama, whose passes are packed: the same outputs, weights but for rounding, and fewer passes."""
+    """On a small Llama with packed passes: the same outputs, equal weights but for rounding, and fewer passes."""
     torch = pytest.importorskip("torch")
     from structgen.models.llama.model import LlamaModel
 
@@ -287,7 +287,7 @@ def test_particles_of_a_network_are_the_same(tmp_path: Path) -> None:
 
 
 def test_generate_hands_the_drafter_on(json_vocabulary: Vocabulary) -> None:
-    """One output of a sampler of whole outputs, or of a proposal by itself; costs are those of its samples."""
+    """This holds for an output of a sampler of whole outputs, with the costs of its samples, and for a proposal."""
     model = HashModel(json_vocabulary, seed=2, writes=WISH)
     forget(json_vocabulary)
     for sampler in (SMC(4), AWRS(), BestOf(3)):
@@ -306,7 +306,7 @@ def test_generate_hands_the_drafter_on(json_vocabulary: Vocabulary) -> None:
 
 
 def test_searches_look_at_nothing(json_vocabulary: Vocabulary) -> None:
-    """A beam goes on in as many ways as it has places, so one draft token tells it too little; a drafter is refused."""
+    """A beam continues in as many ways as it has places, so one draft token saves too little; a drafter is refused."""
     model = HashModel(json_vocabulary, seed=2)
     plain, drafted = (
         sample(model, "say", RECORD, sampler=Beam(3), max_tokens=30, drafter=drafter) for drafter in (None, "auto")
@@ -326,7 +326,7 @@ class Failing(ScriptedDrafter):
 
 
 def test_a_drafter_that_fails_is_dropped(json_vocabulary: Vocabulary) -> None:
-    """With a warning for each sequence that it was asked about; the samples are those without it."""
+    """One warning comes for each sequence that it drafted for; the samples are those without it."""
     model = HashModel(json_vocabulary, seed=2)
     options: dict[str, Any] = {"sampler": SMC(1), "max_tokens": 30}
     plain = sample(model, "say", RECORD, drafter=None, **options)
@@ -338,7 +338,7 @@ def test_a_drafter_that_fails_is_dropped(json_vocabulary: Vocabulary) -> None:
 
 
 def test_drafters_see_where_each_sequence_stands(json_vocabulary: Vocabulary) -> None:
-    """Each sequence has a drafting of its own, whose context ends as its matcher says; all are closed at the end."""
+    """Each sequence has its own drafting, whose context agrees with its matcher; all are closed at the end."""
     constraint = compile(GRAMMARS["words"], json_vocabulary)
 
     class Drawing(Drafting):
@@ -380,7 +380,7 @@ def test_drafters_see_where_each_sequence_stands(json_vocabulary: Vocabulary) ->
 
 
 def test_what_is_no_drafter_is_refused(json_vocabulary: Vocabulary) -> None:
-    """Before any pass."""
+    """The error comes before any pass."""
     drafter: Any = 3
     for call in (sample, generate):
         with pytest.raises(TypeError, match="found int"):
@@ -388,7 +388,7 @@ def test_what_is_no_drafter_is_refused(json_vocabulary: Vocabulary) -> None:
 
 
 def test_dictated_text_ends_where_something_is_chosen() -> None:
-    """After the root and after each draft token, within the budget and the tokens that are left; the matcher stays."""
+    """It is found after the root and each draft token, within the budget and the tokens left; the matcher stays."""
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(97, 123))], eos=[0])
     constraint = compile(regex("abc(x|y)def"), vocabulary)
     matcher = constraint.matcher()
@@ -413,7 +413,7 @@ def test_dictated_text_ends_where_something_is_chosen() -> None:
 
 
 def test_other_spellings_make_dictated_text_less_likely() -> None:
-    """Counts are of the model's probability: a quarter of it elsewhere counts as a quarter."""
+    """Counts are weighted by the model's probability: a quarter elsewhere counts as a quarter."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0])
     constraint = compile(regex("abab"), vocabulary)
     dictated = DictatedText(constraint)

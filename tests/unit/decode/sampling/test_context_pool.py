@@ -1,4 +1,4 @@
-"""Prefixes that are looked at in any order, and runs that go on from what is written."""
+"""Prefixes that are run in any order, and runs that continue a written prefix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from structgen.methods.samplers.trie_sampler import ASAp, RejectionTrie
 
 
 def test_each_context_holds_its_path() -> None:
-    """Any number of paths in any order: each is there, with something to run, and little is run twice."""
+    """Any number of paths in any order are there, each with something to run, and little is run twice."""
     toy, rng = Toy(seed=1), random.Random(1)
     prompt = toy.model.encode_prompt("ab")
     started: list[Context] = []
@@ -85,7 +85,7 @@ SAMPLERS: list[SequenceSampler] = [
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
 def test_samplers_go_on_from_what_is_written(sampler: SequenceSampler) -> None:
-    """After the first token, with its share of the budget: the same outputs as those that begin with it."""
+    """After the first token, with its share of the budget, they give the same outputs as runs that begin with it."""
     toy, begun = Toy("[abc]{1,3}", 3, seed=2), (4,)
     wanted: dict[Output, float] = {x: p for x, p in toy.target.items() if x[:1] == begun}
     with Context(toy.model, [*toy.model.encode_prompt("ab"), *begun]) as context:

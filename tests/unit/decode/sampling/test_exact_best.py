@@ -1,4 +1,4 @@
-"""The most probable outputs, by going through all of them."""
+"""The most probable outputs, against enumeration."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_choices_that_were_not_kept_are_asked_for_again(kept: int, monkeypatch: 
 
 
 def test_ties_go_to_the_lower_ids() -> None:
-    """Two tokens that spell the same and have the same logits, and two orders of the same tokens."""
+    """Two tokens that spell the same have the same logits, and so do two orders of the same tokens."""
 
     class Flat(Unpacked):
         def start(self) -> Any:  # type: ignore[override]
@@ -97,7 +97,7 @@ def test_ties_go_to_the_lower_ids() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_only_what_is_more_probable_is_run_through_the_model(seed: int) -> None:
-    """Of a model that runs one sequence at a time: each prefix that is more probable than the best, and no other."""
+    """With one sequence per pass, exactly the prefixes that are more probable than the best output are run."""
     toy = unpacked(Toy("[abc]{2,4}", 4, seed=seed))
     best = toy.target[toy.ranking[0]]
     prompt_distribution = {
@@ -113,7 +113,7 @@ def test_only_what_is_more_probable_is_run_through_the_model(seed: int) -> None:
 
 
 def test_greedy_choices_would_not_do() -> None:
-    """A control: the most probable output is not the one of most probable tokens."""
+    """A control: the most probable output differs from the greedy one."""
     different = 0
     for seed in range(20):
         toy, greedy = Toy("[abc]{1,4}", 4, seed=seed), ()
@@ -141,7 +141,7 @@ def test_more_parallel_passes_change_nothing() -> None:
 
 
 def test_a_bound_on_scores() -> None:
-    """Positive scores are found with a bound, and are an error above it, even where they would not be the best."""
+    """With a bound, outputs with positive scores are found; any score above it is an error, even off the best path."""
     toy = Toy("[abc]{1,3}", 3, seed=4, score=lambda text: 2.0 * text.count("c"))
     found = toy.samples(ExactBest(n=3, score_bound=6.0))
     assert [each.result.tokens for each in found.samples] == toy.ranking[:3]
@@ -155,7 +155,7 @@ def test_an_exact_heuristic_leads_straight_to_the_best(seed: int) -> None:
     toy = unpacked(Toy("[abc]{2,4}", 4, seed=seed, always=few_b))
 
     def rest(branch: Branch) -> float:
-        """The most that the rest of an output adds to a prefix."""
+        """The largest amount that the rest of an output can add to a prefix."""
         tokens = branch.hypothesis.tokens
         totals = [total for output, total in toy.target.items() if output[: len(tokens)] == tokens]
         return max(totals, default=-math.inf) - toy.log_p_before(tokens)

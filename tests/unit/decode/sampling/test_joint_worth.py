@@ -1,4 +1,4 @@
-"""How far it pays to look ahead after several sequences, against sums written out and against one sequence alone."""
+"""How far it pays to look ahead for several sequences, against explicit sums and against one sequence alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAT = CostModel(0.1)
 
 
 def test_an_outlook_adds_up_what_is_at_each_depth() -> None:
-    """Of a tree with a fork: reach by depth, and how many rows."""
+    """For a tree with a fork it gives the reach and the number of rows by depth."""
     tree = DraftTree()
     first = tree.add(ROOT, 1, 0.5)
     tree.add(ROOT, 2, 0.25)
@@ -25,7 +25,7 @@ def test_an_outlook_adds_up_what_is_at_each_depth() -> None:
 
 
 def test_of_one_sequence_it_is_the_best_part_of_its_chain() -> None:
-    """As ``worthwhile`` finds it, which ranks parts of trees: 300 random chains."""
+    """On 300 random chains it is the part that ``worthwhile`` finds, which ranks parts of trees."""
     generator = np.random.default_rng(1)
     for _ in range(300):
         confidences = generator.uniform(0.2, 1.0, size=int(generator.integers(1, 9))).tolist()
@@ -37,7 +37,7 @@ def test_of_one_sequence_it_is_the_best_part_of_its_chain() -> None:
 
 
 def test_of_several_it_is_the_depth_that_saves_most() -> None:
-    """Written out: spared passes, rows that are taken and not run later, and the price of all rows; 200 cases."""
+    """In 200 cases it agrees with the explicit sum of spared passes, reused rows, and the price of all rows."""
     generator = np.random.default_rng(2)
     found = set()
     for _ in range(200):
@@ -63,7 +63,7 @@ def test_of_several_it_is_the_depth_that_saves_most() -> None:
 
 
 def test_one_that_is_not_drafted_makes_the_others_useless() -> None:
-    """The pass is needed then whatever is known of them."""
+    """The pass is needed then, whatever is known about the others."""
     sure = Outlook([1.0] * 5, [1] * 5)
     assert joint_depth([sure, sure], FLAT, pending=2, budget=99) == 5
     assert joint_depth([sure, Outlook([], [])], FLAT, pending=2, budget=99) == 0
@@ -72,14 +72,14 @@ def test_one_that_is_not_drafted_makes_the_others_useless() -> None:
 
 
 def test_a_budget_is_for_all_of_them() -> None:
-    """Eight rows for two sequences are four tokens of each."""
+    """Eight rows for two sequences are four tokens each."""
     sure = Outlook([1.0] * 9, [1] * 9)
     assert joint_depth([sure, sure], FLAT, pending=2, budget=8) == 4
     assert joint_depth([sure, sure], FLAT, pending=2, budget=1) == 0
 
 
 def test_many_particles_leave_a_tree_sooner() -> None:
-    """What one is likely to take, not all of sixteen are."""
+    """One sequence is likely to take more than all of sixteen do."""
     likely = outlook(DraftTree.chain(range(8), 0.9))
     alone = joint_depth([likely], FLAT, pending=1, budget=99)
     together = joint_depth([likely._replace(particles=16)], FLAT, pending=1, budget=99)

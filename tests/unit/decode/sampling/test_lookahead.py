@@ -1,4 +1,4 @@
-"""Expectations of prefixes, against all texts there are."""
+"""Expectations of prefixes, against enumeration of all texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOCABULARY = Vocabulary([b"", b"a", b"b", b"c", b"ab"], eos=[0])
 TEXTS = ["abab", "abc", "b", "cab", "abab"]
 
 
-def test_distributions_are_distributions_and_smoothed_as_stated() -> None:
+def test_distributions_are_normalised_and_smoothed_as_stated() -> None:
     ngram = NGram.of_texts(TEXTS, order=2)
     for context in (b"", b"a", b"z"):
         distribution = ngram.distribution(context)
@@ -56,7 +56,7 @@ def test_the_model_of_a_vocabulary_knows_its_tokens() -> None:
 
 
 def expected(ngram: NGram, pattern: str, begun: bytes, horizon: int) -> float:
-    """By going through all texts: those that end in the language, and those of full length that may."""
+    """By enumeration of all texts: those that end in the language, and those of full length that still may."""
     total = 0.0
     for length in range(horizon + 1):
         for letters in itertools.product(b"abc", repeat=length):
@@ -116,7 +116,7 @@ def test_tilts_are_the_expectations_after_each_token() -> None:
         after = [wide.log_h(reached(branches, (token,))) for token in (1, 2, 3)]
         tilts = wide.tilts(root, ids, log_p)
         assert tilts[:3] == pytest.approx(after)
-        # Token 4, "ab", leads nowhere: it has no expectation and counts like the others.
+        # Token 4, "ab", is dead: it has no expectation and counts like the others.
         assert tilts[3] == pytest.approx(np.dot([0.1, 0.2, 0.3], after) / 0.6)
         narrow = Lookahead(ngram, strength=1.0, width=2).start().tilts(root, ids[:3], log_p[:3])
         assert narrow[1:] == pytest.approx(after[1:])
@@ -135,7 +135,7 @@ def test_beyond_the_limit_nothing_is_known_against_a_state() -> None:
 
 @pytest.mark.exhaustive
 def test_a_good_draft_makes_estimates_vary_less() -> None:
-    """60 runs each: the spread of the evidence falls by a third at least."""
+    """Over 60 runs each, the spread of the evidence falls by at least a third."""
     model = HashModel(VOCABULARY, seed=1)
     pattern = "a{4}|(b|c)(a|b|c){2,3}"
     constraint = compile(regex(pattern), VOCABULARY)

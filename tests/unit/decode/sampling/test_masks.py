@@ -1,4 +1,4 @@
-"""Masks are kept where they depend on the state alone."""
+"""Masks are cached where they depend on the state alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposals: each token with its probability, on average, by exact fractions where that is possible."""
+"""Proposals: each token has its probability on average, by exact fractions where that is possible."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT = 6.0
 
 @pytest.mark.parametrize("seed", range(60))
 def test_turning_to_the_mask_after_some_rejects_is_unbiased(seed: int) -> None:
-    """By going through all that may happen, in fractions."""
+    """The expectation over all outcomes is right, in fractions."""
     rng = random.Random(seed)
     weights = [rng.randint(1, 9) for _ in range(rng.randint(2, 5))]
     distribution = [Fraction(weight, sum(weights)) for weight in weights]
@@ -52,7 +52,7 @@ def test_turning_to_the_mask_after_some_rejects_is_unbiased(seed: int) -> None:
 
 
 def test_turning_to_the_mask_later_would_be_biased() -> None:
-    """The power of the test above: after a token was admitted, what it is may not be drawn anew."""
+    """The test above has power: once a token was admitted, it may not be drawn anew."""
     distribution, admitted = [Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)], [True, True, False]
     masked = [p if ok else Fraction(0) for p, ok in zip(distribution, admitted, strict=True)]
 
@@ -88,7 +88,7 @@ def branches_of(potentials: Sequence[Potential], pattern: str = "[a-g]{1,3}") ->
     "proposal", [AWRS(), AWRS(most_rejects=2), AWRS(mask_after=None), AWRS(mask_after=1), Multinomial()], ids=repr
 )
 def test_each_token_gets_its_probability_on_average(proposal: AWRS | Multinomial) -> None:
-    """4,000 draws, three at a time; nine z-scores."""
+    """Over 4,000 draws, three at a time, nine z-scores are small."""
     drawer: Proposal = as_proposal(proposal)
     generator = np.random.default_rng(3)
     with branches_of([vowel]) as branches:
@@ -116,18 +116,18 @@ def test_where_the_mask_says_all_the_weight_is_exact() -> None:
         drawn = as_proposal(AWRS()).propose(branches, root, logits, 500, generator)
         assert {round(each.log_weight, 9) for each in drawn} == {round(log_z, 9)}
         assert branches.asked == 0
-        # Stratified: no token is more than one away from its share.
+        # Stratified: no token's count is more than one away from its expectation.
         for token in range(1, 8):
             share = 500 * math.exp(distribution[token] - log_z)
             assert abs(sum(each.token == token for each in drawn) - share) < 2
-        # Asked without a mask first, the state is known afterwards and the weight exact again.
+        # Without a mask at first, the state is known afterwards and the weight is exact again.
         patient = AWRS(mask_after=0)
         assert as_proposal(patient).propose(branches, root, logits, 1, generator)[0].log_weight == pytest.approx(log_z)
 
 
 @pytest.mark.parametrize("mass", [1e-6, 1e-9, 1e-12])
 def test_tiny_masses_keep_their_weight(mass: float) -> None:
-    """Hardly anything is admitted: published code gives weight zero below 1e-5.  400 draws, one z-score."""
+    """Hardly anything is admitted: published code gives weight zero below 1e-5. 400 draws, one z-score."""
 
     class Sure(HashModel):
         def logits(self, state: int, matched: int) -> np.ndarray:  # type: ignore[override]
@@ -165,4 +165,4 @@ def test_few_questions_are_asked() -> None:
         logits = branches.logits([root])[0]
         for _ in range(50):
             as_proposal(AWRS()).propose(branches, root, logits, 4, np.random.default_rng(2))
-        assert branches.questions.asked["vowel"] <= 8  # of each prefix once: answers are shared
+        assert branches.questions.asked["vowel"] <= 8  # once for each prefix: answers are shared

@@ -1,7 +1,7 @@
-"""Accepted draws have exactly the distribution of the target, whatever was learned before.
+"""Accepted draws have exactly the distribution of the target, whatever the trie has learned before.
 
-That is shown by going through everything that may happen in one and two batches of tries: no randomness is left in it.
-Statistical tests beside it have fixed seeds and an alpha of 1e-6.
+The tests enumerate all outcomes of one and two batches of tries, so that no randomness is left. Statistical tests
+beside them have fixed seeds and an alpha of 1e-6.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TRIES: dict[str, Callable[[], PrefixTrie]] = {
 @pytest.mark.parametrize("room", TRIES)
 @pytest.mark.parametrize("name", SMALL)
 def test_each_try_is_accepted_in_proportion_to_the_target(name: str, room: str) -> None:
-    """The first, and the second whatever came of the first: with ``target(x) / s``, ``s`` what the trie says."""
+    """The first try, and the second after any outcome of the first, accept with ``target(x) / s``."""
     toy = SMALL[name]
     first: dict[Output, float] = defaultdict(float)
     second: dict[Output | None, dict[Output, float]] = defaultdict(lambda: defaultdict(float))
@@ -80,7 +80,7 @@ def test_each_try_is_accepted_in_proportion_to_the_target(name: str, room: str) 
 @pytest.mark.parametrize("room", TRIES)
 @pytest.mark.parametrize("name", TINY)
 def test_tries_that_are_made_together_are_independent(name: str, room: str) -> None:
-    """Whatever came of the first, the joint distribution of two after it is the product of twice the same.
+    """After any outcome of an earlier try, the joint distribution of two is the product of the target with itself.
 
     The target's.
     """
@@ -99,7 +99,7 @@ def test_tries_that_are_made_together_are_independent(name: str, room: str) -> N
 
 @pytest.mark.parametrize("name", TINY)
 def test_what_several_tries_teach_together_is_right(name: str) -> None:
-    """The try after two that were made together has the distribution of the target too."""
+    """The try after two simultaneous ones has the distribution of the target too."""
     toy = TINY[name]
     after: dict[Outcome, dict[Output, float]] = defaultdict(lambda: defaultdict(float))
     for chance, (before, (three,)), _ in walks_of(toy, [2, 1], rejects=True, score_bound=0.0, trie=PrefixTrie):
@@ -162,7 +162,7 @@ def test_many_samples_have_the_distribution_of_the_target(name: str) -> None:
 
 
 def chi_square(counts: Counter[Output], distribution: dict[Output, float]) -> float:
-    """By how much Pearson's statistic exceeds a bound that it keeps with probability 1 - 1e-6; rare ones are pooled."""
+    """Pearson's statistic minus a bound that holds with probability 1 - 1e-6; rare outcomes are pooled."""
     draws = sum(counts.values())
     assert set(counts) <= set(distribution)
     often = [output for output, p in distribution.items() if p * draws >= 8]
@@ -180,7 +180,7 @@ def chi_square(counts: Counter[Output], distribution: dict[Output, float]) -> fl
 
 @pytest.mark.parametrize("name", ["one eos, (ab|c)*a?, 3 tokens", "two eos, [abc]{1,4}, 4 tokens", "scores"])
 def test_the_test_of_many_samples_has_power(name: str) -> None:
-    """A control: it fails for locally constrained decoding, by 2,000 outputs that each begin anew."""
+    """A control: it fails for locally constrained decoding, on 2,000 outputs with a new trie each."""
     toy = TOYS[name]
     distribution = toy.lcd()
     drawn = np.random.default_rng(3).multinomial(2_000, [p / sum(distribution.values()) for p in distribution.values()])
@@ -194,7 +194,7 @@ def rate(found: Samples) -> float:
 
 
 def test_fewer_and_fewer_are_rejected() -> None:
-    """The rate of a fresh trie is what the model gives to members; of one that has learned all, nearly 1."""
+    """A fresh trie accepts with the model's probability of the language; a complete one accepts nearly always."""
     toy = Toy("c(aa|bb)(a|b)?c?", 5, seed=3)
     trie = PrefixTrie()
     sampler = RejectionTrie(50, max_tries=100_000, trie=trie, batch=1)
@@ -210,7 +210,7 @@ def test_fewer_and_fewer_are_rejected() -> None:
 
 @pytest.mark.parametrize("name", ["palindromes", "scores", "few b", "one eos, a[abc]{0,2}b|ccc|b, 4 tokens"])
 def test_what_the_trie_says_is_a_bound(name: str) -> None:
-    """Of every node, above what going through all outputs gives; nodes never rise."""
+    """At every node it is at least the value from enumeration; nodes never rise."""
     toy, trie = TOYS[name], PrefixTrie()
     before: dict[Output, float] = {}
     for seed in range(12):
@@ -249,7 +249,7 @@ def test_a_bounded_trie_is_as_exact(max_nodes: int, max_bytes: int) -> None:
 
 def test_too_many_tries_say_what_to_do() -> None:
     class Stubborn(HashModel):
-        """It writes what nobody wants."""
+        """Prefers a text that nothing admits."""
 
     toy = Toy("c{4}", 4, seed=1)
     toy.__dict__["model"] = Stubborn(toy.vocabulary, seed=1, writes="ababab")

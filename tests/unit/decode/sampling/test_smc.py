@@ -1,7 +1,7 @@
-"""Sequential Monte Carlo against all outputs of models that are small enough to go through.
+"""Sequential Monte Carlo against enumeration of all outputs of small models.
 
-Statistical tests: a z-score beyond 6 has probability 2e-9, so each test below fails by chance with a probability of
-less than 1e-6; the number of runs stands in each.
+A z-score beyond 6 has probability 2e-9, so each statistical test below fails by chance with a probability of less than
+1e-6; each states its number of runs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def likes_b(text: str) -> float:
 
 
 class Tilted(Potential):
-    """A potential that knows what every token adds."""
+    """A potential with a score for every token."""
 
     def prefix(self, hypothesis: Hypothesis, /) -> float:
         return -math.inf if b"bb" in hypothesis.data else -0.4 * len(hypothesis.tokens)
@@ -74,7 +74,7 @@ class Tilted(Potential):
 
 
 def tilted_score(text: str) -> float:
-    """Only where the number of tokens does not matter."""
+    """It is defined only where the number of tokens does not matter."""
     return -math.inf if "bb" in text else 0.0
 
 
@@ -111,7 +111,7 @@ def runs(sampler: SMC, case: str, count: int, **options: Any) -> list[Samples]:
 
 
 def estimates(found: list[Samples], log_z: float, *, weighted: bool = True) -> dict[str, list[float]]:
-    """Estimates of expectations under the target that is not normalised, over its sum: of 1, and of some events."""
+    """Estimates under the unnormalised target, divided by its sum: of 1, and of some events."""
     values: dict[str, list[float]] = {"all": [], "a": [], "long": [], "split": []}
     for each in found:
         sums = Counter[str]()
@@ -148,7 +148,7 @@ def expected(target: dict[tuple[int, ...], float]) -> dict[str, float]:
     ],
 )
 def test_estimates_are_unbiased(name: str, case: str) -> None:
-    """300 runs; four z-scores."""
+    """Over 300 runs four z-scores are small."""
     target = exact_target(HashModel(VOCABULARY, seed=3), "ab", MYOPIC, 4, CASES[case][1])
     found = runs(SAMPLERS[name], case, 300)
     values = estimates(found, log_total(target))
@@ -168,7 +168,7 @@ def test_the_test_of_bias_sees_what_is_wrong() -> None:
 
 @pytest.mark.exhaustive
 def test_potentials_that_tell_of_all_tokens_are_unbiased_too() -> None:
-    """200 runs, one z-score; outputs cost 0.4 a token here."""
+    """Over 200 runs one z-score is small; outputs cost 0.4 a token here."""
     model = HashModel(VOCABULARY, seed=5)
     plain = exact_target(model, "ab", MYOPIC, 4, tilted_score)
     target = {output: log_p - 0.4 * len(output) for output, log_p in plain.items()}
@@ -191,7 +191,7 @@ def test_potentials_that_tell_of_all_tokens_are_unbiased_too() -> None:
 
 @pytest.mark.exhaustive
 def test_several_eos_ids_are_one_stop() -> None:
-    """600 runs, four z-scores."""
+    """Over 600 runs four z-scores are small."""
     target = exact_target(HashModel(TWO_STOPS, seed=10), "ab", MYOPIC, 4)
     found = runs(SMC(6), "none", 600, vocabulary=TWO_STOPS, model=10)
     for key, right in expected(target).items():
@@ -227,9 +227,9 @@ def test_the_evidence_of_one_run_comes_with_an_error_that_is_not_too_small() -> 
 
 @pytest.mark.exhaustive
 def test_particles_that_hardly_count_are_not_written_to_their_end() -> None:
-    """Those that are left weigh less than one: one of them goes on, or none; importance sampling writes all of them.
+    """Remaining particles that weigh less than one survive at random; importance sampling writes all of them.
 
-    200 runs each, one z-score: the evidence stays as it is on average.
+    200 runs each, one z-score: the evidence is unbiased.
     """
     model, pattern = HashModel(VOCABULARY, seed=5), "a?|(ca){2}(a|b|c)"
     constraint = compile(regex(pattern), VOCABULARY)
@@ -246,14 +246,14 @@ def test_particles_that_hardly_count_are_not_written_to_their_end() -> None:
 def test_particles_with_the_same_tokens_are_run_once() -> None:
     found = runs(SMC(64), "none", 1)[0]
     distinct = {one.result.tokens[:length] for one in found.samples for length in range(5)}
-    # Every prefix that lives on, and those that died; a model that packs runs all of a length in one pass.
+    # Every prefix that survives, and those that died; a model that packs runs all of a length in one pass.
     assert found.forwards <= 1 + 4
     assert found.tokens <= 4 * len(distinct)
     assert sum(one.particles for one in found.samples) <= 64
 
 
 def test_what_is_asked_is_counted() -> None:
-    """Masks are filled once a state, or never; then the automaton is asked about single tokens."""
+    """Masks are filled once per state, or never; then the automaton is asked about single tokens."""
     masked, asked = runs(SMC(16), "none", 1)[0], runs(SMC(16, proposal=AWRS(mask_after=None)), "none", 1)[0]
     assert 0 < masked.masks <= masked.tokens
     assert masked.asked == 0
@@ -373,7 +373,7 @@ def test_one_output_has_nearly_the_distribution_of_the_target() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("scheme", ["multinomial", "stratified", "systematic", "residual"])
 def test_resampling_keeps_expectations(scheme: Resampling) -> None:
-    """20,000 draws of 7 from 5 weights; five z-scores."""
+    """Over 20,000 draws of 7 from 5 weights five z-scores are small."""
     generator = np.random.default_rng(5)
     weights = np.array([0.5, 0.0, 1.25, 0.01, 3.0])
     counts = np.array([np.bincount(resample(weights, 7, scheme, generator), minlength=5) for _ in range(20_000)])

@@ -40,13 +40,13 @@ RECORD = json_schema(
     }
 )
 WRITES = '{"name": "Grace", "age": 85}'
-SIZE = 5  # how many tokens stand before a drafter begins to fail
+SIZE = 5  # the number of tokens before a drafter begins to fail
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Bad(Drafter, Drafting):
-    """Draft tokens well at first, then does something wrong with a tree or with what it is given."""
+    """Drafts well at first, then does something wrong with a tree or with its arguments."""
 
     wrong: Callable[[Bad, Context, DraftState], Any]
     title: str = "bad"
@@ -158,7 +158,7 @@ def model_of(seed: int) -> HashModel:
 @pytest.mark.parametrize("cost", [None, CostModel(0.05)], ids=["all draft tokens", "draft tokens that pay"])
 @pytest.mark.parametrize("title", WRONGS)
 def test_one_warning_and_the_same_output(constraint: Constraint, title: str, cost: CostModel | None) -> None:
-    """Whatever it proposes; it is told to end once, and is not asked again."""
+    """Whatever it drafts, it is told once to end, and is not asked again."""
     model = model_of(len(title))
     for sampler in (Multinomial(), Multinomial(0.5, top_k=5)):
         options: dict[str, Any] = {"max_tokens": 40, "seed": 1, "sampler": sampler}
@@ -190,7 +190,7 @@ def test_others_are_asked_on(constraint: Constraint, title: str) -> None:
 
 
 def test_a_matcher_that_is_moved_is_no_matter(constraint: Constraint) -> None:
-    """A drafter has one of its own; what it proposes is judged by the loop's."""
+    """A drafter has its own matcher; the loop's matcher judges its drafts."""
     model = model_of(4)
 
     def moving(_: Bad, __: Context, state: DraftState) -> DraftTree:
@@ -213,7 +213,7 @@ def test_a_matcher_that_is_moved_is_no_matter(constraint: Constraint) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(30)
 def test_huge_trees_are_cut(constraint: Constraint) -> None:
-    """A chain and a fan of many thousand tokens, allowed ones and others."""
+    """A chain and a fan of many thousand tokens, allowed ones and others, are cut."""
     model = model_of(5)
     plain = generate(model, "say", constraint, max_tokens=40, drafter=None)
     chain = DraftTree.chain([ord("a")] * 50_000, 0.9)
@@ -235,7 +235,7 @@ def test_huge_trees_are_cut(constraint: Constraint) -> None:
 
 @pytest.mark.parametrize("beside", [(), (TokenRecycling(),)], ids=["alone", "combined"])
 def test_a_drafter_that_failed_stays_dropped(constraint: Constraint, beside: tuple[Drafter, ...]) -> None:
-    """Also where the output is rejected and written anew, and so begun to draft for again."""
+    """This holds also where the output is rejected and drafting starts anew."""
     model = model_of(6)
     drafter = Combined((Bad(failing), *beside)) if beside else Bad(failing)
 
@@ -275,7 +275,7 @@ def no_tokenizer() -> Any:
     ids=["no tokenizer", "no tokenizer, bridge", "another vocabulary", "a context that is too short"],
 )
 def test_draft_models_that_do_not_fit(constraint: Constraint, drafter: Callable[[], Drafter], message: str) -> None:
-    """The message names the model and what to do; the output is there, alone and among others."""
+    """The message names the model and a solution; the output is written, alone and among others."""
     model = model_of(7)
     plain = generate(model, "say", constraint, max_tokens=40, drafter=None)
     for given in (drafter(), Combined((drafter(), TokenRecycling()))):
@@ -285,7 +285,7 @@ def test_draft_models_that_do_not_fit(constraint: Constraint, drafter: Callable[
 
 
 def test_warnings_that_are_errors_are_the_callers(constraint: Constraint) -> None:
-    """Who turns warnings into errors gets one, not an output."""
+    """A caller that turns warnings into errors gets one, not an output."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(DraftWarning, match="lost"):
@@ -294,7 +294,7 @@ def test_warnings_that_are_errors_are_the_callers(constraint: Constraint) -> Non
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_an_interruption_is_no_failure(constraint: Constraint, wrapped: bool) -> None:
-    """Ctrl-C in a drafter ends the output, and the context can be used on."""
+    """Ctrl-C in a drafter ends the output, and the context stays usable."""
 
     def interrupted(*_: Any) -> DraftTree:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The distribution of whole sequences; a drafted chain is verified first, by exact enumeration."""
+"""The distribution of whole sequences after a verified chain of drafts, by exact enumeration."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ verifiers = pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda each: type
 
 
 class Toy:
-    """A target and a drafter whose distributions depend on all tokens before, and a grammar that does, too.
+    """A target and a drafter whose distributions depend on all earlier tokens, and a grammar that does, too.
 
-    Those that are not sparse give everything a probability, and allow everything.
+    Those that are not sparse give every token positive probability, and allow every token.
     """
 
     def __init__(self, seed: int, size: int, length: int, *, sparse: bool = True) -> None:
@@ -50,15 +50,15 @@ class Toy:
                 distribution[:] = exact_distribution([rng.randint(1, 9) for _ in range(size)])
 
     def target(self, tokens: Tokens) -> Distribution:
-        """Masked."""
+        """The target's distribution, masked."""
         return self._targets[tokens]
 
     def draft(self, tokens: Tokens) -> Distribution:
-        """Not masked."""
+        """The drafter's distribution, not masked."""
         return self._drafts[tokens]
 
     def masked_draft(self, tokens: Tokens) -> Distribution:
-        """The target's own where the mask leaves nothing of the drafter's."""
+        """The drafter's distribution, masked; the target's own where the mask leaves nothing of it."""
         kept = masked(self._drafts[tokens], self._masks[tokens])
         return kept if kept.sum() else self._targets[tokens]
 
@@ -66,7 +66,7 @@ class Toy:
         return self._masks[tokens][token]
 
     def sequences(self) -> dict[Tokens, Fraction]:
-        """The distribution of the target, of what has a probability."""
+        """The target's distribution over the sequences of positive probability."""
         found: dict[Tokens, Fraction] = {(): Fraction(1)}
         for _ in range(self.length):
             found = {
@@ -79,14 +79,14 @@ class Toy:
 
 
 def complete(toy: Toy, tokens: Tokens, chance: EveryChance) -> Tokens:
-    """Go on without drafts."""
+    """Complete a sequence without drafts."""
     while len(tokens) < toy.length:
         tokens = (*tokens, chance.draw(toy.target(tokens)))
     return tokens
 
 
 def whole_chain(toy: Toy, verify: Verify, draft: Distributions, chance: EveryChance) -> tuple[Tokens, int]:
-    """A chain of one token less than the output, verified, and the rest from the target."""
+    """A verified chain of one token less than the output, and the rest from the target."""
     drafts: Tokens = ()
     q: list[Distribution] = []
     while len(drafts) < toy.length - 1:
@@ -99,9 +99,9 @@ def whole_chain(toy: Toy, verify: Verify, draft: Distributions, chance: EveryCha
 
 
 def cut_chain(toy: Toy, verify: Verify, chance: EveryChance) -> Tokens:
-    """Drafts from distributions without masks, cut before the first that is refused.
+    """Drafts from unmasked distributions, cut before the first refused token.
 
-    Verified over the allowed tokens alone.
+    They are verified over the allowed tokens alone.
     """
     drafts: Tokens = ()
     ids, p, q, ranks = [], [], [], []
@@ -169,7 +169,7 @@ def test_blocks_are_never_shorter_than_chains_and_often_longer() -> None:
 
 
 def test_masking_the_drafts_of_a_chain_never_makes_it_shorter_at_its_first_token() -> None:
-    """What follows may be shorter: other tokens are reached."""
+    """Later parts may be shorter, since other tokens are reached."""
     for toy in toys():
         p, mask = toy.target(()), [toy.allows((), token) for token in range(toy.size)]
         kept = masked(toy.draft(()), mask)
@@ -177,9 +177,9 @@ def test_masking_the_drafts_of_a_chain_never_makes_it_shorter_at_its_first_token
 
 
 def test_the_example_of_the_paper() -> None:
-    """Two tokens with 1/3 and 2/3 for the target, 2/3 and 1/3 for the drafter, wherever they stand.
+    """Two tokens have 1/3 and 2/3 for the target, 2/3 and 1/3 for the drafter, at every place.
 
-    Of two drafts, token by token takes 10/9, and the block 11/9, which is the best that there is.
+    Of two drafts, verification token by token accepts 10/9, and by block 11/9, which is optimal.
     """
     p, q = exact_distribution([1, 2]), exact_distribution([2, 1])
     toy = Toy(0, 2, 3)
@@ -207,13 +207,13 @@ def test_drafts_of_no_probability_end_a_chain(verifier: ChainVerifier) -> None:
     assert not any(verification.accepted for verification in found) or type(verifier) is ChainSampling
 
 
-# the same question, asked of verifiers that are wrong
+# the same question, with wrong verifiers
 
 
 def bonus_of_another_mask(
     p: list[Distribution], q: list[Distribution], drafts: Tokens, chance: EveryChance
 ) -> VerificationResult:
-    """After a chain that is taken whole comes a token of the distribution before its last token."""
+    """After a fully accepted chain the next token comes from the distribution before the chain's last token."""
     verification = ChainSampling().verify(p, q, drafts, chance)
     if verification.accepted == len(drafts) > 0:
         return VerificationResult(verification.nodes, chance.draw(p[-2]))
@@ -223,7 +223,7 @@ def bonus_of_another_mask(
 def residual_without_the_worth(
     p: list[Distribution], q: list[Distribution], drafts: Tokens, chance: EveryChance
 ) -> VerificationResult:
-    """How much is taken is decided as a block, but what follows comes from the residual of a single token."""
+    """The accepted length is decided as a block, but the next token comes from a single token's residual."""
     verification = BlockVerification().verify(p, q, drafts, chance)
     if verification.accepted < len(drafts):
         rest = np.maximum(p[verification.accepted] - q[verification.accepted], 0)

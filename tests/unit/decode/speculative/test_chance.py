@@ -1,4 +1,4 @@
-"""One run of what is left to chance."""
+"""Random decisions in one run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_what_is_certain_is_certain() -> None:
 
 
 def test_coins_and_draws_have_their_distribution() -> None:
-    """Of 5000, within five standard deviations."""
+    """Of 5000, counts are within five standard deviations."""
     chance = GeneratorChance(np.random.default_rng(1))
     assert abs(sum(chance.coin(0.3) for _ in range(5000)) / 5000 - 0.3) < 5 * math.sqrt(0.25 / 5000)
     counts = np.bincount([chance.draw(np.array([1.0, 0.0, 3.0])) for _ in range(5000)], minlength=3)

@@ -1,4 +1,4 @@
-"""What a pass takes: the table, what is assumed of models, and a measurement by a clock that the model moves."""
+"""The cost of a pass: the table, assumptions about models, and a measurement by a clock that the model moves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 
 
 class Clock:
-    """Tells the time that passes of its models took."""
+    """Tells the time that its models' passes took."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -28,7 +28,7 @@ class Clock:
 
 
 class TimedSession(HashSession):
-    """Takes 2 s a pass and 0.1 s a row, more from 8 rows on, and every other time a second longer."""
+    """Takes 2 s per pass and 0.1 s per row, more from 8 rows on, and every other time a second longer."""
 
     clock: Clock
     passes = 0

@@ -18,7 +18,7 @@ WRITES = (
 
 
 def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block runs, in order, on a model that is a hash, and gives what the text says; no drafter fails."""
+    """Every Python block runs, in order, on a hash model, and gives the documented output; no drafter fails."""
     model = HashModel(json_vocabulary, writes=WRITES)
     monkeypatch.setattr(structgen, "load_model", lambda: model, raising=False)
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Trees of draft tokens: numbers, paths, and what is left of them when some are cut."""
+"""Trees of draft tokens: numbers, paths, and what remains when nodes are cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from structgen.decode.speculative.draft_tree import ROOT, DraftTree, SampledChil
 
 
 def family() -> DraftTree:
-    """5 with 6 and 7 after it, 8 after 7; and 9."""
+    """A tree of 5 with children 6 and 7, 8 below 7, and 9 beside 5."""
     tree = DraftTree()
     five = tree.add(ROOT, 5, 0.5)
     tree.add(five, 6, 0.4)
@@ -22,7 +22,7 @@ def family() -> DraftTree:
 
 
 def test_paths_and_reach() -> None:
-    """A node is reached with the product of the confidences on its way."""
+    """The reach of a node is the product of the confidences on its path."""
     tree = family()
     assert [tree.prefix(node) for node in range(len(tree))] == [[5], [5, 6], [5, 7], [5, 7, 8], [9]]
     assert tree.reach() == pytest.approx([0.5, 0.2, 0.1, 0.1, 0.25])
@@ -35,7 +35,7 @@ def test_paths_and_reach() -> None:
 
 
 def test_a_token_that_is_there_is_found_again() -> None:
-    """The same draft from two sides is one node, as likely as the surer of them says."""
+    """The same draft from two sources is one node with the larger confidence."""
     tree = DraftTree.chain([1, 2], [0.3, 0.6])
     assert tree.extend(ROOT, [1, 2, 3], 0.5) == 2
     assert tree.tokens == [1, 2, 3]
@@ -43,7 +43,7 @@ def test_a_token_that_is_there_is_found_again() -> None:
 
 
 def test_every_choice_of_nodes_keeps_the_paths_that_are_whole() -> None:
-    """Of any subset, exactly those nodes stay all of whose ancestors are in it."""
+    """Of any subset, exactly the nodes stay whose ancestors are all in it."""
     tree = family()
     for count in range(len(tree) + 1):
         for nodes in itertools.combinations(range(len(tree)), count):
@@ -55,7 +55,7 @@ def test_every_choice_of_nodes_keeps_the_paths_that_are_whole() -> None:
 def test_what_was_drawn_is_cut_with_its_node() -> None:
     """A distribution stays with its parent.
 
-    And lists the tokens that are left in the order in which they were drawn.
+    It lists the remaining tokens in the order of their draws.
     """
     tree = family()
     distribution = np.full(10, 0.1)

@@ -1,4 +1,4 @@
-"""Where drafted outputs end, are cut short or are interrupted: all is as without drafts."""
+"""Drafted outputs that end, are cut short or are interrupted equal those without drafts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def no_drafter_fails() -> Iterator[None]:
 @final
 @dataclass(frozen=True)
 class Stopping(Drafter, Drafting):
-    """Draft tokens that the output ends, and what would follow if it did not."""
+    """Drafts the end of the output, and tokens after it."""
 
     stops: tuple[int, ...]
 
@@ -83,7 +83,7 @@ class Stopping(Drafter, Drafting):
 
 
 def drafters(model: HashModel, plain: Result, turn: int = 0) -> Iterator[Any]:
-    """Right draft tokens, wrong ones, stops, random trees, and three of the project's own, in turn."""
+    """Drafters that are right, wrong, stop or draft random trees, and three of the project's own, in turn."""
     stops = model.vocabulary.eos or (0,)
     for tokens, length in (
         (plain.tokens, 3),
@@ -105,7 +105,7 @@ def taken(turn: int, *, foreign: bool = True) -> list[DrafterCase]:
 
 
 def check(model: HashModel, constraint: Constraint, target: Any = None, **options: Any) -> Result:
-    """With every kind of draft tokens, in turn with a score of the ending and without."""
+    """Compare with every kind of drafter, alternately with and without a score of the ending."""
     turn = options["max_tokens"] + options.get("seed", 0)
     options["score_ending"] = turn % 2 == 0
     plain = generate(target or model, "say", constraint, drafter=None, **options)
@@ -119,7 +119,7 @@ def check(model: HashModel, constraint: Constraint, target: Any = None, **option
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_budgets_of_every_size(json_vocabulary: Vocabulary, sampler: Sampler) -> None:
-    """From the smallest on; whatever is drafted, the output is complete."""
+    """From the minimum on, the output is complete, whatever is drafted."""
     constraint = compile(RECORD, json_vocabulary)
     model = HashModel(json_vocabulary, seed=3, writes=WRITES)
     least = constraint.min_tokens()
@@ -130,7 +130,7 @@ def test_budgets_of_every_size(json_vocabulary: Vocabulary, sampler: Sampler) ->
 
 
 def test_a_budget_of_nothing(json_vocabulary: Vocabulary) -> None:
-    """An output without a token, and with one."""
+    """An output may have no token, or one."""
     constraint = compile(regex("a*"), json_vocabulary)
     for most in (0, 1, 2):
         check(HashModel(json_vocabulary, seed=1), constraint, max_tokens=most)
@@ -139,7 +139,7 @@ def test_a_budget_of_nothing(json_vocabulary: Vocabulary) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("room", [0, 1, 3, 30])
 def test_contexts_that_are_full_at_the_end(json_vocabulary: Vocabulary, room: int) -> None:
-    """A tree fits wherever the output does, also where none is left of the context."""
+    """A tree fits wherever the output does, even at the end of the context."""
     constraint = compile(regex("[a-z]{4,40}"), json_vocabulary)
     for seed in range(3):
         model = HashModel(json_vocabulary, seed=seed, writes="the red house, the red house")
@@ -154,7 +154,7 @@ def test_contexts_that_are_full_at_the_end(json_vocabulary: Vocabulary, room: in
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("stops", [(), (0,), (0, 1, 2)], ids=["none", "one", "three"])
 def test_vocabularies_with_any_number_of_stops(stops: tuple[int, ...]) -> None:
-    """Where there is none, outputs end where nothing may follow."""
+    """Without a stop, outputs end where nothing may follow."""
     tokens = [b"", b"", b"", *(bytes([letter]) for letter in b'abc[]{}",:. 0123456789truefalsn'), b"ab", b'["']
     vocabulary = Vocabulary([*dict.fromkeys(tokens[3:]), b"", b"", b""], eos=[])
     size = vocabulary.size
@@ -173,7 +173,7 @@ def test_vocabularies_with_any_number_of_stops(stops: tuple[int, ...]) -> None:
 
 
 def check_plainly(model: HashModel, constraint: Constraint, target: Any, **options: Any) -> Result:
-    """As ``check``, without draft models that have a vocabulary of their own."""
+    """As ``check``, without draft models that have their own vocabulary."""
     plain = generate(target, "a", constraint, drafter=None, **options)
     for drafter in (
         Knowing(tokens=plain.tokens, prompt_tokens=plain.stats.prompt_tokens, length=99),
@@ -197,7 +197,7 @@ FORCED = {
 
 @pytest.mark.parametrize("place", FORCED)
 def test_text_that_is_forced(json_vocabulary: Vocabulary, place: str) -> None:
-    """Draft tokens before it, in it, and after it."""
+    """Draft tokens come before it, in it, and after it."""
     constraint = compile(FORCED[place], json_vocabulary)
     for seed, sampler in enumerate(SAMPLERS):
         model = HashModel(json_vocabulary, seed=seed, writes="ab and then again b" if seed else None)
@@ -205,7 +205,7 @@ def test_text_that_is_forced(json_vocabulary: Vocabulary, place: str) -> None:
 
 
 def test_forced_tokens_one_by_one(json_vocabulary: Vocabulary) -> None:
-    """Without jumping forward nobody is asked, and nothing is looked ahead at."""
+    """Without jump-forward no drafter is asked, and nothing is looked ahead at."""
     constraint = compile(RECORD, json_vocabulary)
     model = HashModel(json_vocabulary, seed=1, writes=WRITES)
     plain = generate(model, "say", constraint, max_tokens=40, jump_forward=False, drafter=None)
@@ -220,20 +220,20 @@ def test_forced_tokens_one_by_one(json_vocabulary: Vocabulary) -> None:
 
 @potential(always=True)
 def no_green(text: str) -> bool:
-    """Asked about what is drawn; the token that completes what it forbids is drawn anew."""
+    """Asked about sampled tokens; the token that completes a forbidden text is drawn anew."""
     return "green" not in text and "z" not in text
 
 
 @potential
 def some_tag(text: str) -> bool:
-    """Asked at the end, so that some of the output is taken back."""
+    """Asked at the end, so that part of the output is taken back."""
     return "[]" not in text
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_potentials_that_forbid(json_vocabulary: Vocabulary, sampler: Sampler) -> None:
-    """What is drawn anew, blocked and taken back is the same."""
+    """Redrawn, blocked and withdrawn tokens are the same."""
     record = compile(RECORD, json_vocabulary)
     no_capital = compile(regex("[^A-Z]*"), json_vocabulary)
     tags = compile(regex(r"[\[](red|green|blue)?(,(red|green))*\]"), json_vocabulary)
@@ -247,7 +247,7 @@ def test_potentials_that_forbid(json_vocabulary: Vocabulary, sampler: Sampler) -
 
 
 def check_alike_or_failing(model: HashModel, constraint: Constraint, **options: Any) -> Result | None:
-    """Where everything is forbidden, the error is the same."""
+    """Check that outputs are the same, or that the error is the same where everything is forbidden."""
     try:
         plain = generate(model, "say", constraint, drafter=None, **options)
     except GenerationError as error:
@@ -263,7 +263,7 @@ def check_alike_or_failing(model: HashModel, constraint: Constraint, **options: 
 
 
 def test_chunks_are_those_of_the_plain_loop(json_vocabulary: Vocabulary) -> None:
-    """Streaming tells the same pieces: a drafted token is told as soon as it is certain, one by one."""
+    """Streams have the same pieces: a drafted token is sent as soon as it is certain, one by one."""
     constraint = compile(RECORD, json_vocabulary)
     for seed, sampler in enumerate(SAMPLERS):
         model = HashModel(json_vocabulary, seed=seed, writes=WRITES)
@@ -299,7 +299,7 @@ THOUGHT: Grammar = regex(r"[a-z.]{0,60}") + regex("</think>") + RECORD
 
 
 def test_thoughts(json_vocabulary: Vocabulary) -> None:
-    """A thought before the answer, written token by token, and one that a strategy cuts short."""
+    """A thought before the answer is written token by token, and another is cut short by a strategy."""
     constraint = compile(THOUGHT, json_vocabulary)
     for seed, sampler in enumerate(SAMPLERS):
         model = HashModel(json_vocabulary, seed=seed, writes=f"well.a.b.</think>{WRITES}" if seed else None)
@@ -310,7 +310,7 @@ def test_thoughts(json_vocabulary: Vocabulary) -> None:
 
 
 class InterruptedSession(HashSession):
-    """Ctrl-C at some pass, before it or after it."""
+    """Raises Ctrl-C at some pass, before it or after it."""
 
     model: Any
 
@@ -325,7 +325,7 @@ class InterruptedSession(HashSession):
             raise KeyboardInterrupt
         found = run()
         if self.calls == at:
-            self._drop_tree()  # what a session does that is interrupted after its pass
+            self._drop_tree()  # the state of a session that is interrupted after its pass
             raise KeyboardInterrupt
         return found
 
@@ -357,7 +357,7 @@ class InterruptedPlainModel(PlainModel):
 def test_an_interruption_leaves_a_context_that_can_be_used(
     json_vocabulary: Vocabulary, after: bool, chains: bool
 ) -> None:
-    """At every pass of an output; what is written next on the same text is what a new context gives."""
+    """This holds at every pass of an output: the next output on the same text is what a new context gives."""
     constraint = compile(RECORD, json_vocabulary)
     fresh = HashModel(json_vocabulary, seed=6, writes=WRITES)
     with Context(fresh, fresh.encode_prompt("say")) as context:
@@ -395,7 +395,7 @@ def test_an_interruption_leaves_a_context_that_can_be_used(
 def test_an_interruption_between_a_pass_and_its_look_ahead(
     json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, chains: bool
 ) -> None:
-    """The cache may hold draft tokens then, which are no part of the text."""
+    """The cache may then hold draft tokens, which are not part of the text."""
     import structgen.decode.step.context as module
 
     model = HashModel(json_vocabulary, seed=6, writes=WRITES)

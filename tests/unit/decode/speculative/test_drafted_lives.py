@@ -1,7 +1,7 @@
-"""Random lives of contexts on which drafted outputs are written, taken back, blocked, planned, forked and exchanged.
+"""Random operations on contexts: drafted outputs are written, taken back, blocked, planned, forked and exchanged.
 
 After every step the matcher stands where a fresh one stands after the same tokens, the cache holds a prefix of the
-text, what the model says next is what a fresh session says, and every score in the output is that of its token.
+text, the model's next distribution is that of a fresh session, and every score in the output is that of its token.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ MOST = 40
 @final
 @dataclass(frozen=True)
 class Foreseeing(Drafter, Drafting):
-    """Asks a fresh session what is most probable, and says that, or something else.
+    """Asks a fresh session for the most probable tokens, and drafts these or others.
 
     Attributes:
-        rate: how often it says what it was told.
-        width: how many draft tokens stand side by side.
-        depth: how many one after the other.
+        rate: how often it drafts the most probable tokens.
+        width: the number of siblings.
+        depth: the number of levels.
     """
 
     rate: float
@@ -127,7 +127,7 @@ def drafters_of(vocabulary: Vocabulary) -> tuple[AnyDrafter, ...]:
 
 
 class Lives(RuleBasedStateMachine):
-    """One context, and what is written on it; subclasses say on which model."""
+    """A context and the outputs on it; subclasses choose the model."""
 
     model: ClassVar[Any]
     constraints: ClassVar[tuple[Constraint, ...]]
@@ -142,7 +142,7 @@ class Lives(RuleBasedStateMachine):
     def begin(self, prompt: str, always: bool) -> None:
         self.context = Context(self.model, self.model.encode_prompt(prompt, chat=False))
         self.others = []
-        self.always = always  # else the cache is left alone: to ask for it makes it settle
+        self.always = always  # otherwise the cache is left alone: reading it makes it settle
         self.prompt = len(self.context)
         self.chunk: Chunk | None = None
         self.is_finished = self.is_planned = False
@@ -154,7 +154,7 @@ class Lives(RuleBasedStateMachine):
             for context in (self.context, *self.others):
                 context.close()
 
-    # What is done.
+    # Operations.
 
     @precondition(lambda self: self.generation is None)
     @rule(
@@ -209,7 +209,7 @@ class Lives(RuleBasedStateMachine):
         assert result.tokens == self.context.tokens[self.prompt :]
         self._check_scores()
         chosen = [at for at, step in enumerate(result.steps) if not step.forced]
-        if not self.is_planned:  # what is planned is not asked about, nor is what is forced before it
+        if not self.is_planned:  # planned tokens are not asked about, nor are forced ones before them
             assert all(step.log_z is not None for step in result.steps[: max(chosen, default=0)])
         self.generation = None
 
@@ -255,7 +255,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.generation is not None and not self.is_finished)
     @rule(seed=st.integers(0, 99), count=st.integers(1, 3))
     def plan(self, seed: int, count: int) -> None:
-        """Tokens that are allowed here; those after the first may go on from one that a rewind takes back."""
+        """Plan tokens that are allowed here; those after the first may continue one that a rewind takes back."""
         generation = self._now()
         vocabulary = self.constraint.vocabulary
         matcher = generation.matcher.fork()
@@ -271,14 +271,14 @@ class Lives(RuleBasedStateMachine):
             steps.append(Step(token, False, self._log_p(tokens, [token]), 0.0))
             assert matcher.accept(token)
             tokens.append(token)
-        generation.rewind(len(generation.tokens))  # what was planned before is after other tokens
+        generation.rewind(len(generation.tokens))  # earlier plans follow other tokens
         self.is_planned = True
         generation.plan(steps, forwards=0, time_model_s=0.0)
 
     @precondition(lambda self: self.generation is not None and not self.is_finished)
     @rule()
     def ask(self) -> None:
-        """As strategies do that choose by themselves."""
+        """Ask as strategies do that choose tokens themselves."""
         generation = self._now()
         self.context.prepare()
         self._same(generation.logits(), self.context)
@@ -300,7 +300,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.generation is None)
     @rule(text=st.text("ab 1", min_size=1, max_size=12), share=st.floats(0, 1))
     def exchange(self, text: str, share: float) -> None:
-        """Other text after some of it, or after all."""
+        """Exchange the text after some of it, or after all of it."""
         tokens = self.model.encode_prompt(text, chat=False)
         self.context.replace([*self.context.tokens[: int(share * len(self.context))], *tokens])
         self.prompt = len(self.context)
@@ -308,7 +308,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.generation is None and len(self.context) > 1)
     @rule(share=st.floats(0, 1), token=st.integers(1, 200))
     def alter(self, share: float, token: int) -> None:
-        """One token, near the end or far from it; what stands after it stays."""
+        """Change one token, near the end or far from it; the tokens after it stay."""
         tokens = list(self.context.tokens)
         tokens[int(share * (len(tokens) - 1))] = token
         self.context.replace(tokens)
@@ -327,11 +327,11 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """At the cache, also where it is left alone else."""
+        """Look at the cache, even where it is otherwise left alone."""
         self._check_cache(self.context)
         self._check_scores()
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def matcher_and_text_agree(self) -> None:
@@ -363,7 +363,7 @@ class Lives(RuleBasedStateMachine):
                 self._same(copy.distributions(1)[-1], copy)
 
     def _check_scores(self) -> None:
-        """The probability of each token in the projection, times that of the projection, is what the model gives."""
+        """Each token's projected probability times the projection's mass is the model's probability."""
         generation = self.generation
         if generation is None:
             return
@@ -389,7 +389,7 @@ class Lives(RuleBasedStateMachine):
 
 
 def check_lives(target: Any, examples: int, steps: int, error: float = 0.0) -> None:
-    """Live many times on a model."""
+    """Run many sequences of operations on a model."""
 
     class Here(Lives):
         model = target
@@ -418,7 +418,7 @@ MODELS: dict[str, Callable[[Vocabulary], Any]] = {
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", MODELS)
 def test_lives(json_vocabulary: Vocabulary, kind: str) -> None:
-    """Exactly, on sessions that look at trees, on those that run chains, and in a batch."""
+    """They agree exactly, on sessions that run trees, on those that run chains, and in a batch."""
     check_lives(MODELS[kind](json_vocabulary), 50, 25)
 
 
@@ -426,7 +426,7 @@ def test_lives(json_vocabulary: Vocabulary, kind: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", MODELS)
 def test_many_lives(json_vocabulary: Vocabulary, kind: str) -> None:
-    """As above."""
+    """The same holds for many more."""
     check_lives(MODELS[kind](json_vocabulary), 1_500, 50)
 
 
@@ -450,7 +450,7 @@ def network(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("kind", ["llama", "transformers"])
 def test_lives_on_a_network(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
-    """Up to rounding."""
+    """They agree up to rounding."""
     check_lives(network(kind, tmp_path_factory), 3, 15, 1e-3)
 
 
@@ -458,5 +458,5 @@ def test_lives_on_a_network(tmp_path_factory: pytest.TempPathFactory, kind: str)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["llama", "transformers"])
 def test_many_lives_on_a_network(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
-    """As above."""
+    """The same holds for many more."""
     check_lives(network(kind, tmp_path_factory), 300, 50, 1e-3)

@@ -1,6 +1,7 @@
-"""Every drafter with several settings: what is written is what is written without it, token by token, with its scores.
+"""Every drafter with several settings changes no token and no score of any output.
 
-Where tokens are chosen, not drawn, that holds for every sampler and seed; ``test_drawn_laws`` is about the others.
+Where tokens are chosen, not sampled, this holds for every sampler and seed; ``test_sampled_drafts`` is about the
+others.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ def constraints(json_vocabulary: Vocabulary) -> dict[str, Constraint]:
 
 @pytest.fixture(autouse=True)
 def no_drafter_fails() -> Any:
-    """A drafter that fails is dropped with a warning, and then there is nothing to test."""
+    """Turn warnings into errors: a drafter that fails is dropped, and nothing would be tested."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
 
 
 def sampler_of(case: DrafterCase, number: int) -> Sampler:
-    """One that draws, every other time; not for drafters that draw themselves."""
+    """A sampler that draws, every other time; not for drafters that draw themselves."""
     return Greedy() if case.draws or number % 2 == 0 else SAMPLERS[number // 2 % len(SAMPLERS)]
 
 
@@ -56,13 +57,13 @@ def outputs(
 def check(
     case: DrafterCase, constraints: dict[str, Constraint], jobs: Iterable[tuple[int, str, str, str | None]]
 ) -> int:
-    """One drafter for many outputs, so that it learns; how many tokens it draft_tokens."""
+    """Compare many outputs of one drafter, so that it learns; return the number of its draft tokens."""
     drafter: AnyDrafter = None
     draft_tokens = 0
     for number, name, prompt, writes in jobs:
         constraint = constraints[name]
         model = HashModel(constraint.vocabulary, seed=number, writes=writes)
-        if drafter is None or "model" in case.title:  # of a draft model, each target has its own
+        if drafter is None or "model" in case.title:  # for a draft model, each target has its own
             drafter = case.make(model)
         options: dict[str, Any] = {
             "max_tokens": max(12 + number % 12, constraint.min_tokens()),
@@ -79,7 +80,7 @@ def check(
 
 @pytest.mark.parametrize("title", TITLES)
 def test_outputs_are_the_same(constraints: dict[str, Constraint], title: str) -> None:
-    """With each grammar, in turn for a model that says anything and for one that has something to say."""
+    """This holds with each grammar, alternately for a random model and for one with preferences."""
     case = TITLES[title]
     first = len(NAMES) * list(TITLES).index(title)
     jobs = [
@@ -91,7 +92,7 @@ def test_outputs_are_the_same(constraints: dict[str, Constraint], title: str) ->
 
 
 def test_no_prompt_is_left_out() -> None:
-    """Fifty of them, and the drafters above go through all."""
+    """There are fifty prompts, and the drafters above use all of them."""
     assert len(set(PROMPTS)) == 50
     assert len(NAMES) * len(TITLES) > len(PROMPTS)
 
@@ -99,7 +100,7 @@ def test_no_prompt_is_left_out() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("title", TITLES)
 def test_outputs_are_the_same_for_every_prompt(constraints: dict[str, Constraint], title: str) -> None:
-    """The whole product of prompts, grammars, and models with and without something to say."""
+    """All prompts, grammars, and models with and without preferences are combined."""
     jobs = [
         (number, name, prompt, writes)
         for number, prompt in enumerate(PROMPTS)
@@ -113,7 +114,7 @@ def test_outputs_are_the_same_for_every_prompt(constraints: dict[str, Constraint
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("title", TITLES)
 def test_outputs_in_one_batch_are_the_same(json_vocabulary: Vocabulary, constraints: Any, title: str) -> None:
-    """Four at a time, with one drafter for all of them and passes that are run together."""
+    """Four outputs share one drafter and their passes."""
     check_batch(TITLES[title], constraints, HashModel(json_vocabulary, seed=5), 4 * list(TITLES).index(title))
 
 
@@ -121,7 +122,7 @@ def test_outputs_in_one_batch_are_the_same(json_vocabulary: Vocabulary, constrai
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("title", TITLES)
 def test_outputs_in_batches_are_the_same(json_vocabulary: Vocabulary, constraints: Any, title: str) -> None:
-    """All prompts, four at a time."""
+    """All prompts run four at a time."""
     for first in range(0, 5 * len(PROMPTS), 4):
         check_batch(TITLES[title], constraints, HashModel(json_vocabulary, seed=first, writes=WRITES["record"]), first)
 
@@ -147,7 +148,7 @@ def check_batch(case: DrafterCase, constraints: dict[str, Constraint], model: La
         assert other.stats.forwards <= one.stats.forwards
 
 
-# The same for a network, whose rows differ in the last bits with what else is in a pass.
+# The same for a network, whose rows depend in the last bits on the other rows of a pass.
 
 
 @pytest.fixture(scope="module")
@@ -176,21 +177,21 @@ CHECKED = (
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("title", CHECKED)
 def test_outputs_of_a_network_are_the_same(llama: Any, of_llama: dict[str, Constraint], title: str) -> None:
-    """With each grammar, one drafter for all."""
+    """This holds with each grammar, with one drafter for all."""
     check_network(NETWORK_CASES[title], llama, of_llama, range(5))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("title", NETWORK_CASES)
 def test_all_outputs_of_a_network_are_the_same(llama: Any, of_llama: dict[str, Constraint], title: str) -> None:
-    """All drafters, prompts and grammars."""
+    """This holds for all drafters, prompts and grammars."""
     check_network(NETWORK_CASES[title], llama, of_llama, range(5 * len(PROMPTS)))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("title", ["auto", "draft model, dyspec", "lookahead", "bandit, exp3"])
 def test_outputs_of_a_network_in_one_batch_are_the_same(llama: Any, of_llama: Any, title: str) -> None:
-    """Trees of four outputs in one pass."""
+    """Trees of four outputs share one pass."""
     check_batch(NETWORK_CASES[title], of_llama, llama, 3)
 
 
@@ -210,7 +211,7 @@ def check_network(case: DrafterCase, llama: Any, constraints: dict[str, Constrai
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle"])
 def test_outputs_with_trained_heads_are_the_same(llama: Any, of_llama: Any, kind: str, tmp_path: Path) -> None:
-    """Heads with random weights draft badly, which must not matter."""
+    """Heads with random weights draft badly, and outputs are still the same."""
     import json
 
     from draft_head_training import config, new_weights
@@ -225,7 +226,7 @@ def test_outputs_with_trained_heads_are_the_same(llama: Any, of_llama: Any, kind
 
 
 def test_every_drafter_is_tried() -> None:
-    """Each class that a user may hand over is in the catalogue."""
+    """Each public drafter class is in the catalogue."""
     import importlib
     import pkgutil
 
@@ -245,4 +246,4 @@ def test_every_drafter_is_tried() -> None:
             drafter = drafter.drafter
         if isinstance(drafter, Drafter):
             found.add(type(drafter).__name__)
-    assert public - found == {"TrainedHeads"}  # their tests are above
+    assert public - found == {"TrainedHeads"}  # other tests cover them

@@ -1,4 +1,4 @@
-"""Chains, their ends, and trees of a form that is given."""
+"""Chains, their ends, and trees of a given shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from structgen.methods.tree_policies.draft_length import EntropyStop, RejectionS
 
 
 class Likely(RandomGrowth):
-    """The most probable token has a probability that is given for each step, after a forced token at each other."""
+    """The most probable token has a given probability at each step; every other step starts with a forced token."""
 
     def __init__(self, *surest: float, forced: bool = False) -> None:
         super().__init__(0, 2)
@@ -68,7 +68,7 @@ def test_entropy_ends_a_chain() -> None:
 
 @pytest.mark.parametrize(("p", "q"), [(0.9, 0.8), (0.5, 0.3), (0.99, 0.9), (0.2, 0.6)])
 def test_the_bound_on_acceptance_holds(p: float, q: float) -> None:
-    """Pinsker: where the divergence of the target from the drafter is a multiple of the drafter's entropy."""
+    """Pinsker: the divergence of the target from the drafter is a multiple of the drafter's entropy."""
     divergence = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
     entropy = -q * math.log(q) - (1 - q) * math.log(1 - q)
     acceptance = min(p, q) + min(1 - p, 1 - q)

@@ -29,7 +29,7 @@ RECORD = {
 
 @pytest.mark.parametrize("seed", range(8))
 def test_choices_lie_where_the_loop_chooses(seed: int) -> None:
-    """From one chosen token to the next one, with the same tokens forced in between."""
+    """They go from one chosen token to the next, with the same forced tokens between."""
     grammar = json_schema(RECORD)
     model = HashModel(BYTES, seed=seed)
     result = generate(model, "x", grammar, max_tokens=60, sampler=Multinomial(), seed=seed, drafter=None)
@@ -60,7 +60,7 @@ def test_nothing_follows_what_is_refused_or_ends() -> None:
     assert after_a is not None
     assert choice.then(3) is None
     assert choice.then(0) is None
-    assert not after_a.allows(0)  # the stop is allowed, and of no use
+    assert not after_a.allows(0)  # the stop is allowed, but useless
     assert after_a.allows(3)
     assert after_a.then(3) is None
 
@@ -100,7 +100,7 @@ def continuations(constraint: Constraint, tokens: tuple[int, ...], remaining: in
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("most", [3, 6, 40])
 def test_positions_are_what_the_grammar_says(ab_vocabulary: Vocabulary, pattern: str, most: int) -> None:
-    """Along random outputs: what is forced is all that may come, and the rest of the mask is right."""
+    """Along random outputs the forced tokens are all that may come, and the rest of the mask is right."""
     constraint = compile(regex(pattern), ab_vocabulary)
     if constraint.min_tokens() > most:
         pytest.skip("no string fits the budget")
@@ -125,7 +125,7 @@ def test_positions_are_what_the_grammar_says(ab_vocabulary: Vocabulary, pattern:
 
 
 def test_where_only_the_end_is_left_there_is_no_position(ab_vocabulary: Vocabulary) -> None:
-    """Also where the budget is spent."""
+    """This includes spent budgets."""
     constraint = compile(regex("(ab|ba)"), ab_vocabulary)
     start = GrammarPosition.after(constraint.matcher(), 2)
     assert start is not None
@@ -136,7 +136,7 @@ def test_where_only_the_end_is_left_there_is_no_position(ab_vocabulary: Vocabula
 
 
 def test_the_position_of_an_output_takes_its_mask(ab_vocabulary: Vocabulary) -> None:
-    """Tokens that are blocked, though the grammar allows them, are not in it."""
+    """Blocked tokens are not in it, though the grammar allows them."""
     constraint = compile(regex("[ab]{2}"), ab_vocabulary)
     mask = np.zeros((1, (ab_vocabulary.size + 31) // 32), dtype=np.int32)
     constraint.matcher().fill_mask(mask)
@@ -150,7 +150,7 @@ def test_the_position_of_an_output_takes_its_mask(ab_vocabulary: Vocabulary) -> 
 
 
 def test_a_limit_ends_a_draft(ab_vocabulary: Vocabulary) -> None:
-    """What would take more steps than an output may is not followed, and raises nothing."""
+    """A draft that would need more steps than an output may take is not followed, and raises nothing."""
     whole = compile(regex("[ab]{2,5}"), ab_vocabulary)
     position = GrammarPosition.after(whole.matcher(), 9)
     assert position is not None
@@ -188,7 +188,7 @@ def test_a_position_offers_more_than_eos() -> None:
 
 
 def test_without_a_budget_positions_go_on_beyond_it(ab_vocabulary: Vocabulary) -> None:
-    """Tables draft as if the output could go on; the walk of the grammar cuts at the budget."""
+    """Tables draft as if the output could go on; the grammar walk cuts at the budget."""
     state = state_of(compile(regex("a[ab]{4}"), ab_vocabulary).matcher(), remaining=1)
     token = ab_vocabulary.tokens.index(b"a")
     after = GrammarPosition.of(state).then(token)

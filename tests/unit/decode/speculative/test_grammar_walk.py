@@ -1,4 +1,4 @@
-"""What a grammar makes of draft tokens: the tree that is run goes exactly the ways that the loop goes."""
+"""A grammar applied to draft tokens: the tree that is run follows exactly the paths that the loop could take."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FAR = 400
 
 
 def turn(matcher: Matcher) -> list[int] | None:
-    """The tokens that the loop takes without a choice; none where it ends; None where it chooses."""
+    """The tokens that the loop takes without a choice; empty where it ends; None where it chooses."""
     vocabulary = matcher.constraint.vocabulary
     forced = matcher.forced_tokens()
     if forced or matcher.is_terminated:
@@ -78,12 +78,12 @@ def mask_of(matcher: Matcher) -> set[int]:
 
 
 def chain_expected(matcher: Matcher, drafts: list[int]) -> list[int]:
-    """What is to be run of one chain of draft tokens, by the bytes that they spell."""
+    """The tokens to run for one chain of draft tokens, computed from the bytes that they spell."""
     texts = matcher.constraint.vocabulary.tokens
     matcher = matcher.fork()
     taken: list[int] = []
     until = 0
-    data, at = list(drafts), 0  # `at` bytes of these are after us
+    data, at = list(drafts), 0  # `at` bytes of these are still to come
     while (run := turn(matcher)) != []:
         if run is None:
             until = len(taken)
@@ -130,12 +130,12 @@ def spelled_all(texts: tuple[bytes, ...], tokens: Iterable[int]) -> bytes:
 
 
 def paths(tree: DraftTree) -> set[tuple[int, ...]]:
-    """The ways from the start to each leaf."""
+    """The paths from the start to each leaf."""
     return {tuple(tree.prefix(leaf)) for leaf in tree.leaves()}
 
 
 def check_ways(tree: DraftTree, matcher: Matcher) -> None:
-    """Every path is one that the loop may take, forced tokens are marked, and a choice follows each leaf."""
+    """Check that the loop may take every path, forced tokens are marked, and a choice follows each leaf."""
     for node in range(len(tree)):
         if tree.children(node):
             continue
@@ -177,9 +177,9 @@ def written(vocabulary: Vocabulary, grammar: Grammar, text: str, seed: int) -> t
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_tokens_of_the_loop_are_found_in_any_spelling(case: int) -> None:
-    """From every choice on.
+    """From every choice on, any spelling of the output's text gives the loop's tokens.
 
-    Of draft tokens that spell forced text in any tokens, what the loop takes to its last choice.
+    They reach up to the last choice of the loop.
     """
     vocabulary = CASES[case][0]
     rng = random.Random(case)
@@ -218,7 +218,7 @@ def test_the_tokens_of_the_loop_are_found_in_any_spelling(case: int) -> None:
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_chains_and_trees_of_any_spelling(case: int) -> None:
-    """Right and wrong texts cut into tokens anywhere, alone and as one tree: nothing but what bytes tell."""
+    """Right and wrong texts are cut into tokens anywhere, alone and as one tree: only their bytes matter."""
     vocabulary = CASES[case][0]
     constraint, tokens, _ = written(*CASES[case], 1)
     rng = random.Random(case)
@@ -268,7 +268,7 @@ def segmentations(data: bytes, vocabulary: Vocabulary) -> list[list[int]]:
 
 
 def test_all_spellings_of_all_members_of_a_small_language() -> None:
-    """What the loop writes is found in the tree of all spellings of a text; each alone gives what its bytes tell."""
+    """The tree of all spellings of a text holds the loop's output; each spelling alone gives what its bytes say."""
     grammar = sequence(choice("abca", "abcb"), "cab", choice("abc", "c", "bca"))
     matcher = compile(grammar, LETTERS).matcher()
     count = found_choices = 0
@@ -296,7 +296,7 @@ def test_all_spellings_of_all_members_of_a_small_language() -> None:
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_random_trees(case: int) -> None:
-    """Whatever is drafted, only ways of the loop are left, and the matcher stands where it stood."""
+    """Whatever is drafted, only paths of the loop remain, and the matcher keeps its state."""
     vocabulary, grammar, _ = CASES[case]
     constraint = compile(grammar, vocabulary)
     rng = random.Random(case)
@@ -330,9 +330,9 @@ def test_random_trees(case: int) -> None:
 
 
 def greedy(full: DraftTree, matcher: Matcher, budget: int) -> set[tuple[int, ...]]:
-    """The prefixes that a budget leaves: draft tokens by reach, each with all that is forced after it or not at all."""
+    """The tree within a budget: draft tokens by reach, each with all forced tokens after it or not at all."""
     reach = full.reach()
-    blocks: dict[int, list[int]] = {}  # by the first node
+    blocks: dict[int, list[int]] = {}  # counted by the first node
     first: dict[int, int] = {ROOT: ROOT}
     for node, source in enumerate(full.sources):
         parent = full.parents[node]
@@ -357,7 +357,7 @@ def greedy(full: DraftTree, matcher: Matcher, budget: int) -> set[tuple[int, ...
 
 
 def test_forced_text_stands_after_drafts() -> None:
-    """By hand: what is forced replaces a wrong draft token, is added after a leaf, and is not cut in the middle."""
+    """By hand: forced text replaces a wrong draft token, is added after a leaf, and is not cut in the middle."""
     constraint = compile(sequence(choice("Ad", "na"), '": "age', choice("s", "d"), '"}'), TEXT)
     matcher = constraint.matcher()
     ad, n = TEXT.tokens.index(b"Ad"), ord("n")
@@ -376,7 +376,7 @@ def test_forced_text_stands_after_drafts() -> None:
 
 
 def test_a_draft_that_goes_beyond_forced_text_is_tokenized_anew() -> None:
-    """By hand: a token has the confidences of all draft tokens that begin in it, also of that which began before."""
+    """By hand: a token has the confidences of all draft tokens that begin in it, even of one that began earlier."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"c", b"d", b"ab", b"bcd"], eos=[0])
     grammar = sequence("ab", choice("c", "d"), choice("a", "d"), repeat(choice("a", "b"), 1))
     matcher = compile(grammar, vocabulary).matcher()
@@ -405,19 +405,19 @@ def test_special_tokens_and_stops() -> None:
     tree = DraftTree.chain([a, TOOL, TOOL, EOS], 0.5)
     found = grammar_filtered(tree, matcher, remaining=FAR, budget=FAR)
     assert (found.tokens, found.confidences) == ([a, TOOL, TOOL], [0.5, 1.0, 0.5])
-    tree = DraftTree.chain([a, a], 0.5)  # what is drafted instead of the special token does not go on after it
+    tree = DraftTree.chain([a, a], 0.5)  # a draft in place of the special token does not go on after it
     assert grammar_filtered(tree, matcher, remaining=FAR, budget=FAR).tokens == [a, TOOL]
     done = grammar_filtered(DraftTree.chain([a, TOOL, a, a], 0.5), matcher, remaining=FAR, budget=FAR)
     assert done.tokens == [a, TOOL, a]
     stop_or_one = compile(choice("a", "ab", "b"), TEXT).matcher()
     assert grammar_filtered(DraftTree.chain([a, ord("b")]), stop_or_one, remaining=FAR, budget=FAR).tokens == [a]
-    endless = Vocabulary(TEXT.tokens, special={TOOL: "<tool>"})  # nothing says stop: the one token comes
+    endless = Vocabulary(TEXT.tokens, special={TOOL: "<tool>"})  # there is no stop: the one token comes
     no_stop = compile(choice("a", sequence("ab", choice("a", "b")), "b"), endless).matcher()
     assert grammar_filtered(DraftTree.chain([a]), no_stop, remaining=FAR, budget=FAR).tokens == [a, ord("b")]
 
 
 def test_a_branch_ends_where_the_budget_of_tokens_begins_to_tell() -> None:
-    """Up to there, nothing is missing."""
+    """Up to that place nothing is missing."""
     constraint = compile(PERSON, TEXT)
     text = TEXT.tokenize('{"name": "AdaAdaAdaAda", "age": 361, ')
     matcher = constraint.matcher()
@@ -431,7 +431,7 @@ def test_a_branch_ends_where_the_budget_of_tokens_begins_to_tell() -> None:
 
 
 def test_a_spent_limit_ends_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found until then stands, and the matcher goes on from where it stood."""
+    """The tokens found before stay, and the matcher goes on from its old state."""
     grammar = sg.regex("(?:(?:[ab]{1,63}c?){1,99}d?){1,99}")
     ended = 0
     for number, steps in enumerate((10_000, 12_000, 20_000, 40_000, 80_000, 10_000_000)):
@@ -448,7 +448,7 @@ def test_a_spent_limit_ends_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drawn_tree(children: dict[int, tuple[int, ...]], distribution: np.ndarray, *, replaced: bool = False) -> DraftTree:
-    """A tree whose children were drawn, by parent; nodes in the order of the parents."""
+    """A tree whose children were drawn, by parent; nodes come in the order of their parents."""
     tree = DraftTree()
     for parent, tokens in children.items():
         for token in tokens:
@@ -458,7 +458,7 @@ def drawn_tree(children: dict[int, tuple[int, ...]], distribution: np.ndarray, *
 
 
 def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
-    """A stop stays that may come; what is refused goes, and its draw with it; a budget cuts from some child on."""
+    """An allowed stop stays; refused tokens go, with their draws; a budget cuts from some child on."""
     a, b, x = ord("a"), ord("b"), ord("x")
     matcher = compile(repeat(choice("a", "b"), 0, 9), TEXT).matcher()
     distribution = np.full(TEXT.size, 1 / TEXT.size)
@@ -480,7 +480,7 @@ def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
         assert (found.drawn[node].tokens if after_b else ()) == after_b
         assert set(found.drawn) == ({ROOT, node} if after_b else {ROOT})
     again = drawn_tree({ROOT: (b, x, b, a, b)}, distribution, replaced=True)
-    # After the last node that fits, a token that is there already must not count: another would not.
+    # After the last node that fits, a token that is already there must not count, since another would not.
     assert grammar_filtered(again, matcher, remaining=FAR, budget=1).drawn[ROOT].tokens == (b,)
     assert grammar_filtered(again, matcher, remaining=FAR, budget=2).drawn[ROOT].tokens == (b, b, a)
     assert grammar_filtered(again, matcher, remaining=FAR, budget=FAR).drawn[ROOT].tokens == (b, b, a, b)
@@ -490,16 +490,16 @@ def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("budget", [1, 2, 3, 4, 9])
 def test_what_is_left_of_drawn_children_keeps_the_distribution(budget: int, replaced: bool) -> None:
-    """With every draw and every decision of a verifier in turn, the next token has exactly the target's distribution.
+    """Over every draw and every decision of a verifier, the next token has exactly the target's distribution.
 
-    The grammar refuses one token, forces text after another, and cuts what was drafted after it; the stop may come.
+    The grammar refuses one token, forces text after another, and cuts the drafts after it; the stop may come.
     """
     constraint = compile(
         choice("", sequence("a", repeat(choice("a", "b"), 0, 3)), sequence("bab", choice("a", "b"))), TEXT
     )
     tokens = [ord("a"), ord("b"), ord("x"), EOS]
     q = exact_distribution([2, 5, 2, 1])
-    p = exact_distribution([3, 1, 0, 2])  # of what the grammar allows
+    p = exact_distribution([3, 1, 0, 2])  # restricted to the grammar
     inside = [0, 1, 3]
     distribution = np.zeros(TEXT.size)
     distribution[tokens] = q.astype(float)
@@ -512,7 +512,7 @@ def test_what_is_left_of_drawn_children_keeps_the_distribution(budget: int, repl
             index = chance.draw(weights)
             drawn.append(index)
             node = tree.add(ROOT, tokens[index], 0.5)
-            if index == 0:  # what is drafted after it depends on what was drawn
+            if index == 0:  # the drafts after it depend on the draws
                 tree.add(node, ord("b"), 0.5)
             if not replaced:
                 weights[index] = Fraction(0)
@@ -527,7 +527,7 @@ def test_what_is_left_of_drawn_children_keeps_the_distribution(budget: int, repl
 
 
 def test_a_walk_of_32_tokens_takes_less_than_a_millisecond(smollm_vocabulary: Vocabulary) -> None:
-    """With 49k tokens, at steady state; an idle machine takes a quarter of one."""
+    """This is with 49k tokens, at steady state; an idle machine takes a quarter of a millisecond."""
     matcher = compile(PERSON, smollm_vocabulary).matcher()
     tokens = smollm_vocabulary.tokenize('{"name": "Ada Lovelace, Countess of the engines and of much else", "age": 361')
     tree = DraftTree.chain(tokens[:32], 0.9)

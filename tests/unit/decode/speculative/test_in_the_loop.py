@@ -1,4 +1,4 @@
-"""Drafters around drafters, in real generations: outputs are what they are without them, in fewer passes."""
+"""Drafters around drafters, in real generations: outputs are the same, in fewer passes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Drafts in the loop: the output is what it is without them, seed for seed.
+"""Drafts in the loop: the output is the same as without drafts, seed for seed.
 
-In fewer passes where draft tokens are right.
+There are fewer passes where draft tokens are right.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SAMPLERS: dict[str, Sampler] = {
 
 
 def same(first: Result, second: Result) -> None:
-    """Everything but the cost is equal."""
+    """Check that everything but the cost is equal."""
     assert first.tokens == second.tokens
     assert first.finish_reason == second.finish_reason
     for one, other in zip(first.steps, second.steps, strict=True):
@@ -67,7 +67,7 @@ def same(first: Result, second: Result) -> None:
 @pytest.mark.parametrize("name", GRAMMARS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_output_does_not_depend_on_drafts(json_vocabulary: Vocabulary, name: str, sampler: str) -> None:
-    """Right draft tokens, wrong ones and random trees: tokens, scores and ends are those of the plain loop."""
+    """With right draft tokens, wrong ones and random trees, tokens, scores and ends are those of the plain loop."""
     constraint = compile(GRAMMARS[name], json_vocabulary)
     for seed in range(6):
         model = HashModel(json_vocabulary, seed=seed, writes='{"name": "Ada", "age": 36, "tags": ["red"]}')
@@ -92,7 +92,7 @@ def test_the_output_does_not_depend_on_drafts(json_vocabulary: Vocabulary, name:
 
 
 def test_right_drafts_save_passes(json_vocabulary: Vocabulary) -> None:
-    """With four right tokens at a time, one pass in five is left, and the counts say so."""
+    """With four right tokens at a time, one pass in five remains, and the counts agree."""
     model = HashModel(json_vocabulary, seed=1)
     constraint = compile(regex("[a-z]{30}"), json_vocabulary)
     plain = generate(model, "say", constraint, max_tokens=40, drafter=None)
@@ -155,7 +155,7 @@ class _Failing(ScriptedDrafter):
 
 @pytest.mark.parametrize("where", ["start", "propose", "observe", "close", "invalid"])
 def test_a_drafter_that_fails_is_dropped(json_vocabulary: Vocabulary, where: str) -> None:
-    """One warning, whatever fails; the output is that of the plain loop."""
+    """There is one warning, whatever fails; the output is that of the plain loop."""
     model = HashModel(json_vocabulary, seed=2)
     plain = generate(model, "say", RECORD, max_tokens=40, drafter=None)
     with warnings.catch_warnings(record=True) as caught:
@@ -168,13 +168,13 @@ def test_a_drafter_that_fails_is_dropped(json_vocabulary: Vocabulary, where: str
 
 @pytest.mark.parametrize(("drafter", "message"), [(object(), "object"), ("auot", "str"), (HashModel, "type")])
 def test_what_is_no_drafter_is_refused(json_vocabulary: Vocabulary, drafter: Any, message: str) -> None:
-    """Before any pass."""
+    """The error comes before any pass."""
     with pytest.raises(TypeError, match=f"found {message}"):
         generate(HashModel(json_vocabulary), "say", RECORD, drafter=drafter)
 
 
 def test_settings_are_checked() -> None:
-    """A budget of no tokens, and what is no drafter or verifier."""
+    """A budget of no tokens is refused, and so is anything but a drafter or verifier."""
     with pytest.raises(ValueError, match="budget"):
         Speculation(Noisy(), budget=0)
     with pytest.raises(TypeError, match="Drafter"):
@@ -198,7 +198,7 @@ def test_a_budget_ends_inside_a_draft(json_vocabulary: Vocabulary) -> None:
 
 
 def test_what_is_rejected_is_taken_back_with_its_drafts(json_vocabulary: Vocabulary) -> None:
-    """A generation whose outputs are rejected goes the way of the plain one."""
+    """A generation whose outputs are rejected takes the path of the plain one."""
     model = HashModel(json_vocabulary, seed=8)
     constraint = compile(GRAMMARS["words"], json_vocabulary)
 

@@ -1,4 +1,4 @@
-"""Criteria that take drafts beside the rule: faster, never outside the grammar, and not lossless."""
+"""Criteria that accept more drafts than the exact rule: faster, always in the grammar, and not lossless."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_legality_is_a_veto(verifier: Verifier) -> None:
 
 
 def test_a_typical_draft_passes_and_another_does_not() -> None:
-    """The threshold as the definition says it, in Python's floats."""
+    """The threshold is that of the definition, in Python's floats."""
     rng = random.Random(0)
     seen: set[tuple[bool, bool]] = set()
     for _ in range(300):
@@ -111,7 +111,7 @@ def test_a_judge_is_told_the_distributions_and_the_draft_and_keeps_to_its_thresh
 
 
 def test_relaxing_takes_more() -> None:
-    """Where the target is unsure, as it says."""
+    """It accepts more where the target is unsure, as documented."""
     p, q = exact_distribution([1] * 8), exact_distribution([9, 1, 1, 1, 1, 1, 1, 1])
 
     def accepted(verifier: Verifier) -> Fraction:

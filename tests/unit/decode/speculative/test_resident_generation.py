@@ -1,4 +1,4 @@
-"""Logits that stay with the model: the loop asks for tokens there, and writes what it writes without that."""
+"""Logits that stay on the device: the loop asks for tokens there, and writes the same output."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def constraints(json_vocabulary: Vocabulary) -> dict[str, Constraint]:
 
 
 def pair(vocabulary: Vocabulary, name: str, *, seed: int = 3, **settings: Any) -> tuple[HashModel, ResidentHashModel]:
-    """The same model with its logits on the host, and where it is."""
+    """The same model with its logits on the host, and on the device."""
     writes = WRITES.get(name)
     return HashModel(vocabulary, seed=seed, writes=writes), ResidentHashModel(
         vocabulary, seed=seed, writes=writes, **settings
@@ -79,7 +79,7 @@ def both(models: tuple[HashModel, ResidentHashModel], constraint: Any, **setting
 def test_outputs_are_those_of_the_host(
     name: str, drafter: str, constraints: dict[str, Constraint], json_vocabulary: Vocabulary
 ) -> None:
-    """Token for token, and the scores up to rounding in float32, forced tokens and the stop included."""
+    """Tokens are equal, and the scores up to rounding in float32, forced tokens and the stop included."""
     first = [*DRAFTERS].index(drafter)
     for seed, sampler in enumerate(SAMPLERS[first % 3 :: 3] if first else SAMPLERS):
         models = pair(json_vocabulary, name, seed=seed)
@@ -102,7 +102,7 @@ def test_outputs_are_those_of_the_host(
 def test_no_row_is_copied_and_a_pass_is_waited_for_once(
     drafter: str, sampler: Sampler, constraints: dict[str, Constraint], json_vocabulary: Vocabulary
 ) -> None:
-    """Draft tokens are answered with the pass that they were run in, and forced tokens with the choice after them."""
+    """Draft tokens are answered with the pass that ran them, and forced tokens with the choice after them."""
     for name in ("record", "nested", "choices"):
         _, model = pair(json_vocabulary, name)
         forget()
@@ -115,7 +115,7 @@ def test_no_row_is_copied_and_a_pass_is_waited_for_once(
 
 
 def test_drafts_that_come_are_not_asked_for_again(json_vocabulary: Vocabulary) -> None:
-    """A few passes tell many choices, each pass in one launch."""
+    """A few passes give many choices, each pass in one launch."""
     model = ResidentHashModel(json_vocabulary, seed=2, writes=WRITES["record"])
     draft = HashModel(json_vocabulary, seed=2, writes=WRITES["record"], name="draft")
     result = generate(model, "Ada", GRAMMARS["record"], max_tokens=60, drafter=DraftModel(draft))
@@ -158,7 +158,7 @@ def test_drawn_drafts_are_verified_on_the_host(json_vocabulary: Vocabulary) -> N
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial()], ids=["greedy", "multinomial"])
 def test_every_budget(sampler: Sampler, constraints: dict[str, Constraint], json_vocabulary: Vocabulary) -> None:
-    """Also where masks depend on the tokens that are left."""
+    """This includes masks that depend on the remaining tokens."""
     for name in ("record", "words", "choices"):
         models = pair(json_vocabulary, name)
         least = constraints[name].min_tokens()
@@ -168,7 +168,7 @@ def test_every_budget(sampler: Sampler, constraints: dict[str, Constraint], json
 
 
 class NoVowels(Potential):
-    """Forbids some tokens where they come, and the end of short outputs."""
+    """Forbids some tokens when they are sampled, and the end of short outputs."""
 
     def prefix(self, hypothesis: Hypothesis, /) -> float:
         return -np.inf if set(hypothesis.data) & set(b"aeiou") else 0.0
@@ -180,7 +180,7 @@ class NoVowels(Potential):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", SAMPLERS[:3], ids=["greedy", "multinomial", "shaped"])
 def test_potentials(sampler: Sampler, json_vocabulary: Vocabulary) -> None:
-    """What they forbid is blocked, and drawn again with the next random number."""
+    """Forbidden tokens are blocked, and drawn again with the next random number."""
     grammar = regex("[a-z]{2,12}")
     for seed in range(6):
         models = pair(json_vocabulary, "", seed=seed)
@@ -193,7 +193,7 @@ def test_potentials(sampler: Sampler, json_vocabulary: Vocabulary) -> None:
 def test_what_is_rejected_and_taken_back(
     sampler: Sampler, constraints: dict[str, Constraint], json_vocabulary: Vocabulary
 ) -> None:
-    """The masks then are no state's of the grammar."""
+    """The masks then belong to no state of the grammar."""
 
     def life(model: HashModel) -> Iterator[tuple[tuple[int, ...], Any]]:
         with Context(model, model.encode_prompt("say")) as context:
@@ -227,7 +227,7 @@ def test_temperatures_of_parts(json_vocabulary: Vocabulary) -> None:
 
 
 class Last:
-    """A sampler that nobody knows: the last of the allowed tokens."""
+    """An unknown sampler: it takes the last of the allowed tokens."""
 
     lossless = False
 
@@ -344,7 +344,7 @@ def test_logits_that_are_no_distribution(
 
 
 def test_a_row_that_is_no_distribution_harms_only_who_comes_there(json_vocabulary: Vocabulary) -> None:
-    """After a draft token that does not come nothing is asked."""
+    """Nothing is asked after a draft token that is rejected."""
 
     def spoil(rows: Any) -> Any:
         rows = rows.copy()
@@ -352,7 +352,7 @@ def test_a_row_that_is_no_distribution_harms_only_who_comes_there(json_vocabular
         return rows
 
     class Wrong(Noisy):
-        """Draft tokens what is not written."""
+        """Drafts tokens that are not written."""
 
         def propose(self, context: Context, state: Any, budget: int) -> Any:
             from structgen.decode.speculative.draft_tree import DraftTree

@@ -1,4 +1,4 @@
-"""Draft tokens that are taken where they are what would have been chosen."""
+"""Draft tokens that are accepted where they equal the token that would have been chosen."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ ESTIMATORS: dict[str, Callable[..., WeightedSample[Any]]] = {
 def sequence_weights(
     estimator: Callable[..., WeightedSample[Any]], seed: int, *, length: int, size: int, product: bool = True
 ) -> tuple[dict[Tokens, Fraction], dict[Tokens, Fraction]]:
-    """The expected weight of each sequence, and the model's probability of those that are admitted."""
+    """The expected weight of each sequence, and the model's probability of the admitted ones."""
     rng = random.Random(seed)
     prefixes = [each for n in range(length + 1) for each in itertools.product(range(size), repeat=n)]
     distributions = {each: random_distribution(rng, size) for each in prefixes}

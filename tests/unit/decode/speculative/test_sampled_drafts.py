@@ -1,8 +1,8 @@
-"""Drafters that draw their tokens: whatever they draw, outputs have the distribution that they have without drafts.
+"""Drafters that sample their tokens: outputs have the same distribution as without drafts.
 
-Draws through the whole loop are compared with the exact distribution, which goes through all outputs of a toy language
-by sessions of their own and Python's ``re``.  Of all tests here together, one fails by chance with a probability of at
-most 1e-6 if the distributions are right; the same test finds verifiers with the classic mistakes.
+Draws through the whole loop are compared with the exact distribution, which enumerates all outputs of a toy language
+with separate sessions and Python's ``re``. If the distributions are right, the probability that any test here fails by
+chance is at most 1e-6; the same tests find verifiers with the classic mistakes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SAMPLERS = {"plain": Multinomial(), "shaped": Multinomial(1.4, top_k=4, top_p=0.
 
 @dataclass(frozen=True)
 class Language:
-    """What is written, and in how many tokens at most."""
+    """A language, and its maximal number of tokens."""
 
     pattern: str
     most: int
@@ -87,7 +87,7 @@ LANGUAGES = {
 
 @final
 class Sharp(HashModel):
-    """Says what a ``HashModel`` says, but is surer of it: a draft model with some accepted and some rejected tokens."""
+    """A sharper ``HashModel``: as a draft model it has some accepted and some rejected tokens."""
 
     def logits(self, state: int, matched: int) -> NDArray[np.float32]:
         return super().logits(state, matched) * np.float32(2.5)
@@ -103,9 +103,9 @@ def no_drafter_fails() -> Any:
 def exact_distribution(
     model: Any, language: Language, sampler: Multinomial, forbids: Callable[[Prefix], bool] = lambda _: False
 ) -> dict[Prefix, float]:
-    """Of outputs: the distribution of what may follow, shaped, token by token.
+    """The distribution of outputs, from shaped next-token distributions.
 
-    What is forbidden is drawn anew from the rest.
+    A forbidden token is drawn anew from the rest.
     """
     toy = ToyLanguage(model, PROMPT, language.pattern, language.most)
 
@@ -119,10 +119,10 @@ def exact_distribution(
 
 
 def excess(counts: Mapping[Prefix, int], distribution: Mapping[Prefix, float]) -> float:
-    """Pearson's statistic, divided by what it exceeds with a probability of at most ``ALPHA / _TESTS``.
+    """Pearson's statistic, divided by a bound that it exceeds with probability at most ``ALPHA / _TESTS``.
 
-    By Chernoff's inequality chi-squared with ``d`` degrees exceeds ``x > d`` with a probability of at most
-    ``(x / d)**(d / 2) exp((d - x) / 2)``.  Infinite where something came that cannot.
+    By Chernoff's inequality chi-squared with ``d`` degrees exceeds ``x > d`` with a probability of at most ``(x /
+    d)**(d / 2) exp((d - x) / 2)``. Infinite where an impossible outcome occurred.
     """
     draws = sum(counts.values())
     if any(distribution.get(output, 0.0) == 0 for output in counts):
@@ -149,7 +149,7 @@ def drawn_outputs(
     most: int,
     **options: Any,
 ) -> tuple[Counter[Prefix], int]:
-    """Outputs of different seeds, and how many tokens of drafts were taken."""
+    """Outputs of different seeds, and the number of accepted draft tokens."""
     found: Counter[Prefix] = Counter()
     accepted = 0
     for seed in range(count):
@@ -162,7 +162,7 @@ def drawn_outputs(
 
 
 def by_model(shape: Any, verifier: Any = None, **options: Any) -> Callable[[HashModel], AnyDrafter]:
-    """A draft model that says what the target says more surely."""
+    """A draft model with a sharper distribution than the target's."""
 
     def make(target: HashModel) -> AnyDrafter:
         drafter = DraftModel(Sharp(target.vocabulary, seed=target.seed), shape, **options)
@@ -172,12 +172,12 @@ def by_model(shape: Any, verifier: Any = None, **options: Any) -> Callable[[Hash
 
 
 def by_foreign(shape: Any, bridge: Any) -> Callable[[HashModel], AnyDrafter]:
-    """A draft model that writes in other tokens."""
+    """A draft model with other tokens."""
     return lambda target: DraftModel(Sharp(OTHER, seed=target.seed), shape, bridge)
 
 
 def around(wrapped: Callable[[Drafter], Drafter]) -> Callable[[HashModel], AnyDrafter]:
-    """Something around a draft model."""
+    """A drafter around a draft model."""
     return lambda target: wrapped(DraftModel(Sharp(target.vocabulary, seed=target.seed), Chain(2)))
 
 
@@ -228,7 +228,7 @@ def check_distribution(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("title", [*DRAWERS, *BRIDGED])
 def test_the_distribution_of_outputs_is_exact(title: str) -> None:
-    """Languages and samplers in turn."""
+    """Languages and samplers are tested in turn."""
     number = [*DRAWERS, *BRIDGED].index(title)
     language = list(LANGUAGES.values())[number % (2 if title in BRIDGED else 3)]
     sampler = list(SAMPLERS.values())[number // 3 % 2]
@@ -238,7 +238,7 @@ def test_the_distribution_of_outputs_is_exact(title: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("title", [*DRAWERS, *BRIDGED])
 def test_the_distribution_of_many_outputs_is_exact(title: str) -> None:
-    """All languages and samplers, and another target."""
+    """All languages and samplers are tested, and another target."""
     for name, language in LANGUAGES.items():
         if title in BRIDGED and name == "forced tokens":
             continue
@@ -247,12 +247,12 @@ def test_the_distribution_of_many_outputs_is_exact(title: str) -> None:
 
 
 def _with_every(p: Any, q: Any, drafts: Any, chance: Any) -> int:
-    """Takes whatever is drafted."""
+    """Accepts whatever is drafted."""
     return int(drafts[0] if drafts else chance.draw(p))
 
 
 def _without_residual(p: Any, q: Any, drafts: Any, chance: Any) -> int:
-    """Draws from the target's distribution where a draft is rejected, not from what is left of it."""
+    """Draws from the target's distribution after a rejection, not from the residual."""
     for draft in drafts:
         if chance.coin(acceptance(p[draft], q[draft])):
             return int(draft)
@@ -260,7 +260,7 @@ def _without_residual(p: Any, q: Any, drafts: Any, chance: Any) -> int:
 
 
 def _the_wrong_way_round(p: Any, q: Any, drafts: Any, chance: Any) -> int:
-    """Takes drafts with ``q / p``."""
+    """Accepts drafts with ``q / p``."""
     for draft in drafts:
         if chance.coin(acceptance(q[draft], p[draft])):
             return int(draft)
@@ -269,7 +269,7 @@ def _the_wrong_way_round(p: Any, q: Any, drafts: Any, chance: Any) -> int:
 
 
 def _all_against_the_same(p: Any, q: Any, drafts: Any, chance: Any) -> int:
-    """Tries the second draft against the whole distribution again."""
+    """Tests the second draft against the whole distribution again."""
     for draft in drafts:
         if chance.coin(acceptance(p[draft], q[draft])):
             return int(draft)
@@ -307,20 +307,20 @@ def found_by(rule: Callable[..., int], shape: Any, count: int) -> float:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("rule", [_with_every, _without_residual, _the_wrong_way_round], ids=lambda rule: rule.__doc__)
 def test_mistakes_are_found(rule: Callable[..., int]) -> None:
-    """By the same test, in little more outputs."""
+    """The same test finds them, with little more outputs."""
     assert found_by(rule, Chain(3), 400) > 1
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("rule", [_all_against_the_same, _as_if_replaced], ids=lambda rule: rule.__doc__)
 def test_fine_mistakes_are_found(rule: Callable[..., int]) -> None:
-    """By the same test, in as many outputs as it has at night."""
+    """The same test finds them, with as many outputs as in its nightly run."""
     assert found_by(rule, Fixed.branching(3, 2, 1), 3_000) > 1
 
 
 @final
 class Without(Potential):
-    """Forbids some texts, and some ends; asked about what is drawn."""
+    """Forbids some texts and some ends; asked about sampled tokens."""
 
     def prefix(self, hypothesis: Hypothesis, /) -> float:
         return -math.inf if b"bc" in hypothesis.data else 0.0
@@ -331,7 +331,7 @@ class Without(Potential):
 
 @pytest.mark.parametrize("verifier", [RecursiveRejection(), BlockVerification()], ids=repr)
 def test_the_distribution_is_exact_where_something_is_forbidden(verifier: Any) -> None:
-    """By a potential that cannot be foreseen: what it forbids is drawn anew from the rest."""
+    """The potential cannot be foreseen: forbidden tokens are drawn anew from the rest."""
     language, sampler = LANGUAGES["letters"], SAMPLERS["plain"]
     model = HashModel(language.vocabulary)
     toy = ToyLanguage(model, PROMPT, language.pattern, language.most)
@@ -356,7 +356,7 @@ def test_the_distribution_is_exact_where_something_is_forbidden(verifier: Any) -
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("title", ["tree", "block", "k-sequential"])
 def test_the_distribution_is_exact_for_sessions_that_run_chains(title: str) -> None:
-    """Of a tree one chain is run; the rest of it has to be as if it had not been drawn."""
+    """One chain of a tree is run; the rest must count as if it had not been drawn."""
     language, sampler = LANGUAGES["letters"], SAMPLERS["plain"]
     model = HashModel(language.vocabulary)
     found, accepted = drawn_outputs(
@@ -385,7 +385,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def distribution_by_sessions(model: Any, constraint: Constraint, sampler: Multinomial) -> dict[Prefix, float]:
-    """As ``exact_distribution``, for a vocabulary that is too large to go through, and has several stops."""
+    """As ``exact_distribution``, for a vocabulary that is too large to enumerate, with several stops."""
     start = model.encode_prompt(PROMPT)
     found: Counter[Prefix] = Counter()
     pending: list[tuple[Prefix, float]] = [((), 1.0)]
@@ -412,7 +412,7 @@ def check_layered(llama: Any, title: str, sampler: Multinomial, count: int) -> N
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("title", LAYERED)
 def test_the_distribution_is_exact_where_layers_are_left_out(llama: Any, title: str) -> None:
-    """A network that drafts for itself."""
+    """A network drafts for itself."""
     check_layered(llama, title, Multinomial(4.0), 120)
 
 
@@ -422,5 +422,5 @@ def test_the_distribution_is_exact_where_layers_are_left_out(llama: Any, title: 
 def test_the_distribution_of_many_outputs_is_exact_where_layers_are_left_out(
     llama: Any, title: str, sampler: str
 ) -> None:
-    """As above, with more outputs."""
+    """The same holds with more outputs."""
     check_layered(llama, title, SAMPLERS[sampler], 3_000)

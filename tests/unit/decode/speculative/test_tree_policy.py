@@ -1,4 +1,4 @@
-"""Distributions, and the children that are made of them."""
+"""Distributions, and the children that are made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distribution of whole sequences; a drafted tree is verified first, by exact enumeration."""
+"""The distribution of whole sequences after a verified tree of drafts, by exact enumeration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ verifiers = pytest.mark.parametrize(
 
 
 class Toy:
-    """A target, a drafter and a grammar whose distributions and masks depend on all tokens before."""
+    """A target, a drafter and a grammar whose distributions and masks depend on all earlier tokens."""
 
     def __init__(self, seed: int, size: int, length: int) -> None:
         self.size, self.length = size, length
@@ -48,7 +48,7 @@ class Toy:
 
 
 def drawn_tree(toy: Toy, shape: Shape, chance: EveryChance, *, replaced: bool, cut: bool) -> DraftTree:
-    """A tree with ``shape(tokens)`` drawn children after a node; refused ones are left out where it is ``cut``."""
+    """A tree with ``shape(tokens)`` drawn children per node; refused ones are left out if it is ``cut``."""
     tree = DraftTree()
     pending: list[tuple[int, Tokens]] = [(ROOT, ())]
     while pending:
@@ -64,7 +64,7 @@ def drawn_tree(toy: Toy, shape: Shape, chance: EveryChance, *, replaced: bool, c
 
 
 def verified(toy: Toy, tree: DraftTree, verifier: Verifier, chance: EveryChance, *, cut: bool) -> Tokens:
-    """A sequence that a tree was used for, completed by the target."""
+    """A sequence that starts with a verified tree and is completed by the target."""
     prefixes: list[Tokens] = [(), *(tuple(tree.prefix(node)) for node in range(len(tree)))]
     p: list[Distribution] = [toy.target[each] for each in prefixes]
     allowed = [toy.masks[each] for each in prefixes] if cut else None
@@ -101,7 +101,7 @@ def test_sequences_have_the_distribution_of_the_target(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_chosen_children_and_drawn_ones_in_one_tree(seed: int) -> None:
-    """After a node with children that a rule chose the target draws; any tree will do."""
+    """After a node with children that a rule chose, the target samples; any tree is right."""
     toy, rng = Toy(seed, 3, 3), random.Random(seed)
     second = [rng.sample(range(3), 2) for _ in range(3)]
 
@@ -126,7 +126,7 @@ def test_chosen_children_and_drawn_ones_in_one_tree(seed: int) -> None:
 
 
 def test_enumeration_notices_refused_children_that_the_verifier_does_not_know_of() -> None:
-    """A tree that was cut, verified with the distributions as they were before."""
+    """A tree that was cut is verified with its distributions from before the cut."""
     found = 0
     for seed in range(10):
         toy = Toy(seed, 3, 2)

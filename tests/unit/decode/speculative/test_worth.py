@@ -1,4 +1,4 @@
-"""Which draft tokens pay: the best part of a tree, by trying every part."""
+"""The draft tokens that pay: the best part of a tree, by enumeration of all parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COSTS = (
 
 def a_tree(rng: random.Random, size: int, *, forced: float) -> DraftTree:
     tree = DraftTree()
-    left = {ROOT: 1.0}  # of the nodes that may go on in several ways, the probability of what is not in the tree
+    left = {ROOT: 1.0}  # for nodes that may go on in several ways, the probability outside the tree
     while len(tree) < size:
         parent = rng.choice(list(left))
         confidence = left[parent] * rng.choice((0.0, 0.1, 0.4, 0.7, 0.9, 1.0))
@@ -35,7 +35,7 @@ def a_tree(rng: random.Random, size: int, *, forced: float) -> DraftTree:
 
 
 def parts(tree: DraftTree) -> Iterator[list[int]]:
-    """All sets of nodes that hold their parents."""
+    """All sets of nodes that contain their parents."""
     for bits in range(1 << len(tree)):
         nodes = [node for node in range(len(tree)) if bits >> node & 1]
         if all(tree.parents[node] == ROOT or bits >> tree.parents[node] & 1 for node in nodes):
@@ -43,7 +43,7 @@ def parts(tree: DraftTree) -> Iterator[list[int]]:
 
 
 def time_saved(tree: DraftTree, nodes: list[int], cost: CostModel, pending: int) -> float:
-    """The expected time to write what comes up to the first token outside of the tree, without nodes less with them."""
+    """The expected time to write the tokens up to the first outside the tree: without the nodes minus with them."""
     taken = [ROOT, *range(len(tree))]
     left = dict.fromkeys(taken, 1.0)
     for parent, confidence in zip(tree.parents, tree.confidences, strict=True):
@@ -58,7 +58,7 @@ def time_saved(tree: DraftTree, nodes: list[int], cost: CostModel, pending: int)
 
 
 def writing(tree: DraftTree, last: int, nodes: list[int], cost: CostModel, pending: int) -> float:
-    """The time until the model has told what follows the path to ``last``: the loop, step by step."""
+    """The time until the model's answer after the path to ``last``: the loop, step by step."""
     time, rows, told = 0.0, pending, {-2}
     for node in [ROOT, *tree.path(last)]:
         if node != ROOT and node not in told:
@@ -127,7 +127,7 @@ def test_nothing_is_run_where_nothing_pays() -> None:
 
 
 def test_a_tree_with_drawn_children_is_cut_at_its_end_alone() -> None:
-    """Whatever was drawn: the cut is at the same place."""
+    """The draws do not matter: the cut is at the same place."""
     sizes = set()
     for confidence in (0.0, 0.01, 0.9):
         tree = DraftTree.chain((3, 1, 2), confidence)

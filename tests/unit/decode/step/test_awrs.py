@@ -1,4 +1,4 @@
-"""Adaptive weighted rejection sampling, by exact enumeration of everything that may happen."""
+"""Adaptive weighted rejection sampling, by exact enumeration of all outcomes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_rule_asks_less_where_one_token_is_likely() -> None:
 
 
 def test_enumeration_notices_a_wrong_weight() -> None:
-    """A control: plain rejection with weight 1, and a token that is not the first one admitted, both show."""
+    """A control: plain rejection with weight 1 fails, and so does a token other than the first admitted one."""
 
     def unweighted(sampler: ExactWithoutReplacement, ok: Callable[[int], bool]) -> WeightedSample[Fraction]:
         found = sample_recursive(sampler, ok)
@@ -108,14 +108,14 @@ def test_enumeration_notices_a_wrong_weight() -> None:
 
 
 def test_one_admitted_token_has_its_mass_for_its_weight() -> None:
-    """Without any variance, by the recursive estimator."""
+    """The recursive estimator has no variance."""
     distribution = [Fraction(1, 2), Fraction(1, 4), Fraction(1, 8), Fraction(1, 8)]
     found, square, _ = moments(sample_recursive, distribution, [False, False, True, False])
     assert square == sum(found) ** 2 == Fraction(1, 64)
 
 
 def test_published_vectors(shared_data: Path) -> None:
-    """Exact moments that others computed for the recursive estimator."""
+    """The exact moments of the recursive estimator are the published ones."""
     cases = json.loads((shared_data / "vectors.json").read_text(encoding="utf-8"))["awrs"]
     assert len(cases) >= 20
     for case in cases:
@@ -144,7 +144,7 @@ def test_bounds_that_bound_nothing_are_refused(accepts: int, rejects: int) -> No
 def mean_weight(
     estimator: Estimator, distribution: Sequence[float], admitted: set[int], draws: int, seed: int
 ) -> tuple[float, float]:
-    """The mean weight over many draws, and its standard error, both as multiples of the mass that is admitted."""
+    """The mean weight over many draws, and its standard error, both as multiples of the admitted mass."""
     generator = np.random.default_rng(seed)
     weights = np.array(distribution)
     found = [estimator(TokensWithoutReplacement(weights, generator), admitted.__contains__) for _ in range(draws)]
@@ -159,7 +159,7 @@ def mean_weight(
 @pytest.mark.parametrize("mass", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15, 1e-40, 1e-280])
 @pytest.mark.parametrize("estimator", [sample_recursive, sample_geometric])
 def test_a_small_admitted_mass_has_its_weight(estimator: Estimator, mass: float) -> None:
-    """The mass that is left is never found by subtraction, so no particle is killed for having little of it."""
+    """The remaining mass is never found by subtraction, so no particle dies because it has little of it."""
     distribution = [0.5, 0.5 - mass, mass / 4, mass * 3 / 4]
     mean, error = mean_weight(estimator, distribution, {2, 3}, 4_000, seed=1)
     assert abs(mean - 1) <= 5 * error + 1e-12  # two-sided alpha of 6e-7
@@ -185,15 +185,15 @@ def test_a_small_admitted_mass_has_its_weight(estimator: Estimator, mass: float)
 def test_distributions_on_which_others_failed(
     estimator: Estimator, distribution: list[float], admitted: set[int]
 ) -> None:
-    """Underflow, rounding to one, zeros, a single token; with one token admitted the recursive weight is exact."""
+    """Underflow, rounding to one, zeros and a single token are right; with one admitted token the weight is exact."""
     mean, error = mean_weight(estimator, distribution, admitted, 500, seed=2)
     assert abs(mean - bool(admitted and sum(distribution[token] for token in admitted))) <= 5 * error + 1e-12
     if estimator is sample_recursive:
         assert error <= 1e-12
 
 
-def test_the_urn_knows_what_is_left_precisely() -> None:
-    """As exact fractions do, to 1e-13, after each of many tokens that were taken and put back."""
+def test_the_remaining_probability_is_known_precisely() -> None:
+    """It agrees with exact fractions to 1e-13, after each of many tokens that were taken and put back."""
     rng = random.Random(7)
     weights = np.array([10.0 ** rng.uniform(-30, 0) for _ in range(1_500)])
     sampler = TokensWithoutReplacement(weights, np.random.default_rng(7))
@@ -212,8 +212,8 @@ def test_the_urn_knows_what_is_left_precisely() -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_urn_draws_in_proportion() -> None:
-    """Each uniform number stands for the token that the inverse distribution function of what is left has there."""
+def test_draws_are_in_proportion_to_what_remains() -> None:
+    """Each uniform number gives the token of the inverse distribution function of what remains."""
 
     class Uniforms:
         def __init__(self, values: list[float]) -> None:
@@ -237,7 +237,7 @@ def test_the_urn_draws_in_proportion() -> None:
             left[wanted] = Fraction(0)
 
 
-def test_how_often_the_urn_is_missed() -> None:
+def test_the_number_of_misses_has_its_distribution() -> None:
     """The number has the geometric distribution; chi-square with alpha 1e-6 over 20,000 draws."""
     sampler = TokensWithoutReplacement(np.array([0.6, 0.3, 0.1]), np.random.default_rng(5))
     assert sampler.misses(9) == 0
@@ -252,6 +252,6 @@ def test_how_often_the_urn_is_missed() -> None:
     assert sampler.misses(7) == 7
 
 
-def test_an_urn_without_probability_is_refused() -> None:
+def test_no_remaining_probability_is_refused() -> None:
     with pytest.raises(ValueError, match="no token has any probability"):
         TokensWithoutReplacement(np.zeros(3), np.random.default_rng(0))

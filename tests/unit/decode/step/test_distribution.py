@@ -1,4 +1,4 @@
-"""The distribution of what may come next, against sums over the whole vocabulary."""
+"""The distribution of the next token, against sums over the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HIGH_EOS = Vocabulary([b"a", b"b", b"", b"c", b""], eos=[2, 4])
 
 
 class Told(Potential):
-    """Says of each token what it adds, of each EOS id something else."""
+    """Adds a score to each token, and a different one to each EOS id."""
 
     def __init__(self, added: list[float], masked: tuple[int, ...] = ()) -> None:
         self._added = np.array(added)
@@ -116,7 +116,7 @@ def test_without_a_way_to_go_on_nothing_is_possible() -> None:
 @pytest.mark.parametrize("looks", [False, True])
 @pytest.mark.parametrize("masked", [(), (2,), (4,), (0,)])
 def test_what_tokens_are_drawn_from_and_their_weights(masked: tuple[int, ...], looks: bool) -> None:
-    """Tilts of EOS ids count each with its probability; whatever the tilts, weights take them back."""
+    """Tilts of EOS ids count each with its probability; weights correct for any tilts."""
     added = [0.3, -1.0, 0.5, -math.inf, -0.25]
     lookahead = Lookahead(NGram.of_texts(["ab", "ba"]), strength=1.0).start() if looks else None
     with branches_of(HIGH_EOS, "[abc]*", Told(added, masked)) as branches:
@@ -126,7 +126,7 @@ def test_what_tokens_are_drawn_from_and_their_weights(masked: tuple[int, ...], l
         p = np.exp(logits.astype(np.float64))
         p /= p.sum()
         distribution = branches.distribution(root, logits)
-        stop = 4 if 2 in masked else 2  # either of the ids that are left stands for both
+        stop = 4 if 2 in masked else 2  # either remaining id stands for both
         assert distribution.ids.tolist() == sorted({0, 1, 3, stop} - set(masked))
         merged = p * np.exp(added)
         weight = {0: merged[0], 1: merged[1], stop: merged[2] + merged[4], 3: 0.0}
@@ -158,7 +158,7 @@ def test_what_tokens_are_drawn_from_and_their_weights(masked: tuple[int, ...], l
 
 
 def test_a_distribution_says_the_same_as_a_toy_gone_through() -> None:
-    """In every prefix of toys with a budget; of a distribution without tokens the steps stay the same."""
+    """In every prefix of toys with a budget it agrees; where no token is left the steps stay the same."""
     for vocabulary in (ONE_EOS, TWO_EOS, NO_EOS):
         toy, rng = Toy("a[abc]{0,2}b|ccc|b", 3, vocabulary, seed=2), random.Random(1)
         with toy.branches() as branches:

@@ -22,7 +22,7 @@ WORD = (1 << 64) - 1
 
 
 def split_mix(seed: int, place: int) -> int:
-    """The number at a place of SplitMix64's sequence, as it was published, in Python's integers."""
+    """The number at a place of SplitMix64's published sequence, in Python's integers."""
     state = seed
     for _ in range(place + 1):
         state = (state + 0x9E3779B97F4A7C15) & WORD
@@ -64,7 +64,7 @@ def test_noise_of_some_ids_is_part_of_the_noise_of_all() -> None:
 
 
 def test_noise_has_its_distribution() -> None:
-    """Of 2e5 numbers, with bounds that five standard deviations keep."""
+    """Of 2e5 numbers, the statistics are within five standard deviations."""
     noise = np.concatenate([exponential_noise(key, np.arange(2000)) for key in range(100)])
     assert abs(noise.mean() - 1) < 5 / math.sqrt(len(noise))
     for quantile in (0.001, 0.1, 0.5, 0.9, 0.999):

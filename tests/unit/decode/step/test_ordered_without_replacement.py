@@ -1,4 +1,4 @@
-"""A sampler without replacement over an order: by enumeration of all orders, and of what estimators make of them."""
+"""A sampler without replacement over an order: by enumeration of all orders, and of the estimators over it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Entry = tuple[int, float, float]
 
 
 def orders(distribution: Sequence[float]) -> Iterator[tuple[float, list[Entry]]]:
-    """Every order of the tokens of positive probability, with its own probability."""
+    """Every order of the tokens of positive probability, with its probability."""
     possible = [token for token, p in enumerate(distribution) if p]
     for order in permutations(possible):
         chance, entries = 1.0, []

@@ -29,7 +29,7 @@ def test_allowed_ids_reads_every_bit(size: int) -> None:
 
 @pytest.mark.parametrize("shift", [0.0, 1e4, -1e4])
 def test_projection_renormalises_and_keeps_the_mass(shift: float) -> None:
-    """Allowed tokens keep their ratios and sum to one; ``log_z`` is the log of the mass they had."""
+    """Allowed tokens keep their ratios and sum to one; ``log_z`` is the log of their original mass."""
     rng = np.random.default_rng(1)
     logits = (rng.normal(0, 5, 300) + shift).astype(np.float32)
     ids = np.flatnonzero(rng.random(300) < 0.1)
@@ -43,7 +43,7 @@ def test_projection_renormalises_and_keeps_the_mass(shift: float) -> None:
 
 
 def test_improbable_allowed_tokens_do_not_underflow() -> None:
-    """What is allowed may have probability e^-500: its ratios and its mass are exact all the same."""
+    """Allowed tokens may have probability e^-500: their ratios and their mass are still exact."""
     logits = np.array([0.0, -500.0, -501.0], dtype=np.float32)
     projection = project(logits, np.array([1, 2]))
     assert projection.log_z == pytest.approx(-500 + math.log1p(math.exp(-1)))
@@ -51,7 +51,7 @@ def test_improbable_allowed_tokens_do_not_underflow() -> None:
 
 
 def test_excluded_tokens_may_be_impossible() -> None:
-    """Negative infinity is a probability of zero, among the allowed as among the excluded."""
+    """Negative infinity is a probability of zero, among the allowed tokens as among the excluded ones."""
     logits = np.array([-np.inf, 1.0, -np.inf, 1.0], dtype=np.float32)
     projection = project(logits, np.array([0, 1]))
     assert projection.log_z == pytest.approx(math.log(0.5))
@@ -60,7 +60,7 @@ def test_excluded_tokens_may_be_impossible() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_logits_that_are_no_numbers_are_refused(bad: float) -> None:
-    """NaN and infinity come from a broken model: an error, not a sample."""
+    """NaN and infinity come from a broken model: they give an error, not a sample."""
     logits = np.zeros(8, dtype=np.float32)
     logits[3] = bad
     with pytest.raises(GenerationError, match="NaN or infinity"):
@@ -68,7 +68,7 @@ def test_logits_that_are_no_numbers_are_refused(bad: float) -> None:
 
 
 def test_no_probability_left_is_refused() -> None:
-    """A model that rules out everything that the grammar allows is an error that names the tokens."""
+    """A model that excludes everything that the grammar allows is an error that names the tokens."""
     logits = np.array([0.0, -np.inf, -np.inf], dtype=np.float32)
     with pytest.raises(GenerationError, match=r"\[1, 2\]"):
         project(logits, np.array([1, 2]))

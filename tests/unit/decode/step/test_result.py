@@ -1,4 +1,4 @@
-"""What a result makes of its output."""
+"""Results and their values."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Point:
 
 
 def test_text_without_a_description_is_its_own_value() -> None:
-    """A grammar that says nothing of values gives its text."""
+    """A grammar without a description of values gives its text."""
     assert result(b"12").value == "12"
     assert result("é".encode()).text == str(result("é".encode())) == "é"
 
 
 def test_json_is_parsed() -> None:
-    """A JSON grammar gives the parsed value; one that says text gives text; the outermost description counts."""
+    """A JSON grammar gives the parsed value, a text grammar gives text; the outermost description counts."""
     data = b'{"a": [1, 2.5, null, "\\u00e9"]}'
     assert result(data, described("json")).value == {"a": [1, 2.5, None, "é"]}
     assert result(b"[1]", described("text")).value == "[1]"
@@ -88,7 +88,7 @@ def test_json_is_validated_into_its_type(data: bytes, kind: Any, value: Any) -> 
 
 
 def test_a_validator_of_the_type_may_refuse() -> None:
-    """What only the type itself knows surfaces as its own error, with the text still there."""
+    """An error that only the type can find is raised as it is, and the text is still there."""
     kind = pydantic.create_model("Even", n=(int, pydantic.Field(multiple_of=2)))
     odd = result(b'{"n": 3}', described("json", kind))
     with pytest.raises(pydantic.ValidationError, match="multiple of 2"):
@@ -110,7 +110,7 @@ def test_captures_are_found_in_the_tokens() -> None:
 
 
 def test_captures_see_special_tokens() -> None:
-    """A special token in the output is no text, but tells alternatives apart."""
+    """A special token in the output is no text, but it distinguishes alternatives."""
     vocabulary = Vocabulary([b"a", b"", b""], special={1: "<x>", 2: "<y>"})
     grammar = sequence(literal("a").named("first"), SpecialToken("<x>"), literal("a").named("second"))
     found = result(b"aa", grammar, vocabulary=vocabulary, tokens=(0, 1, 0))

@@ -1,4 +1,4 @@
-"""Samplers, against definitions that are written out in plain Python."""
+"""Samplers, against their definitions in plain Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def log_probabilities(weights: list[float]) -> NDArray[np.float64]:
 
 
 def plainly_shaped(log_p: list[float], sampler: Multinomial) -> list[float]:
-    """Temperature, top-k, top-p, min-p in this order, each renormalised, ties kept by the lowest index."""
+    """Temperature, top-k, top-p, min-p in this order, each renormalised; ties keep the lowest index."""
     weights = [math.exp(value / sampler.temperature) for value in log_p]
     total = math.fsum(weights)
     p = [weight / total for weight in weights]
@@ -67,7 +67,7 @@ def test_shapes_are_the_definitions(sampler: Multinomial, seed: int) -> None:
 
 @pytest.mark.parametrize("sampler", SHAPES, ids=str)
 def test_shaping_leaves_its_input(sampler: Multinomial) -> None:
-    """The projection that is handed in is not written to."""
+    """The given projection is not modified."""
     log_p = log_probabilities([1, 2, 3, 4])
     before = log_p.copy()
     sampler.draw(log_p, np.random.default_rng(0))
@@ -75,7 +75,7 @@ def test_shaping_leaves_its_input(sampler: Multinomial) -> None:
 
 
 def test_top_k_breaks_ties_by_the_lowest_id() -> None:
-    """Of equally probable tokens at the edge, exactly as many are kept as fit, those with the lowest ids."""
+    """Of equally probable tokens at the threshold, those with the lowest ids are kept, up to exactly k."""
     log_p = log_probabilities([1, 1, 2, 1, 1])
     assert np.flatnonzero(Multinomial(top_k=3).shaped(log_p)).tolist() == [0, 1, 2]
 
@@ -92,7 +92,7 @@ def test_top_p_of_a_flat_distribution_keeps_the_fewest() -> None:
 )
 def test_inverse_cdf_is_the_first_index_beyond_the_number(weights: list[float], uniform: float) -> None:
     """The index is the first whose running sum exceeds the number, also over several blocks."""
-    target = uniform * math.fsum(weights)  # these weights add up without rounding
+    target = uniform * math.fsum(weights)  # the running sums of these weights need no rounding
     running, expected = 0.0, 0
     for expected, weight in enumerate(weights):  # noqa: B007
         running += weight
@@ -102,14 +102,14 @@ def test_inverse_cdf_is_the_first_index_beyond_the_number(weights: list[float], 
 
 
 def test_inverse_cdf_at_the_last_number_below_one() -> None:
-    """A number that rounding carries to the sum of all weights still gives an index with a weight."""
+    """A number that rounding carries to the sum of all weights still gives an index with positive weight."""
     weights = np.array([0.1] * 10 + [0.0] * 3)
     assert inverse_cdf(weights, math.nextafter(1, 0)) == 9
     assert inverse_cdf(weights, 1.0) == 9
 
 
 def test_an_even_grid_of_numbers_gives_the_distribution() -> None:
-    """Inverting a grid of uniform numbers counts each token in proportion to its probability."""
+    """Inverting a grid of uniform numbers gives each token a count in proportion to its probability."""
     weights = np.array([1.0, 0.0, 2.0, 5.0])
     counts = Counter(inverse_cdf(weights, (i + 0.5) / 8) for i in range(8))
     assert counts == {0: 1, 2: 2, 3: 5}
@@ -126,7 +126,7 @@ def test_one_uniform_number_a_token() -> None:
 
 
 def test_draws_are_the_same_everywhere() -> None:
-    """A seed stands for fixed tokens, so that a change of the algorithm cannot pass unnoticed."""
+    """A seed gives fixed tokens, so that no change of the algorithm goes unnoticed."""
     log_p = log_probabilities([math.sqrt(i) for i in range(1, 5_001)])
     generator = np.random.Generator(np.random.PCG64(7))
     sums = np.cumsum([math.sqrt(i) for i in range(1, 5_001)])
@@ -179,7 +179,7 @@ def test_lossless_only_without_shaping(sampler: Sampler, lossless: bool) -> None
     ids=str,
 )
 def test_values_out_of_range_are_refused(values: dict[str, Any]) -> None:
-    """Each value that means nothing is refused by name."""
+    """Each invalid value is refused by name."""
     with pytest.raises(ValueError, match=next(iter(values))):
         Multinomial(**values)
 

@@ -1,4 +1,4 @@
-"""Parts of a grammar with a temperature of their own: the distribution of the tokens inside and outside."""
+"""Parts of a grammar with their own temperature: the distribution of the tokens inside and outside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMPT = "!"
 
 
 def distribution(temperatures: list[float]) -> dict[bytes, float]:
-    """Of texts of letters, one token each, each drawn at its own temperature from the masked logits."""
+    """The distribution of texts of letters, one token each; each token has its own temperature."""
     found: dict[bytes, float] = {}
     for letters in product((0, 1), repeat=len(temperatures)):
         probability, session = 1.0, MODEL.start()
@@ -40,7 +40,7 @@ def distribution(temperatures: list[float]) -> dict[bytes, float]:
     "sampler", [Multinomial(temperature=4.0), GumbelMax(Multinomial(temperature=4.0))], ids=["multinomial", "gumbel"]
 )
 def test_the_distribution_inside_and_outside(sampler: Sampler) -> None:
-    """Outside the sampler's own temperature, inside that of the innermost part; by the frequencies of many outputs."""
+    """Frequencies show the sampler's temperature outside, and that of the innermost part inside."""
     inner = Tempered(LETTERS, 0.5)
     grammar = sequence(LETTERS, Tempered(sequence(LETTERS, inner), 2.0), LETTERS)
     constraint = compile(grammar, VOCABULARY)
@@ -59,7 +59,7 @@ def test_the_distribution_inside_and_outside(sampler: Sampler) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_greedy_and_zero(temperature: float) -> None:
-    """At temperature 0 the most probable token is taken, whatever the sampler; elsewhere greedy stays greedy."""
+    """At temperature 0 the most probable token is taken, by any sampler; elsewhere greedy stays greedy."""
     grammar = sequence(LETTERS, Tempered(LETTERS, temperature), LETTERS)
     texts = {generate(MODEL, PROMPT, grammar, max_tokens=8, sampler=Greedy(), seed=seed).data[:1] for seed in range(20)}
     assert len(texts) == 1
@@ -88,7 +88,7 @@ def test_which_part_is_open() -> None:
 
 
 def test_equal_parts_at_other_temperatures_are_told_apart() -> None:
-    """Also in grammars on one vocabulary, whose automata are shared."""
+    """This includes grammars on one vocabulary, whose automata are shared."""
     for temperature in (0.1, 0.2, 0.1):
         matcher = compile(sequence(Tempered(LETTERS, temperature), "!"), VOCABULARY).matcher()
         assert matcher.temperature() == temperature
@@ -102,7 +102,7 @@ def test_who_cannot_heed_temperatures_refuses_them(grammar: Grammar) -> None:
 
 
 def test_drafts_stay_away() -> None:
-    """The output is the same with a drafter, for there are no drafts."""
+    """The output is the same with a drafter, since there are no drafts."""
     grammar = sequence(LETTERS.many(3, 3), Tempered(LETTERS.many(3, 3), 0.5))
     one, other = (
         generate(MODEL, PROMPT, grammar, max_tokens=8, sampler=Multinomial(), seed=5, drafter=drafter)

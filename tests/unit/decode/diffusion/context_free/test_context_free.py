@@ -1,4 +1,4 @@
-"""The posterior over canvases of grammars that recur, against going through all of them."""
+"""The posterior over canvases of recursive grammars, against enumeration."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def log(mass: Fraction) -> float:
 
 @pytest.mark.parametrize(("name", "seed"), INSTANCES)
 def test_completions_exist_and_masks_hold_what_they_hold(name: str, seed: int) -> None:
-    """For every grammar, ambiguous ones too: iff, slot by slot and token by token."""
+    """For every grammar, ambiguous ones too, masks allow a token in a slot iff some completion has it."""
     case = an_instance(name, seed)
     language = language_of(name)
     assert language.completable(case.array) == bool(case.masses)
@@ -70,7 +70,7 @@ def test_completions_exist_and_masks_hold_what_they_hold(name: str, seed: int) -
 
 @pytest.mark.parametrize(("name", "seed"), INSTANCES)
 def test_the_best_completion_is_the_best(name: str, seed: int) -> None:
-    """For ambiguous grammars, too: a maximum does not mind what it has seen before."""
+    """The best completion is right for ambiguous grammars too: a maximum is not affected by duplicates."""
     case = an_instance(name, seed)
     posterior = language_of(name).posterior(case.mean_field, tail=case.tail)
     if not case.masses:
@@ -123,8 +123,10 @@ SMALL = list(small_terms(6, [ITSELF, literal("a"), choice("b", "")]))
 
 @pytest.mark.parametrize("part", range(3))
 def test_small_grammars_are_read_as_they_are_meant(part: int) -> None:
-    """A hundred of them each: masks and maxima always, masses where the grammar is known as unambiguous; of the others
-    there is never less than there is."""
+    """A hundred random grammars agree: masks and maxima always, masses if the grammar is known to be unambiguous.
+
+    For the others the mass is never too small.
+    """
     rng = random.Random(part)
     known = 0
     for term in rng.sample(SMALL, 100):
@@ -152,7 +154,7 @@ def test_small_grammars_are_read_as_they_are_meant(part: int) -> None:
 
 
 def test_calls_that_may_read_nothing_one_after_another_are_finite() -> None:
-    """Each of the calls may be left out, and what is left of a token is not handed round without being read."""
+    """Each of the calls may be empty, and the rest of a token is not passed round without being read."""
     text = Text(recursive(Repeat(sequence("a", Repeat(Repeat(ITSELF, 1, 2), 1, 2)), 0, None)), (b"a", b"aa", b"b"))
     language = ContextFreeLanguage(text.constraint)
     assert in_ids(language.masks(all_free(2)), text.size) == [{0, 1, 3}, {0, 1, 3}]
@@ -182,7 +184,7 @@ def drawn(case: Canvases, language: ContextFreeLanguage, draws: int, seed: int) 
 
 
 def is_posterior(case: Canvases, language: ContextFreeLanguage, seed: int) -> bool:
-    """Chi-squared over all completions at alpha 1e-6, of 1,000 draws; what is expected under 5 times is one cell."""
+    """Whether 1,000 draws pass chi-squared over all completions at alpha 1e-6; rare outcomes share one cell."""
     draws, others = 1000, ()
     counts: Counter[tuple[int, ...]] = Counter()
     distribution: dict[tuple[int, ...], Fraction] = {}
@@ -202,10 +204,10 @@ def test_draws_follow_the_posterior(name: str) -> None:
 
 
 def test_draws_by_ways_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The power of the test above: an ambiguous grammar whose ways are not weighed out is far from its posterior."""
+    """The test above has power: an ambiguous grammar without correction is far from its posterior."""
     text = Text(lark(GRAMMARS["ambiguous"][0]), (b"1", b"+"))
     share = (Fraction(9, 20), Fraction(9, 20), Fraction(1, 10))
-    case = Canvases(text, (FREE,) * 9, (share,) * 9, "free")  # 1, 2, 5 or 14 ways
+    case = Canvases(text, (FREE,) * 9, (share,) * 9, "free")  # 1, 2, 5 or 14 derivations
     language = ContextFreeLanguage(text.constraint)
     assert is_posterior(case, language, 5)
     monkeypatch.setattr(type(language.posterior(case.mean_field)), "_parses", lambda self, tokens: 1.0)
@@ -232,7 +234,7 @@ def test_what_ambiguity_would_falsify_is_refused() -> None:
 
 
 def test_ways_are_counted_if_that_is_wanted() -> None:
-    """``1+1+1+1`` is read in five ways, Catalan's number."""
+    """``1+1+1+1`` has five derivations, Catalan's number."""
     language = language_of("ambiguous", "counted")
     canvas = np.array([0, 1, 0, 1, 0, 1, 0], dtype=np.int32)
     distribution = MeanField(canvas, np.zeros((0, 5)))
@@ -264,7 +266,7 @@ def language_of_constraint(name: str):  # type: ignore[no-untyped-def]
 
 
 def test_of_recursive_json_one_rule_is_called() -> None:
-    """Arrays, objects, strings and numbers are read in place; the next byte always decides."""
+    """Arrays, objects, strings and numbers are inlined; the next byte always decides."""
     vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos=[256])
     network = network_of(compile(json_schema(True, policy=JsonPolicy(whitespace="compact")), vocabulary))
     assert len({start for _, start, _ in network.calls}) == 1
@@ -273,7 +275,7 @@ def test_of_recursive_json_one_rule_is_called() -> None:
 
 
 def test_lists_that_end_in_themselves_are_no_recursion() -> None:
-    """A call that is the last thing a rule does is a jump: no calls remain."""
+    """A call at the end of a rule is a jump, so no calls remain."""
     vocabulary = Vocabulary([b"a", b",", b""], eos=[2])
     network = network_of(compile(lark('start: "a" rest\nrest: "," start | '), vocabulary))
     assert (network.calls, network.states) == ((), 2)
@@ -322,7 +324,7 @@ def test_regular_grammars_are_the_same_by_either_route(index: int, tail: str) ->
 @pytest.mark.parametrize("is_max", [False, True])
 @pytest.mark.parametrize("name", ["json across values", "brackets in pairs", "ambiguous"])
 def test_native_charts_equal_those_of_numpy(name: str, is_max: bool) -> None:
-    """All masses, at every boundary, and the way back; 11 slots lie in two blocks."""
+    """All masses, at every boundary, and the backward pass are equal; 11 slots lie in two blocks."""
     plan = language_of(name).plan
     rng = np.random.default_rng(4)
     for slots in (0, 1, 11):
@@ -348,8 +350,7 @@ def test_native_charts_equal_those_of_numpy(name: str, is_max: bool) -> None:
 
 
 def test_masses_far_below_any_float_are_kept() -> None:
-    """60 slots at a probability of exp(-80) each: exp(-4,800); nothing is lost, beside paths a thousand
-    orders of magnitude above it that lead nowhere."""
+    """Masses of exp(-4,800), from 60 slots at exp(-80) each, survive beside far more probable dead ends."""
     text = Text(lark('start: "(" start ")" | "x"'), (b"(", b")", b"x", b"y"))
     language = ContextFreeLanguage(text.constraint)
     slots = 61
@@ -360,7 +361,7 @@ def test_masses_far_below_any_float_are_kept() -> None:
     each = distribution.log_prob_of(np.array(canvas, dtype=np.int32))
     assert each.sum() == pytest.approx(-80.0 * slots, abs=1e-9)
     posterior = language.posterior(distribution, tail="scored")
-    # One member for each odd length, and EOS is as improbable as anything else.
+    # There is one string for each odd length, and EOS is as improbable as anything else.
     assert posterior.log_z == pytest.approx(math.log(31) - 80.0 * slots, abs=1e-9)
     assert posterior.best().log_prob == pytest.approx(-80.0 * slots, abs=1e-9)
     shares = posterior.marginals(0)

@@ -1,4 +1,4 @@
-"""Gaps of so many slots: what published methods get wrong, depth without a bound, and vocabularies of models."""
+"""Gaps of a given number of slots: errors of published methods, unbounded depth, and vocabularies of models."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def held(words: np.ndarray, slot: int, tokens: tuple[bytes, ...]) -> set[bytes]:
 
 
 def test_fragments_on_both_sides_of_a_gap_are_one_word_only_if_they_fit() -> None:
-    """``nul_ull`` is no ``null``, whatever is in the gap; ``n_l`` is, if the gap holds ``ul``."""
+    """``nul_ull`` is not ``null``, whatever fills the gap; ``n_l`` is, if the gap holds ``ul``."""
     language = language_of(VALUES, PIECES, has_eos=False)
     for gap in (1, 2, 3):
         assert not language.completable(canvas_of(PIECES, b"nul", *[None] * gap, b"ull"))
@@ -53,12 +53,12 @@ def test_fragments_on_both_sides_of_a_gap_are_one_word_only_if_they_fit() -> Non
 
 
 def test_a_gap_holds_neither_more_nor_fewer_tokens_than_its_slots() -> None:
-    """As a gap of any length ``n_u_l`` would be ``null``; of one slot each, its texts are of five bytes or more."""
+    """A gap of any length would make ``n_u_l`` ``null``; with one slot each, its texts have five bytes or more."""
     language = language_of(VALUES, PIECES, has_eos=False)
     assert not language.completable(canvas_of(PIECES, b"n", None, b"u", None, b"l"))
     assert not language.completable(canvas_of(PIECES, b"n", None, None, None, b"l"))
     assert language.completable(canvas_of(PIECES, b"n", b"u", None, b"l"))
-    # Within brackets there is room: [n u l l], a token each.
+    # Within brackets there is room: [n u l l], one token each.
     assert language.completable(canvas_of(PIECES, b"[", b"n", b"u", None, b"l", None))
     assert not language.completable(canvas_of(PIECES, b"[", b"n", b"u", b"l", None, None, None, b"ull"))
 
@@ -73,8 +73,7 @@ def test_a_gap_may_lie_across_the_ends_of_several_rules() -> None:
 
 
 def test_what_k_tokens_can_spell_lies_between_the_fewest_tokens_and_the_bytes() -> None:
-    """A text can be written with exactly k tokens of a vocabulary in which every token splits into two others iff k is
-    at least the fewest that spell it and at most its bytes."""
+    """If every token splits in two, k tokens can spell a text iff k is between its fewest tokens and its bytes."""
     pieces = tuple(sorted({bytes([byte]) for byte in b"[]nul"} | {b"nu", b"ll", b"nul", b"null", b"[[", b"]]", b"[[n"}))
     for piece in pieces:
         assert len(piece) == 1 or any(piece[:at] in pieces and piece[at:] in pieces for at in range(1, len(piece)))
@@ -89,7 +88,7 @@ def test_what_k_tokens_can_spell_lies_between_the_fewest_tokens_and_the_bytes() 
         for slots in range(1, len(text) + 3):
             canvas = np.full(slots, FREE, dtype=np.int32)
             masks = language.masks(canvas)
-            others = range(8)  # members of other depths may fit, too
+            others = range(8)  # strings of other depths may fit, too
             fits = [deep for deep in others if _fewest(deep, pieces) <= slots <= 4 + 2 * deep]
             assert language.completable(canvas) == bool(fits)
             assert (depth in fits) == (fewest[-1] <= slots <= len(text))
@@ -130,7 +129,7 @@ def test_without_eos_members_fill_the_canvas() -> None:
 
 
 def test_depth_has_no_bound() -> None:
-    """150 rules within each other: the counterpart of every bracket is found, wherever the gap is."""
+    """In 150 nested rules the counterpart of every bracket is found, wherever the gap is."""
     tokens = (b"(", b")", b"x", b"((", b"))")
     language = language_of('start: "(" start ")" | "x"', tokens, has_eos=False)
     deep = canvas_of(tokens, *[b"("] * 150, b"x", *[None] * 150)
@@ -151,7 +150,7 @@ def test_the_shortest_member_takes_so_many_slots() -> None:
 
 
 def favouring_structure(vocabulary: Vocabulary, rng: np.random.Generator, slots: int) -> np.ndarray:
-    """Logits of one model or another that likes brackets and quotes."""
+    """Logits of some model that prefers brackets and quotes."""
     logits = rng.normal(size=(slots, vocabulary.size)).astype(np.float32) * 2
     index = {text: token for token, text in enumerate(vocabulary.tokens)}
     for text in (b'{"', b"[", b'":"', b'",', b"},", b"]", b"}", b'"', b'":[', b"]}", b"},{", b"12", b"null", b"true"):
@@ -168,7 +167,7 @@ def text_of(vocabulary: Vocabulary, tokens: np.ndarray) -> bytes:
 
 
 def test_draws_of_recursive_json_are_json(deepseek_vocabulary: Vocabulary) -> None:
-    """128,000 tokens, 40 slots; some are fixed in the middle, and some texts nest."""
+    """With 128,000 tokens and 40 slots, some of them fixed in the middle, texts are JSON, and some nest."""
     vocabulary = deepseek_vocabulary
     language = ContextFreeLanguage(compile(json_schema(True, policy=COMPACT), vocabulary))
     rng = np.random.default_rng(7)

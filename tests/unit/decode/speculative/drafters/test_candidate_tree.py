@@ -1,4 +1,4 @@
-"""The tree that is grown against all trees of its size, and what it learns against a walk down the tokens."""
+"""The grown tree against all trees of its size, and its learning against a walk down the tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 
 
 def random_drafts(generator: np.random.Generator, depth: int = 0, path: tuple[int, ...] = ()) -> list[DraftCandidate]:
-    """A random tree of draft tokens, each of a kind of its own; siblings do not exceed 1 together."""
+    """A random tree of draft tokens, each of its own kind; the confidences of siblings sum to at most 1."""
     count = int(generator.integers(0 if path else 2, 4)) if depth < 3 else 0
     weights = generator.dirichlet(np.ones(count + 1))[:count] if count else []
     found = []

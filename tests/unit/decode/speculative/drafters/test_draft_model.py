@@ -1,4 +1,4 @@
-"""Draft models with the target's vocabulary: what they draft, and the distributions that they say it was drawn from."""
+"""Draft models with the target's vocabulary: their drafts, and the distributions that they record."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def propose(
 def test_recorded_distributions_are_the_models(constraint: Constraint, sampler: Any, shape: Shape, trees: bool) -> None:
     """At every node the distribution is the draft model's own, masked and shaped.
 
-    Children come from it, and forced ones from
-    nowhere."""
+    Children are drawn from it; forced ones have none.
+    """
     model: Any = HashModel(constraint.vocabulary, seed=3)
     draft = model if trees else PlainModel(model)
     checked = 0
@@ -81,10 +81,10 @@ def test_recorded_distributions_are_the_models(constraint: Constraint, sampler: 
 
 @pytest.mark.exhaustive
 def test_tokens_are_drawn_from_the_recorded_distribution(constraint: Constraint) -> None:
-    """Chains of two tokens in 6,000 drafts against the product of their distributions.
+    """Chains of two tokens in 6,000 drafts agree with the product of their distributions.
 
-    With 40 tests at 1e-8 each, 5.8 standard
-    errors, an error of the first kind has a probability below 1e-6."""
+    With 40 tests at 1e-8 each, 5.8 standard errors, an error of the first kind has a probability below 1e-6.
+    """
     sampler = Multinomial(0.8, top_k=6)
     model = HashModel(constraint.vocabulary, seed=11)
     drafter = DraftModel(model, Chain(2))
@@ -115,10 +115,10 @@ def test_tokens_are_drawn_from_the_recorded_distribution(constraint: Constraint)
 
 
 def test_a_draw_without_replacement_is_verified_to_the_targets_distribution(constraint: Constraint) -> None:
-    """Exact fractions: three children drawn from the distribution that the tree records, in all orders.
+    """Exact fractions: three children are drawn from the recorded distribution, in all orders.
 
-    Then every coin of the
-    verifier; what comes out is the target's distribution, which is another model's."""
+    With every coin of the verifier, the result has the target's distribution, which is another model's.
+    """
     sampler = Multinomial(top_k=4)
     draft, target = HashModel(constraint.vocabulary, seed=1), HashModel(constraint.vocabulary, seed=2)
     tree = propose(DraftModel(draft, Fixed.branching(3)), constraint, [4], sampler=sampler)
@@ -143,7 +143,7 @@ def test_a_draw_without_replacement_is_verified_to_the_targets_distribution(cons
 
 
 def test_drafts_of_the_target_itself_are_all_taken(constraint: Constraint) -> None:
-    """Greedy, the draft model being the target: no draft token is wrong, and passes are as few as chains allow."""
+    """Greedy drafts of the target itself are all accepted, and passes are as few as chains allow."""
     for seed in range(8):
         model = HashModel(constraint.vocabulary, seed=seed)
         plain = generate(model, "ab", constraint, max_tokens=24, drafter=None)
@@ -157,7 +157,7 @@ def test_drafts_of_the_target_itself_are_all_taken(constraint: Constraint) -> No
 @pytest.mark.parametrize("shape", [Chain(4), Fixed.branching(3, 2, 2)], ids=repr)
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), Multinomial(0.6, top_k=9)], ids=str)
 def test_chosen_drafts_leave_the_output_as_it_is(constraint: Constraint, shape: Shape, sampler: Any) -> None:
-    """Seed for seed, whatever model drafts."""
+    """Outputs are equal seed for seed, whatever model drafts."""
     target = HashModel(constraint.vocabulary, seed=4)
     for seed in range(6):
         drafter = DraftModel(HashModel(constraint.vocabulary, seed=seed), shape, draws=False)
@@ -170,10 +170,11 @@ def test_chosen_drafts_leave_the_output_as_it_is(constraint: Constraint, shape: 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("verified", ["without replacement", "with replacement"])
 def test_drawn_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, verified: str) -> None:
-    """1,000 outputs with drafts against the exact distribution of locally constrained decoding.
+    """1,000 outputs with drafts agree with the exact distribution of locally constrained decoding.
 
     The distance of so many draws from a distribution of 16 outcomes is 0.064 or less on average, and 0.084 more with a
-    probability below 1e-6 (McDiarmid)."""
+    probability below 1e-6 (McDiarmid).
+    """
     constraint = compile(regex("[ab]{2}(c|d)"), ab_vocabulary)
     target, draft = HashModel(ab_vocabulary, seed=7), HashModel(ab_vocabulary, seed=8)
     sampler = Multinomial(0.7)
@@ -197,7 +198,7 @@ def test_drawn_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary,
 
 
 def test_shapes_learn_once_enough_came(constraint: Constraint) -> None:
-    """A shape is told what came after its tree when that is as long as the tree is deep, or the output is over."""
+    """A shape learns the tokens after its tree once they are as many as the tree is deep, or the output is over."""
     shape = Learning()
     model = HashModel(constraint.vocabulary, seed=1)
     context = Context(model, [4])
@@ -218,7 +219,7 @@ def test_shapes_learn_once_enough_came(constraint: Constraint) -> None:
 
 
 def test_another_vocabulary_is_refused_with_the_way_out(constraint: Constraint, json_vocabulary: Vocabulary) -> None:
-    """At the start, naming what differs; in the loop it is one warning, and the output is what it is without."""
+    """At the start it is an error that names the difference; in the loop it is one warning, and the output stays."""
     drafter = DraftModel(HashModel(json_vocabulary, name="other"))
     model = HashModel(constraint.vocabulary)
     with pytest.raises(VocabularyError, match=r"draft model 'other': its vocabulary is not the target's.*bridge="):
@@ -230,14 +231,14 @@ def test_another_vocabulary_is_refused_with_the_way_out(constraint: Constraint, 
 
 
 def test_a_model_without_a_tokenizer_is_refused(constraint: Constraint) -> None:
-    """What its vocabulary raises is told as what it is."""
+    """The error of its vocabulary is passed on unchanged."""
     broken: Any = Broken()
     with pytest.raises(VocabularyError, match=r"draft model 'broken'.*cannot be read.*no tokenizer.json"):
         DraftModel(broken).start(Context(HashModel(constraint.vocabulary), [1]), task_of(constraint, [1]))
 
 
 def test_padding_and_other_ends_are_no_other_vocabulary(constraint: Constraint) -> None:
-    """A wider head, and another end-of-text id: the same drafts, the end at the id that the target knows."""
+    """A wider head and another end-of-text id give the same drafts; the end has the id that the target knows."""
     tokens = list(constraint.vocabulary.tokens)
     wider = Vocabulary(tokens, eos=[len(tokens) + 2], special={0: "<old>"}, size=len(tokens) + 8)
     letters = [constraint.vocabulary.tokens.index(letter) for letter in (b"a", b"c")]
@@ -257,7 +258,7 @@ def test_padding_and_other_ends_are_no_other_vocabulary(constraint: Constraint) 
 
 
 def test_a_prompt_that_it_cannot_read_is_refused(constraint: Constraint) -> None:
-    """And where the output grows beyond its context, it drafts nothing any more."""
+    """Where the output grows beyond its context, it drafts no more tokens."""
     model = HashModel(constraint.vocabulary, max_context=8)
     with pytest.raises(GenerationError, match="the prompt is too long for it"):
         propose(DraftModel(model), constraint, [4] * 8)
@@ -279,19 +280,19 @@ def test_settings_are_checked(constraint: Constraint) -> None:
 
 
 def depth_of(tree: DraftTree, parent: int) -> int:
-    """How many draft tokens stand before the children of a node."""
+    """The number of draft tokens before the children of a node."""
     return 0 if parent == ROOT else sum(tree.sources[node] != FORCED for node in tree.path(parent))
 
 
 def fractions_of(distribution: NDArray[Any]) -> list[Fraction]:
-    """A distribution near to a given one, in fractions of a million that sum to 1."""
+    """A distribution near a given one, in fractions of a million that sum to 1."""
     parts = [Fraction(round(value * 10**6), 10**6) for value in distribution.tolist()]
     parts[int(distribution.argmax())] += 1 - sum(parts)
     return parts
 
 
 class Exact:
-    """A ``Chance`` in fractions."""
+    """``Chance`` in fractions."""
 
     def __init__(self, chances: Chances) -> None:
         self._chances = chances
@@ -306,7 +307,7 @@ class Exact:
 
 
 class Learning(Shape):
-    """A chain of four that notes what it is told."""
+    """A chain of four that records what it is told."""
 
     def __init__(self) -> None:
         self.told: list[tuple[tuple[int, ...], tuple[int, ...]]] = []

@@ -1,4 +1,4 @@
-"""The draft model's sequence, against sessions that are made for each question."""
+"""The draft model's sequence, against a new session for each question."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from structgen.models import HashModel
 
 @pytest.fixture(params=["trees", "no trees"])
 def model(request: pytest.FixtureRequest, ab_vocabulary: Vocabulary) -> Any:
-    """With sessions that run trees and with such that do not."""
+    """A model whose sessions run trees, or do not."""
     model = HashModel(ab_vocabulary, seed=5)
     return model if request.param == "trees" else PlainModel(model)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_stays_in_step(model: Any, seed: int) -> None:
-    """Whatever is accepted, rejected, taken back and asked: every row is that of a session of its own."""
+    """Whatever is accepted, rejected, rolled back and asked, every row is that of a new session."""
     random = np.random.default_rng(seed)
     session = DraftSession(model)
     base = [int(token) for token in random.integers(1, 15, size=3)]
     asked: list[tuple[int, ...]] = [()]
     for _ in range(60):
         step = random.random()
-        if step < 0.5 and asked:  # a prefix of what was asked about is accepted, and another token comes
+        if step < 0.5 and asked:  # a prefix of the asked tokens is accepted, and another token comes
             path = asked[int(random.integers(len(asked)))]
             base += path[: int(random.integers(len(path) + 1))]
             base.append(int(random.integers(1, 15)))
-        elif step < 0.6:  # some is taken back
+        elif step < 0.6:  # some tokens are rolled back
             base = base[: max(1, len(base) - int(random.integers(8)))]
-        elif step < 0.65:  # something else stands there
+        elif step < 0.65:  # another token stands there
             base[int(random.integers(len(base)))] = int(random.integers(1, 15))
         elif step < 0.7:
             session.close()
@@ -54,7 +54,7 @@ def test_it_stays_in_step(model: Any, seed: int) -> None:
 
 
 def test_nothing_is_run_twice(ab_vocabulary: Vocabulary) -> None:
-    """A level of a tree is one pass, and what was told of tokens that came is not asked for again."""
+    """A level of a tree is one pass, and rows of accepted tokens are not computed again."""
     session = DraftSession(HashModel(ab_vocabulary))
     session.follow([1, 2, 3])
     session.rows([()])
@@ -72,7 +72,7 @@ def test_nothing_is_run_twice(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_a_chain_runs_each_token_once(ab_vocabulary: Vocabulary) -> None:
-    """Tokens one after the other are one row each, and stay cached when they come."""
+    """Tokens one after the other are one row each, and stay cached when they are accepted."""
     model = Counted(ab_vocabulary)
     session = DraftSession(model)
     session.follow([1, 2, 3])
@@ -82,13 +82,13 @@ def test_a_chain_runs_each_token_once(ab_vocabulary: Vocabulary) -> None:
     session.follow([1, 2, 3, 4, 5, 6, 7])
     session.rows([()])
     assert model.fed[-1] == [7]
-    session.follow([1, 2, 3, 4, 8])  # where something is cut off, the token before it is run once more
+    session.follow([1, 2, 3, 4, 8])  # where a suffix is cut off, the token before it is run once more
     session.rows([()])
     assert model.fed[-1] == [4, 8]
 
 
 def test_what_the_model_cannot_read_is_none(ab_vocabulary: Vocabulary) -> None:
-    """Up to the model's context there are rows; beyond, there are none, and nothing fails."""
+    """Up to the model's context there are rows; beyond it there are none, and nothing fails."""
     session = DraftSession(HashModel(ab_vocabulary, max_context=5))
     session.follow([1, 2, 3])
     rows = session.rows([(), (4,), (4, 5), (4, 5, 6)])
@@ -98,7 +98,7 @@ def test_what_the_model_cannot_read_is_none(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_a_stage_is_asked_for_one_path_and_told(ab_vocabulary: Vocabulary) -> None:
-    """What it drafts is run in the same pass, as far as the model can read it."""
+    """Its drafts are run in the same pass, as far as the model's context reaches."""
     model = HashModel(ab_vocabulary, max_context=6)
     session = DraftSession(model)
     stage: Any = Drafting([7, 8, 9])
@@ -119,7 +119,7 @@ def test_a_stage_is_asked_for_one_path_and_told(ab_vocabulary: Vocabulary) -> No
 
 @pytest.mark.parametrize("shared", [0, 1, 511, 512, 513, 1024, 1300])
 def test_the_common_prefix(shared: int) -> None:
-    """As comparing token by token, at the joints of slices too."""
+    """It agrees with a comparison token by token, also at the boundaries of slices."""
     first = list(range(1300))
     second = [*range(shared), *([-1] * 5)]
     assert common_length(first, second) == shared
@@ -127,7 +127,7 @@ def test_the_common_prefix(shared: int) -> None:
 
 
 class Drafting:
-    """Draft tokens one chain."""
+    """Drafts one chain."""
 
     def __init__(self, chain: list[int]) -> None:
         self.asked: list[tuple[tuple[int, ...], int]] = []
@@ -146,7 +146,7 @@ class Drafting:
 
 
 class Counted:
-    """A model that notes what its sessions were extended by."""
+    """A model that records the tokens that its sessions ran."""
 
     name = "counted"
     max_context = None

@@ -1,4 +1,4 @@
-"""Draft tokens where little is allowed, against a search of the whole vocabulary."""
+"""Draft tokens where few are allowed, against a search of the whole vocabulary."""
 
 from __future__ import annotations
 

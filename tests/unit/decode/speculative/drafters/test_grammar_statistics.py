@@ -1,4 +1,4 @@
-"""Counts by state against counts over all outputs, and what outputs of one grammar learn from each other."""
+"""Counts by state against counts over all outputs, and learning across outputs of one grammar."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_counts_are_bounded() -> None:
 
 
 def test_counts_go_with_their_engine() -> None:
-    """In a process of its own: in this one, the traces of other tests may hold an engine."""
+    """This runs in another process: in this one, traces of other tests may hold an engine."""
     script = """if True:
         import gc
         from structgen.decode.speculative.drafters.grammar_statistics import StateCounts

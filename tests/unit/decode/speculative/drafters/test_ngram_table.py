@@ -1,4 +1,4 @@
-"""The table of distributions after runs of tokens, against means that are computed from all that was told."""
+"""The table of distributions after n-grams, against means computed from all observations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shares(logits: list[float]) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_distributions_are_the_means_of_what_was_told(seed: int) -> None:
-    """While nothing fades and nothing is cut off."""
+    """This holds while nothing fades and nothing is truncated."""
     rng = random.Random(seed)
     store = NGramTable(3, keep=9)
     told: dict[tuple[int, ...], list[np.ndarray]] = {}

@@ -1,4 +1,4 @@
-"""Trees of fixed form by measured rates, against all trees of their size."""
+"""Trees of fixed shape by measured rates, against all trees of their size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Path = tuple[int, ...]
 
 
 def every_tree(size: int, ranks: int) -> Iterator[frozenset[Path]]:
-    """All sets of nodes that have their parents and their siblings of lower rank."""
+    """All sets of nodes that contain their parents and their siblings of lower rank."""
     trees: set[frozenset[Path]] = {frozenset()}
     for _ in range(size):
         larger: set[frozenset[Path]] = set()
@@ -32,7 +32,7 @@ def every_tree(size: int, ranks: int) -> Iterator[frozenset[Path]]:
 
 
 def length(tree: Sequence[Path] | frozenset[Path], rates: Sequence[Sequence[float]]) -> float:
-    """Expected number of accepted nodes, from the definition."""
+    """Expected number of accepted nodes, by the definition."""
     total = 0.0
     for path in tree:
         reach = 1.0
@@ -76,7 +76,7 @@ def test_rates_are_checked() -> None:
 
 
 class Same:
-    """The same three tokens after everything."""
+    """The same three tokens after every prefix."""
 
     def distributions(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
         return [DraftDistribution(np.array([5, 6, 7]), np.array([0.5, 0.3, 0.1])) for _ in nodes]

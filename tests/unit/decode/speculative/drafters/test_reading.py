@@ -1,4 +1,4 @@
-"""What rows say about allowed tokens, against a look at every logit."""
+"""Rows restricted to allowed tokens, against a scan of every logit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_they_are_the_most_probable_tokens_that_are_allowed(seed: int) -> None:
 
 
 def test_few_of_many_are_found() -> None:
-    """Among the 16 most probable tokens, or twice as many as are wanted; else, where none of these is allowed."""
+    """They are found among the 16 most probable tokens, or twice as many as are wanted, or else by a scan."""
     vocabulary = Vocabulary([b"", *(bytes([letter]) for letter in range(60, 160))], eos=[0])
     rows = -np.arange(101, dtype=np.float32)[None]
     for pattern, count, expected in (

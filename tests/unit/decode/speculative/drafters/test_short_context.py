@@ -1,4 +1,4 @@
-"""Drafts from a part of the prompt: which part it is, and that nothing else differs."""
+"""Drafts from a part of the prompt: the right part is used, and nothing else differs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def plain_relevance(chunks: Sequence[Sequence[int]], question: Sequence[int]) ->
 
 @pytest.mark.parametrize("seed", range(10))
 def test_relevance_is_bm25(seed: int) -> None:
-    """Against its definition."""
+    """The score agrees with the definition of BM25."""
     random = np.random.default_rng(seed)
     chunks = [
         random.integers(0, 12, size=int(random.integers(1, 20))).tolist() for _ in range(int(random.integers(1, 9)))
@@ -61,18 +61,18 @@ def test_relevance_is_bm25(seed: int) -> None:
 
 
 def test_the_part_holds_prefix_end_and_what_is_asked_for() -> None:
-    """The chunk with the words of the question is there, in its place, and there are no more tokens than wanted."""
+    """The chunk with the words of the question is there, in its place, and the part is within its size."""
     prompt = [1000 + index for index in range(400)]
     prompt[203:206] = [7, 8, 9]
     prompt[-3:] = [7, 8, 9]
     part = shortened(prompt, prompt[-16:], SHORT)
-    # The chunk with the question stands at 198; of the others, which share nothing, those nearest to the end fit.
+    # The chunk with the question is at 198; of the others, which share nothing, those nearest to the end fit.
     assert part == [*prompt[:8], *prompt[198:208], *prompt[358:384], *prompt[384:]]
     assert len(part) <= 64
 
 
 def test_distributions_are_those_of_the_shortened_prompt(constraint: Constraint) -> None:
-    """Along an output, at every node: what a session says that reads the part and then the output."""
+    """At every node along an output, the distribution is that of a session that reads the part and then the output."""
     random = np.random.default_rng(0)
     target = HashModel(constraint.vocabulary, seed=1)
     prompt = [int(token) for token in random.integers(1, 200, size=300)]
@@ -103,7 +103,7 @@ def test_distributions_are_those_of_the_shortened_prompt(constraint: Constraint)
 
 
 def test_outputs_are_as_without(constraint: Constraint) -> None:
-    """The target drafts from a part of the prompt, chosen tokens: seed for seed the same."""
+    """The target drafts greedily from a part of the prompt: outputs are equal seed for seed."""
     target = HashModel(constraint.vocabulary, seed=1, writes="abcabddbac")
     for seed in range(4):
         prompt = "ab" * 150 + "cd"
@@ -117,7 +117,7 @@ def test_outputs_are_as_without(constraint: Constraint) -> None:
 
 
 def test_short_prompts_are_not_drafted_for(constraint: Constraint) -> None:
-    """A draft would cost what the target costs."""
+    """A draft would cost as much as the target."""
     target = HashModel(constraint.vocabulary)
     context = Context(target, [4] * 64)
     drafting = SHORT.start(context, task_of(constraint, [4] * 64))
@@ -126,7 +126,7 @@ def test_short_prompts_are_not_drafted_for(constraint: Constraint) -> None:
 
 
 def test_another_model_needs_the_vocabulary(constraint: Constraint, json_vocabulary: Vocabulary) -> None:
-    """It may draft where it has the target's tokens, and is refused where it has not."""
+    """It may draft if it has the target's tokens, and is refused otherwise."""
     context = Context(HashModel(constraint.vocabulary), [4] * 100)
     task = task_of(constraint, [4] * 100)
     same = ShortContext(HashModel(constraint.vocabulary, seed=9, max_context=90), tokens=64, head=8, tail=16, chunk=10)
@@ -141,6 +141,6 @@ def test_another_model_needs_the_vocabulary(constraint: Constraint, json_vocabul
     "bad", [{"tokens": 0}, {"chunk": -1}, {"refresh": 0}, {"head": 1.5}, {"head": 300, "tail": 200}], ids=str
 )
 def test_settings_are_checked(bad: dict[str, int]) -> None:
-    """Numbers are positive, and there is room for a chunk."""
+    """Numbers must be positive and leave room for a chunk."""
     with pytest.raises(ValueError, match="ShortContext"):
         ShortContext(**bad)  # type: ignore[arg-type]

@@ -28,9 +28,9 @@ def constraint(ab_vocabulary: Vocabulary) -> Constraint:
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), Multinomial(0.4, top_k=8)], ids=str)
 @pytest.mark.parametrize("inner", ["the model", "another", "wrong"])
 def test_drafts_are_the_same(constraint: Constraint, shape: Shape, sampler: Any, inner: str) -> None:
-    """Tokens, confidences and distributions, step by step along an output.
+    """Tokens, confidences and distributions are equal, step by step along an output.
 
-    Passes are never more, and fewer where it helps.
+    There are never more passes, and fewer where it helps.
     """
     model = HashModel(constraint.vocabulary, seed=3)
     stages: dict[str, Drafter] = {
@@ -62,7 +62,7 @@ def test_drafts_are_the_same(constraint: Constraint, shape: Shape, sampler: Any,
 
 
 def test_the_stage_is_told_what_came(constraint: Constraint) -> None:
-    """It is shown the draft model's sequence and rows, and closed at the end."""
+    """It sees the draft model's sequence and rows, and is closed at the end."""
     model = HashModel(constraint.vocabulary, seed=3)
     stage = Wrong()
     drafted = generate(model, "ab", constraint, max_tokens=24, drafter=DraftModel(model, Chain(3), drafter=stage))
@@ -74,7 +74,7 @@ def test_the_stage_is_told_what_came(constraint: Constraint) -> None:
 
 
 def test_a_stage_that_fails_is_dropped_alone(constraint: Constraint) -> None:
-    """With one warning; the draft model goes on drafting."""
+    """There is one warning, and the draft model goes on drafting."""
     model = HashModel(constraint.vocabulary, seed=3)
     alone, failing = DraftModel(model, Chain(3)), DraftModel(model, Chain(3), drafter=Failing())
     plain = generate(model, "ab", constraint, max_tokens=24, drafter=alone)
@@ -86,14 +86,14 @@ def test_a_stage_that_fails_is_dropped_alone(constraint: Constraint) -> None:
 
 
 def test_names_say_who_drafts_for_whom(constraint: Constraint) -> None:
-    """So that statistics of the two can be told apart."""
+    """Statistics of the two can be distinguished."""
     model = HashModel(constraint.vocabulary, name="small")
     assert DraftModel(model).name == "draft model small"
     assert DraftModel(model, drafter=Wrong()).name == "draft model small with wrong"
 
 
 class Wrong(Drafter):
-    """Draft tokens nonsense: tokens that the grammar refuses, ends, and such as are allowed."""
+    """Drafts wrong tokens: refused ones, ends, and some allowed ones."""
 
     name = "wrong"
 

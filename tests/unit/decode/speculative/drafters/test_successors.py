@@ -1,4 +1,4 @@
-"""What was expected after tokens the last time."""
+"""The most probable successors of tokens at their last occurrence."""
 
 from __future__ import annotations
 

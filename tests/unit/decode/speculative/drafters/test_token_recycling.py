@@ -24,7 +24,7 @@ def test_the_tree_is_the_successors_of_successors() -> None:
 
 
 def test_what_is_refused_leaves_its_place_to_the_next_one() -> None:
-    """And what is forced stands between a draft token and its successors, which are those of the last forced token."""
+    """Forced tokens stand between a draft token and its successors, which are those of the last forced token."""
     drafter = TokenRecycling(RankTree(((0,), (0, 0))))
     drafter.store.learn(LETTERS, [(A, [0, C, B]), (D, [C, A])])
     constraint = compiled("bcd[ab]*")
@@ -48,13 +48,13 @@ def test_each_row_refreshes_the_successors_of_the_token_before_it() -> None:
         token: sorted(range(9), key=lambda other: (-row[other], other))[:8]
         for token, row in [(C, verified.rows[1]), (D, verified.rows[2]), (A, verified.rows[0])]
     }
-    for token, successors in expected.items():  # of A, the row after the sequence, not that of the draft token
+    for token, successors in expected.items():  # for A, the row after the sequence, not that of the draft token
         assert drafter.store.after(LETTERS, token) == successors
     assert drafter.store.after(LETTERS, B) == []
 
 
 def test_ranks_are_counted_as_tokens_come() -> None:
-    """Also those of draft tokens that had no room."""
+    """This includes draft tokens that had no room."""
     drafter = TokenRecycling(RankTree(((0,), (0, 0))))
     drafter.store.learn(LETTERS, [(A, [B, C]), (B, [D, A])])
     constraint = compiled("[a-f]*")

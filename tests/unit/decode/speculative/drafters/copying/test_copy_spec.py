@@ -1,4 +1,4 @@
-"""Copies against a search for the last tokens from every position."""
+"""Copies against a search for the last tokens at every position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANYTHING = compile(Repeat(ByteClass([(97, 122)]), 0, None), draft_vocabulary())
 
 
 def copied(tokens: list[int], gamma: int, most: int) -> list[int]:
-    """What followed the latest earlier place of the last ``gamma`` tokens."""
+    """The tokens after the latest earlier occurrence of the last ``gamma`` tokens."""
     for end in range(len(tokens) - 1, gamma - 1, -1):
         if tokens[end - gamma : end] == tokens[len(tokens) - gamma :]:
             return tokens[end : end + most]

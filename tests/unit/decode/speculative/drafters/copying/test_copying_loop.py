@@ -1,4 +1,4 @@
-"""Drafters that copy and count, in the loop itself: the same output, in fewer forward passes."""
+"""Drafters that copy and count, in the generation loop: the same output, in fewer forward passes."""
 
 from __future__ import annotations
 

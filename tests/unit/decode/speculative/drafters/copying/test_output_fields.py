@@ -1,4 +1,4 @@
-"""Where an output stands against a writer of JSON that says so for each of its bytes."""
+"""The field of JSON that an output is in, against a writer that reports it for each byte."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Writer:
             escaped = json.dumps(character, ensure_ascii=False)[1:-1].encode()
             for count in range(1, len(escaped) + 1):
                 whole = count == len(escaped)
-                split = len(character.encode()) > 1  # bytes of a character stand as they come
+                split = len(character.encode()) > 1  # the bytes of a character count as they come
                 shown = escaped[:count] if split else character.encode() if whole else b""
                 self.put(escaped[count - 1 : count], place, label, bytes(spelled) + shown, in_array)
             spelled += character.encode()

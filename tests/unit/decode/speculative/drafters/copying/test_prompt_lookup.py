@@ -43,7 +43,7 @@ def of(schema: object, whitespace: Whitespace = "single") -> Constraint:
 
 
 def longest_suffix(tokens: list[int]) -> tuple[int, set[int]]:
-    """How long the longest earlier occurrence of the end is, and which tokens followed it."""
+    """The length of the longest earlier occurrence of the end, and the tokens that followed it."""
     best, following = 0, set[int]()
     for at in range(1, len(tokens)):
         length = 0
@@ -86,14 +86,14 @@ def test_a_record_is_copied_from_its_source(whitespace: Whitespace) -> None:
     without = replay(None, constraint, prompt, output)
     tokens = replay(PromptLookup(values=False), constraint, prompt, output)
     values = replay(PromptLookup(), constraint, prompt, output)
-    # A prompt that forced tokens follow takes a pass of its own.
+    # A prompt that forced tokens follow takes its own pass.
     assert written.stats.forwards - without.passes in (0, 1)
     assert values.passes < tokens.passes < without.passes
     assert values.tokens / values.passes >= 4
 
 
 def test_a_value_is_matched_by_bytes_where_tokens_differ() -> None:
-    """In the prompt there is " Ada"; in the string there is "Ada"."""
+    """The prompt has " Ada", the string has "Ada"."""
     constraint = of({"type": "array", "items": {"type": "string"}})
     prompt = VOCABULARY.tokenize("was born in London, the Love of Ada Hopper")
     output = [*VOCABULARY.tokenize('["'), *VOCABULARY.tokenize("Ada")]
@@ -187,7 +187,7 @@ def test_an_edit_of_the_output_is_followed() -> None:
 
 
 def test_confidences_come_true() -> None:
-    """In ten groups of confidence, what was taken is within sampling error of what was said."""
+    """In ten groups of confidence, the acceptance rate is within sampling error of the confidence."""
     drafter = PromptLookup()
     generator = np.random.default_rng(3)
     words = [" Ada", " Grace", " Hopper", " London", " Paris", " works", " for", " Love", " lives", " at"]

@@ -1,4 +1,4 @@
-"""Copies from earlier outputs: counted by brute force, taken up again after an edit, bounded, shared by threads."""
+"""Copies from earlier outputs: counted by brute force, resumed after an edit, bounded, shared by threads."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_is_asked_again_with_an_edit_is_copied(name: str, first: str, secon
     found = replay(drafter, ANYTHING, [99], new)
     common = sum(block.size for block in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks())
     assert without == len(new) + 1
-    # A budget of 24 tokens needs three passes; each token that is new takes one, and finding the place again two.
+    # A budget of 24 tokens needs three passes; each new token takes one, and finding the place again takes two.
     assert found.passes <= 3 + len(new) - common + (2 if first != second else 0)
 
 

@@ -1,4 +1,4 @@
-"""Where values and labels stand against searches of every position."""
+"""The places of values and labels, against searches of every position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_word_byte(text: bytes, at: int) -> bool:
 
 
 def naive_ends(text: bytes, wanted: bytes) -> list[int]:
-    """After every place where ``wanted`` stands: those that begin a word, then those inside words if it is long."""
+    """The end of every occurrence of ``wanted``: at word starts first, then inside words if it is long."""
     places = [at for at in range(len(text)) if text[at : at + len(wanted)] == wanted]
     begins = [at for at in places if not is_word_byte(text, at - 1) or not is_word_byte(wanted, 0)]
     inside = [at for at in places if at not in begins] if len(wanted) >= 3 else []

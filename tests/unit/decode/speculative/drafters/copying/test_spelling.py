@@ -1,4 +1,4 @@
-"""Texts after the start of a word against the tokens of the whole word."""
+"""Tokens of a text after the start of a word, against the tokens of the whole word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Earlier occurrences against a search from every position."""
+"""Earlier occurrences, against a search at every position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from structgen.decode.speculative.drafters.suffix_index import BARRIER, SuffixIn
 
 
 def brute_force(tokens: list[int], first: int, suffix: list[int]) -> list[SuffixMatch]:
-    """All places with at least one token that agrees, the longest first, of equal ones the latest."""
+    """All places where at least one token agrees, the longest first, ties by the latest."""
     found = []
     for at in range(1, len(tokens)):
         if tokens[at] == BARRIER:
