@@ -1,4 +1,4 @@
-"""Ambiguity, left recursion of every kind, and deep recursion: polynomial, and with the masks of equal languages."""
+"""Ambiguity, left recursion of every kind, and deep recursion: polynomial, and with the right masks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mask(matcher: Matcher) -> bytes:
 
 @pytest.mark.parametrize("name", CASES)
 def test_masks_are_those_of_the_plain_language(name: str) -> None:
-    """And the states grow no faster than linearly in what is read."""
+    """The states grow at most linearly in the length of the text."""
     ambiguous, plain, text = CASES[name]
     constraint = compile(parse(ambiguous), VOCABULARY)
     one, other = constraint.matcher(), compile(parse(plain), VOCABULARY).matcher()
@@ -57,7 +57,7 @@ def grows(grammar: Grammar, length: int) -> int:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["s s", "s s s", "cycle"])
 def test_a_thousand_bytes_of_ambiguity(name: str) -> None:
-    """The states that an ambiguous grammar makes stay far below the limits, and grow linearly."""
+    """The states of an ambiguous grammar stay far below the limits, and grow linearly."""
     half, whole = (grows(parse(CASES[name][0]), length) for length in (500, 1_000))
     assert whole < 5_000
     assert whole - half < 1.2 * half

@@ -1,4 +1,4 @@
-"""Budgets of tokens: a matcher takes what some reading of the token sequence allows, counted in plain Python."""
+"""Budgets of tokens: a matcher accepts what some reading of the token sequence allows, counted in plain Python."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BYTES = [bytes([value]) for value in (*range(0x20, 0x7F), *range(0x80, 0xC0)) if
 
 
 def vocabulary(others: list[bytes]) -> Vocabulary:
-    """The tokens of ``SMALL``, others that no text of "a" and "b" has, and two special ones."""
+    """The tokens of ``SMALL``, others that occur in no text of "a" and "b", and two special tokens."""
     tokens = [*SMALL, *others, b"", b""]
     return Vocabulary(tokens, eos=[len(tokens) - 1], special={len(tokens) - 2: "<s>", len(tokens) - 1: "<end>"})
 
@@ -50,7 +50,7 @@ FEW, COMPLETE = vocabulary([]), vocabulary(BYTES)
 
 
 def term(random_: random.Random, depth: int) -> Grammar:
-    """Some term with parts of few tokens."""
+    """A random term with budgeted parts."""
     kind = random_.random()
     if depth == 0 or kind < 0.2:
         leaves = [literal("a"), literal("b"), literal("ab"), literal("aab"), CharClass([(97, 98)]), literal("")]
@@ -65,7 +65,7 @@ def term(random_: random.Random, depth: int) -> Grammar:
 
 
 def some_terms(count: int) -> Iterator[Grammar]:
-    """Terms with budgets and texts that ``LENGTH`` tokens can write, the same each time."""
+    """Terms with budgets and texts of at most ``LENGTH`` tokens, the same each time."""
     for seed in itertools.count():
         found = term(random.Random(seed), 4)
         if not any(isinstance(node, Budget) for node in postorder(found)):
@@ -79,7 +79,7 @@ def some_terms(count: int) -> Iterator[Grammar]:
 
 NESTED = Rules({"s": Budget("a" + (Reference("s") | "b") + "b", tokens=2)}, Reference("s"))
 AMBIGUOUS = Sequence([Budget(CharClass([(97, 98)]).many(0, 3), tokens=1), Budget(literal("b").many(0, 3), tokens=1)])
-EARLY = "b" + Budget(literal("ba"), tokens=1) + "a"  # which only a token that begins before the part can write
+EARLY = "b" + Budget(literal("ba"), tokens=1) + "a"  # only a token that begins before the part can write it
 AFTER = Budget(literal("a").many(1, 3), tokens=2) + (literal("b") | "")
 
 
@@ -95,7 +95,7 @@ def bits(matcher: Matcher, *, within: int | None = None) -> set[int]:
 
 
 def check_everywhere(grammar: Grammar, tokens: Vocabulary) -> None:
-    """Compare a matcher with all token sequences that are members, at each of their prefixes."""
+    """Compare a matcher with all token sequences of the language, at each of their prefixes."""
     spelled: dict[int, list[Symbol]] = {index: list(text) for index, text in enumerate(SMALL)}
     spelled[next(index for index, name in tokens.special.items() if name == "<s>")] = ["<s>"]
     eos = tokens.eos[0]
@@ -125,7 +125,7 @@ def check_everywhere(grammar: Grammar, tokens: Vocabulary) -> None:
             assert matcher.fork().accept(token) == (token in following), (path, token)
             assert matcher.validate([token]) == (token in following)
         check_tree(matcher, path, known, sorted(spelled))
-        for count in range(len(path) + 1):  # what was counted is taken back
+        for count in range(len(path) + 1):  # rollback undoes the counts
             back = matcher.fork()
             back.rollback(count)
             assert back.validate(path[len(path) - count :]) == count
@@ -152,13 +152,13 @@ def check_tree(matcher: Matcher, path: tuple[int, ...], known: set[tuple[int, ..
 @pytest.mark.parametrize("tokens", [FEW, COMPLETE], ids=["few-bytes", "all-bytes"])
 @pytest.mark.parametrize("grammar", [NESTED, AMBIGUOUS, EARLY, AFTER], ids=["nested", "ambiguous", "early", "after"])
 def test_what_matters(grammar: Grammar, tokens: Vocabulary) -> None:
-    """A part inside itself, two readings with counts of their own, a token that begins before its part."""
+    """A part inside itself, two readings with different counts, and a token that begins before its part are right."""
     check_everywhere(grammar, tokens)
 
 
 @pytest.mark.parametrize("tokens", [FEW, COMPLETE], ids=["few-bytes", "all-bytes"])
 def test_all_token_sequences(tokens: Vocabulary) -> None:
-    """Terms made at random: members, masks, masks within a number of tokens, trees, forks and rollbacks."""
+    """On random terms sequences, masks, masks with a budget, trees, forks and rollbacks agree."""
     for grammar in some_terms(25):
         check_everywhere(grammar, tokens)
 
@@ -166,7 +166,7 @@ def test_all_token_sequences(tokens: Vocabulary) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("tokens", [FEW, COMPLETE], ids=["few-bytes", "all-bytes"])
 def test_all_token_sequences_of_many_terms(tokens: Vocabulary) -> None:
-    """The same for more of them."""
+    """The same holds for more terms."""
     for grammar in some_terms(600):
         check_everywhere(grammar, tokens)
 
@@ -199,14 +199,14 @@ def test_a_walk_never_ends_in_the_middle() -> None:
 
 
 def test_the_count_outlives_what_the_engine_forgets() -> None:
-    """States are dropped at a limit and made anew; the tokens that were taken still count."""
+    """States are dropped at a limit and computed again; accepted tokens still count."""
     tokens = bpe_vocabulary("records")
     grammar = any_text(until="ABCDEFGH").at_most(tokens=100) + "ABCDEFGH"
     constraint = compile(grammar, tokens, limits=Limits(states=500))
     matcher, used, is_forgotten = constraint.matcher(), 0, False
     x = tokens.tokens.index(b"x")
     assert all(matcher.accept(x) for _ in range(60))
-    for count in range(1, 8):  # other states, until there are too many
+    for count in range(1, 8):  # make other states, until there are too many
         other = constraint.matcher()
         for character in "ABCDEFG"[:count] * (90 // count):
             assert other.accept(tokens.tokens.index(character.encode()))
@@ -219,7 +219,7 @@ def test_the_count_outlives_what_the_engine_forgets() -> None:
 
 
 def test_forced_tokens_keep_to_the_budget() -> None:
-    """The canonical tokens of a forced text may be too many for its part: then none of those is forced."""
+    """If the canonical tokens of a forced text are too many for its part, none of them is forced."""
     constraint = compile(Budget(literal("ab"), tokens=1), COMPLETE)
     matcher = constraint.matcher()
     assert all(matcher.fork().accept(token) for token in matcher.forced_tokens()[:1])
@@ -227,7 +227,7 @@ def test_forced_tokens_keep_to_the_budget() -> None:
 
 
 def test_a_real_vocabulary(deepseek_vocabulary: Vocabulary) -> None:
-    """A part of many tokens takes exactly as many as it may, then only its end."""
+    """A part of many tokens accepts exactly as many as it may, then only its end."""
     grammar = "<think>" + any_text(until="</think>").at_most(tokens=50) + "</think>" + regex("[0-9]{1,3}")
     matcher = compile(grammar, deepseek_vocabulary).matcher()
     words = deepseek_vocabulary.tokenize(b"<think>" + b" I count and count" * 40)
@@ -241,7 +241,7 @@ def test_a_real_vocabulary(deepseek_vocabulary: Vocabulary) -> None:
 
 
 def test_parts_that_no_tokens_can_write_are_refused() -> None:
-    """The error comes from the compilation, and says how many tokens the part takes."""
+    """Compilation raises the error, which says how many tokens the part takes."""
     with pytest.raises(UnsatisfiableGrammar, match=r"takes 2 tokens of this vocabulary; its budget is 1"):
         compile("a" + Budget(literal("bb"), tokens=1), FEW)
 
@@ -256,13 +256,13 @@ def test_parts_that_no_tokens_can_write_are_refused() -> None:
     ids=["intersection", "complement", "characters"],
 )
 def test_tokens_are_not_counted_where_only_text_is(grammar: Grammar) -> None:
-    """There they would have no meaning."""
+    """Budgets of tokens would have no meaning there."""
     with pytest.raises(GrammarError, match="budget of 1 tokens"):
         compile(grammar, FEW)
 
 
 def test_what_does_not_count_tokens_refuses_budgets() -> None:
-    """Canvases."""
+    """Canvases refuse them."""
     with pytest.raises(GrammarError, match="has token budgets"):
         check_finite_checks(compile(Budget(ANY_CHAR.many(), tokens=3), COMPLETE))
     check_finite_checks(compile(Budget(ANY_CHAR.many(), characters=3), COMPLETE))

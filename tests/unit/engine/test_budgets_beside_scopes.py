@@ -1,4 +1,4 @@
-"""Budgets of tokens in grammars that also have values that must differ, or labels, counted in plain Python."""
+"""Budgets of tokens beside values that must differ, or labels, counted in plain Python."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def array(item: Grammar, fewest: int, most: int) -> Grammar:
 
 
 def texts(term: Grammar) -> set[bytes]:
-    """The members of a finite term, whatever tokens they take."""
+    """The strings of a finite term, in any tokens."""
     match term:
         case Literal(data=data):
             return {data}
@@ -84,7 +84,7 @@ def texts(term: Grammar) -> set[bytes]:
 
 
 def members(grammar: Grammar) -> set[tuple[int, ...]]:
-    """All token sequences that are members; each must have at most ``MOST`` tokens."""
+    """All token sequences of the language; each must have at most ``MOST`` tokens."""
     prefixes = {text[:end] for text in texts(grammar) for end in range(len(text) + 1)}
     level: list[tuple[tuple[int, ...], bytes]] = [((), b"")]
     found = set()
@@ -100,7 +100,7 @@ def members(grammar: Grammar) -> set[tuple[int, ...]]:
 
 
 def check_everywhere(grammar: Grammar, tokens: Vocabulary) -> None:
-    """Compare a matcher with all token sequences that are members, at each of their prefixes."""
+    """Compare a matcher with all token sequences of the language, at each of their prefixes."""
     language, eos = members(grammar), tokens.eos[0]
     if not language:
         with pytest.raises((UnsatisfiableGrammar, VocabularyError)):
@@ -108,7 +108,7 @@ def check_everywhere(grammar: Grammar, tokens: Vocabulary) -> None:
         return
     constraint = compile(grammar, tokens)
     assert constraint.min_tokens() == min(map(len, language))
-    ends: dict[tuple[int, ...], int] = {}  # of each prefix the fewest tokens that complete it
+    ends: dict[tuple[int, ...], int] = {}  # for each prefix the fewest tokens that complete it
     for member in language:
         for count in range(len(member) + 1):
             ends[member[:count]] = min(len(member) - count, ends.get(member[:count], MOST * 9))
@@ -132,7 +132,7 @@ def check_everywhere(grammar: Grammar, tokens: Vocabulary) -> None:
             assert matcher.fork().accept(token) == (token in following), (path, token)
             assert matcher.validate([token]) == (token in following)
         check_tree(matcher, path, set(ends))
-        for count in range(len(path) + 1):  # what was counted is taken back
+        for count in range(len(path) + 1):  # rollback undoes the counts
             back = matcher.fork()
             back.rollback(count)
             before = path[: len(path) - count]
@@ -184,12 +184,12 @@ NAMED = {
 @pytest.mark.parametrize("tokens", [FEW, COMPLETE], ids=["few-bytes", "all-bytes"])
 @pytest.mark.parametrize("name", NAMED)
 def test_what_matters(name: str, tokens: Vocabulary) -> None:
-    """Budgets before, after and around an array without repetition, in tokens that span both."""
+    """Budgets before, after and around an array without repetition are right, with tokens that span both."""
     check_everywhere(NAMED[name], tokens)
 
 
 def term(chance: random.Random, depth: int) -> Grammar:
-    """Some term in which budgets and arrays without repetition stand side by side."""
+    """A random term with budgets and arrays without repetition side by side."""
     kind = chance.random()
     if depth and kind < 0.55:
         return sequence(*(term(chance, depth - 1) for _ in range(2)))
@@ -206,7 +206,7 @@ def term(chance: random.Random, depth: int) -> Grammar:
 
 
 def some_terms(count: int) -> Iterator[Grammar]:
-    """Terms with both, the same each time."""
+    """Random terms with both, the same each time."""
     for seed in itertools.count():
         found = term(random.Random(seed), 3)
         nodes = list(postorder(found))
@@ -222,7 +222,7 @@ def some_terms(count: int) -> Iterator[Grammar]:
 
 
 def check_random(terms: Iterable[Grammar], tokens: Vocabulary) -> None:
-    """Check all terms but the few where the text does not tell at once where an array begins."""
+    """Check all terms except the few whose text does not show at once where an array begins."""
     unclear = checked = 0
     for grammar in terms:
         try:
@@ -238,14 +238,14 @@ def check_random(terms: Iterable[Grammar], tokens: Vocabulary) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("tokens", [FEW, COMPLETE], ids=["few-bytes", "all-bytes"])
 def test_random_terms(tokens: Vocabulary) -> None:
-    """Terms made at random: members, masks, masks within a number of tokens, trees, forks and rollbacks."""
+    """On random terms sequences, masks, masks with a budget, trees, forks and rollbacks agree."""
     check_random(some_terms(12), tokens)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("tokens", [FEW, COMPLETE], ids=["few-bytes", "all-bytes"])
 def test_many_random_terms(tokens: Vocabulary) -> None:
-    """The same for more of them."""
+    """The same holds for more terms."""
     check_random(some_terms(300), tokens)
 
 
@@ -258,7 +258,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_thought_before_an_answer(name: str) -> None:
-    """Where a part may end at once, its budget takes away just what is beyond it from the mask without any."""
+    """Where a part may end at once, its budget removes exactly the tokens beyond it from the mask."""
     tokens = bpe_vocabulary("bytes")
     text_of, text, schema = tokens.tokens, any_text(until=">"), json_schema(ANSWERS[name])
     for most in (1, 3, 6):
@@ -290,7 +290,7 @@ def test_a_thought_before_an_answer(name: str) -> None:
 
 
 def missing(text: bytes) -> int:
-    """How many bytes a thought needs for its last character; each is a token, and some tokens hold several."""
+    """How many bytes a thought needs to finish its last character; each is a token, and some tokens hold several."""
     if b">" in text:
         return 0
     for count in range(1, min(4, len(text) + 1)):
@@ -300,7 +300,7 @@ def missing(text: bytes) -> int:
 
 
 def test_the_count_outlives_what_the_engine_forgets() -> None:
-    """States are dropped at a limit and made anew; tokens and items that were taken still count."""
+    """States are dropped at a limit and computed again; accepted tokens and items still count."""
     tokens = bpe_vocabulary("records")
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
     constraint = compile(

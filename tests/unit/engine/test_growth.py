@@ -1,4 +1,4 @@
-"""Tables of the engine grow in small steps, and nothing that they hold is lost on the way."""
+"""Tables of the engine grow in small steps without losing content."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ WORDS = 12_000
 
 
 def some_words() -> list[bytes]:
-    """Words of a few letters; many begin alike."""
+    """Words of a few letters; many share a prefix."""
     chosen = random.Random(7)
     return sorted({bytes(chosen.choices(b"abcdefgh", k=chosen.randint(3, 7))) for _ in range(WORDS)})
 
 
 def test_what_was_made_is_found_again() -> None:
-    """Terms, states, nodes and rows of a large grammar are those of its second compilation and its second walk."""
+    """The second compilation and the second walk of a large grammar find the same terms, states, nodes and rows."""
     vocabulary = Vocabulary([bytes([byte]) for byte in range(256)])
     words = some_words()
     grammar = choice(*(literal(word) for word in words))
@@ -44,7 +44,7 @@ def test_what_was_made_is_found_again() -> None:
 
 
 def test_masks_are_right_in_a_large_engine() -> None:
-    """After each start of a word, the mask allows what some word goes on with, and no other byte."""
+    """After each prefix of a word, the mask allows exactly the bytes that continue some word."""
     vocabulary = Vocabulary([bytes([byte]) for byte in range(256)])
     words = some_words()
     follows: dict[bytes, set[int]] = {}

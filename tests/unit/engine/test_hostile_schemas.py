@@ -1,4 +1,4 @@
-"""Schemas that ask for too much end with a result or an error that says what is too much, in little time and memory."""
+"""Schemas that ask for too much end with a result or a clear error, in little time and memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ERRORS = {
 
 
 def outcome(name: str) -> dict[str, Any]:
-    """What comes of a schema in a process of its own, which the system ends if it takes too much memory."""
+    """The result for a schema in its own process, which the system ends if it takes too much memory."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     done = subprocess.run(
         [sys.executable, str(PROGRAM), name],
@@ -46,9 +46,9 @@ def outcome(name: str) -> dict[str, Any]:
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer maps more than the bound on memory")
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_hostile_schemas_end_soon(name: str) -> None:
-    """Reading, compiling, each mask and each token take two seconds at most, and all together one gigabyte.
+    """Reading, compiling, each mask and each token take two seconds at most, and together one gigabyte.
 
-    Seconds of an idle machine: see ``slowness``.
+    Seconds are those of an idle machine: see ``slowness``.
     """
     found = outcome(name)
     assert found["seconds"] <= SECONDS * found["slowness"]

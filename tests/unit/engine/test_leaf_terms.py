@@ -1,4 +1,4 @@
-"""Terms of leaves: an engine keeps those that many schemas have, but for what it must tell of each time."""
+"""Terms of leaves: an engine caches the leaves that many schemas share, except those with messages."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ NUMBER = {"type": "integer", "minimum": 5, "maximum": 7}
 
 
 def text_of(name: str) -> str:
-    """A schema with a leaf that all of them have."""
+    """A schema with the shared leaf."""
     schema = {"type": "object", "properties": {name: NUMBER}, "required": [name], "additionalProperties": False}
     return json.dumps(schema, ensure_ascii=False)
 
 
 def vocabulary_without(missing: bytes) -> Vocabulary:
-    """One token for each byte but those."""
+    """One token for each byte except the given ones."""
     return Vocabulary([bytes([byte]) for byte in range(256) if byte not in missing])
 
 
 def kept_leaves(vocabulary: Vocabulary) -> int:
-    """How many leaves the engine of a vocabulary keeps."""
+    """The number of leaves that the engine of a vocabulary caches."""
     return sum(not isinstance(node, Shared) for node, _ in shared_engine(vocabulary).lowered.values())
 
 
 def test_a_leaf_is_made_once() -> None:
-    """A second schema takes the term of the first one's leaf, and means what it says."""
+    """A second schema reuses the term of the first one's leaf, and has the right language."""
     vocabulary = vocabulary_without(b"")
     compile(json_schema(text_of("first")), vocabulary)
     known = kept_leaves(vocabulary)
@@ -48,7 +48,7 @@ def test_a_leaf_is_made_once() -> None:
 
 
 def test_nothing_is_kept_where_a_byte_is_missing() -> None:
-    """What a grammar lacks is said of every grammar that lacks it; a leaf that is kept could not say it again."""
+    """A missing byte is reported for every grammar that lacks it; a cached leaf could not report it again."""
     vocabulary = vocabulary_without(b"\xc3")
     for name in ("\u00e9", "\u00e9\u00e9"):
         with pytest.raises(VocabularyError, match=r"no token holds byte b'\\xc3'"):

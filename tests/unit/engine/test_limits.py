@@ -1,4 +1,4 @@
-"""What happens when the engine has spent the steps of a call, and what no longer spends them."""
+"""Exhausted step limits of the engine, and calls that no longer exhaust them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPLODING = r"(?:(?:[ab]{1,63}c?){1,99}d?){1,99}"
 
 
 def vocabulary() -> Vocabulary:
-    """Bytes and some longer tokens; a new one each time, for an engine that has seen nothing."""
+    """Bytes and some longer tokens; a new vocabulary each time, for an engine without history."""
     words = [a + b + c for a in "abcd" for b in "abcd" for c in "abcd"]
     return Vocabulary([bytes([value]) for value in range(256)] + [word.encode() for word in words], eos=[0])
 
@@ -81,7 +81,7 @@ def _read(matcher: Matcher, text: bytes) -> None:
 
 
 def test_an_error_of_one_constraint_is_not_that_of_another() -> None:
-    """A constraint that has run into its limit leaves others on the same engine exact."""
+    """A constraint that has reached its limit leaves others on the same engine exact."""
     shared = vocabulary()
     grammar = regex(EXPLODING)
     small = compile(grammar, shared, limits=Limits(steps=2_000)).matcher()
@@ -97,9 +97,9 @@ def test_an_error_of_one_constraint_is_not_that_of_another() -> None:
 @pytest.mark.parametrize(
     ("grammar", "text", "steps"),
     [
-        # Counts in counts: of the ways to read a text, those with fewer repetitions left say nothing new.
+        # Counts in counts: among the readings of a text, those with fewer repetitions left add nothing.
         (regex(r"(?:.{1,63}\.){1,127}[a-z0-9-]+\.?"), b"a.b.c.a.b.c.a.b.c.a.b", 200_000),
-        # A date that must hold a longer pattern: the count of its dashes tells that nothing will come of it.
+        # A date that must match a longer pattern: the count of its dashes shows that this is impossible.
         (
             Intersection(
                 [
@@ -110,7 +110,7 @@ def test_an_error_of_one_constraint_is_not_that_of_another() -> None:
             b"2016-01-05T16:51:00",
             60_000,
         ),
-        # Ten words that all must occur in sixty letters: a search that satisfies them first does not wander.
+        # Ten words that all must occur in sixty letters: a search that places them first finishes fast.
         (
             Intersection([regex(".{60}"), *map(search_language, WORDS)]),
             b"ab12",
@@ -119,7 +119,7 @@ def test_an_error_of_one_constraint_is_not_that_of_another() -> None:
     ],
 )  # fmt: skip
 def test_what_takes_few_steps(grammar: Grammar, text: bytes, steps: int) -> None:
-    """Constraints that once took seconds keep to a small part of the default limit, for each mask and token."""
+    """Constraints that once took seconds now use a small part of the default limit, for each mask and token."""
     matcher = compile(grammar, vocabulary(), limits=Limits(steps=steps)).matcher()
     for token in text:
         mask_of(matcher)
@@ -128,7 +128,7 @@ def test_what_takes_few_steps(grammar: Grammar, text: bytes, steps: int) -> None
 
 
 def test_taking_many_tokens_at_once_is_not_bounded_by_the_steps_of_one() -> None:
-    """Bytes that are taken in one call have the steps of one token each."""
+    """Bytes that are accepted in one call may take the steps of one token each."""
     grammar = regex(r"(?:[ab]{1,9}c?){1,50}")
     limits = Limits(steps=20_000)
     matcher = compile(grammar, vocabulary(), limits=limits).matcher()
@@ -138,7 +138,7 @@ def test_taking_many_tokens_at_once_is_not_bounded_by_the_steps_of_one() -> None
 
 
 def test_an_engine_that_has_grown_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The constraints that are kept for equal grammars do not keep the engine that a newer one has replaced."""
+    """The cache of constraints for equal grammars does not keep an engine that a newer one has replaced."""
     made, grammar = vocabulary(), regex("a+b")
     matcher = compile(grammar, made).matcher()
     assert made.engine is not None

@@ -1,4 +1,4 @@
-"""From grammars to terms: what is kept, what is refused, and the distances that are found on the way."""
+"""From grammars to terms: what is kept, what is refused, and the distances found on the way."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LONGEST = 9
 
 
 def shortest(accepts: list[tuple[str, bool]]) -> int | None:
-    """Length of the shortest word over two letters that (pattern, wanted) pairs agree on, by Python's ``re``."""
+    """Length of the shortest word over two letters that satisfies all (pattern, wanted) pairs, by Python's ``re``."""
     tests = [(re.compile(pattern), wanted) for pattern, wanted in accepts]
     for length in range(LONGEST + 1):
         for letters in product("ab", repeat=length):
@@ -56,7 +56,7 @@ def shortest(accepts: list[tuple[str, bool]]) -> int | None:
 @pytest.mark.parametrize("first", PATTERNS)
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_shortest_member_of_an_intersection_is_found(first: str, second: str, wanted: bool) -> None:
-    """Over two letters, against all words up to nine letters; inside a JSON string two quotes are added."""
+    """Over two letters it agrees with all words of up to nine letters; inside a JSON string two quotes are added."""
     letters = Repeat(choice("a", "b"))
     other = regex(second) if wanted else Complement(regex(second))
     term = Intersection((letters, regex(first), other))
@@ -120,13 +120,13 @@ def test_limits_are_named(grammar: Grammar, limit: str) -> None:
     ],
 )
 def test_what_cannot_be_lowered_is_an_error(grammar: Grammar, problem: str) -> None:
-    """The message names what is wrong."""
+    """The message names the problem."""
     with pytest.raises(GrammarError, match=re.escape(problem)):
         compile(grammar, VOCABULARY)
 
 
 def test_rules_inside_regular_parts_are_spliced_in() -> None:
-    """Each reference belongs to the innermost rules around it, also where they are written out."""
+    """Each reference belongs to the innermost rules around it, also where it is inlined."""
     inner = Rules({"r": Literal(b"in")}, sequence(Reference("r"), Reference("s")))
     grammar = Rules({"r": Literal(b"out"), "s": Literal(b"s")}, Intersection((inner, Complement(Reference("r")))))
     matcher = compile(grammar, VOCABULARY).matcher()

@@ -1,4 +1,4 @@
-"""Mask words: bits, tests and changes of them."""
+"""Mask words: reading, testing and changing bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_packed_bits_are_read_back(size: int) -> None:
 
 
 def test_empty_masks_allow_nothing() -> None:
-    """Rows have one word for 32 tokens, for a vocabulary as for its size."""
+    """A row has one word per 32 tokens, given a vocabulary or its size."""
     vocabulary = Vocabulary([*(bytes([value]) for value in range(256)), b""], eos=[256])
     for masks in (empty_masks(vocabulary, 3), empty_masks(257, 3)):
         assert masks.shape == (3, 9)
@@ -37,7 +37,7 @@ def test_empty_masks_allow_nothing() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_only_token(size: int) -> None:
-    """One bit is found wherever it is; none and several are no single token."""
+    """A single bit is found anywhere; no bit or several bits give None."""
     everything = pack(np.ones(size, dtype=np.bool_))
     for token in range(size):
         alone = without(everything, [other for other in range(size) if other != token])
@@ -48,7 +48,7 @@ def test_the_only_token(size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_tokens_are_taken_out_of_a_copy(size: int) -> None:
-    """``without`` leaves its argument as it was, and tokens that are not allowed make no difference."""
+    """``without`` leaves its argument unchanged, and tokens that are not allowed make no difference."""
     mask = pack(np.arange(size) % 3 > 0)
     before = mask.copy()
     taken = [token for token in range(size) if token % 2]

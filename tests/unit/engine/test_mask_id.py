@@ -1,4 +1,4 @@
-"""Numbers by which masks may be kept: equal ones stand for equal masks, however much the engine forgets."""
+"""Ids of masks: equal ids mean equal masks, however much the engine forgets."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 import structgen as sg
 from structgen.engine import Matcher, Vocabulary, compile
 
-# Equal vocabularies share an engine: a token that no other test has keeps the engine of these tests to themselves.
+# Equal vocabularies share an engine: with a unique token these tests have an engine of their own.
 BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256)), b"\x00 of these tests"], eos=[0])
 
 
 def row_of(matcher: Matcher) -> bytes:
-    """What it allows."""
+    """The tokens that it allows."""
     row = np.zeros((1, 9), dtype=np.int32)
     matcher.fill_mask(row)
     return row.tobytes()
 
 
 def test_equal_numbers_are_equal_masks_when_the_engine_forgets() -> None:
-    # Constraints of one vocabulary use up the same states, whose numbers then stand for others.
+    # Constraints of one vocabulary share the states, whose numbers are then reused.
     patterns = ("(a|b)*c[0-9]{3}|x[a-z]{2,150}", "y[0-9a-f]{20,160}z", "(k[l-n]{1,70}){2}")
     constraints = [compile(sg.regex(pattern), BYTES, limits=sg.Limits(states=250)) for pattern in patterns]
     chance = random.Random(1)
@@ -35,7 +35,7 @@ def test_equal_numbers_are_equal_masks_when_the_engine_forgets() -> None:
             assert number is not None
             assert by_mask_id.setdefault((which, number), row) == row
             by_state_id.setdefault((which, matcher.state_id), set()).add(row)
-            # It stops late, so that many states are made.
+            # It ends late, so that many states are made.
             allowed = matcher.allowed_tokens(300)
             assert matcher.accept(chance.choice(allowed) if allowed and chance.random() < 0.98 else 0) or allowed
         assert by_mask_id.setdefault((which, matcher.mask_id), row_of(matcher)) == bytes(36)

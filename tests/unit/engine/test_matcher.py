@@ -57,13 +57,13 @@ def allowed(matcher: Matcher) -> set[int]:
 
 
 def accepts(grammar: Grammar, text: bytes) -> bool:
-    """Whether the text is a member."""
+    """Whether the text is in the language."""
     matcher = compile(grammar, BYTES).matcher()
     return matcher.accept_bytes(text) == len(text) and matcher.is_accepting
 
 
 def test_eos_is_allowed_exactly_where_the_text_may_end():
-    """EOS bit, is_accepting and accept(EOS) agree before, at and after the end."""
+    """The EOS bit, is_accepting and accept(EOS) agree before, at and after the end."""
     matcher = compile(literal("ab"), BYTES).matcher()
     assert allowed(matcher) == {ord("a")}
     assert not matcher.accept(EOS)
@@ -97,7 +97,7 @@ def test_refused_tokens_leave_the_state_unchanged():
 
 
 def test_rollback_undoes_accept_and_eos():
-    """Rolling back n steps restores the mask of n steps ago, the end included."""
+    """Rolling back n steps restores the mask of n steps ago, also after the end."""
     matcher = compile(literal("a").many(1, 5), WORDS).matcher()
     masks = [allowed(matcher)]
     for token in (1, 3, 1):
@@ -115,7 +115,7 @@ def test_rollback_undoes_accept_and_eos():
 
 
 def test_forks_are_independent():
-    """What one fork takes does not move the other."""
+    """A token that one fork accepts does not move the other."""
     first = compile(choice("aa", "bb"), WORDS).matcher()
     second = first.fork()
     first.accept(1)
@@ -125,7 +125,7 @@ def test_forks_are_independent():
 
 
 def test_validate_counts_and_keeps_the_state():
-    """validate says how many tokens would be accepted, EOS included, and moves nothing."""
+    """validate says how many tokens would be accepted, EOS included, and keeps the state."""
     matcher = compile(literal("ab"), WORDS).matcher()
     ab = WORDS.tokens.index(b"ab")
     assert matcher.validate([ab, 0]) == 2
@@ -136,7 +136,7 @@ def test_validate_counts_and_keeps_the_state():
 
 
 def test_tokens_may_cross_rule_boundaries():
-    """A token that ends one rule and begins the next is allowed exactly when both agree."""
+    """A token that ends one rule and begins the next is allowed iff both agree."""
     pair = Rules({"x": literal("a"), "y": choice("b", "ab")}, sequence(Reference("x"), Reference("y")))
     matcher = compile(pair, WORDS).matcher()
     assert {WORDS.tokens[token] for token in allowed(matcher)} == {b"a", b"ab", b"aa", b"aab"}
@@ -162,7 +162,7 @@ def test_special_tokens_never_match_text():
 
 
 def test_special_tokens_inside_rules():
-    """Special tokens are found below calls, after them, and at the end of a rule."""
+    """Special tokens work below calls, after them, and at the end of a rule."""
     vocabulary = Vocabulary([b"a", b"b", b"", b""], eos=[3], special={2: "<s>"})
     grammar = Rules({"x": sequence("a", repeat(SpecialToken("<s>"), 0, 1))}, sequence(Reference("x"), "b"))
     matcher = compile(grammar, vocabulary).matcher()
@@ -205,7 +205,7 @@ def test_complement_of_names_excludes_every_spelling():
 
 
 def test_unsatisfiable_grammars_are_refused():
-    """Empty languages of every make are named at compile time."""
+    """Empty languages of every kind are reported at compile time."""
     for grammar in (
         EMPTY,
         Sequence([literal("a"), EMPTY]),
@@ -249,7 +249,7 @@ def test_rules_without_recursion_may_stand_in_regular_parts():
 
 
 def test_inner_rules_shadow_outer_ones():
-    """A reference belongs to the innermost binding; Shared terms see none from outside."""
+    """A reference belongs to the innermost binding; Shared terms see no outer bindings."""
     inner = Rules({"x": literal("b")}, Reference("x"))
     grammar = Rules({"x": literal("a")}, sequence(Reference("x"), inner, Reference("x")))
     assert accepts(grammar, b"aba")
@@ -272,7 +272,7 @@ def test_left_recursion_of_every_kind():
 
 
 def test_ambiguous_grammars_stay_polynomial():
-    """S -> S S | a with 400 letters has more parses than atoms in the universe, yet few configurations."""
+    """S -> S S | a with 400 letters has more parses than atoms in the universe, but few configurations."""
     grammar = Rules({"s": choice(sequence(Reference("s"), Reference("s")), "a")}, Reference("s"))
     constraint = compile(grammar, BYTES, limits=Limits(states=20_000))
     matcher = constraint.matcher()
@@ -281,7 +281,7 @@ def test_ambiguous_grammars_stay_polynomial():
 
 
 def test_branches_with_equal_prefixes_merge():
-    """Fifty branches that differ in their last field hold few configurations until there."""
+    """Fifty branches that differ in their last field share few configurations until there."""
     branches = [sequence('{"name":', Shared(JsonString(repeat(ANY_CHAR))), f',"tag":{index}}}') for index in range(50)]
     constraint = compile(choice(*branches), BYTES)
     matcher = constraint.matcher()
@@ -293,7 +293,7 @@ def test_branches_with_equal_prefixes_merge():
 
 
 def test_deep_right_recursion_and_deep_nesting():
-    """100,000 levels of nesting are text like any other."""
+    """100,000 levels of nesting are ordinary text."""
     grammar = Rules({"p": choice("x", sequence("(", Reference("p"), ")"))}, Reference("p"))
     matcher = compile(grammar, BYTES).matcher()
     depth = 100_000
@@ -327,7 +327,7 @@ def test_nested_stars_and_large_counts():
 
 
 def test_large_enums():
-    """100,000 literals compile, and a mask needs only the branch that is taken."""
+    """100,000 literals compile, and a mask needs only the current branch."""
     words = [f"word{index:06d}".encode() for index in range(100_000)]
     grammar = Choice([Literal(word) for word in words])
     matcher = compile(grammar, BYTES).matcher()
@@ -336,7 +336,7 @@ def test_large_enums():
 
 
 def test_limits_name_themselves_and_change_nothing():
-    """A limit error names its field; the matcher stays where it was and can go on."""
+    """A limit error names its field; the matcher keeps its state and can go on."""
     evil = sequence(repeat(choice("a", "b")), "a", repeat(choice("a", "b"), 18, 18))
     constraint = compile(evil, BYTES, limits=Limits(states=3_000))
     matcher = constraint.matcher()
@@ -358,7 +358,7 @@ def test_limits_name_themselves_and_change_nothing():
 
 
 def test_long_use_of_one_constraint_does_not_use_up_its_states():
-    """What earlier texts made is forgotten when the limit is reached; live matchers and their forks go on."""
+    """States of earlier texts are dropped when the limit is reached; live matchers and their forks go on."""
     branches = [sequence(f"{index:02d}", repeat(CharClass([(97, 122)]), 0, 400), f"!{index}") for index in range(40)]
     constraint = compile(choice(*branches), BYTES, limits=Limits(states=2_500))
     old = constraint.matcher()
@@ -394,7 +394,7 @@ def test_a_small_cache_only_costs_time():
 
 
 def test_bad_bitmasks_are_refused():
-    """Width, row and dtype are checked, not written through."""
+    """Width, row and dtype are checked before anything is written."""
     matcher = compile(literal("a"), BYTES).matcher()
     with pytest.raises(ValueError, match="ceil"):
         matcher.fill_mask(np.zeros((1, 3), dtype=np.int32))
@@ -407,7 +407,7 @@ def test_bad_bitmasks_are_refused():
 
 
 def test_batches_equal_single_masks_across_threads():
-    """fill_masks on cold caches equals one fill_mask after the other, with threads filling at the same time."""
+    """fill_masks on cold caches equals sequential fill_mask, with several threads at the same time."""
     grammars = [
         sequence(JsonString(repeat(ANY_CHAR, index, index + 20)), choice("x", "y")).many(1, 3, sep=",")
         for index in range(40)
@@ -434,7 +434,7 @@ def test_batches_equal_single_masks_across_threads():
 
 
 def with_words() -> Vocabulary:
-    """An engine of its own, with tokens of several bytes."""
+    """A separate engine, with tokens of several bytes."""
     return Vocabulary([*BYTES.tokens, *WORDS.tokens[3:], b"[1", b",2"], eos=[EOS])
 
 
@@ -459,7 +459,7 @@ def mixed_matchers() -> list[Matcher]:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 16, 40])
 def test_batches_of_any_size_and_kind_equal_single_masks(count: int):
-    """Rows beyond the matchers stay as they are; what lay in the others before does not matter."""
+    """Rows beyond the matchers stay unchanged; the old content of the other rows does not matter."""
     matchers = mixed_matchers()[:count]
     width = (with_words().size + 31) // 32
     for _ in range(2):
@@ -472,7 +472,7 @@ def test_batches_of_any_size_and_kind_equal_single_masks(count: int):
 
 
 def test_a_mask_that_fails_keeps_no_other_from_being_filled():
-    """The limit of one is raised after all other rows are there, though the engine forgets its states for it."""
+    """The limit of one matcher is raised after all other rows are filled, though the engine drops its states."""
     evil = sequence(repeat(choice("a", "b")), "a", repeat(choice("a", "b"), 18, 18))
     vocabulary = with_words()
     stuck = compile(evil, vocabulary, limits=Limits(states=3_000)).matcher()
@@ -493,7 +493,7 @@ def test_a_mask_that_fails_keeps_no_other_from_being_filled():
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system does not tell threads where to run")
 def test_threads_of_batches_stay_where_the_process_may_run():
-    """Threads that move out of the caller's way keep to the processors of the process, also when these change."""
+    """Threads that move away from the caller stay on the processors of the process, also when these change."""
     usable = os.sched_getaffinity(0)
     matchers = mixed_matchers()
     masks = np.zeros((40, (with_words().size + 31) // 32), dtype=np.int32)
@@ -508,9 +508,9 @@ def test_threads_of_batches_stay_where_the_process_may_run():
 
 
 def processors_of_threads() -> Iterator[set[int]]:
-    """Where each thread of the process may run."""
+    """The processors on which each thread of the process may run."""
     for name in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             yield os.sched_getaffinity(int(name))
 
 
@@ -522,7 +522,7 @@ def confine(processors: set[int]) -> None:
 
 
 def test_min_tokens_is_the_fewest():
-    """Fewest tokens, also where a longer text takes fewer."""
+    """The number is the fewest tokens, also where a longer text takes fewer."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"c", b"ccc", b"ab"], eos=[0])
     assert compile(choice("ab", "ccc"), vocabulary).min_tokens() == 1
     assert compile(choice("aab", "ccca"), vocabulary).min_tokens() == 2
@@ -532,7 +532,7 @@ def test_min_tokens_is_the_fewest():
 
 
 def test_budget_masks_keep_the_end_in_reach():
-    """Random walks under fill_mask_within always end within the budget, also at its minimum."""
+    """Random walks under fill_mask_within always end within the budget, from the minimum on."""
     value = Rules(
         {"v": choice("a", sequence("(", Reference("v").many(0, None, sep=","), ")"))},
         sequence(Reference("v"), ";", Reference("v")),
@@ -562,7 +562,7 @@ def test_budget_masks_keep_the_end_in_reach():
 
 
 def _budget_walk(constraint: Constraint, budget: int, seed: int) -> list[bytes]:
-    """The masks of a random walk that has so many tokens to end in."""
+    """The masks of a random walk with so many tokens left."""
     rng, matcher, masks = random.Random(seed), constraint.matcher(), []
     words = np.zeros((1, (constraint.vocabulary.size + 31) // 32), dtype=np.int32)
     while True:
@@ -577,7 +577,7 @@ def _budget_walk(constraint: Constraint, budget: int, seed: int) -> list[bytes]:
 
 
 def test_budget_masks_depend_on_text_and_budget_alone():
-    """Where a search ends before it knows all, what other calls have found out makes no difference."""
+    """Where a search stops early, results of other calls make no difference."""
     letters = [bytes(text) for size in (2, 3, 4) for text in itertools.product(b"ab-", repeat=size)]
     tokens = [*BYTES.tokens, *letters, *(b"%02d" % number for number in range(100))]
     grammar = regex("([ab]{3,8}-){2,4}[0-9]{2,5}(T[0-9]{2}:[0-9]{2}|-[ab]{7})")
@@ -593,7 +593,7 @@ def test_budget_masks_depend_on_text_and_budget_alone():
 
 @pytest.mark.parametrize("size", [3, 40])
 def test_budget_masks_count_the_rest_of_a_character(size):
-    """A token that ends within a character needs the rest of it, also where texts are allowed by the subtree."""
+    """A token that ends within a character needs the rest of it, also where a whole subtree is allowed."""
     tails = ["ж".encode()[:1], "€".encode()[:2], "😀".encode()[:1]]
     tokens = [("ж" * count).encode() + tail for count in (1, size) for tail in (b"", *tails)]
     vocabulary = Vocabulary([*BYTES.tokens, *tokens], eos=[EOS])
@@ -611,7 +611,7 @@ def test_budget_masks_count_the_rest_of_a_character(size):
 
 
 def test_vocabularies_that_cannot_spell_a_byte():
-    """What tokens cannot finish is masked; a grammar that they cannot spell at all is refused by byte."""
+    """A token that cannot be completed is masked; a grammar that the tokens cannot spell is refused by byte."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"cd"], eos=[0])
     matcher = compile(choice("ab", "acd", "ad"), vocabulary).matcher()
     assert allowed(matcher) == {1}
@@ -628,7 +628,7 @@ def test_vocabularies_that_cannot_spell_a_byte():
 
 
 def test_bytes_without_a_token_of_their_own():
-    """Text keeps to the bytes that tokens write; inside JSON strings the rest can be escaped."""
+    """Text contains only the bytes that tokens spell; inside JSON strings the rest can be escaped."""
     missing = {0x04, 0x7F, 0xC0, 0xC1, 0xF1, *range(0xF5, 0x100)}
     vocabulary = Vocabulary([b"" if value in missing else bytes([value]) for value in range(256)] + [b""], eos=[EOS])
     matcher = compile(repeat(ANY_CHAR), vocabulary).matcher()
@@ -686,7 +686,7 @@ def test_a_mask_with_a_budget_keeps_the_output_completable(vocabulary: Vocabular
 
 
 def test_a_budget_of_nothing_allows_the_end_alone() -> None:
-    """With no token left only EOS may come, where the grammar allows it; a terminated matcher allows nothing."""
+    """With no token left only EOS is allowed, where the grammar allows it; a terminated matcher allows nothing."""
     matcher = compile(repeat("a", 0, 3), BYTES).matcher()
     assert _within(matcher, 0) == {EOS}
     assert _within(compile(literal("a"), BYTES).matcher(), 0) == set()
@@ -712,7 +712,7 @@ def test_a_negative_budget_is_refused() -> None:
 
 @pytest.mark.parametrize("budget", [None, 0, 1, 2, 3, 40])
 def test_fill_masks_with_a_budget(budget: int | None) -> None:
-    """Each row is that of ``fill_mask`` with the same budget, with the mask depending on it for some, all or none."""
+    """Each row is that of ``fill_mask`` with the same budget, which changes some, all or none of the masks."""
     grammars = [repeat("a"), literal("abab"), choice("b", "bbb")]
     matchers = [compile(grammar, BYTES).matcher() for grammar in grammars]
     for count in range(len(matchers) + 1):
@@ -726,7 +726,7 @@ def test_fill_masks_with_a_budget(budget: int | None) -> None:
 
 
 def test_advance_forced_takes_what_fits() -> None:
-    """Forced tokens are taken up to the budget; all of them without one."""
+    """Forced tokens are accepted up to the budget, and all of them without a budget."""
     constraint = compile(sequence("abc", CharClass([(97, 122)])), BYTES)
     for budget, expected in [(None, b"abc"), (10, b"abc"), (4, b"abc")]:
         matcher = constraint.matcher()
@@ -738,7 +738,7 @@ def test_advance_forced_takes_what_fits() -> None:
 
 
 def test_advance_forced_leaves_shorter_spellings_to_the_mask() -> None:
-    """Canonical tokens that are too many for the budget are not taken: other tokens may spell the text shorter."""
+    """Canonical tokens that exceed the budget are not accepted: other tokens may spell the text shorter."""
     tokens = [*BYTES.tokens[:256], b"ab", b"abc", b"bcd"]
     vocabulary = Vocabulary([*tokens, b""], eos=[len(tokens)])
     matcher = compile(literal("abcd"), vocabulary).matcher()
@@ -750,13 +750,13 @@ def test_advance_forced_leaves_shorter_spellings_to_the_mask() -> None:
 
 
 def test_forced_text_stops_at_an_optional_end():
-    """Text after which the output may end is not forced further."""
+    """Text is not forced beyond a place where the output may end."""
     matcher = compile(sequence("ab", repeat("c", 0, 1)), BYTES).matcher()
     assert matcher.forced_bytes() == b"ab"
 
 
 def test_explanations_name_place_and_alternatives():
-    """explain gives the accepted part, what was expected and the nearest tokens."""
+    """explain gives the accepted part, the expected bytes and the nearest tokens."""
     matcher = compile(sequence("ab", choice("c", "d")), BYTES).matcher()
     told = matcher.explain(b"abx")
     assert (told.allowed, told.accepted, told.expected) == (False, 2, "'c' or 'd'")
@@ -780,7 +780,7 @@ def test_equal_texts_reach_equal_states():
 
 
 def test_constraints_are_values(capsys: pytest.CaptureFixture[str]):
-    """repr is short, and nothing is printed."""
+    """The repr is short."""
     constraint = compile(literal("a"), BYTES)
     assert isinstance(constraint, Constraint)
     assert "Constraint(" in repr(constraint)

@@ -1,4 +1,4 @@
-"""Masks along trees of tokens: what one call says is what forks that take the tokens one by one say."""
+"""Masks along trees of tokens: one call agrees with forks that accept the tokens one by one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ GRAMMARS = {
 
 
 def check(matcher: Matcher, tokens: list[int], parents: list[int]) -> None:
-    """One call, cold and warm, says what forks say, and moves nothing."""
+    """Check that one call, cold and warm, agrees with forks, and keeps the state."""
     words = (matcher.constraint.vocabulary.size + 31) // 32
     before = matcher.history_length, matcher.is_accepting, matcher.is_terminated, matcher.state_id
     for _ in range(2):
@@ -73,7 +73,7 @@ def check(matcher: Matcher, tokens: list[int], parents: list[int]) -> None:
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_trees_of_all_grammars(name: str) -> None:
-    """Random trees, from random places, on a vocabulary with special tokens, two stops and parts of characters."""
+    """Random trees in random states agree, on a vocabulary with special tokens, two stops and parts of characters."""
     constraint = compile(GRAMMARS[name], TEXT)
     rng = random.Random(name)
     may_come = stops = 0
@@ -87,12 +87,12 @@ def test_trees_of_all_grammars(name: str) -> None:
         may_come += sum(allowed)
         stops += sum(may and token in TEXT.eos for may, token in zip(allowed, tokens, strict=True))
     assert may_come > 30
-    assert stops or name in ("schema", "host names")  # few walks come to an end there
+    assert stops or name in ("schema", "host names")  # few walks end there
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_trees_of_all_grammars_on_a_real_vocabulary(name: str, smollm_vocabulary: Vocabulary) -> None:
-    """The same with 49k tokens."""
+    """The same holds with 49k tokens."""
     if name == "special tokens":
         grammar: Grammar = repeat(choice(sequence(SpecialToken("<|im_start|>"), "ab"), literal("ba")), 0, 4)
     else:
@@ -110,14 +110,14 @@ def test_trees_of_all_grammars_on_a_real_vocabulary(name: str, smollm_vocabulary
     seed=st.integers(0, 2**32),
 )
 def test_trees_of_random_grammars(tokens: list[bytes], grammar: Grammar, seed: int) -> None:
-    """Regular and recursive terms on vocabularies that spell little."""
+    """Regular and recursive terms agree on vocabularies of few letters."""
     _check_random(Vocabulary(tokens, eos=[0]), grammar, random.Random(seed))
 
 
 @settings(max_examples=30, deadline=None)
 @given(grammar=json_terms("aé😀"), seed=st.integers(0, 2**32))
 def test_trees_of_random_texts(grammar: Grammar, seed: int) -> None:
-    """JSON strings with every spelling, and characters that end within tokens."""
+    """JSON strings with every spelling agree, and characters that tokens cut."""
     _check_random(TEXT, grammar, random.Random(seed))
 
 
@@ -130,7 +130,7 @@ def _check_random(vocabulary: Vocabulary, grammar: Grammar, rng: random.Random) 
 
 
 def test_a_known_tree() -> None:
-    """By hand: a refused token and a stop have empty rows and refuse what is below them."""
+    """By hand: a refused token and a stop have empty rows and refuse their descendants."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0])
     matcher = compile(choice("a", "ab", "abb"), vocabulary).matcher()
     masks = np.zeros((9, 1), dtype=np.int32)
@@ -143,7 +143,7 @@ def test_a_known_tree() -> None:
 
 
 def test_an_ended_text_and_an_empty_tree() -> None:
-    """After the stop nothing may come; without tokens there is the matcher's own mask."""
+    """After the stop nothing may come; an empty tree gives the matcher's own mask."""
     matcher = compile(literal("ab"), TEXT).matcher()
     masks = np.full((3, (TEXT.size + 31) // 32), -1, dtype=np.int32)
     assert matcher.fill_mask_tree([], [], masks) == []
@@ -172,7 +172,7 @@ def test_an_ended_text_and_an_empty_tree() -> None:
 def test_what_is_no_tree_is_refused(
     tokens: list[int], parents: list[int], error: type[Exception], message: str
 ) -> None:
-    """With and without masks, and in a batch; nothing is written."""
+    """They are refused with and without masks, and in a batch; nothing is written."""
     matcher = compile(repeat(ANY_CHAR), TEXT).matcher()
     masks = np.full((4, (TEXT.size + 31) // 32), 7, dtype=np.int32)
     for call in (
@@ -187,7 +187,7 @@ def test_what_is_no_tree_is_refused(
 
 
 def test_rows_that_are_missing_or_of_another_width_are_refused() -> None:
-    """Every row of the tree has to be there."""
+    """Every row of the tree must be there."""
     matcher = compile(repeat(ANY_CHAR), TEXT).matcher()
     words = (TEXT.size + 31) // 32
     for rows, row in ((2, 0), (3, 1), (3, 3), (3, 2**63)):
@@ -217,7 +217,7 @@ def test_tensors_and_arrays_of_ids() -> None:
 
 @pytest.mark.parametrize("name", ["exploding", "unique texts"])
 def test_a_spent_limit_leaves_the_matcher_as_it_was(name: str) -> None:
-    """With any limit a tree is told exactly or not at all, and the matcher goes on after an error."""
+    """With any limit a tree gives an exact answer or an error, and the matcher goes on after an error."""
     grammar = sg.regex("(?:(?:[ab]{1,63}c?){1,99}d?){1,99}") if name == "exploding" else GRAMMARS[name]
     text = b"abaabcbabdabba" if name == "exploding" else b'["ab","ba"'
     tokens, parents = list(text), list(range(-1, len(text) - 1))
@@ -225,7 +225,7 @@ def test_a_spent_limit_leaves_the_matcher_as_it_was(name: str) -> None:
     raised = exact = 0
     all_limits = [Limits(steps=10**power) for power in range(1, 8)] + [Limits(states=2**power) for power in range(14)]
     for number, limits in enumerate(all_limits, 1):
-        # Padding that no other vocabulary has: an engine that knows nothing.
+        # Padding that no other vocabulary has gives an engine without history.
         fresh = Vocabulary(TEXT.tokens, eos=TEXT.eos, special=TEXT.special, size=TEXT.size + number)
         try:
             matcher = compile(grammar, fresh, limits=limits).matcher()
@@ -252,7 +252,7 @@ def test_a_spent_limit_leaves_the_matcher_as_it_was(name: str) -> None:
 
 
 def test_trees_of_several_matchers() -> None:
-    """A batch of different constraints says what each says alone; trees of models are taken as they are."""
+    """A batch of different constraints agrees with single calls; trees of models are accepted as they are."""
     rng = random.Random(5)
     matchers = [compile(grammar, TEXT).matcher() for grammar in GRAMMARS.values()]
     trees = [TokenTree(*random_tree(matcher, rng, rng.randrange(9))) for matcher in matchers]
@@ -267,7 +267,7 @@ def test_trees_of_several_matchers() -> None:
 
 
 def test_trees_in_threads() -> None:
-    """Matchers of one constraint may be asked at the same time, while others make what is not known yet."""
+    """Matchers of one constraint may be called at the same time, while others compute new states."""
     constraint = compile(GRAMMARS["schema"], Vocabulary(TEXT.tokens, eos=TEXT.eos))
     rng = random.Random(11)
     reference = compile(GRAMMARS["schema"], TEXT).matcher()
@@ -289,7 +289,7 @@ def test_trees_in_threads() -> None:
 
 
 def test_a_tree_of_32_tokens_takes_less_than_a_third_of_a_millisecond(smollm_vocabulary: Vocabulary) -> None:
-    """At steady state, masks included; an idle machine takes 0.01 ms."""
+    """This is at steady state, masks included; an idle machine takes 0.01 ms."""
     matcher = compile(GRAMMARS["schema"], smollm_vocabulary).matcher()
     tokens, parents = random_tree(matcher, random.Random(3), 32)
     masks = np.zeros((33, (smollm_vocabulary.size + 31) // 32), dtype=np.int32)
@@ -302,7 +302,7 @@ def test_a_tree_of_32_tokens_takes_less_than_a_third_of_a_millisecond(smollm_voc
 
 
 def test_allowed_tokens_are_those_of_the_mask() -> None:
-    """All of them where there are not more than asked for, else so many; stops are not among them."""
+    """All allowed tokens are returned, up to the given number; stops are not among them."""
     rng = random.Random(2)
     for grammar in GRAMMARS.values():
         matcher = compile(grammar, TEXT).matcher()

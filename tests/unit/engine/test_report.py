@@ -30,7 +30,7 @@ def test_special_tokens_count_as_one() -> None:
 
 
 def test_sizes() -> None:
-    """Nodes and terms belong to the grammar alone; states are those that were made so far."""
+    """Nodes and terms belong to the grammar alone; states are those made so far."""
     vocabulary = Vocabulary([b"", *BYTES], eos=[0])
     constraint = compile(json_schema(SCHEMA), vocabulary)
     before = constraint.report
@@ -45,7 +45,7 @@ def test_sizes() -> None:
 
 
 def test_json_and_text_say_the_same() -> None:
-    """Entries with pointer and status, policies, annotations, lengths and sizes are in both forms."""
+    """Both forms have the entries with pointer and status, policies, annotations, lengths and sizes."""
     report = compile(json_schema(SCHEMA), Vocabulary([b"", *BYTES], eos=[0])).report
     values = json.loads(json.dumps(report.to_json()))
     text = str(report)

@@ -47,7 +47,7 @@ GRAMMARS: dict[str, Grammar] = {
 
 
 def ends(node: Grammar, tokens: tuple[int, ...], place: tuple[int, int]) -> set[tuple[int, int]]:
-    """Where a term can end that begins at a place: an index of a token and a byte in it."""
+    """Where a term that starts at a place can end: an index of a token and a byte in it."""
     match node:
         case Literal(data=data):
             index, offset = place
@@ -97,7 +97,7 @@ def members(name: str) -> frozenset[tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_masks_and_steps(name: str) -> None:
-    """On every prefix of a member: the mask, EOS, what is accepted, the fewest tokens, and masks within a budget."""
+    """At every prefix of a string the mask, EOS, accepted tokens, fewest tokens and masks with a budget agree."""
     constraint = compile(GRAMMARS[name], VOCABULARY)
     all_members = members(name)
     prefixes = {tokens[:length] for tokens in all_members for length in range(len(tokens) + 1)}
@@ -107,7 +107,7 @@ def test_masks_and_steps(name: str) -> None:
         assert all(map(matcher.accept, tokens))
         rest = [member for member in all_members if member[: len(tokens)] == tokens]
         expected = {member[len(tokens)] for member in rest if len(member) > len(tokens)}
-        if len(tokens) < LONGEST:  # longer members were not enumerated
+        if len(tokens) < LONGEST:  # longer strings were not enumerated
             matcher.fill_mask(row)
             allowed = {token for token in range(len(TOKENS)) if row[0, 0] >> token & 1}
             assert allowed == expected | ({EOS} if tokens in all_members else set())
@@ -123,7 +123,7 @@ def test_masks_and_steps(name: str) -> None:
 
 
 def test_captures_see_the_tokens() -> None:
-    """The same bytes in other tokens are another reading."""
+    """The same bytes in other tokens have another reading."""
     grammar = choice(sequence(TokenSet([2]).named("symbol"), "a"), sequence("a", literal("ba").named("text")))
     assert captures_of_tokens(grammar, [2, 0], VOCABULARY) == {"symbol": "ab"}
     assert captures_of_tokens(grammar, [0, 3], VOCABULARY) == {"text": "ba"}
@@ -142,7 +142,7 @@ def test_large_sets_are_one_symbol() -> None:
 
 
 def test_explanations_name_tokens() -> None:
-    """Special ones by their text, others by their id."""
+    """Special tokens are named by their text, others by their id."""
     explanation = compile(TokenSet([0, SPECIAL]), VOCABULARY).matcher().explain(1)
     assert not explanation.allowed
     assert "<[0]>" in str(explanation)
@@ -159,13 +159,13 @@ def test_explanations_name_tokens() -> None:
     ],
 )
 def test_what_cannot_be_a_symbol(grammar: Grammar, problem: str) -> None:
-    """EOS, tokens without text that are not special, ids that there are not; and nothing inside of regular text."""
+    """EOS, missing ids and ordinary tokens without text are refused, and any symbol inside regular text."""
     with pytest.raises(GrammarError, match=problem):
         compile(grammar, VOCABULARY)
 
 
 def test_items_that_must_differ_stand_alone() -> None:
-    """What those have read would not be known after a symbol."""
+    """Their text would be unknown after a symbol."""
     grammar = sequence(TokenSet([0]), Distinct(sequence("[", repeat("1,", 0, 1), "1]")))
     with pytest.raises(GrammarError, match="a token set cannot be combined with items"):
         compile(grammar, VOCABULARY)
@@ -180,5 +180,5 @@ def test_items_that_must_differ_stand_alone() -> None:
     ],
 )
 def test_the_text_is_read_back(grammar: Grammar) -> None:
-    """Into the same term."""
+    """The printed text reads back as the same term."""
     assert parse(str(grammar)) == grammar

@@ -50,7 +50,7 @@ def _derive(term: Grammar, rules: dict[str, Grammar], chance: random.Random) -> 
     ],
 )
 def test_it_is_the_mean_of_random_derivations(text: str) -> None:
-    """Deriving at random, as the definition says, gives the same mean."""
+    """It is the mean length of derivations at random, as the definition says."""
     term = parse(text.replace("é", "e"))
     chance = random.Random(1)
     lengths = [_derive(term, {}, chance) for _ in range(40_000)]
@@ -60,7 +60,7 @@ def test_it_is_the_mean_of_random_derivations(text: str) -> None:
 
 
 def test_it_is_infinite_where_recursion_branches_too_much() -> None:
-    """A rule that leads to itself once or more often on average has no mean."""
+    """A rule that leads to itself once or more on average has no finite mean."""
     branching = Rules({"s": choice(sequence(Reference("s"), Reference("s")), "x")}, Reference("s"))
     assert math.isinf(typical_length(branching))
     assert math.isinf(typical_length(sequence("a", branching)))
@@ -69,7 +69,7 @@ def test_it_is_infinite_where_recursion_branches_too_much() -> None:
 
 
 def test_alternatives_that_cannot_end_do_not_count() -> None:
-    """A choice is made among what has members."""
+    """Only alternatives with strings are chosen from."""
     grammar = Rules({"loop": sequence("x", Reference("loop"))}, choice("abc", Reference("loop"), ir.EMPTY))
     assert typical_length(grammar) == 3
 
@@ -85,7 +85,7 @@ def test_other_terms() -> None:
 
 
 def test_many_rules_are_solved_by_iteration() -> None:
-    """A large set of rules that refer to each other gives what a small one gives."""
+    """A large set of rules that refer to each other gives the result of a small one."""
     count = 1_000
     rules = {f"r{i}": choice("ab", sequence("x", Reference(f"r{(i + 1) % count}"))) for i in range(count)}
     assert typical_length(Rules(rules, Reference("r0"))) == pytest.approx(3)

@@ -1,4 +1,4 @@
-"""The Vocabulary value: what it holds, what it refuses, how it spells and decodes."""
+"""The Vocabulary value: its content, its errors, and how it spells and decodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def simple(**options: object) -> Vocabulary:
 
 
 def test_eos_and_special_tokens_have_no_bytes() -> None:
-    """Ids that only eos lists are special too, named after their bytes."""
+    """Ids that only ``eos`` lists are special too, named after their bytes."""
     vocabulary = simple(special={5: "<c>"})
     assert vocabulary.tokens == (b"", b"a", b"b", b"ab", b"abc", b"", b"a")
     assert vocabulary.eos == (0,)
@@ -49,7 +49,7 @@ def test_eos_may_lie_in_the_padding() -> None:
 
 
 def test_ids_of_numpy_are_ids() -> None:
-    """Whatever counts as an index counts as an id."""
+    """Anything that counts as an index counts as an id."""
     vocabulary = Vocabulary(LETTERS, eos=np.array([0]), special={np.int64(5): "<c>"})
     assert vocabulary.eos == (0,)
     assert vocabulary.decode(np.array([1, 2, 5])) == b"ab"
@@ -106,13 +106,13 @@ def test_it_cannot_be_changed() -> None:
     ],
 )
 def test_digest_depends_on_all_that_matters(other: Vocabulary) -> None:
-    """Another token, token boundary, EOS, special token, name or size is another vocabulary."""
+    """Another token, token boundary, EOS, special token, name or size makes another vocabulary."""
     assert simple().digest != other.digest
     assert simple() != other
 
 
 def test_equal_content_is_equal() -> None:
-    """Equality, hash and digest go by content, not by how the text is encoded."""
+    """Equality, hash and digest depend on the content, not on the encoder."""
     one, two = simple(), Vocabulary(list(LETTERS), eos=(0,), tokenize=lambda text: [])
     assert one == two
     assert hash(one) == hash(two)
@@ -121,7 +121,7 @@ def test_equal_content_is_equal() -> None:
 
 
 def test_copies_and_pickles_are_equal() -> None:
-    """A copy is the value itself; a pickle of another process is equal to it."""
+    """A copy is the value itself; a pickle from another process is equal to it."""
     vocabulary = simple(special={5: "<c>"}, size=9)
     assert copy.copy(vocabulary) is copy.deepcopy(vocabulary) is vocabulary
     assert pickle.loads(pickle.dumps(vocabulary)) == vocabulary
@@ -138,7 +138,7 @@ def test_decode_joins_bytes_and_skips_special_tokens() -> None:
 
 
 def test_token_id_finds_special_tokens_only() -> None:
-    """An ordinary token is not special; the error says that it is there."""
+    """An ordinary token is not special; the error says that it exists."""
     vocabulary = simple(special={5: "<c>"})
     assert vocabulary.token_id("<c>") == 5
     with pytest.raises(VocabularyError, match="token 3 has these bytes, but it is ordinary text"):
@@ -155,7 +155,7 @@ def test_missing_bytes_are_those_no_token_spells_alone() -> None:
 
 
 def test_with_size_widens_and_narrows() -> None:
-    """Narrowing drops the ids at and beyond the width, special ones and EOS included."""
+    """Narrowing drops the ids from the width on, special ones and EOS included."""
     vocabulary = Vocabulary(LETTERS, eos=[0, 6], special={5: "<c>"})
     assert vocabulary.with_size(7) is vocabulary
     assert vocabulary.with_size(9).tokens == (*vocabulary.tokens, b"", b"")
@@ -168,7 +168,7 @@ def test_with_size_widens_and_narrows() -> None:
 
 
 def test_repr_is_short() -> None:
-    """It names the size and the EOS ids, not 128,000 tokens."""
+    """The repr names the size and the EOS ids, not 128,000 tokens."""
     assert repr(simple(size=9)) == "Vocabulary(9 tokens, eos=[0], 1 special)"
     assert len(repr(Vocabulary([b"a"] * 5000, eos=range(1000)))) < 100
 
@@ -188,7 +188,7 @@ def fewest(tokens: tuple[bytes, ...], data: bytes) -> int | None:
     data=st.binary(max_size=12).map(lambda b: bytes(v % 3 + 97 for v in b)),
 )
 def test_without_a_tokenizer_text_takes_the_fewest_tokens(tokens: list[bytes], data: bytes) -> None:
-    """The spelling is exact and as short as breadth-first search finds, or it is refused."""
+    """The spelling is exact and as short as breadth-first search finds, or the text is refused."""
     vocabulary = Vocabulary([b"d", *tokens])
     expected = fewest(vocabulary.tokens, data)
     if expected is None:
@@ -202,14 +202,14 @@ def test_without_a_tokenizer_text_takes_the_fewest_tokens(tokens: list[bytes], d
 
 
 def test_equally_short_spellings_begin_with_the_longest_token() -> None:
-    """So the result does not depend on anything but the table."""
+    """So the result depends only on the table."""
     vocabulary = Vocabulary([b"a", b"b", b"c", b"ab", b"bc", b"abc"])
     assert vocabulary.tokenize("ababc") == [3, 5]
     assert Vocabulary([b"a", b"bc", b"ab", b"c"]).tokenize("abc") == [2, 3]
 
 
 def test_unspellable_byte_is_named() -> None:
-    """The error says which byte, where, and what is around it."""
+    """The error says which byte, where, and its surroundings."""
     with pytest.raises(VocabularyError, match=r"byte 0x2d at offset 3; found in b'abc-a'"):
         simple().tokenize("abc-a")
 
@@ -220,7 +220,7 @@ def test_long_texts_are_spelled_without_recursion() -> None:
 
 
 def test_empty_text_has_no_tokens() -> None:
-    """Neither as str nor as bytes, with or without a tokenizer."""
+    """It has none as str or bytes, with or without a tokenizer."""
     assert simple(tokenize=lambda text: [1]).tokenize("") == simple().tokenize(b"") == []
 
 
@@ -231,7 +231,7 @@ def test_lone_surrogates_are_refused() -> None:
 
 
 def test_own_encode_is_used_where_it_spells_the_text() -> None:
-    """Even if it takes more tokens than needed."""
+    """It is used even if it takes more tokens than needed."""
     vocabulary = simple(tokenize=lambda text: [{"a": 1, "b": 2, "c": 5}[letter] for letter in text.strip("\n")])
     assert vocabulary.tokenize("abc") == [1, 2, 5]
     assert vocabulary.tokenize(b"abc") == [1, 2, 5]
@@ -249,17 +249,17 @@ def test_own_encode_is_used_where_it_spells_the_text() -> None:
     ],
 )
 def test_own_encode_is_not_used_where_it_does_not_spell_the_text(answer: list[int]) -> None:
-    """Then the fewest tokens are."""
+    """Then the fewest tokens are used."""
     assert simple(tokenize=lambda text: answer).tokenize("abc") == [4]
 
 
 def test_own_encode_may_put_something_before_the_text() -> None:
-    """A BOS, or SentencePiece's space, is cut off where a token boundary lies."""
+    """A BOS, or SentencePiece's space, is cut off at a token boundary."""
     assert simple(tokenize=lambda text: [0, 3, 5]).tokenize("abc") == [3, 5]
 
 
 def test_a_merged_leading_space_is_avoided_by_a_line_break() -> None:
-    """Encoders that begin a text with a space are asked for it after a line break."""
+    """An encoder that adds a space to the start of a text is asked for the text after a line break."""
     tokens = [b"the", b" the", b"\n", b" ", b"t", b"he"]
 
     def encode(text: str) -> list[int]:
@@ -281,7 +281,7 @@ def test_bytes_that_are_not_utf8_do_not_reach_the_tokenizer() -> None:
 
 
 def test_threads_may_share_it() -> None:
-    """Lazily made parts come out the same in every thread."""
+    """Lazily computed parts are the same in every thread."""
     vocabulary = Vocabulary([bytes([a, b]) for a in range(97, 123) for b in range(97, 123)])
     found: list[tuple[list[int], bytes, bytes]] = []
 
@@ -298,7 +298,7 @@ def test_threads_may_share_it() -> None:
 
 
 def test_list_of_bytes_is_a_source() -> None:
-    """Vocabulary.load takes what the constructor takes."""
+    """Vocabulary.load accepts what the constructor accepts."""
     assert Vocabulary.load(LETTERS, eos=[0], size=9) == simple(size=9)
     assert Vocabulary.load(LETTERS, eos=["<eos>"]) == simple()
     assert Vocabulary.load(LETTERS, eos=[0], special={5: "<c>"}) == simple(special={5: "<c>"})
@@ -307,12 +307,12 @@ def test_list_of_bytes_is_a_source() -> None:
 
 @pytest.mark.parametrize("eos", ["<eos>", b"<eos>", 0])
 def test_load_wants_a_list_of_eos(eos: object) -> None:
-    """A text would be taken for a list of its characters."""
+    """A string would be read as a list of its characters."""
     with pytest.raises(VocabularyError, match="eos must be a list"):
         Vocabulary.load(LETTERS, eos=eos)  # type: ignore[arg-type]
 
 
 def test_load_names_an_eos_that_is_no_token() -> None:
-    """Never silently without an EOS."""
+    """A vocabulary never silently lacks its EOS."""
     with pytest.raises(VocabularyError, match="no token '<end>' to end an output"):
         Vocabulary.load(LETTERS, eos=["<end>"])

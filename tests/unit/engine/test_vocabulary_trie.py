@@ -1,4 +1,4 @@
-"""The native trie of a vocabulary: made once, kept on disk, made again when the kept one is no good."""
+"""The native trie of a vocabulary: built once, kept on disk, rebuilt when the file is unusable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENS = [b"%05d" % number for number in range(5000)]
 
 
 class CountingTrie:
-    """Stands in for the native trie: counts how often one is built."""
+    """Replaces the native trie and counts how often one is built."""
 
     built: ClassVar[list[int]] = []
 
@@ -46,7 +46,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(name="native")
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Replace the native module; returns the file that it claims to be built as."""
+    """Replace the native module; return the file that it claims to be built as."""
     module, built = ModuleType("structgen_kernels._native"), tmp_path / "_native.so"
     built.write_bytes(b"build 1")
     module.__file__ = str(built)
@@ -62,7 +62,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_it_is_built_once(native: Path) -> None:
-    """By the first of many threads that ask."""
+    """The first of many threads builds it."""
     vocabulary = Vocabulary(TOKENS)
     threads = [threading.Thread(target=lambda: vocabulary.trie) for _ in range(8)]
     for thread in threads:
@@ -74,7 +74,7 @@ def test_it_is_built_once(native: Path) -> None:
 
 
 def test_a_second_vocabulary_reads_the_kept_one(native: Path) -> None:
-    """As a second process would; EOS ids that are not in the table make no difference to it."""
+    """So would a second process; EOS ids that are not in the table make no difference."""
     first = Vocabulary(TOKENS, size=5001).trie
     again = Vocabulary(TOKENS, eos=[5000], size=5001).trie
     assert CountingTrie.built == [5001]
@@ -91,7 +91,7 @@ def test_a_second_vocabulary_reads_the_kept_one(native: Path) -> None:
     ],
 )
 def test_other_tokens_have_another_trie(native: Path, other: Vocabulary) -> None:
-    """Also where only the boundaries between the tokens differ."""
+    """This includes tables that differ only in token boundaries."""
     assert Vocabulary(TOKENS).trie.tokens != other.trie.tokens  # type: ignore[attr-defined]
     assert len(CountingTrie.built) == 2
 
@@ -105,7 +105,7 @@ def test_another_build_of_the_native_module_builds_again(native: Path) -> None:
 
 
 def test_a_kept_trie_that_the_module_refuses_is_built_again(native: Path, folder: Path) -> None:
-    """A right checksum over wrong content is no reason to fail."""
+    """Wrong content with a right checksum is no reason to fail."""
     from structgen import cache as disk_cache
 
     assert Vocabulary(TOKENS).trie
@@ -117,13 +117,13 @@ def test_a_kept_trie_that_the_module_refuses_is_built_again(native: Path, folder
 
 
 def test_small_vocabularies_are_not_kept(native: Path, folder: Path) -> None:
-    """Building one takes less than opening a file."""
+    """Building one takes less time than opening a file."""
     assert Vocabulary(TOKENS[:100]).trie.tokens == TOKENS[:100]  # type: ignore[attr-defined]
     assert not folder.exists()
 
 
 def test_the_native_trie_survives_the_disk(folder: Path) -> None:
-    """What the real module reads back is what it wrote."""
+    """The real module reads back what it wrote."""
     pytest.importorskip("structgen_kernels._native", reason="the native engine is not built")
     vocabulary = Vocabulary([*TOKENS, b"", b"\xff\x00", b"0"], eos=[5000])
     first = vocabulary.trie.to_bytes()

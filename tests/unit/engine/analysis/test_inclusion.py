@@ -1,4 +1,4 @@
-"""Whether one language has all members of another, against all members of small ones."""
+"""Inclusion of languages, against enumeration of all strings of small languages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST = 6
 
 
 def _check(found: Inclusion, one: Grammar, other: Grammar, missing: set[bytes]) -> None:
-    """``missing`` are the members of ``one`` of up to LONGEST bytes that ``other`` has not."""
+    """Check that ``missing`` are the strings of ``one`` of up to LONGEST bytes that ``other`` does not accept."""
     if found.witness is None:
         certain = LONGEST if found.checked_bytes is None else found.checked_bytes
         assert all(len(word) > certain for word in missing)
@@ -64,7 +64,7 @@ def test_small_languages(terms: list[Grammar]) -> None:
 
 
 def test_what_is_simulated_is_included() -> None:
-    """A step by step proof is never wrong, and is found for a fair part of what is included."""
+    """A simulation proof is never wrong, and is found for a fair share of the inclusions."""
     proofs = 0
     words = {term: language(term, LONGEST, LETTERS) for term in CONTEXT_FREE}
     terms = [term for term in CONTEXT_FREE if words[term]]
@@ -77,7 +77,7 @@ def test_what_is_simulated_is_included() -> None:
 
 
 def test_a_shortest_text_is_found_where_it_takes_a_while_to_leave() -> None:
-    """The text is a shortest one that only one language has, not the first place where they part."""
+    """The text is a shortest one that only one language has, not the first place where they differ."""
     forth, back = compare(regex("ab{9}|cde{3}"), regex("ax{9}|cde{2}"))
     assert forth.witness is not None
     assert (forth.witness.text, forth.witness.offset, forth.witness.is_incomplete) == (b"cdeee", 4, False)
@@ -86,7 +86,7 @@ def test_a_shortest_text_is_found_where_it_takes_a_while_to_leave() -> None:
 
 
 def test_schemas_and_grammars_are_compared() -> None:
-    """A description may be of any kind; equal languages of finitely many states are found equal."""
+    """Descriptions of any kind are compared; equal languages with finitely many states are found equal."""
     schema = json_schema({"type": "string", "pattern": "^(yes|no)$"})
     forth, back = compare(schema, lark('start: "\\"yes\\"" | "\\"no\\""'))
     assert (back.holds, forth.holds) == (True, False)  # a JSON string may be written with escapes
@@ -95,7 +95,7 @@ def test_schemas_and_grammars_are_compared() -> None:
 
 
 def test_a_schema_that_lost_a_property() -> None:
-    """What a schema refuses now is shown by a whole value."""
+    """The example of a refused text is a whole value."""
     properties = {"a": {"type": "integer"}, "b": {"type": "string"}}
     old = json_schema({"type": "object", "properties": properties, "additionalProperties": False})
     del properties["b"]
@@ -108,7 +108,7 @@ def test_a_schema_that_lost_a_property() -> None:
 
 
 def test_recursive_grammars_of_equal_rules_are_equal() -> None:
-    """Rules that have other names, or are read twice, are followed step by step."""
+    """Rules with other names, or with two derivations, are followed step by step."""
     text = 'start: e\ne: t ("+" t)*\nt: "x" | "(" e ")"'
     forth, back = compare(lark(text), lark(text.replace("t", "term").replace("sterm", "st").replace("arterm", "art")))
     assert forth.holds
@@ -120,7 +120,7 @@ def test_recursive_grammars_of_equal_rules_are_equal() -> None:
 
 
 def test_what_cannot_be_decided_is_told_up_to_a_length() -> None:
-    """Two ways to write a language that no rule by rule proof finds equal."""
+    """They are two forms of a language that no proof by rules finds equal."""
     one = Rules(
         {"s": choice("", sequence("a", Reference("s"), "a"), sequence("b", Reference("s"), "b"))}, Reference("s")
     )
@@ -138,14 +138,14 @@ def test_what_cannot_be_decided_is_told_up_to_a_length() -> None:
 
 
 def test_special_tokens_are_symbols() -> None:
-    """A special token is no text, and is written by its name."""
+    """A special token is not text, and is written by its name."""
     forth, _ = compare(sequence("a", SpecialToken("<x>")), literal("a<x>"))
     assert forth.witness is not None
     assert (forth.witness.text, forth.witness.offset) == (b"a<x>", 1)
 
 
 def test_values_that_must_differ_are_refused() -> None:
-    """No automaton tells them, so that no answer would be right."""
+    """No automaton recognises them, so no answer would be right."""
     unique = json_schema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})
     with pytest.raises(GrammarError, match="differ from each other"):
         compare(unique, unique)

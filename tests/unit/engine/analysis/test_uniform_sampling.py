@@ -1,4 +1,4 @@
-"""Members counted and drawn, against all members of small grammars."""
+"""Strings are counted and sampled, against all strings of small grammars."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ RECURSIVE = {"sum": SUM, "pairs": PAIRS, "palindromes": PALINDROMES, "empties": 
     "grammar", [recursive(term) for term in small_terms(4, [literal("a"), literal("b"), ITSELF])][::3], ids=str
 )
 def test_counts_are_those_of_all_members(grammar: Grammar) -> None:
-    """Of every small grammar, ambiguous ones and those with empty cycles included, each length has as many members."""
+    """The count of each length is right for every small grammar, ambiguous ones and empty cycles included."""
     by_length = Counter(len(word) for word in language(grammar, 5, b"ab"))
     try:
         members = UniformMembers(grammar, 5)
@@ -74,7 +74,7 @@ def test_counts_are_those_of_all_members(grammar: Grammar) -> None:
 
 @pytest.mark.parametrize("name", RECURSIVE)
 def test_counts_of_recursive_grammars(name: str) -> None:
-    """The counts of known ambiguous grammars are those of their members, not of their derivations."""
+    """The counts of known ambiguous grammars are those of strings, not of derivations."""
     grammar = RECURSIVE[name]
     letters = b"a+()" if name == "sum" else b"ab"
     by_length = Counter(len(word) for word in language(grammar, 7, letters))
@@ -83,7 +83,7 @@ def test_counts_of_recursive_grammars(name: str) -> None:
 
 
 def _is_uniform(drawn: list[bytes], expected: set[bytes]) -> bool:
-    """Whether the statistic of Pearson is below what chance exceeds once in a million (Wilson and Hilferty, 1931)."""
+    """Whether Pearson's statistic is below the 1 - 1e-6 quantile of chi-squared (Wilson and Hilferty, 1931)."""
     counts = Counter(drawn)
     assert set(counts) <= expected
     each = len(drawn) / len(expected)
@@ -96,7 +96,7 @@ def _is_uniform(drawn: list[bytes], expected: set[bytes]) -> bool:
 @pytest.mark.parametrize("name", RECURSIVE)
 @pytest.mark.parametrize("max_refused", [2_000, 0], ids=["rejection", "deterministic"])
 def test_draws_are_uniform_over_members(name: str, max_refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each member is as likely as any other, however many derivations it has, whichever way is taken."""
+    """All strings are equally likely, however many derivations they have, by every method."""
     monkeypatch.setattr(uniform, "_MAX_REJECTED", max_refused)
     grammar = RECURSIVE[name]
     expected = language(grammar, 6, b"a+()" if name == "sum" else b"ab")
@@ -105,14 +105,14 @@ def test_draws_are_uniform_over_members(name: str, max_refused: int, monkeypatch
 
 
 def test_rejection_is_needed() -> None:
-    """The sums are read in several ways, so that a draw over derivations alone would not be uniform."""
+    """The sums are ambiguous, so that a draw over derivations alone would not be uniform."""
     members = UniformMembers(SUM, 7)
     assert members._transitions is not None
     assert DerivationCounter(members._transitions).count(b"a+a+a+a") > 1
 
 
 def test_a_length_is_drawn_first() -> None:
-    """With even lengths, each length that has members is as likely as any other, and so is each member of it."""
+    """With ``even`` lengths, all nonempty lengths are equally likely, and so are all strings of one length."""
     grammar = regex("(a|b){0,2}|c{5}")
     drawn = UniformMembers(grammar, 5).draw(12_000, seed=1, lengths="even")
     by_length = Counter(map(len, drawn))
@@ -122,7 +122,7 @@ def test_a_length_is_drawn_first() -> None:
 
 
 def test_shapes_count_once() -> None:
-    """Characters that are alike count as one shape, and each is drawn alike."""
+    """Equivalent characters count as one shape, and each is equally likely."""
     grammar = regex("[a-d]|xy?")
     drawn = Counter(UniformMembers(grammar, 2).draw(9_000, seed=1, among="shapes", exactly=1))
     assert set(drawn) == {b"a", b"b", b"c", b"d", b"x"}
@@ -131,26 +131,26 @@ def test_shapes_count_once() -> None:
 
 
 def test_equal_seeds_give_equal_members() -> None:
-    """The seed decides, and another gives others."""
+    """The seed decides, and another seed gives other strings."""
     members = UniformMembers(SUM, 15)
     assert members.draw(20, seed=5) == UniformMembers(SUM, 15).draw(20, seed=5)
     assert members.draw(20, seed=5) != members.draw(20, seed=6)
 
 
 def test_lengths_and_alphabets() -> None:
-    """Members are of the length and of the bytes that are asked for."""
+    """Strings have the given length and the given bytes."""
     members = UniformMembers(regex(".{2,40}"), 30, alphabet="printable")
     assert all(
         len(word) == 30 and word.decode().replace("\t", "").isprintable() for word in members.draw(20, exactly=30)
     )
-    assert members.count(2) == 96**2  # a dot is no line feed
+    assert members.count(2) == 96**2  # a dot does not match a line feed
     assert set(UniformMembers(regex("[a-z]*"), 3, alphabet=b"ab").draw(200)) <= language(regex("[ab]*"), 3, b"ab")
     everything = UniformMembers(regex("."), 4)
     assert sum(map(everything.count, range(5))) == 0x110000 - 0x800 - 1
 
 
 def test_what_has_no_members() -> None:
-    """A length or an alphabet without members is refused with the length of the shortest."""
+    """A length or an alphabet without strings is refused with the shortest length."""
     with pytest.raises(UnsatisfiableGrammar, match="at most 3 bytes; the shortest has 5 bytes"):
         UniformMembers(regex("aaaaa"), 3)
     with pytest.raises(UnsatisfiableGrammar, match="exactly 2 bytes"):
@@ -162,7 +162,7 @@ def test_what_has_no_members() -> None:
 
 
 def test_terms_that_are_no_lists_of_characters() -> None:
-    """Permutations, JSON strings and raw bytes are counted as their automata are."""
+    """Permutations, JSON strings and raw bytes are counted by their automata."""
     letters = b"abcd,"
     by_length = Counter(len(word) for word in language(ORDERS, 7, letters))
     members = UniformMembers(ORDERS, 7)
@@ -173,14 +173,14 @@ def test_terms_that_are_no_lists_of_characters() -> None:
 
 
 def test_a_special_token_is_one_byte_long() -> None:
-    """It is written by its name."""
+    """A special token is written by its name."""
     members = UniformMembers(sequence("a", SpecialToken("<end>")), 2)
     assert members.count(2) == 1
     assert members.draw(1) == [b"a<end>"]
 
 
 def test_items_that_must_differ() -> None:
-    """What no automaton decides is drawn uniformly, too, and not counted."""
+    """No automaton recognises them; they are sampled uniformly, too, but not counted."""
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 2}
     members = UniformMembers(json_schema(schema), 7)
     expected = {f"[{one},{other}]".encode() for one in range(10) for other in range(10) if one != other}
@@ -190,7 +190,7 @@ def test_items_that_must_differ() -> None:
 
 
 def test_large_ones() -> None:
-    """Real grammars take no time to speak of: the members are those of the grammar, at their length."""
+    """Real grammars are fast: the samples are in the language and have the right length."""
     rules = lark('start: e\n?e: e "+" e | e "*" e | "(" e ")" | /[0-9]{1,3}/ | NAME\nNAME: /[a-z]{1,200}/\n%ignore " "')
     drawn = UniformMembers(rules, 30).draw(5, seed=1)
     assert all(len(word) <= 30 for word in drawn)
@@ -207,7 +207,7 @@ OTHER_SCRIPTS = {
 
 @pytest.mark.parametrize("name", OTHER_SCRIPTS)
 def test_characters_of_other_scripts(name: str) -> None:
-    """Counts with one character for many are those of the engine over bytes, and so are the members."""
+    """Counts with one character for many equal the engine's over bytes, and so do the strings."""
     grammar = OTHER_SCRIPTS[name]
     members = UniformMembers(grammar, 6)
     assert members._characters.grammar != grammar
@@ -219,7 +219,7 @@ def test_characters_of_other_scripts(name: str) -> None:
 
 
 def test_each_character_is_as_likely() -> None:
-    """Those that one stands for while members are counted are drawn alike, of each length."""
+    """Characters that are counted as one are equally likely, for each encoded length."""
     expected = {*"ab", *map(chr, range(0xF0, 0x100)), "ア", "イ", "ウ"}
     grammar = regex("[abð-ÿアイウ]")
     drawn = UniformMembers(grammar, 3).draw(80 * len(expected), seed=6)
@@ -227,7 +227,7 @@ def test_each_character_is_as_likely() -> None:
 
 
 def test_terms_that_are_shared_become_rules() -> None:
-    """The members are the same, and the automaton is small where it would have had exponentially many states."""
+    """The strings are the same, and the automaton stays small instead of exponential."""
     part: Grammar = regex("(a|b)*a(a|b){3}")
     for _ in range(3):
         part = choice(sequence("(", part, ",", part, ")"), sequence("[", part, part, "]"))
@@ -245,7 +245,7 @@ def test_terms_that_are_shared_become_rules() -> None:
 
 @pytest.mark.exhaustive
 def test_a_grammar_whose_terminals_are_too_large() -> None:
-    """The strings in the library's grammar of Python have too many states for an automaton; it reads the members."""
+    """The strings in the library's Python grammar have too many states for an automaton; strings are still sampled."""
     grammar = load(LIBRARY / "python" / "grammar.lark")
     members = UniformMembers(grammar, 24, alphabet="printable")
     drawn = members.draw(200, seed=1, lengths="even", among="shapes")

@@ -1,4 +1,4 @@
-"""Each lint finds what it is for, at its place, and nothing else."""
+"""Each lint finds its target, at its place, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _found(grammar: Grammar, name: str) -> list[Finding]:
 
 
 def test_rules_that_are_never_used() -> None:
-    """Rules that only each other use count; those that are used by a template or a terminal's rule do not."""
+    """Rules that only each other use count as unused; those that a template or a terminal's rule uses do not."""
     grammar = lark('start: pair{a}\npair{x}: x "," x\na: "a"\nlost: "l" gone\ngone: lost | "g"\nT: "t"')
     found = _found(grammar, "unreachable rule")
     assert [(finding.where, finding.problem.split("'")[1]) for finding in found] == [("4:1", "lost"), ("5:1", "gone")]
@@ -42,7 +42,7 @@ def test_rules_that_are_never_used() -> None:
 
 
 def test_rules_that_never_end() -> None:
-    """A rule without members is found where it is defined."""
+    """A rule without strings is reported where it is defined."""
     (finding,) = _found(lark('start: "a" | loop\nloop: "x" loop'), "empty rule")
     assert finding.where == "2:1"
     assert "'loop'" in finding.problem
@@ -50,7 +50,7 @@ def test_rules_that_never_end() -> None:
 
 
 def test_parts_that_can_never_match() -> None:
-    """An intersection without members, or a choice of nothing, is shown; one that has members is not."""
+    """An empty intersection or choice is reported; a nonempty one is not."""
     never = regex("[a-c]+") & regex("[d-f]+")
     grammar = Rules(
         {"s": choice("x", never), "t": choice(regex("[a-c]+") & regex("[c-f]+"))},
@@ -64,13 +64,13 @@ def test_parts_that_can_never_match() -> None:
 
 
 def test_terminals_that_match_the_empty_text() -> None:
-    """They are warned of, at their place."""
+    """They give a warning at their place."""
     (finding,) = _found(lark("start: A B\nA: /x*/\nB: /x+/"), "empty terminal match")
     assert (finding.where, finding.is_warning) == ("2:1", True)
 
 
 def test_terminals_that_share_texts() -> None:
-    """Keywords and names, and two terminals with a common text, are told with an example that both have."""
+    """Keywords and names, and other overlapping terminals, are reported with a common example."""
     grammar = lark('start: "while" NAME | HEX "," INT\nNAME: /[g-z][a-z]*/\nHEX: /[0-9a-f]+/\nINT: /[1-9][0-9]*/')
     found = {finding.problem.split("'")[1]: finding.problem for finding in _found(grammar, "colliding terminals")}
     assert set(found) == {"NAME", "HEX"}
@@ -83,13 +83,13 @@ def test_terminals_that_share_texts() -> None:
 
 
 def test_terminals_at_one_place() -> None:
-    """A word that a name may be where the word may stand is warned of, with the rule; elsewhere it is information."""
+    """A word that is also a name, where both may stand, gives a warning with the rule; elsewhere it is information."""
     rules = 'start: stmt\nstmt: "if" NAME "then" | NAME "=" INT\nNAME: /[a-z]+/\nINT: /[0-9]+/\n%ignore " "'
     (finding,) = _found(lark(rules), "terminals at one place")
     assert (finding.where, finding.is_warning) == ("3:1", True)
     assert "is allowed where the word 'if' is, and 'if' matches both, in rule 'start' (1:1)" in finding.problem
     assert '& ~"if"' in finding.remedy
-    assert not _found(lark(rules), "colliding terminals")  # for it is told already
+    assert not _found(lark(rules), "colliding terminals")  # it is reported already
     apart = 'start: "if" NAME\nNAME: /[a-z]+/'
     assert not _found(lark(apart), "terminals at one place")
     assert [finding.is_warning for finding in _found(lark(apart), "colliding terminals")] == [False]
@@ -97,7 +97,7 @@ def test_terminals_at_one_place() -> None:
 
 
 def test_words_that_run_together_with_what_follows() -> None:
-    """A name that no word is may still be a word and the name after it."""
+    """A name that is not a word may still be read as a word followed by a name."""
     rules = 'start: "if" NAME | NAME "=" NAME\nNAME: /[a-z]+/ & ~"if"\n%ignore " "'
     (finding,) = _found(lark(rules), "terminals at one place")
     assert "'ifa' matches it as well as the word 'if' followed by terminal 'NAME'" in finding.problem
@@ -108,7 +108,7 @@ def test_words_that_run_together_with_what_follows() -> None:
 
 
 def test_captures_that_report_nothing() -> None:
-    """One around the empty text, and one name for two parts."""
+    """A capture around the empty text, or one name for two parts, is reported."""
     grammar = choice(Capture("a", literal("x")), sequence(Capture("a", literal("y")), Capture("b", literal(""))))
     (empty,) = _found(grammar, "empty capture")
     assert "'b'" in empty.problem
@@ -119,7 +119,7 @@ def test_captures_that_report_nothing() -> None:
 
 
 def test_a_budget_is_a_bound() -> None:
-    """What repeats inside a budget is not told."""
+    """A repetition inside a budget is not reported."""
     grammar = Rules({"a": Repeat(literal("x"), 0, None)}, Budget(Reference("a"), tokens=5))
     assert not _found(grammar, "no bound on the length")
     assert _found(Rules(dict(grammar.rules), Reference("a")), "no bound on the length")
@@ -127,7 +127,7 @@ def test_a_budget_is_a_bound() -> None:
 
 @pytest.mark.exhaustive
 def test_what_is_left_out_of_a_large_grammar() -> None:
-    """The lints that take long are named, and the many findings of one are cut."""
+    """The lints that take long are named, and the many findings of one lint are cut."""
     count = 25_000
     rules: dict[str, Grammar] = {f"r{i}": choice("a", sequence("x", Reference(f"r{i + 2}"))) for i in range(count)}
     found = lint(Rules(rules | {f"r{count + i}": literal("y") for i in range(2)}, Reference("r0")))
@@ -160,13 +160,13 @@ def test_a_shortest_ambiguous_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLEAR)
 def test_no_ambiguity_up_to_a_length(name: str) -> None:
-    """Where no text is read in two ways, the length up to which that is known is told."""
+    """Where no text has two derivations, the length up to which that is known is reported."""
     (finding,) = _found(lark(CLEAR[name]), "ambiguity")
     assert finding.problem.startswith("no string of up to ")
 
 
 def test_white_space_without_bound() -> None:
-    """Ignored or written out; a bounded one is not told."""
+    """White space without a bound is reported, ignored or written out; bounded white space is not."""
     (finding,) = _found(lark('start: a\na: "x" /[ \\t]+/ "y"'), "unbounded white space")
     assert "'a'" in finding.problem
     assert _found(lark('start: "x"\n%ignore /\\s+/'), "unbounded white space")
@@ -181,14 +181,14 @@ def test_what_has_no_bound() -> None:
 
 
 def test_left_recursion_is_told() -> None:
-    """Direct, indirect, and after what may be empty."""
+    """Direct and indirect left recursion and that after an empty part are reported."""
     (finding,) = _found(lark('start: a\na: b "x" | "y"\nb: c? a\nc: "z"'), "left recursion")
     assert "'a', 'b';" in finding.problem
     assert not _found(lark('start: "x" start | "y"'), "left recursion")
 
 
 def test_schemas_are_judged_by_their_keywords() -> None:
-    """Rules that were made of a schema are nobody's, and a library's grammar has no warning."""
+    """Rules made from a schema are not reported, and a library grammar has no warning."""
     (finding,) = lint(json_schema({"type": "object", "requierd": ["a"]}))
     assert (finding.lint, finding.where, finding.remedy) == ("unknown keyword", "#/requierd", "is 'required' meant?")
     assert lint(json_schema({"type": "object"})) == []
@@ -196,7 +196,7 @@ def test_schemas_are_judged_by_their_keywords() -> None:
 
 @pytest.mark.parametrize("name", ["json", "arithmetic", "csv"])
 def test_good_grammars_have_no_warnings(name: str) -> None:
-    """What is found in them is information."""
+    """All findings in them are information."""
     from structgen.frontends.lark import load
 
     assert not any(finding.is_warning for finding in lint(load(LIBRARY / name / "grammar.lark")))

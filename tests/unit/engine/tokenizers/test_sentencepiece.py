@@ -73,7 +73,7 @@ def test_control_and_unknown_pieces_are_special(vocabulary: Vocabulary) -> None:
 
 
 def test_pieces_decode_like_the_library(vocabulary: Vocabulary) -> None:
-    """Up to the one space that the library takes away at the start of the whole text."""
+    """They agree except for the one space that the library strips from the start of a text."""
     source, sp, compared = random.Random(1), processor(), 0
     ids_of_text = [token for token, piece in enumerate(vocabulary.tokens) if piece and not sp.is_byte(token)]
     for _ in range(300):
@@ -87,7 +87,7 @@ def test_pieces_decode_like_the_library(vocabulary: Vocabulary) -> None:
 @settings(max_examples=200, deadline=None)
 @given(any_text)
 def test_any_text_round_trips(text: str) -> None:
-    """Byte fallback writes whatever no piece covers."""
+    """Byte fallback spells everything that no piece covers."""
     assert LOADED.decode(LOADED.tokenize(text)) == text.encode()
 
 
@@ -96,7 +96,7 @@ LOADED = Vocabulary.load(processor())
 
 @pytest.mark.parametrize("text", ["the fox", " the fox", "日本語", "123 {", "<tool>the"])
 def test_tokens_are_those_of_the_middle_of_a_text(text: str) -> None:
-    """The library, asked after a line break, writes the same tokens."""
+    """They agree with the library's tokens after a line break."""
     expected = processor().encode("\n" + text)
     ids = LOADED.tokenize(text)
     assert ids == expected[-len(ids) :]
@@ -111,14 +111,14 @@ def test_control_pieces_written_out_are_text(vocabulary: Vocabulary) -> None:
 
 
 def test_normalizing_models_spell_the_text_itself() -> None:
-    """A model that rewrites text (NFKC, extra spaces) is not asked for the tokens of such a text."""
+    """A model that changes the text (NFKC, extra spaces) does not provide the tokens of such a text."""
     vocabulary = Vocabulary.load(processor(UNIGRAM))
     assert processor(UNIGRAM).encode("the  dog") == processor(UNIGRAM).encode("the dog")
     assert vocabulary.decode(vocabulary.tokenize("the  dog")) == b"the  dog"
 
 
 def test_without_byte_fallback_bytes_are_missing() -> None:
-    """They are reported, and a text with one is refused by naming it."""
+    """The missing bytes are reported, and a text with one is refused with its name."""
     vocabulary = Vocabulary.load(processor(UNIGRAM))
     assert 0x00 in vocabulary.missing_bytes
     with pytest.raises(VocabularyError, match="byte 0x00 at offset 1"):
@@ -126,13 +126,13 @@ def test_without_byte_fallback_bytes_are_missing() -> None:
 
 
 def test_file_object_and_pickle_are_the_same(vocabulary: Vocabulary) -> None:
-    """The content decides, not where it came from."""
+    """Only the content matters, not its source."""
     assert vocabulary == LOADED == pickle.loads(pickle.dumps(LOADED))
     assert pickle.loads(pickle.dumps(LOADED)).tokenize("the fox") == vocabulary.tokenize("the fox")
 
 
 def test_damaged_models_are_an_error(tmp_path: Path) -> None:
-    """A file cut in two is refused, not half read."""
+    """A truncated file is refused, not half read."""
     path = tmp_path / "tokenizer.model"
     path.write_bytes(MODEL[: len(MODEL) // 2])
     with pytest.raises(VocabularyError, match="SentencePiece model: it cannot be parsed"):

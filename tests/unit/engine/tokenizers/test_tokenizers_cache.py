@@ -1,4 +1,4 @@
-"""The disk cache: whole entries or none, bounded, and never in the way."""
+"""The disk cache: whole entries or none, bounded, and never a cause of failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(data: bytes) -> TokenTable:
 
 
 def test_what_is_kept_is_fetched(folder: Path) -> None:
-    """Under its kind and key, in a folder that only the user reads."""
+    """An entry is found by its kind and key, in a folder that only the user can read."""
     assert disk_cache.fetch("kind", "key") is None
     assert disk_cache.keep("kind", "key", LARGE)
     assert disk_cache.fetch("kind", "key") == LARGE
@@ -53,7 +53,7 @@ def test_a_changed_byte_is_a_miss(folder: Path, place: int) -> None:
 
 @pytest.mark.parametrize("length", [0, 5, 40, 60, 1000])
 def test_a_cut_entry_is_a_miss(folder: Path, length: int) -> None:
-    """As after a full disk."""
+    """This happens when the disk is full."""
     disk_cache.keep("kind", "key", LARGE)
     (path,) = folder.glob("*.bin")
     path.write_bytes(path.read_bytes()[:length])
@@ -61,7 +61,7 @@ def test_a_cut_entry_is_a_miss(folder: Path, length: int) -> None:
 
 
 def test_an_unusable_folder_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file in its place, a folder in the place of an entry, no home folder, or the cache turned off."""
+    """A file in its place, a folder in the place of an entry, no home folder, or a disabled cache raises nothing."""
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("STRUCTGEN_CACHE", str(tmp_path / "file"))
     assert not disk_cache.keep("kind", "key", LARGE)
@@ -78,7 +78,7 @@ def test_an_unusable_folder_is_no_error(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_folder_is_of_the_user_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the platform keeps caches; None where there is no home."""
+    """It is where the platform keeps caches, or None without a home folder."""
 
     def no_home() -> Path:
         raise RuntimeError("no home")
@@ -107,7 +107,7 @@ def test_the_entries_used_longest_ago_go_first(folder: Path, monkeypatch: pytest
 
 
 def test_entries_beyond_the_cap_are_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither written nor read."""
+    """They are neither written nor read."""
     disk_cache.keep("kind", "key", LARGE)
     monkeypatch.setattr(disk_cache, "MAX_ENTRY_BYTES", len(LARGE) - 1)
     assert not disk_cache.keep("kind", "other", LARGE)
@@ -115,7 +115,7 @@ def test_entries_beyond_the_cap_are_not_kept(folder: Path, monkeypatch: pytest.M
 
 
 def test_files_of_writers_that_died_are_removed(folder: Path) -> None:
-    """After an hour; those of writers at work stay."""
+    """They are removed after an hour; files of active writers stay."""
     folder.mkdir()
     for name, age in (("old", 7200), ("new", 10)):
         (folder / f".writing-{name}").write_bytes(b"half")
@@ -136,7 +136,7 @@ def test_many_writers_do_not_disturb_each_other() -> None:
 
 
 def test_a_kept_table_is_the_same_table() -> None:
-    """Tokens, holes, special tokens and notes; the reader is not asked again."""
+    """Tokens, gaps, special tokens and notes are equal; the reader is not called again."""
     calls: list[bytes] = []
 
     def read(data: bytes) -> TokenTable:
@@ -158,7 +158,7 @@ def test_small_files_are_not_kept(folder: Path) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"\x01", b"\x02\x00\x00\x00\x00\x00\x00\x00{}", b"\xff" * 64])
 def test_a_payload_of_another_kind_is_read_again(folder: Path, payload: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if its checksum is right."""
+    """This holds even if its checksum is right."""
     read_cached("test", LARGE, table)
     (path,) = folder.glob("*.bin")
     kind, _, key = path.stem.partition("-")
@@ -167,7 +167,7 @@ def test_a_payload_of_another_kind_is_read_again(folder: Path, payload: bytes, m
 
 
 def test_a_second_load_does_not_decode_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large tokenizer.json is decoded once; the kept table gives an equal vocabulary."""
+    """A large tokenizer.json is decoded once; the cached table gives an equal vocabulary."""
     vocab = {f"Ġtoken{number}": number for number in range(8000)}
     spec = {"decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": vocab, "merges": []}}
     spec |= {"added_tokens": [{"id": 8000, "content": "<end>", "special": True}]}

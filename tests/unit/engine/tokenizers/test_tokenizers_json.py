@@ -64,7 +64,7 @@ def train_byte_level() -> Tokenizer:
 
 
 def train_metaspace() -> Tokenizer:
-    """A Unigram model with byte fallback: what conversions of SentencePiece models look like."""
+    """A Unigram model with byte fallback, like conversions of SentencePiece models."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     byte_pieces = [f"<0x{value:02X}>" for value in range(256)]
@@ -106,7 +106,7 @@ def test_byte_level_alphabet_covers_every_byte() -> None:
 
 @pytest.mark.parametrize("piece", ["<｜User｜>", "a b", "tab\t", "\x7f", "日本"])
 def test_pieces_outside_the_alphabet_stand_for_themselves(piece: str) -> None:
-    """As the library's own decoder treats them."""
+    """The library's own decoder treats them the same way."""
     assert from_byte_level(piece) == piece.encode()
     assert decoders.ByteLevel().decode([piece]) == piece
 
@@ -121,7 +121,7 @@ def test_byte_level_spells_every_byte_once_or_more() -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_encoded_text_joins_to_its_utf8(text: str) -> None:
-    """What the library encodes spells the text, and is the canonical tokenization."""
+    """The library's encoding spells the text and is the canonical tokenization."""
     vocabulary = Vocabulary.load(BYTE_LEVEL)
     ids = Tokenizer.from_str(BYTE_LEVEL.to_str()).encode(text.replace("<eos>", "eos")).ids
     assert vocabulary.decode(ids) == text.replace("<eos>", "eos").encode()
@@ -148,21 +148,21 @@ def test_byte_level_decodes_like_the_library() -> None:
 
 
 def test_metaspace_decodes_like_the_library() -> None:
-    """Up to the one space that the library strips at the start of the whole text."""
+    """They agree except for the one space that the library strips from the start of a text."""
     vocabulary, source, compared = Vocabulary.load(METASPACE), random.Random(2), 0
     for _ in range(600):
         ids = source.choices(text_ids(vocabulary)[:-160], k=source.randint(1, 12))
         try:
             text = vocabulary.decode(ids).decode()
         except UnicodeDecodeError:
-            continue  # the library replaces whole runs of byte tokens then
+            continue  # the library then replaces whole runs of byte tokens
         assert text.removeprefix(" ") == METASPACE.decode(ids)
         compared += 1
     assert compared > 100
 
 
 def test_byte_fallback_covers_every_byte() -> None:
-    """Each <0xNN> piece is one byte, so nothing is missing; the unknown token is no text."""
+    """Each <0xNN> piece is one byte, so no byte is missing; the unknown token is not text."""
     vocabulary = Vocabulary.load(METASPACE)
     for value in range(256):
         assert vocabulary.tokens[METASPACE.token_to_id(f"<0x{value:02X}>")] == bytes([value])
@@ -171,7 +171,7 @@ def test_byte_fallback_covers_every_byte() -> None:
 
 
 def test_metaspace_is_a_space_and_text_goes_on_without_one() -> None:
-    """The piece "▁the" is b" the"; the text "the" is not given a space that it does not have."""
+    """The piece "▁the" is b" the"; the text "the" gets no extra space."""
     vocabulary, known = Vocabulary.load(METASPACE), METASPACE.token_to_id
     assert vocabulary.tokens[known("▁the")] == b" the"
     assert vocabulary.tokenize("the fox") == [known("the"), known("▁fox")]
@@ -179,7 +179,7 @@ def test_metaspace_is_a_space_and_text_goes_on_without_one() -> None:
 
 
 def test_metaspace_text_is_tokenized_as_it_would_be_inside_a_text() -> None:
-    """The canonical tokens of " the dog" are those that the library writes after a line break."""
+    """The canonical tokens of " the dog" are those of the library after a line break."""
     after = METASPACE.encode("\n the dog").ids
     vocabulary = Vocabulary.load(METASPACE)
     assert after[-len(vocabulary.tokenize(" the dog")) :] == vocabulary.tokenize(" the dog")
@@ -205,7 +205,7 @@ def test_special_tokens_written_out_are_text() -> None:
 
 
 def test_added_tokens_that_are_not_special_are_text() -> None:
-    """With the bytes that the library decodes them to."""
+    """They have the bytes that the library decodes them to."""
     vocabulary = Vocabulary.load(BYTE_LEVEL)
     for text in ("<｜tool｜>", "<think>", "a b"):
         token = BYTE_LEVEL.token_to_id(text)
@@ -214,7 +214,7 @@ def test_added_tokens_that_are_not_special_are_text() -> None:
 
 
 def test_loading_does_not_change_the_tokenizer() -> None:
-    """Encoding works on a copy: truncation, padding and special tokens of the user's object stay."""
+    """Encoding uses a copy: truncation, padding and special tokens of the user's object stay."""
     tokenizer = train_byte_level()
     tokenizer.enable_truncation(2)
     tokenizer.enable_padding(length=4)
@@ -245,7 +245,7 @@ def test_normalized_text_is_still_spelled_exactly() -> None:
 
 
 def test_vocabulary_of_a_tokenizer_can_be_pickled() -> None:
-    """The encoder goes with it, and is loaded again on use."""
+    """The pickle contains the encoder, which is loaded again on use."""
     vocabulary = Vocabulary.load(BYTE_LEVEL)
     ids = vocabulary.tokenize("the quick fox")
     again = pickle.loads(pickle.dumps(vocabulary))
@@ -254,7 +254,7 @@ def test_vocabulary_of_a_tokenizer_can_be_pickled() -> None:
 
 
 def test_file_and_object_are_the_same_vocabulary(tmp_path: Path) -> None:
-    """A tokenizer.json by path, under any name, or as an object."""
+    """A tokenizer.json gives the same vocabulary by path, under any name, and as an object."""
     BYTE_LEVEL.save(str(tmp_path / "renamed.json"))
     assert Vocabulary.load(tmp_path / "renamed.json") == Vocabulary.load(BYTE_LEVEL)
 
@@ -298,7 +298,7 @@ def tokens_of(tmp_path: Path, **changes: object) -> tuple[bytes, ...]:
 def test_the_decoder_says_what_pieces_stand_for(
     tmp_path: Path, changes: dict[str, object], expected: tuple[bytes, ...]
 ) -> None:
-    """The same pieces are other bytes under another decoder; without one, the steps before it decide."""
+    """The same pieces are other bytes under another decoder; without a decoder, the earlier steps decide."""
     assert tokens_of(tmp_path, **changes) == expected
 
 
@@ -334,7 +334,7 @@ def test_the_decoder_says_what_pieces_stand_for(
     ],
 )
 def test_what_has_no_exact_bytes_is_refused_by_name(tmp_path: Path, changes: dict[str, object], complaint: str) -> None:
-    """Never a draft token: the error names the step, the model or the entry."""
+    """Nothing is assumed: the error names the step, the model or the entry."""
     if isinstance(changes.get("model"), dict):
         changes = changes | {"model": {"merges": []} | changes["model"]}  # type: ignore[operator]
     with pytest.raises(VocabularyError) as caught:
@@ -343,25 +343,25 @@ def test_what_has_no_exact_bytes_is_refused_by_name(tmp_path: Path, changes: dic
 
 
 def test_characters_as_words_have_bytes(tmp_path: Path) -> None:
-    """A WordLevel model whose decoder only joins is well defined."""
+    """A WordLevel model whose decoder only joins pieces has exact bytes."""
     model = {"type": "WordLevel", "vocab": {"a": 0, "é": 1, "?": 2}, "unk_token": "?"}
     assert tokens_of(tmp_path, decoder={"type": "Fuse"}, model=model) == (b"a", "é".encode(), b"")
 
 
 def test_byte_fallback_of_the_model_holds_without_a_decoder_step(tmp_path: Path) -> None:
-    """The model writes byte tokens, so they are bytes, whatever the decoder forgets."""
+    """The model writes byte tokens, so they are bytes, whatever the decoder says."""
     model = {"type": "BPE", "vocab": {"▁c": 0, "<0x0a>": 1, "<0xZZ>": 2}, "merges": [], "byte_fallback": True}
     assert tokens_of(tmp_path, decoder={"type": "Metaspace"}, model=model) == (b" c", b"\n", b"<0xZZ>")
 
 
 def test_gaps_in_the_ids_are_no_text(tmp_path: Path) -> None:
-    """An id that nothing names can never be allowed."""
+    """An id without a name can never be allowed."""
     model = {"type": "BPE", "vocab": {"a": 0, "b": 3}, "merges": []}
     assert tokens_of(tmp_path, decoder={"type": "ByteLevel"}, model=model) == (b"a", b"", b"", b"b")
 
 
 def test_what_the_library_cannot_load_is_an_error(tmp_path: Path) -> None:
-    """Reading the bytes needs no library; encoding with a file that it refuses names the reason."""
+    """Reading the bytes needs no library; encoding with a file that the library refuses gives the reason."""
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(spec_of(decoder={"type": "ByteLevel"}, added_tokens=[{"id": 4, "content": "x"}])))
     vocabulary = Vocabulary.load(path)
@@ -370,7 +370,7 @@ def test_what_the_library_cannot_load_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what it is needed for."""
+    """The error says what it is needed for."""
     vocabulary = Vocabulary.load(BYTE_LEVEL)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(VocabularyError, match="package 'tokenizers' is needed to encode text"):
@@ -386,7 +386,7 @@ def test_deeply_nested_json_is_an_error(tmp_path: Path) -> None:
 
 
 def test_added_tokens_that_swallow_spaces_spell_exactly() -> None:
-    """An added token that swallows spaces does not make the spelling wrong."""
+    """An added token that strips spaces does not make the spelling wrong."""
     tokenizer = train_byte_level()
     tokenizer.add_tokens([AddedToken("<call>", lstrip=True, rstrip=True)])
     vocabulary = Vocabulary.load(tokenizer)

@@ -1,4 +1,4 @@
-"""tiktoken encodings and rank files, and tekken.json, which is one with ids of its own."""
+"""tiktoken encodings and rank files, and tekken.json, a rank file with its own ids."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_tokens_are_those_of_the_encoding(text: str) -> None:
 
 
 def test_rank_files_give_bytes_only(tmp_path: Path) -> None:
-    """Special tokens are the caller's to name; text is spelled with the fewest tokens."""
-    path = tmp_path / "tokenizer.model"  # as Llama 3 calls it: the content tells
+    """The caller names the special tokens; text is spelled with the fewest tokens."""
+    path = tmp_path / "tokenizer.model"  # Llama 3's file name; the content decides
     path.write_bytes(b"".join(base64.b64encode(piece) + b" %d\n" % rank for piece, rank in RANKS.items()))
     vocabulary = Vocabulary.load(path, size=270, special={265: "<|end|>"}, eos=[265])
     assert vocabulary.tokens[: len(RANKED)] == tuple(RANKED)
@@ -88,7 +88,7 @@ def test_rank_files_give_bytes_only(tmp_path: Path) -> None:
 
 
 def test_malformed_rank_lines_are_named(tmp_path: Path) -> None:
-    """With their number."""
+    """The error gives their number."""
     path = tmp_path / "x.tiktoken"
     path.write_bytes(b"YQ== 0\nYg== one\n")
     with pytest.raises(VocabularyError, match="line 2 is not 'base64 rank'"):
@@ -96,7 +96,7 @@ def test_malformed_rank_lines_are_named(tmp_path: Path) -> None:
 
 
 def test_old_tekken_files_have_the_special_tokens_of_their_time(tmp_path: Path) -> None:
-    """Those that mistral-common gives such files, and fillers up to the count."""
+    """They have those of mistral-common, and fillers up to the count."""
     tekkenizer = pytest.importorskip(
         "mistral_common.tokens.tokenizers.tekken", reason="mistral-common is not installed"
     ).Tekkenizer
@@ -110,7 +110,7 @@ def test_old_tekken_files_have_the_special_tokens_of_their_time(tmp_path: Path) 
 
 
 def test_new_tekken_files_list_their_special_tokens(tmp_path: Path) -> None:
-    """Ids begin with them; ranks beyond the vocabulary are left out."""
+    """Special tokens have the first ids; ranks beyond the vocabulary are left out."""
     vocabulary = load_json(tmp_path, tekken(version="v11", special=["<unk>", "<s>", "</s>", "[THINK]"]))
     assert dict(vocabulary.special) == {0: "<unk>", 1: "<s>", 2: "</s>", 3: "[THINK]"}
     assert vocabulary.eos == (2,)
@@ -119,7 +119,7 @@ def test_new_tekken_files_list_their_special_tokens(tmp_path: Path) -> None:
 
 
 def test_tekken_vocabularies_can_be_pickled(tmp_path: Path) -> None:
-    """The encoder goes with them."""
+    """The pickle contains the encoder."""
     vocabulary = load_json(tmp_path, tekken())
     assert pickle.loads(pickle.dumps(vocabulary)).tokenize("the quick") == vocabulary.tokenize("the quick")
 
@@ -137,13 +137,13 @@ def test_tekken_vocabularies_can_be_pickled(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_tekken_files_are_refused(change: dict[str, object]) -> None:
-    """Whatever is missing or of the wrong type."""
+    """Anything missing or of the wrong type is an error."""
     with pytest.raises(VocabularyError, match=r"tekken\.json: it is malformed"):
         read_tekken(json.dumps(tekken() | change).encode())
 
 
 def test_a_pattern_that_tiktoken_refuses_is_named(tmp_path: Path) -> None:
-    """When text is first tokenized: the bytes need no pattern."""
+    """The error comes when text is first tokenized: the bytes need no pattern."""
     spec = tekken()
     spec["config"] |= {"pattern": "[]"}  # type: ignore[operator]
     vocabulary = load_json(tmp_path, spec)
@@ -152,7 +152,7 @@ def test_a_pattern_that_tiktoken_refuses_is_named(tmp_path: Path) -> None:
 
 
 def test_without_all_bytes_tiktoken_is_not_asked() -> None:
-    """It would abort the process on a byte that it lacks; the error here names the byte."""
+    """tiktoken aborts the process on a missing byte; the error here names the byte."""
     ranks = {b"a": 0, b"b": 1, b"ab": 2}
     vocabulary = Vocabulary.load(tiktoken.Encoding("few", pat_str=".", mergeable_ranks=ranks, special_tokens={}))
     assert vocabulary.tokenize("aab") == [0, 2]

@@ -52,7 +52,7 @@ def load_slow(tmp_path: Path) -> Any:
 
 
 def test_fast_tokenizers_give_tokens_special_and_eos() -> None:
-    """What the object was told after training counts too."""
+    """Tokens that were added after training count too."""
     tokenizer = fast(pad_token="a")
     vocabulary = Vocabulary.load(tokenizer)
     assert vocabulary.size == len(tokenizer)
@@ -64,7 +64,7 @@ def test_fast_tokenizers_give_tokens_special_and_eos() -> None:
 
 @pytest.mark.parametrize("text", ["the quick fox", " 日本語 café", "<eos><turn><call> and the rest", "\n\n\x00"])
 def test_tokens_are_those_of_the_object(text: str) -> None:
-    """Special tokens in the text are split, as the object does when it is asked to."""
+    """Special tokens in the text are split, as the object does on request."""
     tokenizer = fast()
     vocabulary = Vocabulary.load(tokenizer)
     ids = vocabulary.tokenize(text)
@@ -73,14 +73,14 @@ def test_tokens_are_those_of_the_object(text: str) -> None:
 
 
 def test_saved_and_live_tokenizers_are_the_same(tmp_path: Path) -> None:
-    """The folder that save_pretrained writes is the same vocabulary."""
+    """The folder that save_pretrained writes gives the same vocabulary."""
     tokenizer = fast()
     tokenizer.save_pretrained(tmp_path)
     assert Vocabulary.load(tmp_path) == Vocabulary.load(tokenizer)
 
 
 def test_eos_can_be_replaced() -> None:
-    """By the ids of the model's generation config, for instance."""
+    """For instance, the ids of the model's generation config can be used."""
     tokenizer = fast()
     expected = tuple(tokenizer.convert_tokens_to_ids(["<turn>", "<eos>"]))
     assert Vocabulary.load(tokenizer, eos=["<turn>", "<eos>"]).eos == expected
@@ -99,7 +99,7 @@ def test_slow_tokenizers_are_read_through_their_processor(slow: Any) -> None:
 
 @pytest.mark.parametrize("text", ["the fox", " the fox", "日本語", "</s><turn><call>", "\x00 \x7f"])
 def test_text_round_trips_through_slow_tokenizers(slow: Any, text: str) -> None:
-    """Exactly, special tokens written out included."""
+    """The round trip is exact, special tokens written out included."""
     vocabulary = Vocabulary.load(slow)
     ids = vocabulary.tokenize(text)
     assert vocabulary.decode(ids) == text.encode()
@@ -107,13 +107,13 @@ def test_text_round_trips_through_slow_tokenizers(slow: Any, text: str) -> None:
 
 
 def test_tokenizers_in_python_code_are_refused() -> None:
-    """Their class is named."""
+    """The error names their class."""
     with pytest.raises(VocabularyError, match="ByT5Tokenizer is no tokenizer that can be read"):
         Vocabulary.load(transformers.ByT5Tokenizer())
 
 
 def test_mistral_objects_lead_to_their_file() -> None:
-    """mistral-common's tokenizers, the inner ones, and the wrapper of transformers."""
+    """mistral-common's tokenizers, the inner ones, and the wrapper of transformers all give the file."""
     pytest.importorskip("mistral_common", reason="mistral-common is not installed")
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
