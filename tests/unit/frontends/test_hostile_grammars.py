@@ -1,6 +1,6 @@
-"""Malformed grammars, and such that ask for too much, end with a result or an error that has a place.
+"""Malformed and oversized grammars end with a result or an error with a place.
 
-The texts are in ``hostile_grammars``; what is changed at random here are the grammars of the library.
+The texts are in ``hostile_grammars``; library grammars are changed at random here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PLACES = {
 
 
 def outcomes(*arguments: str) -> list[dict[str, Any]]:
-    """What comes of the grammars of the given names."""
+    """The results for the grammars of the given names."""
     done = subprocess.run(
         [sys.executable, str(PROGRAM), *arguments],
         capture_output=True,
@@ -79,7 +79,7 @@ def outcomes(*arguments: str) -> list[dict[str, Any]]:
 
 
 def check(found: dict[str, Any], seconds: float) -> None:
-    """Nothing crashed, each error says where or which limit, and all of it took little."""
+    """Check that nothing crashed, each error has a place or a limit, and everything was fast."""
     name = f"{found['notation']}/{found['name']}"
     assert "read" in found["stages"], name
     for stage, came in found["stages"].items():
@@ -106,7 +106,7 @@ WITHOUT_SANITIZER = pytest.mark.skipif(
 @WITHOUT_SANITIZER
 @pytest.mark.parametrize("notation", NOTATIONS)
 def test_hostile_grammars_end_soon(notation: str) -> None:
-    """Reading, compiling, masks and a token."""
+    """Reading, compiling, masks and a token are fast."""
     found = outcomes(f"{notation}/*light")
     assert len(found) > 50
     for each in found:
@@ -117,7 +117,7 @@ def test_hostile_grammars_end_soon(notation: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("notation", NOTATIONS)
 def test_large_hostile_grammars_end_soon(notation: str) -> None:
-    """The same for texts of a megabyte and for fifty thousand rules."""
+    """The same holds for texts of a megabyte and for fifty thousand rules."""
     for each in outcomes(f"{notation}/*heavy"):
         check(each, HEAVY_SECONDS)
 
@@ -125,7 +125,7 @@ def test_large_hostile_grammars_end_soon(notation: str) -> None:
 @WITHOUT_SANITIZER
 @pytest.mark.parametrize("name", ["deep alternatives", "no text at all in two rules"])
 def test_tools_on_hostile_grammars(name: str) -> None:
-    """Report, explanations, drawing, lints, members, inclusion, printing and all dialects."""
+    """Report, explanations, drawing, lints, samples, inclusion, printing and all dialects are fast."""
     (found,) = outcomes(f"lark/{name}", "--tools")
     assert len(found["stages"]) > 8 or "error" in found["stages"]["compile"]
     check(found, SECONDS)
@@ -135,7 +135,7 @@ def test_tools_on_hostile_grammars(name: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("notation", NOTATIONS)
 def test_tools_on_all_hostile_grammars(notation: str) -> None:
-    """The same for all, but those of a megabyte."""
+    """The same holds for all except those of a megabyte."""
     for each in outcomes(f"{notation}/*light", "--tools"):
         check(each, HEAVY_SECONDS)
 
@@ -179,7 +179,7 @@ MARKS = b'()[]{}|*+?~&:.,-<>@%"/\\ \n\t#^$=!_aAzZ019\x00\xff\xc3\xa9\xed\xa0\x80
 
 
 def changed(text: str, chance: random.Random) -> str:
-    """The text with a few bytes taken away, put in, moved or flipped; what is no UTF-8 then becomes lone surrogates."""
+    """The text with a few bytes removed, inserted, moved or flipped; invalid UTF-8 becomes lone surrogates."""
     data = bytearray(text.encode())
     for _ in range(chance.choice([1, 1, 1, 2, 3, 8])):
         start = chance.randrange(len(data) + 1)
@@ -202,7 +202,7 @@ def changed(text: str, chance: random.Random) -> str:
 
 
 def fuzz(notation: str, count: int, seed: int) -> None:
-    """Read changed grammars: only errors of this package come, with a place where the text is at fault."""
+    """Read changed grammars: only this package's errors occur, with a place where the text is wrong."""
     chance = random.Random(seed)
     accepted = refused = 0
     for _ in range(count):
@@ -227,7 +227,7 @@ def fuzz(notation: str, count: int, seed: int) -> None:
 
 @pytest.mark.parametrize(("notation", "count"), [("lark", 300), ("gbnf", 300), ("ebnf", 300), ("contextual", 40)])
 def test_changed_grammars_are_read_or_refused_with_a_place(notation: str, count: int) -> None:
-    """A few hundred of them."""
+    """This holds for a few hundred of them."""
     fuzz(notation, count, 1)
 
 
@@ -236,5 +236,5 @@ def test_changed_grammars_are_read_or_refused_with_a_place(notation: str, count:
     ("notation", "count"), [("lark", 10_000), ("gbnf", 10_000), ("ebnf", 10_000), ("contextual", 1_000)]
 )
 def test_many_changed_grammars_are_read_or_refused_with_a_place(notation: str, count: int) -> None:
-    """Ten thousand of them."""
+    """This holds for ten thousand of them."""
     fuzz(notation, count, 2)

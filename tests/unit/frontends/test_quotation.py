@@ -28,7 +28,7 @@ def _parts(text: str) -> set[str]:
 
 
 def _quotable(text: str) -> set[str]:
-    """The parts with whole words, by the boundaries of ``re``."""
+    """The substrings with whole words, by the boundaries of ``re``."""
     found = set()
     for part in _parts(text):
         pattern = (
@@ -43,7 +43,7 @@ def _quotable(text: str) -> set[str]:
 
 @given(TEXTS.filter(bool), st.booleans())
 def test_members_are_what_occurs(text: str, whole_words: bool) -> None:
-    """Every part, and every short text over the same letters, is a member if and only if it occurs."""
+    """Among all substrings and all short texts over the same letters, exactly the substrings are accepted."""
     expected = _quotable(text) if whole_words else _parts(text)
     grammar = substrings(text, whole_words=whole_words)
     if not expected:
@@ -61,7 +61,7 @@ def test_members_are_what_occurs(text: str, whole_words: bool) -> None:
 
 @given(TEXTS, st.booleans())
 def test_occurrences_are_where_the_parts_are(text: str, whole_words: bool) -> None:
-    """Each member occurs, at places that hold it; what is no member occurs nowhere."""
+    """Each accepted text occurs at the places that are returned; any other text occurs nowhere."""
     expected = _quotable(text) if whole_words else _parts(text)
     for part in _parts(text):
         found = list(occurrences(text, part, whole_words=whole_words))
@@ -91,7 +91,7 @@ def test_nothing_can_be_quoted_from_nothing() -> None:
     "text", ["word " * 2_000, " ".join(map(str, range(1_000_000, 1_001_250)))], ids=["same", "all"]
 )
 def test_long_texts(text: str, json_vocabulary: Vocabulary) -> None:
-    """A quotation of 10,000 characters is followed to its end, and the whole is one too."""
+    """A quotation of 10,000 characters is followed to its end, and the whole text is a quotation too."""
     quoted = text.strip()
     constraint = compile(JsonString(substrings(text)), json_vocabulary)
     matcher = constraint.matcher()
@@ -112,7 +112,7 @@ LINES = st.lists(st.text(alphabet="ab ", max_size=3), min_size=1, max_size=5).ma
 
 @given(LINES.filter(lambda text: text.strip("\n")))
 def test_lines_are_quoted_whole(text: str) -> None:
-    """Runs of lines, the empty text left out."""
+    """Runs of lines are accepted, except the empty text."""
     lines = text.split("\n")
     pairs = [(start, end) for start in range(len(lines)) for end in range(start + 1, len(lines) + 1)]
     expected = {"\n".join(lines[start:end]) for start, end in pairs} - {""}
@@ -140,6 +140,6 @@ def test_units() -> None:
     ],
 )
 def test_nothing_to_quote(document: str, unit: str, error: type[Exception]) -> None:
-    """It is an error of the caller, found before the compilation."""
+    """It is an error of the caller, raised before the compilation."""
     with pytest.raises(error, match="substring_of:"):
         substring_of(document, unit)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ def fits(text: bytes, low: int, high: int | None) -> bool:
 @pytest.mark.parametrize(("low", "high"), BOUNDS)
 @pytest.mark.parametrize("stop", ["b", "ab", "aba", "aa", "aabaa", "bb"])
 def test_a_text_stops_at_its_first_occurrence(stop: str, low: int, high: int | None) -> None:
-    """What stands before the stop, such that it does not begin or end earlier; overlaps included."""
+    """The text before the stop lets it neither begin nor end earlier, overlaps included."""
     end = stop.encode()
     before = {text for text in TEXTS if (text + end).find(end) == len(text) and fits(text, low, high)}
     assert language(any_text(until=stop, min=low, max=high), LENGTH, b"ab") == before
@@ -37,7 +37,7 @@ def test_a_text_stops_at_its_first_occurrence(stop: str, low: int, high: int | N
 @pytest.mark.parametrize(("low", "high"), BOUNDS)
 @pytest.mark.parametrize("stop", ["b+", "ab|ba", "a[ab]b", "bb?a"])
 def test_a_grammar_stops_where_it_first_ends(stop: str, low: int, high: int | None) -> None:
-    """The occurrence that ends first; without the stop, texts in which it does not occur."""
+    """The occurrence that ends first is the stop; without it, texts in which it does not occur are accepted."""
     pattern = re.compile(stop.encode())
     without = {text for text in TEXTS if not pattern.search(text) and fits(text, low, high)}
     assert language(any_text(until=regex(stop), min=low, max=high), LENGTH, b"ab") == without
@@ -71,6 +71,6 @@ def test_without_a_stop_it_is_any_text() -> None:
     ],
 )
 def test_faults(arguments: dict[str, object], error: type[Exception], problem: str) -> None:
-    """Each is named when the term is made."""
+    """Each is an error when the term is made."""
     with pytest.raises(error, match=problem):
         any_text(**arguments)  # type: ignore[arg-type]

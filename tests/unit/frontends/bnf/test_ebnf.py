@@ -1,4 +1,4 @@
-"""EBNF of xgrammar: what it has beside GBNF, and every error with its place."""
+"""xgrammar's EBNF: its additions to GBNF, and every error with its place."""
 
 from __future__ import annotations
 

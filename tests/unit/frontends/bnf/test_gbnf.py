@@ -1,4 +1,4 @@
-"""GBNF: what is read, what it means, and every error with its place."""
+"""GBNF: its syntax, its meaning, and every error with its place."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_another_root() -> None:
     ],
 )
 def test_expressions(text: str, expected: set[str]) -> None:
-    """Newlines end rules, but in parentheses and after ``|`` and ``::=``; a repetition may be repeated."""
+    """A newline ends a rule, except in parentheses and after ``|`` and ``::=``; a repetition may be repeated."""
     assert members(text) == expected
 
 
@@ -185,7 +185,7 @@ def test_limits_are_named() -> None:
 
 @pytest.mark.exhaustive
 def test_large_grammars_are_read() -> None:
-    """A megabyte in one string, and twenty thousand rules in a chain, in linear time."""
+    """A megabyte in one string, and twenty thousand rules in a chain, are read in linear time."""
     with at_most(20):
         gbnf(f'root ::= "{"a" * 1_000_000}"')
         rules = "\n".join(f'r{index} ::= "a" r{index + 1} | "b"' for index in range(20_000))

@@ -1,4 +1,4 @@
-"""Thoughts and answers."""
+"""Grammars of thoughts followed by answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_tags_are_tokens_where_there_are_such() -> None:
     vocabulary = Vocabulary(tokens, eos=[128], special={129: "<think>", 130: "</think>"})
     matcher = compile(think() + answer(literal("y")), vocabulary).matcher()
     assert not matcher.accept(ord("<"))
-    # Text that spells the tag is no tag, and is blocked: whoever reads the reply would take it for one.
+    # Text that spells the tag is not the tag, and is blocked, since a reader of the reply would confuse the two.
     text = [*b"</think"]
     ids = [129, *text, 130, ord("y")]
     assert matcher.validate([129, *text, ord(">")]) == 1 + len(text)

@@ -1,4 +1,4 @@
-"""Calls of tools in the format of each family, with and without special tokens."""
+"""Tool calls in the format of each model family, with and without special tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def vocabulary(special: tuple[str, ...] = ()) -> Vocabulary:
 
 
 def spelled(text: str, special: tuple[str, ...]) -> list[int]:
-    """The ids of a text: special tokens where their texts stand."""
+    """The ids of a text, with special tokens where their texts stand."""
     ids: list[int] = []
     while text:
         token = next((token for token in special if text.startswith(token)), None)
@@ -170,7 +170,7 @@ def test_families_of_users(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("name", ["mistral-v3", "mistral-tekken"])
 def test_mistral_writes_it_so(name: str) -> None:
-    """The history that mistral-common encodes holds the very calls that the grammar admits."""
+    """The history that mistral-common encodes contains calls that the grammar accepts."""
     messages = pytest.importorskip("mistral_common.protocol.instruct.messages")
     calls = pytest.importorskip("mistral_common.protocol.instruct.tool_calls")
     request = pytest.importorskip("mistral_common.protocol.instruct.request")

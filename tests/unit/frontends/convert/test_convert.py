@@ -1,4 +1,4 @@
-"""Grammars in the notations of others: same members, and every loss named."""
+"""Grammars in other notations: the same language, and every loss named."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def members(term: Grammar, alphabet: bytes = b"ab", longest: int = 4) -> set[byt
 
 
 def assert_same(term: Grammar, alphabet: bytes = b"ab", longest: int = 4) -> None:
-    """Read back, each text has the members of the term."""
+    """Check that each text, read back, has the language of the term."""
     expected = members(term, alphabet, longest)
     for dialect, read in READERS.items():
         try:
@@ -56,7 +56,7 @@ def test_all_small_recursive_rules() -> None:
 
 
 def any_term(dice: random.Random, depth: int, names: list[str]) -> Grammar:
-    """A term of every operator that a dialect may lack, over the letters a and b and the rules of ``names``."""
+    """A random term of all operators that a dialect may lack, over the letters a and b and the rules of ``names``."""
     kind = dice.randrange(10 if depth else 3)
 
     def below() -> Grammar:
@@ -96,7 +96,7 @@ def random_grammars(count: int) -> Iterator[Grammar]:
 
 @pytest.mark.exhaustive
 def test_random_grammars() -> None:
-    """Three hundred grammars of two rules, left recursion, empty rules and ambiguity among them."""
+    """Three hundred grammars of two rules keep their language, with left recursion, empty rules and ambiguity."""
     for term in random_grammars(300):
         assert_same(term, longest=3)
 
@@ -108,7 +108,7 @@ def test_more_random_grammars() -> None:
 
 
 def test_round_trips_of_texts() -> None:
-    """Text to grammar to text to grammar: the members stay."""
+    """From text to grammar to text to grammar the language stays the same."""
     for term in random_grammars(50):
         for dialect, read in READERS.items():
             try:
@@ -163,7 +163,7 @@ VALUES = ["a", '"', "\\", "/", "\n", "\b", "\x1f", "é", "\uffff", "😀", "\U00
 
 @pytest.mark.parametrize("value", VALUES)
 def test_json_strings_are_spelled_out(value: str) -> None:
-    """Those texts that json reads as the value, among raw characters, short escapes and escapes by code."""
+    """The spellings are the texts that json reads as the value: raw characters, short escapes and escapes by code."""
     grammar = gbnf(write(ir.JsonString(literal(value)), "gbnf").text)
     shapes = [chr(code) for code in (*range(0x20), *map(ord, VALUES))]
     shapes += [f"\\{mark}" for mark in 'abfnrtuvx"/\\']
@@ -178,7 +178,7 @@ def test_json_strings_are_spelled_out(value: str) -> None:
 
 
 def test_json_strings_of_many_characters() -> None:
-    """Classes of characters beyond the first plane: pairs of surrogates, from the first to the last."""
+    """Classes of characters beyond the first plane become surrogate pairs, from the first to the last."""
     grammar = lark(write(ir.JsonString(ir.CharClass([(0x10000, 0x10FFFF)])), "lark").text)
     for high in (0xD7FF, 0xD800, 0xDABC, 0xDBFF, 0xDC00):
         for low in (0xDBFF, 0xDC00, 0xDDEF, 0xDFFF, 0xE000):
@@ -187,7 +187,7 @@ def test_json_strings_of_many_characters() -> None:
 
 
 def test_json_strings_of_complements() -> None:
-    """No spelling of what is left out: not raw, and not escaped."""
+    """No spelling of an excluded text is accepted, raw or escaped."""
     term = ir.JsonString(ir.Intersection((ir.CharClass([(97, 98)]), ir.Complement(literal("a")))))
     grammar = gbnf(write(term, "gbnf").text)
     texts = ['"b"', '"\\u0062"', '"a"', '"\\u0061"', '""', '"bb"']
@@ -243,7 +243,7 @@ def test_restrictions_are_refused_or_left_out_on_demand(dialect: Dialect, term: 
 
 @pytest.mark.parametrize("dialect", RULES)
 def test_a_superset_holds_below_complements_too(dialect: Dialect) -> None:
-    """What is left out below a complement would make it smaller, so the complement is left out as well."""
+    """A part left out below a complement would shrink the language, so the complement is left out as well."""
     budget = ir.Budget(repeat(literal("a"), 0, None), tokens=1)
     for term in (ir.Complement(budget), Rules({"r": budget}, ir.Complement(Reference("r")))):
         written = write(ir.Sequence((term, literal("b"))), dialect, superset=True)
@@ -297,7 +297,7 @@ def test_tokens(term: Grammar, texts: dict[Dialect, str]) -> None:
 
 
 def test_gbnf_has_no_left_recursion_and_no_large_counts() -> None:
-    """llama.cpp refuses the first, and reads counts above 2,000 as unbounded."""
+    """llama.cpp refuses left recursion, and reads counts above 2,000 as unbounded."""
     text = write(lark('start: start "a" | "b"'), "gbnf").text
     assert text == 'root ::= "b" "a"*\n'
     text = write(repeat(literal("a"), 1_500, 5_300), "gbnf").text
@@ -381,7 +381,7 @@ def test_texts_as_values_are_named() -> None:
     "given", [{"type": "array", "items": {"$ref": "#"}}, '{"type": "string",  "maxLength": 3}', b'{"enum": [1, "a"]}']
 )
 def test_schemas_come_back(given: Any) -> None:
-    """As they were given, be they planned in Python or not."""
+    """They are unchanged, whether they were planned in Python or not."""
     written = write(json_schema(given), "json-schema").text
     expected = given if isinstance(given, dict) else json.loads(given)
     assert json.loads(written) == expected
@@ -436,7 +436,7 @@ def table_of_the_page() -> dict[str, dict[str, str]]:
 
 
 def test_the_table_of_the_page() -> None:
-    """Each cell: whether it is refused, left out, dropped or said."""
+    """The table says of each cell whether it is refused, left out, dropped or reported."""
     table = table_of_the_page()
     assert table.keys() == ROWS.keys()
     for name, term in ROWS.items():

@@ -87,7 +87,7 @@ def texts(alphabet: str, longest: int) -> Iterator[str]:
 
 
 def is_comparable(text: str) -> bool:
-    """Lark's indenter does not look at the first line, and takes blanks after the last newline for a line."""
+    """Lark's indenter skips the first line, and reads blanks after the last newline as a line."""
     return not text.startswith(" ") and not text.rpartition("\n")[2].startswith(" ")
 
 
@@ -109,7 +109,7 @@ def disagreements(grammar: str, cases: Iterable[str]) -> tuple[list[str], int]:
     ids=["tree", "statements", "comments"],
 )
 def test_all_short_texts(grammar: str, alphabet: str, longest: int, least: int) -> None:
-    """Every text up to a length belongs to the language just if Lark parses it."""
+    """Every text of up to a given length is in the language iff Lark parses it."""
     wrong, members = disagreements(grammar, texts(alphabet, longest))
     assert not wrong
     assert members >= least
@@ -125,7 +125,7 @@ def test_all_short_texts(grammar: str, alphabet: str, longest: int, least: int) 
     ],
 )
 def test_mutated_texts(grammar: str, seed: str) -> None:
-    """Longer texts, a few characters away from members, are judged as Lark does."""
+    """Longer texts, a few characters away from strings of the language, get Lark's verdict."""
     rng = random.Random(7)
     alphabet = "".join(sorted(set(seed)))
     cases = {seed}
@@ -176,7 +176,7 @@ def test_guard_of_a_character() -> None:
 
 
 def lines_of(text: str, widths: Iterable[int]) -> bool:
-    """Whether each line is ``p``, or ``i`` before a block one step deeper; by a stack of widths."""
+    """Whether each line is ``p``, or ``i`` before a block one step deeper, by a stack of widths."""
     if not text or not text.endswith("\n"):
         return False
     steps = set(widths)
@@ -257,7 +257,7 @@ def test_declared_blocks_need_no_settings() -> None:
     ],
 )
 def test_refused(text: str, indentation: Indentation | None, error: type[Exception], where: str) -> None:
-    """What has no meaning is refused, with its place."""
+    """A meaningless use is refused with its place."""
     with pytest.raises(error, match=where):
         lark(text, indentation=indentation)
 

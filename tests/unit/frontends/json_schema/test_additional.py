@@ -57,14 +57,14 @@ def accepts(schema: Any, value: Any, **options: Any) -> bool:
             [{"in": {"a": 1, "b": 1}}],
             [{"in": {"a": 1, "x": 1}}],
         ),
-        # names are given by required and dependentRequired too
+        # required and dependentRequired declare names too
         ({**A, "required": ["x"]}, [{"a": 1, "x": 1}], [{"x": 1, "y": 1}]),
         ({**A, "dependentRequired": {"a": ["x"]}}, [{"a": 1, "x": 1}, {"x": 1}], [{"y": 1}]),
         ({"patternProperties": {"^x": {"type": "integer"}}}, [{"x1": 1, "x2": 2}], [{"y": 1}]),
         ({**A, "patternProperties": {"^x": {}}}, [{"a": 1, "x": 1}], [{"a": 1, "y": 1}]),
         ({**A, "propertyNames": {"maxLength": 1}}, [{"a": 1}], [{"x": 1}]),
         ({"properties": {"a": {}, "x": False}}, [{"a": 1}], [{"y": 1}]),
-        # the schema restricts others itself
+        # the schema itself restricts other members
         ({**A, "additionalProperties": True}, [{"a": 1, "x": 1}], []),
         ({**A, "additionalProperties": {"type": "null"}}, [{"x": None}], []),
         ({**A, "unevaluatedProperties": {"type": "null"}}, [{"x": None}], []),
@@ -111,9 +111,9 @@ def test_keywords(schema: Any, members: list[Any], strangers: list[Any]) -> None
         ({"if": A, "then": False}, {"x": 1}),
         ({"maxContains": 0, "contains": A}, [{"x": 1}]),
         ({"oneOf": [A, {"type": "object"}]}, {"x": 1}),
-        # both are valid, though closed by the names of the second the first has no such value
+        # both are valid, but closed by the names of the second the first has no such value
         ({"oneOf": [{**OF_K, "properties": {"k": held}} for held in (TWO, {"type": "object", **A})]}, {"k": STRANGERS}),
-        # likewise, and what is closed stands in the first as it stands in both
+        # likewise, and the closed part stands in the first as it stands in both
         (
             {"oneOf": [{**OF_K, "properties": {"k": {**TWO, **A}}}, {"required": ["j"], "additionalProperties": True}]},
             {"k": STRANGERS, "j": 1},
@@ -121,7 +121,7 @@ def test_keywords(schema: Any, members: list[Any], strangers: list[Any]) -> None
     ],
 )
 def test_the_constraint_is_never_weakened(schema: Any, value: Any) -> None:
-    """Values that are invalid, but would be valid if the schemas inside were closed one by one."""
+    """These values are invalid, but would be valid if the inner schemas were closed one by one."""
     assert not jsonschema.Draft202012Validator(schema).is_valid(value)
     assert not accepts(schema, value)
 
@@ -154,7 +154,7 @@ class Point:
 
 
 def test_forms_of_schemas() -> None:
-    """Text, bytes, dictionaries and types mean the same, and both policies are kept apart where schemas are known."""
+    """Text, bytes, dictionaries and types mean the same, and caches distinguish both policies."""
     dictionary = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}}
     text = json.dumps(dictionary)
     forget_known()
@@ -167,14 +167,14 @@ def test_forms_of_schemas() -> None:
 
 
 def test_grammars_on_disk_are_kept_apart() -> None:
-    """The policies have different file names."""
+    """The file names of the two policies differ."""
     settings = [setting_of(JsonPolicy(additional=one), Limits()) for one in ("allowed", "forbidden")]
     keys = {program_key("{}", setting, None) for setting in settings}
     assert len(keys) == 2
 
 
 def test_what_stays_open_is_reported() -> None:
-    """The policy is a line of the report, and so is each schema of objects that names no member."""
+    """The policy is a line of the report, and so is each object schema that names no member."""
     schema = {
         "properties": {
             "a": {"type": "object"},
@@ -208,7 +208,7 @@ def test_what_cannot_be_met_is_an_error() -> None:
 
 
 def test_other_values_are_refused() -> None:
-    """As for every choice of a policy."""
+    """They are refused, as for every policy."""
     with pytest.raises(ValueError, match="additional is 'closed'; give one of allowed, forbidden"):
         JsonPolicy(additional="closed")  # type: ignore[arg-type]
 

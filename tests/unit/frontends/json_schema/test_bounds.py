@@ -50,7 +50,7 @@ def depth(value: Any) -> int:
 
 
 def keeps(value: Any, schema: Any, root: Any, policy: JsonPolicy) -> bool:
-    """Whether a valid value keeps to the bounds but that on depth; ``schema`` has no alternatives but constants."""
+    """Whether a valid value is within all bounds except depth; ``schema`` has no alternatives except constants."""
     while isinstance(schema, dict) and "$ref" in schema:
         schema = root
     schema = schema if isinstance(schema, dict) else {}
@@ -101,7 +101,7 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def policies() -> list[JsonPolicy]:
-    """Few policies, because the terms of each are cached."""
+    """Only a few policies, because the terms of each are cached."""
     bounds = [
         (None, 2, 2, 2),
         (1, 1, 3, 0),
@@ -199,7 +199,7 @@ def test_undeclared_members_are_counted_where_more_is_remembered(
 
 @pytest.mark.parametrize("limit", range(4))
 def test_recursive_schemas_end(limit: int) -> None:
-    """The root is one deep, and each step through a recursive reference nests further."""
+    """The root has depth one, and each step through a recursive reference adds one."""
     tree = {"type": "object", "properties": {"next": {"$ref": "#"}}, "additionalProperties": False}
     value: Any = {}
     for step in range(1, 6):
@@ -209,7 +209,7 @@ def test_recursive_schemas_end(limit: int) -> None:
 
 
 def test_bounds_are_reported() -> None:
-    """Each bound is a line of the report, and no bound is one too."""
+    """Each bound is a line of the report, and so is the absence of a bound."""
     lines = dict(json_schema(True, policy=JsonPolicy(max_depth=3, max_length=80)).description.policies)
     assert lines["nesting"] == "at most 3 arrays and objects around each other"
     assert lines["length of strings"] == "at most 80 code points, of undeclared names too"

@@ -32,7 +32,7 @@ def accepts(constraint: Constraint, text: str | bytes) -> bool:
 
 
 def allowed_bytes(matcher: Matcher) -> bytes:
-    """The bytes of the mask, without EOS."""
+    """The bytes that the mask allows, without EOS."""
     words = np.zeros((1, (BYTES.size + 31) // 32), dtype=np.int32)
     matcher.fill_mask(words)
     found = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
@@ -40,7 +40,7 @@ def allowed_bytes(matcher: Matcher) -> bytes:
 
 
 def compare(schema: Any, texts: list[str], policy: JsonPolicy | None = None) -> None:
-    """Each text is accepted iff two validators call it valid; some are and some are not."""
+    """Check that each text is accepted iff two validators call it valid, and that both cases occur."""
     constraint, judge = compiled(schema, policy), Judge(schema)
     found = {text: accepts(constraint, text) for text in texts}
     assert found == {text: judge.is_valid(text) for text in texts}
@@ -49,7 +49,7 @@ def compare(schema: Any, texts: list[str], policy: JsonPolicy | None = None) -> 
 
 @pytest.mark.parametrize("schema", [{}, {"type": "array", "items": {"type": "object"}}, {"properties": {"a": {}}}])
 def test_model_is_trapped_in_endless_whitespace(schema: Any) -> None:
-    """A model that writes white space wherever it may gets on after at most 258 bytes, to the end of the document."""
+    """A model that writes white space wherever it may reaches the end of the document after at most 258 bytes."""
     for seed in range(10):
         rng = random.Random(seed)
         matcher, run, text = compiled(schema).matcher(), 0, b""
@@ -65,7 +65,7 @@ def test_model_is_trapped_in_endless_whitespace(schema: Any) -> None:
 
 
 def test_required_without_properties_is_ignored() -> None:
-    """A required name that is declared nowhere must come all the same, first, last or alone."""
+    """A required name that is declared nowhere must still come, first, last or alone."""
     texts = ['{"a": 1}', '{"b": 1, "a": 2}', '{"a": [], "b": 1}', "{}", '{"b": 1}', '{"aa": 1}', '{"A": 1}', "[]"]
     compare({"type": "object", "required": ["a"]}, texts)
     matcher = compiled({"type": "object", "required": ["a"]}).matcher()
@@ -76,7 +76,7 @@ def test_required_without_properties_is_ignored() -> None:
 @pytest.mark.parametrize("pattern", ["^[ab]+$", "b", "a$", "^b", "a.*b", "^(ab)*$", "(a|bb)$"])
 @pytest.mark.parametrize(("least", "most"), [(0, 3), (2, 2), (3, 4)])
 def test_pattern_is_dropped_beside_a_length_or_anchored_by_force(pattern: str, least: int, most: int) -> None:
-    """All strings over three letters: the pattern is searched, not matched, and both lengths hold."""
+    """For all strings over three letters, the pattern is searched, not matched, and both lengths hold."""
     schema = {"type": "string", "pattern": pattern, "minLength": least, "maxLength": most}
     texts = ["".join(letters) for size in range(6) for letters in itertools.product("abé", repeat=size)]
     compare(schema, [json.dumps(text, ensure_ascii=False) for text in texts])
@@ -84,7 +84,7 @@ def test_pattern_is_dropped_beside_a_length_or_anchored_by_force(pattern: str, l
 
 @pytest.mark.parametrize("order", ["declared", "any"])
 def test_all_of_two_objects_forbids_both_or_forgets_one(order: Any) -> None:
-    """Names of either schema, with all that both say of a common one."""
+    """Names of either schema are allowed, and a common name satisfies both."""
     schema = {
         "allOf": [
             {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"minimum": 2}}, "required": ["a"]},
@@ -98,7 +98,7 @@ def test_all_of_two_objects_forbids_both_or_forgets_one(order: Any) -> None:
 
 
 def test_pattern_properties_do_not_hold_for_declared_names() -> None:
-    """A declared name that a pattern matches satisfies both; ``additionalProperties`` sees only what neither names."""
+    """A declared name that a pattern matches satisfies both; ``additionalProperties`` sees only unmatched names."""
     schema = {
         "properties": {"x1": {"type": "integer"}, "y": {}},
         "patternProperties": {"^x": {"minimum": 2}, "1$": {"maximum": 5}},
@@ -148,7 +148,7 @@ def test_escapes_are_taken_for_other_characters(schema: Any) -> None:
 
 @pytest.mark.parametrize("policy", [JsonPolicy(), EVERY_SPELLING])
 def test_lone_surrogates_break_the_reader(policy: JsonPolicy) -> None:
-    """Half a surrogate pair is no character: it can stand nowhere, and after a high one only a low one comes."""
+    """Half a surrogate pair is no character: it is refused, and after a high one only a low one comes."""
     for schema in ({}, {"type": "string", "minLength": 1}, {"type": "object"}):
         for text in ('"\\ud800"', '"\\udc00"', '"\\ud800x"', '"\\ud800\\u0041"', '"\\ude00\\ud83d"', '"\\ud800\\n"'):
             for whole in (text, f'{{"a": {text}}}', f"{{{text}: 1}}"):
@@ -160,7 +160,7 @@ def test_lone_surrogates_break_the_reader(policy: JsonPolicy) -> None:
 
 
 def test_large_enum_takes_minutes_and_gigabytes() -> None:
-    """A hundred thousand strings: seconds, some hundred megabytes, and exact."""
+    """A hundred thousand strings take seconds and some hundred megabytes, and are exact."""
     values = [f"value {number * 7919 % 1_000_003} of {number}" for number in range(100_000)]
     tracemalloc.start()
     with at_most(20):
@@ -178,7 +178,7 @@ def test_large_enum_takes_minutes_and_gigabytes() -> None:
 
 @pytest.mark.parametrize("depth", [100, 5_000])
 def test_deep_documents_overflow_the_stack(depth: int) -> None:
-    """A recursive schema admits documents of any depth, and says exactly how they close."""
+    """A recursive schema accepts documents of any depth and their exact closings."""
     schema = {
         "$defs": {
             "tree": {"properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}, "required": ["v"]}
@@ -212,7 +212,7 @@ def test_siblings_of_a_reference_are_dropped_or_kept_against_the_draft(draft: st
 @pytest.mark.parametrize("constant", ["1", "1.0", "-0.0", "1e2", '[1.0, {"a": 2}]'])
 @pytest.mark.parametrize("keyword", ["const", "enum"])
 def test_one_and_one_point_zero_are_different_constants(constant: str, keyword: str) -> None:
-    """Constants are compared by value; true is not 1, and "1" neither."""
+    """Constants are compared by value; neither true nor "1" equals 1."""
     schema = json.loads(f'{{"{keyword}": {constant if keyword == "const" else f"[{constant}]"}}}')
     numbers = ["1", "1.0", "10e-1", "0.1E1", "0", "0.0", "-0", "0e5", "100", "1e2", "100.0", "1.1", "true", '"1"']
     lists = [f'[{one}, {{"a": {other}}}]' for one in ("1", "1.0", "true", "2") for other in ("2", "2.0", "20e-1", "1")]
@@ -222,7 +222,7 @@ def test_one_and_one_point_zero_are_different_constants(constant: str, keyword: 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
 def test_many_tools_time_out_or_mix_up_their_arguments(keyword: str) -> None:
-    """128 tools in one choice: two seconds at most, and the arguments are those of the tool that was named."""
+    """128 tools in one choice take two seconds at most, and the arguments are those of the named tool."""
     kinds = [
         {"type": "string"},
         {"type": "integer", "minimum": 3},

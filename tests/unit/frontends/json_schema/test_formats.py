@@ -60,7 +60,7 @@ def test_what_is_no_regular_expression(text: str) -> None:
 
 
 def test_regular_expressions_with_other_keywords() -> None:
-    """Together with a length or as a name, groups nest three deep at most."""
+    """With a length or as a name, groups nest at most three deep."""
     constraint = compile(json_schema({"type": "string", "format": "regex", "minLength": 3}), VOCABULARY)
     assert accepts(constraint, "(((a)))")
     assert not accepts(constraint, "((((a))))")
@@ -79,7 +79,7 @@ def test_constants_are_judged_by_all_of_a_format() -> None:
 
 
 def test_negation_of_a_format_that_is_not_regular() -> None:
-    """What is certainly outside a format is its negation; a format without an outer bound is refused there."""
+    """The negation is what is certainly outside the format; it is refused for a format without an outer bound."""
     outside = compile(json_schema({"type": "string", "not": {"format": "hostname"}}), VOCABULARY)
     assert [accepts(outside, text) for text in ("a b", "a", "xn--9n2bp8q")] == [True, False, False]
     with pytest.raises(UnsupportedFeature):
@@ -88,7 +88,7 @@ def test_negation_of_a_format_that_is_not_regular() -> None:
 
 
 def test_alternatives_are_disjoint_only_if_the_whole_formats_are() -> None:
-    """A text that is valid for both alternatives of ``oneOf`` is rejected, though one of them never writes it."""
+    """A text that is valid for both alternatives of ``oneOf`` is rejected, even if one of them never writes it."""
     schema = {"type": "string", "oneOf": [{"format": "hostname"}, {"pattern": "^xn--"}]}
     try:
         constraint = compile(json_schema(schema), VOCABULARY)
@@ -98,21 +98,21 @@ def test_alternatives_are_disjoint_only_if_the_whole_formats_are() -> None:
 
 
 def test_host_names_of_old_drafts() -> None:
-    """Up to draft 6, labels that begin with xn-- are like any other."""
+    """Up to draft 6, labels that begin with xn-- are ordinary labels."""
     schema = {"type": "string", "format": "hostname"}
     assert accepts(compile(json_schema(schema | {"$schema": DRAFT_6}), VOCABULARY), "xn--X")
     assert not accepts(compile(json_schema(schema), VOCABULARY), "xn--X")
 
 
 def with_few_escapes(allowed: npt.NDArray[np.int64], _: Vocabulary, rng: random.Random) -> int:
-    """Any of the allowed bytes, seldom a backslash."""
+    """Any of the allowed bytes, but a backslash only rarely."""
     plain = [token for token in allowed.tolist() if token != 1 + ord("\\")] or allowed.tolist()
     return int(rng.choice(plain if rng.random() < 0.97 else allowed.tolist()))
 
 
 @pytest.mark.parametrize("name", sorted(ASSERTED))
 def test_walks_belong_to_the_format(name: str) -> None:
-    """What the masks let through is valid by the procedure of the format; what is exact decides likewise."""
+    """What the masks allow is valid by the definition of the format; for exact formats they agree both ways."""
     constraint = compile(json_schema({"type": "string", "format": name}), VOCABULARY)
     rng = random.Random(name)
     for _ in range(60):
@@ -123,7 +123,7 @@ def test_walks_belong_to_the_format(name: str) -> None:
 
 
 def test_which_formats_are_exact() -> None:
-    """The report says of every other format what is left out."""
+    """For every inexact format the report says what is left out."""
     assert {name for name, one in ASSERTED.items() if one.left_out} == {
         name for name, one in ASSERTED.items() if one.outer
     }
@@ -156,7 +156,7 @@ def biases_after(deltas: Numbers, count: int, *, is_first: bool) -> Numbers:
 
 
 def longest_label(low: int, high: int, most: int) -> int:
-    """How many characters every label may have, of ASCII and from ``low`` to ``high``, to fit in 63 octets.
+    """The largest length at which all labels of ASCII and ``low`` to ``high`` fit in 63 octets.
 
     For each number of ASCII characters: the most digits after each number of others, by bias and by how far the code
     points have come at most.  A delta is a step of code points times the length, and at most twice the length on top.
@@ -192,7 +192,7 @@ def longest_label(low: int, high: int, most: int) -> int:
 
 @pytest.mark.nightly
 def test_labels_of_one_range_always_fit() -> None:
-    """The bound on the length of Greek labels is what the worst label allows."""
+    """The bound on the length of Greek labels is that of the worst label."""
     low, high, longest = next(window for window in _WINDOWS if window[0] == 0x370)
     assert longest_label(low, high, longest + 1) == longest
 
@@ -200,7 +200,7 @@ def test_labels_of_one_range_always_fit() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("low", "high", "longest"), _WINDOWS)
 def test_bad_labels_fit(low: int, high: int, longest: int) -> None:
-    """Labels with many ASCII characters or with code points far apart have at most 63 octets in Punycode."""
+    """Labels with many ASCII characters or with distant code points have at most 63 octets in Punycode."""
     rng = random.Random(low)
     worst = 0
     for _ in range(3_000):
@@ -216,7 +216,7 @@ def test_bad_labels_fit(low: int, high: int, longest: int) -> None:
 
 
 def test_what_is_certainly_no_mail_address() -> None:
-    """``not`` over ``email`` leaves what no address literal makes an address; the doubtful ones are in neither."""
+    """``not`` with ``email`` allows the certain non-addresses; doubtful texts are in neither."""
     inside, outside = (
         compile(json_schema({"type": "string", **schema}), VOCABULARY)
         for schema in ({"format": "email"}, {"not": {"format": "email"}})

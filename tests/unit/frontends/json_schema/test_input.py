@@ -37,7 +37,7 @@ DEEP = 100_000
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is accepted, by the slow reference."""
+    """Whether ``text`` is accepted, by the reference implementation."""
     matcher = ReferenceMatcher(grammar)
     data = text.encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
@@ -77,12 +77,12 @@ class Text(str):
     ],
 )
 def test_what_is_no_plain_json_is_not_written(value: object) -> None:
-    """Other classes and keys, numbers that are not finite, lone surrogates, too deep or long: the slow way decides."""
+    """Other classes and keys, non-finite numbers, lone surrogates, and too deep or long values take the slow path."""
     assert _native.json_text(value, 3, 1_000) is None
 
 
 def test_parts_that_are_one_object_are_not_written_without_end() -> None:
-    """Neither what contains itself, nor what would be a billion objects."""
+    """Cycles, and shared parts that would expand to a billion objects, are not written out."""
     loop: dict[str, Any] = {}
     loop["a"] = [loop]
     assert _native.json_text(loop, 200, 1 << 20) is None
@@ -94,7 +94,7 @@ def test_parts_that_are_one_object_are_not_written_without_end() -> None:
 
 @pytest.mark.parametrize("kind", [str, str.encode, lambda text: bytearray(text.encode())])
 def test_text_beside_a_registry(kind: Any) -> None:
-    """Text is text, whatever else is given."""
+    """Text is read as text, whatever else is given."""
     grammar = json_schema(kind('{"$ref": "urn:a"}'), registry={"urn:a": {"enum": ["x"]}})
     assert accepts(grammar, '"x"')
     assert not accepts(grammar, '"y"')
@@ -102,7 +102,7 @@ def test_text_beside_a_registry(kind: Any) -> None:
 
 @given(value=VALUES, indent=st.none() | st.integers(0, 4), ascii_only=st.booleans())
 def test_json_text_is_read_as_json_does(value: Any, indent: int | None, ascii_only: bool) -> None:
-    """Both ways to read text, the quick one and the one for deep texts, agree with ``json.loads``."""
+    """The fast reader and the one for deep texts agree with ``json.loads``."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     assert parse_json(text, "test", Limits()) == json.loads(text)
     assert _native.json_text(value, 200, 1 << 20) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -115,7 +115,7 @@ def test_json_text_is_read_as_json_does(value: Any, indent: int | None, ascii_on
 
 @given(text=st.text('{}[]",:0e1.-+ truefalsn\\u"', max_size=12))
 def test_what_is_not_json_is_an_error_with_a_span(text: str) -> None:
-    """Text is read iff ``json.loads`` reads it strictly; otherwise the span lies in the text."""
+    """Text is read iff ``json.loads`` reads it strictly; otherwise the error has a span in the text."""
     try:
         expected = [json.loads(text, object_pairs_hook=_strict, parse_constant=_never)]
     except ValueError:
@@ -250,7 +250,7 @@ REFUSED: list[tuple[Any, str, str]] = [
 
 @pytest.mark.parametrize(("schema", "feature", "pointer"), REFUSED)
 def test_what_is_not_enforced_is_refused_by_name(schema: Any, feature: str, pointer: str) -> None:
-    """Every keyword that the automaton cannot enforce is refused with name, place and way out."""
+    """Every keyword that the automaton cannot enforce is refused with name, place and a solution."""
     with pytest.raises(UnsupportedFeature) as caught:
         json_schema(schema)
     assert (caught.value.feature, caught.value.where) == (feature, pointer)
@@ -286,7 +286,7 @@ def nested(keyword: str, depth: int) -> Any:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("keyword", ["items", "additionalProperties", "allOf", "anyOf", "oneOf", "not"])
 def test_deep_nesting_is_a_limit_error_or_refused(keyword: str) -> None:
-    """A hundred thousand levels give one clear error, in little time."""
+    """A hundred thousand levels give one clear error, quickly."""
     schema = nested(keyword, DEEP)
     with at_most(2), pytest.raises((LimitExceeded, UnsupportedFeature)) as caught:
         json_schema(schema)
@@ -316,7 +316,7 @@ def test_deep_constants() -> None:
 
 
 def test_large_enum() -> None:
-    """A hundred thousand strings are made into a grammar in less than two seconds."""
+    """A hundred thousand strings become a grammar in less than two seconds."""
     with at_most(2):
         assert isinstance(json_schema({"enum": [f"value {i}" for i in range(100_000)]}), Grammar)
 
@@ -330,7 +330,7 @@ def test_large_enum() -> None:
     ],
 )
 def test_products_end_at_a_limit(schema: Any) -> None:
-    """Products of alternatives and counts end with a result or a limit error in little time."""
+    """Products of alternatives and counts end quickly with a result or a limit error."""
     with at_most(2), pytest.raises((LimitExceeded, UnsatisfiableGrammar)):
         json_schema(schema)
 
@@ -349,7 +349,7 @@ def test_limits_are_those_of_the_caller() -> None:
 
 
 def test_cyclic_value_is_a_recursive_schema() -> None:
-    """A dict that contains itself means what it says."""
+    """A dict that contains itself is read as a recursive schema."""
     schema: dict[str, Any] = {"type": "object", "additionalProperties": False}
     schema["properties"] = {"a": schema}
     grammar = json_schema(schema)
@@ -455,7 +455,7 @@ TYPES: list[tuple[Any, list[str], list[str]]] = [
 
 @pytest.mark.parametrize(("kind", "good", "bad"), TYPES)
 def test_python_types(kind: Any, good: list[str], bad: list[str]) -> None:
-    """Accepted text parses into the type, text that does not parse is rejected, and the type is recorded."""
+    """Text is accepted iff it parses into the type, and the type is recorded."""
     grammar = json_schema(kind)
     assert grammar.description.python_type is kind  # type: ignore[attr-defined]  # of Described
     for text in good:
@@ -529,7 +529,7 @@ COMPILED: list[Any] = [
 
 @pytest.mark.parametrize("schema", COMPILED, ids=range(len(COMPILED)))
 def test_many_alternatives_compile(schema: Any) -> None:
-    """What looks like a product of alternatives, and is none, compiles in little time."""
+    """Schemas that look like a product of alternatives, but are none, compile quickly."""
     with at_most(2):
         assert isinstance(json_schema(schema), Grammar)
 
@@ -547,7 +547,7 @@ EXPLODING: list[Any] = [
 
 @pytest.mark.parametrize("schema", EXPLODING, ids=range(len(EXPLODING)))
 def test_products_of_alternatives_are_limit_errors(schema: Any) -> None:
-    """What is exponential ends with an error that names place and limit, in little time."""
+    """An exponential product ends quickly with an error that names place and limit."""
     with at_most(4), pytest.raises(LimitExceeded) as caught:
         json_schema(schema)
     assert caught.value.subject.startswith("json schema #")
@@ -563,7 +563,7 @@ def test_products_of_alternatives_are_limit_errors(schema: Any) -> None:
     ],
 )
 def test_references_without_content_are_refused(schema: Any, keyword: str) -> None:
-    """A schema that is defined by itself alone means nothing."""
+    """A schema that is only defined by itself has no meaning."""
     with pytest.raises(UnsupportedFeature) as caught:
         json_schema(schema)
     assert keyword in caught.value.where

@@ -39,7 +39,7 @@ MANY = (
 
 
 def spellings(text: str) -> list[str]:
-    """All ways to write a text between the quotes of a JSON string, hexadecimal digits in one case."""
+    """All spellings of a text between the quotes of a JSON string, with hexadecimal digits in one case."""
     ways = []
     for character in text:
         units = character.encode("utf-16-be")
@@ -81,7 +81,7 @@ def test_spellings_of_alternatives(texts: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("pattern", ["[a-z]{3}", "[a-z]*", 'a"*b', r"(a|\\)+c", "x|yy|"])
 @pytest.mark.parametrize("depth", [2, 3])
 def test_strings_that_hold_json_strings(pattern: str, depth: int) -> None:
-    """A JSON text within a JSON string is read through both, and its length is known."""
+    """A JSON text within a JSON string is decoded twice, and its length is known."""
     grammar = regex(pattern)
     for _ in range(depth):
         grammar = JsonString(grammar)

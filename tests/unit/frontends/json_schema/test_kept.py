@@ -54,12 +54,12 @@ def again(schema: object = TEXT, **options: Any) -> Described:
 
 
 def is_read(grammar: Described) -> bool:
-    """Whether a grammar came from the disk."""
+    """Whether a grammar was read from the disk."""
     return isinstance(grammar.plain, _native.FlatGrammar)
 
 
 def test_what_is_read_is_what_was_planned() -> None:
-    """Program, report and term."""
+    """Program, report and term are equal."""
     planned, read = again(), again()
     assert not is_read(planned)
     assert is_read(read)
@@ -86,7 +86,7 @@ def test_what_is_read_is_what_was_planned() -> None:
     ],
 )
 def test_it_constrains(text: str, is_member: bool) -> None:
-    """Rules, intersections, complements, values that must differ: all kinds of instructions are read."""
+    """Rules, intersections, complements and values that must differ, all kinds of instructions, work after reading."""
     again()
     grammar = again()
     assert is_read(grammar)
@@ -96,7 +96,7 @@ def test_it_constrains(text: str, is_member: bool) -> None:
 
 
 def test_it_is_part_of_other_terms() -> None:
-    """After text and beside itself the program is spliced in; where the language must be regular, the term is."""
+    """After text and beside itself the program is spliced in; where the language must be regular, the term is used."""
     schema = {"type": "string", "not": {"enum": ["a", "b"]}}
     again(schema)
     read = again(schema)
@@ -110,7 +110,7 @@ def test_it_is_part_of_other_terms() -> None:
 
 
 def test_what_differs_is_planned_anew() -> None:
-    """Content, policy, limits, draft: all are part of the name."""
+    """Content, policy, limits and draft are all part of the file name."""
     again()
     assert is_read(again())
     assert not is_read(again(json.dumps({**SCHEMA, "minProperties": 0})))
@@ -123,7 +123,7 @@ def test_what_differs_is_planned_anew() -> None:
 
 
 def test_little_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not without ``keep``, not simple schemas, not what was planned quickly."""
+    """Nothing is stored without ``keep``, for simple schemas, or if planning was fast."""
     json_schema(TEXT)
     again('{"type": "object"}')
     monkeypatch.setattr(kept, "WORTH_KEEPING_S", 3600)
@@ -152,7 +152,7 @@ def test_a_file_of_something_else_is_planned_again(folder: Path) -> None:
 
 
 def test_programs_with_tokens_are_not_packed() -> None:
-    """They mean something in one vocabulary only."""
+    """They are meaningful in one vocabulary only."""
     vocabulary = Vocabulary([b"a", b""], eos=(), special={1: "<s>"})
     program = flatten(SpecialToken("<s>"), {}, vocabulary, NODES)
     with pytest.raises(ValueError, match="cannot be packed"):
@@ -160,7 +160,7 @@ def test_programs_with_tokens_are_not_packed() -> None:
 
 
 def test_damaged_programs_are_refused_or_sound() -> None:
-    """Whatever byte is changed or missing: an error, or a program that an engine can run."""
+    """With any byte changed or missing, the result is an error or a program that an engine can run."""
     program = flatten(json_schema(TEXT), {}, None, NODES).to_bytes()
     assert _native.FlatGrammar.from_bytes(program).to_bytes() == program
     chance = random.Random(1)

@@ -13,7 +13,7 @@ from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import Grammar
 from structgen.testing.reference import ReferenceMatcher
 
-# Declared names come in this order in every schema below, so that each value is written in the declared order.
+# In every schema below declared names have this order, so each value is written in the declared order.
 POOL: tuple[Any, ...] = (
     None,
     True,
@@ -161,7 +161,7 @@ SCHEMAS: dict[str, Any] = {
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is accepted, by the slow reference."""
+    """Whether ``text`` is accepted, by the reference implementation."""
     return members(grammar, [text]) == [True]
 
 
@@ -272,7 +272,7 @@ UNSATISFIABLE: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", UNSATISFIABLE)
 def test_unsatisfiable_schema_is_an_error(name: str) -> None:
-    """A schema without any valid value is reported with the place and the keywords that contradict."""
+    """A schema without any valid value gives an error with the place and the contradicting keywords."""
     schema, evidence = UNSATISFIABLE[name]
     with pytest.raises(UnsatisfiableGrammar) as caught:
         json_schema(schema)

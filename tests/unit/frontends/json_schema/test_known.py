@@ -18,7 +18,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 
 
 
 def test_equal_texts_give_the_same_grammar_until_it_is_forgotten() -> None:
-    """A text or a dictionary that was compiled before is looked up."""
+    """A text or dictionary that was compiled before is found in the cache."""
     text = json.dumps(SCHEMA)
     first = json_schema(text)
     assert json_schema(str(text.encode(), "utf-8")) is first
@@ -32,7 +32,7 @@ def test_equal_texts_give_the_same_grammar_until_it_is_forgotten() -> None:
 
 
 def test_a_dictionary_may_change_after_it_was_compiled() -> None:
-    """Neither the grammar nor its report follows the change, and the changed schema is compiled anew."""
+    """The grammar and its report do not follow the change, and the changed schema is compiled anew."""
     schema: dict[str, Any] = {"type": "object", "properties": {"kept": {"type": "string"}}}
     before = json_schema(schema)
     assert isinstance(before, Described)
@@ -45,7 +45,7 @@ def test_a_dictionary_may_change_after_it_was_compiled() -> None:
 
 
 def test_a_dictionary_whose_parts_are_one_object_is_not_spelled_out() -> None:
-    """Thirty levels of two references to one object would be a billion objects."""
+    """Thirty levels of two references to one object would expand to a billion objects."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(30):
         schema = {"type": "object", "properties": {"a": schema, "b": schema}}
@@ -68,7 +68,7 @@ def test_leaves_with_equal_keys_are_told_apart(valid: Any, other: Any) -> None:
 
 
 def test_a_leaf_that_was_known_is_reported_as_enforced() -> None:
-    """The report does not depend on what other schemas were read before."""
+    """The report does not depend on schemas that were read before."""
     for name in "ab":
         grammar = json_schema({"properties": {name: {"type": "string", "maxLength": 4}}})
         assert isinstance(grammar, Described)
@@ -77,7 +77,7 @@ def test_a_leaf_that_was_known_is_reported_as_enforced() -> None:
 
 
 def test_a_cache_drops_what_was_used_longest_ago() -> None:
-    """It holds at most its bytes, and counts what it found."""
+    """It holds at most its limit of bytes, and counts its hits."""
     cache: ContentCache[int] = ContentCache(max_bytes=100)
     for index in range(4):
         cache.put(index, index * index, size=30)
@@ -95,7 +95,7 @@ def test_a_cache_drops_what_was_used_longest_ago() -> None:
 
 
 def test_a_cache_keeps_its_count_under_threads() -> None:
-    """Sizes add up whatever the order of the calls."""
+    """Sizes add up for every order of the calls."""
     cache: ContentCache[int] = ContentCache(max_bytes=1_000)
 
     def work(seed: int) -> None:

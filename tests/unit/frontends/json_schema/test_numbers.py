@@ -59,14 +59,14 @@ TEXTS = st.one_of(
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is accepted, by the slow reference."""
+    """Whether ``text`` is accepted, by the reference implementation."""
     matcher = ReferenceMatcher(grammar)
     data = text.encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
 
 
 def members(grammar: Grammar, texts: list[str]) -> list[bool]:
-    """Whether each text is a member."""
+    """Whether each text is accepted."""
     start = ReferenceMatcher(grammar)
     found = []
     for text in texts:
@@ -92,7 +92,7 @@ def satisfies(text: str, schema: dict[str, str]) -> bool:
 @example(schema={"type": "integer", "minimum": "0"}, texts=["-0", "0"])
 @example(schema={"type": "number", "exclusiveMinimum": "0"}, texts=["-0", "0", "0.0", "-0.0", "0.001"])
 def test_intervals_and_multiples_are_exact(schema: dict[str, str], texts: list[str]) -> None:
-    """A number is a member iff it is JSON and satisfies the keywords, computed with fractions."""
+    """A text is accepted iff it is a JSON number that satisfies the keywords, computed with fractions."""
     pairs = ", ".join(f'"{key}": {value}' for key, value in schema.items() if key != "type")
     source = f'{{"type": "{schema["type"]}"{", " if pairs else ""}{pairs}}}'
     is_json = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?" if schema["type"] == "number" else r"-?(0|[1-9][0-9]*)")
@@ -113,7 +113,7 @@ def test_intervals_and_multiples_are_exact(schema: dict[str, str], texts: list[s
 )
 @example(low=0.0, high=None, values=[1e-06, 5e-324, 1e22, -1e-06, 1.7976931348623157e308, 0.0, -0.0, 1e16])
 def test_floats_as_python_writes_them(low: float | None, high: float | None, values: list[float]) -> None:
-    """What ``json.dumps`` writes for a float, exponents included, is a member iff the float is within bounds."""
+    """A float as ``json.dumps`` writes it, exponents included, is accepted iff it is within the bounds."""
     bounds = {"minimum": low, "maximum": high}
     schema = {"type": "number"} | {name: bound for name, bound in bounds.items() if bound is not None}
     expected = [(low is None or value >= low) and (high is None or value <= high) for value in values]
@@ -140,13 +140,13 @@ def test_floats_as_python_writes_them(low: float | None, high: float | None, val
     ],
 )
 def test_bounded_numbers_with_exponent(text: str, expected: bool) -> None:
-    """Under bounds an exponent may follow one digit that is not zero; the value decides."""
+    """With bounds an exponent may follow one nonzero digit; the value decides."""
     assert accepts(json_schema({"type": "number", "minimum": 0.01, "maximum": 100}), text) == expected
 
 
 @pytest.mark.parametrize("text", ["1", "-0", "12.50", "1e5", "1E-5", "-1.5e+300", "0.0"])
 def test_free_numbers_have_all_forms(text: str) -> None:
-    """Without bounds every form of RFC 8259 is a member."""
+    """Without bounds every form of RFC 8259 is accepted."""
     assert accepts(json_schema({"type": "number"}), text)
 
 
@@ -157,7 +157,7 @@ def test_integers_have_their_canonical_form_only() -> None:
 
 
 def test_digits_are_bounded_by_policy() -> None:
-    """No number goes on for ever; a bound that needs more digits gets them."""
+    """Every number ends; a bound that needs more digits gets them."""
     grammar = json_schema({"type": "number"}, policy=JsonPolicy(digits=5))
     assert [accepts(grammar, text) for text in ("12345", "123456", "1.12345", "1.123456")] == [True, False] * 2
     large = json_schema({"type": "integer", "minimum": 10**8}, policy=JsonPolicy(digits=5))
@@ -165,7 +165,7 @@ def test_digits_are_bounded_by_policy() -> None:
 
 
 def test_bounds_beyond_all_numbers_exclude_nothing() -> None:
-    """The largest double as a bound, in either direction, leaves every number that is written."""
+    """The largest double as a bound, in either direction, excludes no number that is written."""
     grammar = json_schema({"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308})
     assert [accepts(grammar, text) for text in ("0", "-1e5", "123456.5")] == [True] * 3
     assert accepts(json_schema('{"type": "integer", "maximum": 1e400}'), "7")
@@ -189,7 +189,7 @@ def test_what_needs_too_many_states_is_refused_by_name(schema: str, keyword: str
 
 
 def test_few_multiples_are_listed_whatever_the_step() -> None:
-    """A large step is fine where an interval leaves few multiples."""
+    """A large step is accepted where an interval leaves few multiples."""
     grammar = json_schema({"type": "integer", "multipleOf": 1009, "minimum": 0, "maximum": 10_000})
     assert [accepts(grammar, text) for text in ("0", "-0", "1009", "9081", "1010", "10090")] == [True] * 4 + [False] * 2
 
@@ -214,7 +214,7 @@ def test_malformed_bounds(schema: Any, problem: str) -> None:
 
 
 def test_number_constants_in_either_spelling() -> None:
-    """A constant with zero fraction is written with or without it; the type integer leaves the integer form."""
+    """A constant with zero fraction is written with or without it; the type integer keeps only the integer form."""
     assert [accepts(json_schema({"const": 1.0}), text) for text in ("1", "1.0", "1.00")] == [True, True, False]
     assert not accepts(json_schema({"const": 1.0, "type": "integer"}), "1.0")
     assert accepts(json_schema({"enum": [Decimal("1e400"), 2]}), "1E+400")
@@ -289,7 +289,7 @@ def test_constants_in_all_forms(value: float) -> None:
 
 
 def test_integers_of_draft_4_are_a_matter_of_form() -> None:
-    """Draft 4 says that an integer has no fraction or exponent part."""
+    """In draft 4 an integer has no fraction or exponent part."""
     old = json_schema({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"}, policy=FORMS)
     assert [accepts(old, text) for text in ("1", "1.0", "1e2")] == [True, False, False]
     closed = json_schema({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer", "enum": [1]})
@@ -317,7 +317,7 @@ def test_names_and_constants_with_escapes(order: Any) -> None:
 
 @pytest.mark.parametrize("step", ["441", "1024", "86400", "0.037"])
 def test_multiples_of_larger_steps(step: str) -> None:
-    """Multiples are exact where their number of remainders is large."""
+    """Multiples are exact where the number of remainders is large."""
     kind = "number" if "." in step else "integer"
     constraint = compile(json_schema(f'{{"type": "{kind}", "multipleOf": {step}}}'), VOCABULARY)
     places = len(step.partition(".")[2])
@@ -348,7 +348,7 @@ def test_multiples_of_larger_steps(step: str) -> None:
 )
 @pytest.mark.parametrize("numbers", ["canonical", "all"])
 def test_multiples_of_steps_with_many_remainders(schema: dict[str, Any], probes: list[str], numbers: Any) -> None:
-    """In an interval with few multiples they are listed, without those that must not be."""
+    """In an interval with few multiples they are listed, without the excluded ones."""
     constraint = compile(json_schema(schema, policy=JsonPolicy(numbers=numbers)), VOCABULARY)
     step, excluded = Fraction(str(schema["multipleOf"])), schema.get("not", {}).get("multipleOf")
     places = len(str(schema["multipleOf"]).partition(".")[2])
@@ -365,7 +365,7 @@ def test_multiples_of_steps_with_many_remainders(schema: dict[str, Any], probes:
 
 @pytest.mark.parametrize("bounds", [{}, {"minimum": 5}, {"exclusiveMaximum": -7}])
 def test_multiples_that_no_automaton_holds(bounds: dict[str, int]) -> None:
-    """They are refused rather than cut short where no interval leaves few of them."""
+    """They are refused, not truncated, where no interval leaves few of them."""
     with pytest.raises(UnsupportedFeature, match="multiples of 123456789"):
         json_schema({"type": "integer", "multipleOf": 123_456_789, **bounds})
 
@@ -385,7 +385,7 @@ FRACTIONS = st.sampled_from(
 def test_divisibility_is_simplified_exactly(
     step: Fraction | None, not_steps: list[Fraction], other: Fraction, values: list[Fraction | int]
 ) -> None:
-    """The same numbers are left, and what is implied holds for each of them, computed one number at a time."""
+    """The same numbers remain, and what is implied holds for each of them, checked one number at a time."""
 
     def remains(value: Fraction | int, divisors: tuple[Fraction, ...] | list[Fraction] | None) -> bool:
         if divisors is None or (step is not None and value % step != 0):
@@ -423,7 +423,7 @@ DIVISIBLE = st.recursive(
     numbers=st.sampled_from(["canonical", "all"]),
 )
 def test_multiples_under_logic(schema: Any, kind: str, bounds: dict[str, int], numbers: Any) -> None:
-    """Of numbers that are multiples of some steps and not of others exactly those are left that fractions tell."""
+    """Exactly the numbers that are multiples of some steps and not of others remain, by fractions."""
 
     def holds(value: Fraction, part: Any) -> bool:
         keyword, inner = next(iter(part.items()))
@@ -459,7 +459,7 @@ def test_multiples_under_logic(schema: Any, kind: str, bounds: dict[str, int], n
 
 
 def test_alternatives_that_hold_no_more_are_left_out() -> None:
-    """Multiples of six are among those of three, and no number is left of what contradicts itself."""
+    """Multiples of six are among those of three, and a contradiction leaves no number."""
     few = json_schema({"type": "integer", "multipleOf": 3})
     none = {"multipleOf": 9, "not": {"multipleOf": 3}}
     many = json_schema({"type": "integer", "anyOf": [{"multipleOf": 6}, {"multipleOf": 3}, none]})

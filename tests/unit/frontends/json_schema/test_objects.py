@@ -19,7 +19,7 @@ from structgen.testing.reference import ReferenceMatcher
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is accepted, by the slow reference."""
+    """Whether ``text`` is accepted, by the reference implementation."""
     matcher = ReferenceMatcher(grammar)
     data = text.encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
@@ -98,7 +98,7 @@ OBJECTS = st.fixed_dictionaries(
 
 @given(schema=OBJECTS, names=st.lists(NAMES, unique=True, max_size=4), value=st.sampled_from([1, 2, "s"]))
 def test_objects_agree_with_jsonschema(schema: dict[str, Any], names: list[str], value: Any) -> None:
-    """Any mix of object keywords admits an object, written in declared order, iff ``jsonschema`` does."""
+    """With any mix of object keywords an object in declared order is accepted iff ``jsonschema`` accepts it."""
     declared = [*schema.get("properties", {}), *schema.get("required", [])]
     ordered = sorted(names, key=lambda name: declared.index(name) if name in declared else 99)
     instance = dict.fromkeys(ordered, value)
@@ -117,7 +117,7 @@ def test_objects_agree_with_jsonschema(schema: dict[str, Any], names: list[str],
 
 
 def test_undeclared_names_that_repeat_count_once() -> None:
-    """``minProperties`` cannot be met by repeating a name; the report says that names are compared."""
+    """A repeated name does not count for ``minProperties``; the report says that names are compared."""
     grammar = json_schema({"type": "object", "minProperties": 3, "required": ["a"]})
     for text, is_member in (
         ('{"a":1,"b":1,"c":1}', True),
@@ -134,7 +134,7 @@ def test_undeclared_names_that_repeat_count_once() -> None:
 
 
 def test_names_that_may_run_out_are_not_counted() -> None:
-    """Where patterns leave the names, ``minProperties`` is refused by name."""
+    """Where patterns may exhaust the names, ``minProperties`` is refused by name."""
     closed = {"patternProperties": {"^[abcd]$": {}}, "additionalProperties": False}
     for schema in (
         closed,
@@ -156,7 +156,7 @@ def test_patterns_that_may_all_overlap_are_refused_by_name() -> None:
 
 
 def test_chain_of_optional_names_is_linear_and_unambiguous() -> None:
-    """The term grows linearly with the number of names; the loop over other names occurs once a name."""
+    """The term grows linearly with the number of names; the loop over other names occurs once per name."""
 
     def nodes(count: int) -> list[Grammar]:
         schema = {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(count)}}
@@ -185,7 +185,7 @@ DEPENDENT = st.one_of(
 def test_many_dependent_schemas_about_one_name(
     dependents: dict[str, dict[str, object]], is_closed: bool, members: list[dict[str, int]]
 ) -> None:
-    """Where names call for values of one other name, exactly those objects are left that a validator finds valid."""
+    """Where names constrain the value of one other name, exactly the objects that a validator accepts remain."""
     names = ["kind", *"abcdef"]
     schema: dict[str, Any] = {"properties": dict.fromkeys(names, True), "dependentSchemas": dependents}
     schema["additionalProperties"] = not is_closed
@@ -201,7 +201,7 @@ def test_many_dependent_schemas_about_one_name(
 
 
 def test_many_dependent_schemas_are_not_multiplied_out() -> None:
-    """Twenty names that call for one of five values each leave as many cases as there are values."""
+    """Twenty names with one of five values each leave as many cases as there are values."""
     dependents = {f"n{index}": {"properties": {"kind": {"enum": [index % 5]}}} for index in range(20)}
     schema = {"properties": {"kind": {}} | dict.fromkeys(dependents, True), "dependencies": dependents}
     matcher = compile(json_schema(schema, draft="7"), BYTES).matcher()

@@ -58,7 +58,7 @@ def check(schema: Any) -> None:
         assert valid == []
         return
     except UnsupportedFeature as refusal:
-        # Nothing is refused that the declared order enforces, but for the number of alternatives.
+        # Nothing is refused that the declared order enforces, except for the number of alternatives.
         if refusal.feature != "order":
             with pytest.raises(UnsupportedFeature):
                 json_schema(schema)
@@ -127,7 +127,7 @@ def test_a_name_never_repeats() -> None:
 
 
 def test_members_of_constants_come_in_any_order_too() -> None:
-    """Order has no meaning in a constant."""
+    """The order of members in a constant has no meaning."""
     schema = {"enum": [{"a": 1, "b": {"c": [{"d": 1, "e": 2}], "f": 3}}, {}]}
     texts = [
         '{"b": {"f": 3, "c": [{"e": 2, "d": 1}]}, "a": 1}',
@@ -164,7 +164,7 @@ def test_the_report_says_so() -> None:
 
 
 def test_many_conditions_are_refused_by_name() -> None:
-    """A condition on an order that would make too many alternatives names the way out."""
+    """A condition on an order that would make too many alternatives is refused with a solution."""
     schema = {"dependentRequired": {f"a{index}": [f"b{index}"] for index in range(9)}}
     json_schema(schema)
     with pytest.raises(UnsupportedFeature, match='use order="declared"') as caught:
@@ -180,7 +180,7 @@ def test_the_declared_order_has_no_permutations() -> None:
 
 
 def test_emptiness_does_not_depend_on_the_order() -> None:
-    """What has no value in the declared order has none in any."""
+    """A schema without values in the declared order has none in any order."""
     for schema in (
         {"type": "object", "required": ["a"], "properties": {"a": False}},
         {"type": "object", "minProperties": 3, "maxProperties": 2},

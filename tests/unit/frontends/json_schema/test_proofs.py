@@ -78,7 +78,7 @@ def random_schema(pick: random.Random, depth: int) -> Any:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_proofs_agree_with_terms(seed: int) -> None:
-    """A plan is proved to be empty just where its term is empty; nothing here is recursive, and few are refused."""
+    """A plan is proved empty iff its term is empty; nothing here is recursive, and few are refused."""
     pick = random.Random(seed)
     limits = Limits()
     setting = setting_of(JsonPolicy(), limits)
@@ -93,7 +93,7 @@ def test_proofs_agree_with_terms(seed: int) -> None:
             planner._explore()
             is_empty = trampoline(planner._prove(root))
             is_nothing = PlanBuilder().build(root) is EMPTY
-        except (GrammarError, LimitExceeded):  # some ask for names that would have to be counted
+        except (GrammarError, LimitExceeded):  # some need names that would have to be counted
             continue
         assert is_empty == is_nothing, json.dumps(schema)
         agreed[is_empty] += 1
@@ -101,7 +101,7 @@ def test_proofs_agree_with_terms(seed: int) -> None:
 
 
 def test_a_proof_looks_only_where_it_must() -> None:
-    """Alternatives that differ in one required member are told apart, whatever cannot be enforced in the others."""
+    """Alternatives that differ in one required member are told apart, whatever the others cannot enforce."""
     branches = [
         {
             "type": "object",
@@ -118,7 +118,7 @@ def test_a_proof_looks_only_where_it_must() -> None:
 
 
 def test_references_are_reported_like_each_other() -> None:
-    """Schemas that are written alike are planned once in a conjunction, and all of them are enforced."""
+    """Equal schemas are planned once in a conjunction, and all of them are enforced."""
     inner = '{"type": "object", "properties": {"b": {"type": "string", "minLength": 2}}, "required": ["b"]}'
     text = f'{{"allOf": [{{"properties": {{"a": {inner}}}}}, {{"properties": {{"a": {inner}}}}}]}}'
     term = json_schema(text)
@@ -130,7 +130,7 @@ def test_references_are_reported_like_each_other() -> None:
 
 
 def test_true_is_not_one() -> None:
-    """Schemas that Python takes for equal, with ``true`` and ``1``, are not written alike."""
+    """Schemas that are equal in Python, with ``true`` and ``1``, are not equal schemas."""
     one, true = ({"type": "array", "items": {"const": value}, "minItems": 1} for value in (1, True))
     with pytest.raises(UnsatisfiableGrammar):
         json_schema({"contains": {"const": 1}, "items": {"const": True}, "minItems": 1, "type": "array"})

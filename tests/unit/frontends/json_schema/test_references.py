@@ -24,7 +24,7 @@ DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
 
 
 def accepts(grammar: Grammar, value: Any) -> bool:
-    """Whether the text that ``json.dumps`` writes is accepted, by the slow reference."""
+    """Whether the output of ``json.dumps`` is accepted, by the reference implementation."""
     matcher, data = ReferenceMatcher(grammar), json.dumps(value, ensure_ascii=False).encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
 
@@ -44,7 +44,7 @@ http:g http:g
 
 @pytest.mark.parametrize(("reference", "target"), [p.split() for p in NORMAL.strip().replace("\n", "|").split("|")])
 def test_relative_references(reference: str, target: str) -> None:
-    """Every scheme is resolved alike."""
+    """URIs of every scheme are resolved alike."""
     assert absolute_uri("http://a/b/c/d;p?q", reference) == target
     assert absolute_uri("odd://a/b/c/d;p?q", reference) == (
         target if ":" in reference else target.replace("http", "odd")
@@ -66,7 +66,7 @@ OTHERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ["mapping", "referencing"])
 def test_documents_of_a_registry(kind: str) -> None:
-    """Each document is read in its own draft, and found by its URI, by an anchor or by an identifier within."""
+    """Each document is read in its own draft, and found by its URI, by an anchor or by an identifier inside."""
     registry: Any = OTHERS
     if kind == "referencing":
         contents = {uri: json.loads(value) if isinstance(value, str) else value for uri, value in OTHERS.items()}
@@ -95,7 +95,7 @@ def test_documents_of_a_registry(kind: str) -> None:
 
 
 def test_draft_of_a_resource_without_schema() -> None:
-    """A ``referencing`` resource says its draft; in a mapping the draft of the given schema holds."""
+    """A ``referencing`` resource has its own draft; in a mapping the draft of the given schema holds."""
     old = {"$ref": "#/definitions/m", "minimum": 100, "definitions": {"m": {"type": "integer"}}}
     registry: Any = referencing.Registry().with_resource("http://x/o", DRAFT7.create_resource(old))
     main = {"$schema": DRAFT_2020, "$ref": "http://x/o"}
@@ -162,7 +162,7 @@ def test_embedded_resource_of_another_draft() -> None:
 
 
 def test_identifiers_are_no_data() -> None:
-    """``$id`` within ``enum``, or under a keyword that holds no schemas, names nothing."""
+    """``$id`` within ``enum``, or under a keyword without schemas, names nothing."""
     data = {"$id": "http://x/in", "type": "null"}
     for holder in ({"enum": [data, 1]}, {"x-own": data}):
         with pytest.raises(UnsupportedFeature):
@@ -173,7 +173,7 @@ def test_identifiers_are_no_data() -> None:
 
 
 def dynamic_bundle(rng: random.Random) -> dict[str, Any]:
-    """Resources that refer to each other, each perhaps with a dynamic anchor of its own."""
+    """Resources that refer to each other, each perhaps with its own dynamic anchor."""
     count = 4
     names = [f"r{index}" for index in range(count)]
     resources = {}
@@ -214,7 +214,7 @@ def recursive_bundle(rng: random.Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_dynamic_scopes_agree_with_jsonschema(seed: int) -> None:
-    """On random paths through random resources, the target of a dynamic reference is that of ``jsonschema``."""
+    """On random paths through random resources, a dynamic reference has the target that ``jsonschema`` finds."""
     rng = random.Random(seed)
     for bundle, leaf in ((dynamic_bundle(rng), "c"), (recursive_bundle(rng), "v")):
         oracle = jsonschema.validators.validator_for(bundle)(bundle)
@@ -232,7 +232,7 @@ def test_dynamic_scopes_agree_with_jsonschema(seed: int) -> None:
 
 
 def test_dynamic_scopes_are_limited() -> None:
-    """Instances of resources count against a limit, with no recursion on their depth."""
+    """Instances of resources count against a limit, and their depth needs no recursion."""
     deep: Any = {}
     for _ in range(3_000):
         deep = {"not": deep}

@@ -16,7 +16,7 @@ from structgen.testing.reference import ReferenceMatcher
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is accepted, by the slow reference."""
+    """Whether ``text`` is accepted, by the reference implementation."""
     matcher = ReferenceMatcher(grammar)
     data = text.encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
@@ -30,7 +30,7 @@ def description(schema: Any, **options: Any) -> Description:
 
 
 def entries(schema: Any) -> dict[str, tuple[str, str]]:
-    """Pointer to status and detail."""
+    """A map from pointer to status and detail."""
     found = description(schema).entries
     assert all(entry.where.endswith(entry.keyword) or "%" in entry.where for entry in found)
     return {entry.where: (entry.status.value, entry.detail) for entry in found}
@@ -94,20 +94,20 @@ def test_every_keyword_is_listed_with_its_pointer() -> None:
     ],
 )  # fmt: skip
 def test_treatment_of_a_keyword(schema: Any, pointer: str, status: str, detail: str) -> None:
-    """What is not simply enforced says why."""
+    """What is not simply enforced has a reason."""
     found = entries(schema)[pointer]
     assert found[0] == status
     assert found[1].startswith(detail)
 
 
 def test_nothing_is_checked_or_silently_dropped() -> None:
-    """Every entry is enforced or an annotation; what could be neither was refused."""
+    """Every entry is enforced or an annotation; everything else was refused."""
     schema = {"type": "object", "properties": {"a": {"pattern": "x", "maxLength": 3}}, "minProperties": 1}
     assert {entry.status for entry in description(schema).entries} == {Status.ENFORCED}
 
 
 def test_description_survives_pickling_and_compares_by_content() -> None:
-    """A description is a value like others."""
+    """A description is a plain value."""
     one = description({"type": "string", "minLength": 1})
     assert pickle.loads(pickle.dumps(one)).entries == one.entries
     assert one == description({"type": "string", "minLength": 1})
@@ -225,7 +225,7 @@ def test_common_terms_are_shared_objects() -> None:
 
 @pytest.mark.parametrize("count", [50, 2_000])
 def test_conjunctions_of_recursive_schemas_are_finite(count: int) -> None:
-    """The meet of two recursive schemas is built once for each pair that meets."""
+    """The conjunction of two recursive schemas is built once for each pair that meets."""
     schema = {
         "$defs": {
             "a": {"type": "object", "properties": {"x": {"$ref": "#/$defs/b"}}, "required": ["v"]},

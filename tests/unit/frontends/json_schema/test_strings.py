@@ -37,7 +37,7 @@ BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is accepted, by the slow reference."""
+    """Whether ``text`` is accepted, by the reference implementation."""
     matcher = ReferenceMatcher(grammar)
     data = text.encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
@@ -74,7 +74,7 @@ def test_pattern_and_lengths_together(pattern: str, shortest: int, longest: int,
 
 
 def test_faults_of_patterns_carry_the_pointer() -> None:
-    """An error of the regex front end is raised again with the location in the schema."""
+    """An error of the regex front end is raised again with its place in the schema."""
     with pytest.raises(GrammarSyntaxError) as syntax:
         json_schema({"properties": {"a/b": {"pattern": "(x"}}})
     assert syntax.value.subject == "json schema #/properties/a~1b/pattern"
@@ -90,7 +90,7 @@ SCHEMAS = {
     "draft7": "http://json-schema.org/draft-07/schema#",
 }
 
-# Whether a text is in a regular term, which decides constants and names
+# Membership of a text in a regular term, which decides constants and names
 
 
 TERMS = st.recursive(
@@ -119,7 +119,7 @@ def test_membership_agrees_with_the_reference(term: Grammar, text: str) -> None:
 
 
 def test_dates_are_the_days_of_the_calendar() -> None:
-    """For years around leap rules, every month and every day number 0 to 32 is a date iff the calendar has it."""
+    """For years around leap rules, every month and day number 0 to 32 is a date iff the calendar has it."""
     language = format_language("date")
     for year in (1600, 1900, 2000, 2019, 2020, 2100, 2104, 9996):
         for month in range(14):
@@ -147,11 +147,11 @@ def test_leap_second_only_at_the_end_of_a_day_in_utc(local: int, offset: int) ->
 
 
 def test_leap_second_of_each_local_minute() -> None:
-    """In each minute of the day second 60 is possible with the two offsets that make it 23:59 in UTC, and ``Z``."""
+    """In each minute of the day second 60 is allowed with the two offsets that make it 23:59 in UTC, and ``Z``."""
     right, wrong = set(), set()
     for local in range(1440):
         for sign, offset in (("+", (local + 1) % 1440), ("-", (1439 - local) % 1440)):
-            for shift in (0, 1, 60):  # these with a minute and an hour too much
+            for shift in (0, 1, 60):  # these have a minute and an hour too much
                 clock = (offset + shift) % 1440
                 text = f"{local // 60:02}:{local % 60:02}:60{sign}{clock // 60:02}:{clock % 60:02}"
                 (wrong if shift else right).add(text)
@@ -260,7 +260,7 @@ def test_format_with_length_and_pattern() -> None:
 
 
 def test_format_limits_strings_only() -> None:
-    """Without a type, a format leaves other values free."""
+    """Without a type, a format does not restrict other values."""
     assert accepts(json_schema({"format": "date"}), "12")
 
 
@@ -282,7 +282,7 @@ def test_malformed_string_keywords(schema: dict[str, object], problem: str) -> N
 
 
 def test_counts_beyond_memory() -> None:
-    """A longest length beyond all texts is no bound; a shortest one is refused."""
+    """A maximal length beyond all texts is no bound; such a minimal length is refused."""
     assert accepts(json_schema({"type": "string", "maxLength": 10**30}), '"a"')
     with pytest.raises(UnsupportedFeature):
         json_schema({"type": "string", "minLength": 10**30})
@@ -336,7 +336,7 @@ VALUES = [
 @given(parts=st.lists(MATCHED, min_size=2, max_size=3))
 @example(parts=[{"type": "integer"}, {"oneOf": [{}, {"enum": ["ab", 1]}, {"allOf": [{"enum": ["ab", 1]}]}]}])
 def test_patterns_under_logic(parts: list[dict[str, object]]) -> None:
-    """Conjunctions of unions of patterns hold the values that another validator finds valid."""
+    """Conjunctions of unions of patterns have the values that another validator accepts."""
     schema = {"allOf": parts}
     expected = [jsonschema.Draft202012Validator(schema).is_valid(value) for value in VALUES]
     try:
@@ -354,7 +354,7 @@ def test_patterns_under_logic(parts: list[dict[str, object]]) -> None:
 
 
 def test_conjunctions_of_unions_are_not_multiplied_out() -> None:
-    """Of eight unions of five patterns every member is told, though there are 390,625 ways to choose."""
+    """For eight unions of five patterns membership is right, though there are 390,625 combinations."""
     letters = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn"
     unions = [[{"pattern": letter} for letter in letters[start : start + 5]] for start in range(0, 40, 5)]
     matcher = compile(json_schema({"type": "string", "allOf": [{"anyOf": one} for one in unions]}), BYTES).matcher()

@@ -68,7 +68,7 @@ arrays = st.fixed_dictionaries(
 @pytest.mark.exhaustive
 @given(arrays)
 def test_each_value_at_most_once(schema: dict[str, Any]) -> None:
-    """Constants, booleans, null and short intervals, unions of these, and prefixes."""
+    """Constants, booleans, null and short intervals, unions of these, and prefixes agree."""
     check({"type": "array", "uniqueItems": True, **schema})
 
 
@@ -106,7 +106,7 @@ def test_named_cases(schema: dict[str, Any]) -> None:
     ],
 )
 def test_items_of_other_schemas_are_compared(schema: dict[str, Any]) -> None:
-    """Where the values are not few, or not provably different, the report says that they are checked."""
+    """Where the values are many, or not provably different, the report says that they are checked."""
     whole = {"type": "array", "uniqueItems": True, **schema}
     assert check(whole)
     entries = {entry.where: entry.status.value for entry in json_schema(whole).description.entries}
@@ -114,7 +114,7 @@ def test_items_of_other_schemas_are_compared(schema: dict[str, Any]) -> None:
 
 
 def test_few_values_need_no_check() -> None:
-    """They are enforced by the automaton alone."""
+    """The automaton alone enforces them."""
     schema = {"type": "array", "items": {"enum": ["a", 1]}, "uniqueItems": True, "minItems": 2}
     kinds = {type(node) for node in postorder(json_schema(schema))}
     assert Permutation in kinds
@@ -122,7 +122,7 @@ def test_few_values_need_no_check() -> None:
 
 
 def test_containers_are_compared() -> None:
-    """Arrays in order, objects without regard to it, and true is not 1."""
+    """Arrays are compared in order, objects without order, and true is not 1."""
     lists = [list(items) for count in range(4) for items in product(NESTED, repeat=count)]
     schema = {"type": "array", "uniqueItems": True}
     constraint, validator = compile(json_schema(schema), BYTES), jsonschema_rs.validator_for(schema)
@@ -153,12 +153,12 @@ def test_a_name_that_repeats_is_no_item() -> None:
     ],
 )
 def test_several_required_items_are_compared_too(schema: dict[str, Any]) -> None:
-    """Where the values are not few and more than one is required, a completion is searched for."""
+    """Where the values are many and more than one is required, a completion is searched for."""
     assert check({"type": "array", "uniqueItems": True, **schema})
 
 
 def test_prefixes_with_many_values_in_common() -> None:
-    """Positions whose values would make too many states are compared as they are written."""
+    """Positions whose values would make too many states are compared while they are written."""
     schema = {"prefixItems": [{"enum": list(range(40))}] * 8, "items": False, "minItems": 3, "uniqueItems": True}
     constraint = compile(json_schema({"type": "array", **schema}), BYTES)
     assert accepts(constraint, "[0, 39, 1, 38, 2]")
@@ -181,7 +181,7 @@ def test_two_spellings_are_one_item() -> None:
 
 
 def test_all_forms_of_numbers() -> None:
-    """Where numbers may be written in all their forms, so may items, and all forms are one item."""
+    """Numbers in all their forms may be items, and all forms of a number are one item."""
     schemas = [
         {"type": "array", "items": {"enum": [0, 10]}, "uniqueItems": True},
         {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 10}, "uniqueItems": True},
@@ -193,7 +193,7 @@ def test_all_forms_of_numbers() -> None:
 
 
 def test_compound_constants() -> None:
-    """Arrays and objects are told apart by value; the members of an object have no order."""
+    """Arrays and objects are distinguished by value; the members of an object have no order."""
     schema = {"type": "array", "items": {"enum": [[1], [1.0], {"a": 1, "b": 2}, {"b": 2, "a": 1}]}, "uniqueItems": True}
     constraint = compile(json_schema(schema, order="any"), BYTES)
     assert accepts(constraint, '[{"b": 2, "a": 1}, [1.0]]')
@@ -202,14 +202,14 @@ def test_compound_constants() -> None:
 
 
 def test_too_few_values_are_unsatisfiable() -> None:
-    """Three booleans cannot differ."""
+    """Three booleans cannot be different."""
     schema = {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True, "minItems": 3}
     with pytest.raises(UnsatisfiableGrammar, match="there are fewer values than 'minItems' asks for"):
         json_schema(schema)
 
 
 def test_two_hundred_integers_end_without_a_dead_end() -> None:
-    """All values in turn; after the last only the end is left."""
+    """All values come in turn; after the last only the end is left."""
     schema = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 200}, "uniqueItems": True}
     matcher = compile(json_schema(schema, whitespace="compact"), BYTES).matcher()
     order = [(number * 77) % 200 + 1 for number in range(200)]

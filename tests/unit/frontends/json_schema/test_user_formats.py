@@ -70,7 +70,7 @@ def random_member(start: Matcher, rng: random.Random) -> str:
     ],
 )
 def test_a_format_means_its_grammar(schema: dict[str, Any], members: list[str], others: list[str]) -> None:
-    """Strings belong to the grammar, in every spelling; other values are not concerned."""
+    """Strings belong to the grammar, in every spelling; other values are not affected."""
     grammar = json_schema(schema, formats=FORMATS)
     assert all(accepts(grammar, text) for text in members)
     assert not any(accepts(grammar, text) for text in others)
@@ -87,7 +87,7 @@ def test_a_format_means_its_grammar(schema: dict[str, Any], members: list[str], 
     ],
 )
 def test_what_is_not_regular_is_not_combined(schema: dict[str, Any], pointer: str) -> None:
-    """Beside lengths, patterns and names, and under ``not``, a recursive grammar is refused with its place."""
+    """With lengths, patterns and names, and under ``not``, a recursive grammar is refused with its place."""
     with pytest.raises(UnsupportedFeature, match="not regular") as caught:
         json_schema(schema, formats=FORMATS)
     assert caught.value.where == pointer
@@ -105,7 +105,7 @@ def test_a_policy_with_bounds_is_a_length() -> None:
 
 
 def test_the_report_says_so() -> None:
-    """A format of the caller's is reported as enforced, whatever the policy says of formats."""
+    """A user's format is reported as enforced, whatever the policy says about formats."""
     schema = {"format": "code"}
     for policy in (JsonPolicy(), JsonPolicy(formats="annotation")):
         grammar = json_schema(schema, formats=FORMATS, policy=policy)
@@ -116,7 +116,7 @@ def test_the_report_says_so() -> None:
 
 
 def test_names_of_the_specification_can_be_defined_anew() -> None:
-    """The caller's meaning of a name takes the place of the usual one, in this schema only."""
+    """The user's meaning of a name replaces the usual one, in this schema only."""
     schema = {"type": "string", "format": "date"}
     own = json_schema(schema, formats={"date": sg.regex("[0-9]{4}")})
     assert accepts(own, '"2024"')
@@ -125,7 +125,7 @@ def test_names_of_the_specification_can_be_defined_anew() -> None:
 
 
 def test_two_meanings_of_a_name_are_told_apart() -> None:
-    """Equal schemas with different grammars under one name are different grammars, kept ones included."""
+    """Equal schemas with different grammars under one name are different grammars, also in the cache."""
     schema = {"properties": {"a": {"type": "string", "format": "f"}}, "required": ["a"]}
     one, other = (json_schema(schema, formats={"f": sg.regex(text)}, keep=True) for text in ("a+", "b+"))
     plain = json_schema(schema, keep=True)
@@ -137,7 +137,7 @@ def test_two_meanings_of_a_name_are_told_apart() -> None:
 
 @pytest.mark.parametrize("given", [{"a": "x"}, {1: CODE}])
 def test_what_is_no_grammar_is_refused(given: Any) -> None:
-    """Names must be texts and their meanings grammars."""
+    """Names must be texts, and their meanings must be grammars."""
     with pytest.raises(TypeError, match="formats: expected names with grammars"):
         json_schema({}, formats=given)
 
@@ -170,7 +170,7 @@ CONTENTS = [
 
 @pytest.mark.parametrize("content", CONTENTS)
 def test_spelled_contents_are_json_strings(content: Grammar) -> None:
-    """For a regular language the rewriting gives what ``JsonString`` gives, and what ``json.loads`` reads."""
+    """For a regular language the rewrite gives what ``JsonString`` gives, and what ``json.loads`` reads."""
     spelled, string = sequence('"', spelled_content(content), '"'), JsonString(content)
     rng = random.Random(3)
     for one, other in ((spelled, string), (string, spelled)):
@@ -182,7 +182,7 @@ def test_spelled_contents_are_json_strings(content: Grammar) -> None:
 
 
 def test_strings_in_strings() -> None:
-    """JSON in a JSON string: what is inside is spelled twice, in every way."""
+    """JSON inside a JSON string is spelled twice, in every way."""
     grammar = json_schema({"type": "array", "items": {"type": "string", "pattern": '^["x]$'}}, whitespace="compact")
     schema = json_schema({"type": "string", "format": "json"}, formats={"json": grammar})
     for value in ([], ["x"], ['"', "x"]):
@@ -198,7 +198,7 @@ def test_strings_in_strings() -> None:
 
 
 def test_a_spelling_of_each_character() -> None:
-    """Every character has all spellings of RFC 8259 and no others, at the borders of what is written in some way."""
+    """Every character has all spellings of RFC 8259 and no others, at the boundaries of the kinds of spellings."""
     borders = [0, 8, 9, 10, 12, 13, 31, 32, 34, 47, 92, 127, 128, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF, 0x1F600]
     for code in borders:
         character = chr(code)
@@ -227,7 +227,7 @@ def test_a_spelling_of_each_character() -> None:
     ],
 )
 def test_recognition_against_brute_force(grammar: Grammar, belongs: Any) -> None:
-    """Membership is what is said elsewhere, for all short texts."""
+    """Membership agrees with brute force, for all short texts."""
     for length in range(8):
         for letters in itertools.product("ab", repeat=length):
             text = "".join(letters)
@@ -236,14 +236,14 @@ def test_recognition_against_brute_force(grammar: Grammar, belongs: Any) -> None
 
 @pytest.mark.parametrize("pattern", ["(?P<x>a+)", "(?P<x>a+)(?P<y>b)?"])
 def test_captures_inside_are_left_out(pattern: str) -> None:
-    """The output is JSON; the texts of groups would be spelled with escapes."""
+    """The output is JSON; the texts of groups would contain escapes."""
     for grammar in (sg.regex(pattern), NESTED + sg.regex(pattern)):
         assert has_captures(grammar)
         assert not has_captures(json_schema({"type": "string", "format": "f"}, formats={"f": grammar}))
 
 
 def test_lone_surrogates_belong_to_nothing() -> None:
-    """What has no UTF-8 is no text."""
+    """They have no UTF-8, so they are not text."""
     assert not recognizes(sg.regex("(?s).*"), "\ud800")
 
 
@@ -281,13 +281,13 @@ def test_markers_are_read_when_they_are_made(make: Any) -> None:
 
 @pytest.mark.parametrize("kind", [int, list[str], bytes, str | int, float | None])
 def test_markers_stand_beside_texts(kind: Any) -> None:
-    """A grammar beside another type is refused with the way out."""
+    """A grammar beside another type is refused with a solution."""
     with pytest.raises(GrammarError, match=r"cannot annotate another type.*Annotated\[str, \.\.\.\]"):
         json_schema(Annotated[kind, sg.grammars.Regex("a")])
 
 
 def test_values_from_elsewhere_are_validated() -> None:
-    """Validation refuses a text that does not belong to the grammar, in JSON and in Python."""
+    """Validation refuses a text that does not belong to the grammar, from JSON and from Python."""
     adapter = TypeAdapter(Annotated[str, sg.grammars.Lark('start: "(" start ")" | "x"')])
     assert adapter.validate_json('"((x))"') == adapter.validate_python("((x))") == "((x))"
     for read in (lambda: adapter.validate_json('"((x)"'), lambda: adapter.validate_python("(x")):
@@ -296,7 +296,7 @@ def test_values_from_elsewhere_are_validated() -> None:
 
 
 def test_two_patterns_of_one_model_are_told_apart() -> None:
-    """Each field has its own grammar, and formats of the caller's stand beside them."""
+    """Each field has its own grammar, with the user's formats beside them."""
 
     class Both(BaseModel):
         one: Annotated[str, sg.grammars.Regex("a+")]
@@ -322,6 +322,6 @@ def test_lengths_beside_a_recursive_grammar_are_refused() -> None:
 
 
 def test_other_schemas_name_the_grammar() -> None:
-    """The schema that pydantic makes for others names the grammar as a format, so that it does not get lost."""
+    """The schema that pydantic makes names the grammar as a format, so that it is not lost."""
     described = TypeAdapter(Annotated[str, sg.grammars.Regex("a+")]).json_schema()
     assert described["format"].startswith("Regex(pattern='a+', dialect='python')")

@@ -1,4 +1,4 @@
-"""The contextual lexer of Lark grammars: terms, names, report, and every refusal with its place."""
+"""The contextual lexer of Lark grammars: terms, names, report, and every error with its place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def accepts(grammar: Described, text: str) -> bool:
 
 
 def test_grammars_without_overlap_stay_as_they_are() -> None:
-    """Where no terminal is in the way of another there is one rule for each, and operators are operators."""
+    """Where no terminals conflict there is one rule for each, and operators stay operators."""
     text = 'start: "[" [N ("," N)*] "]"\nN: /[0-9]+/\n%ignore " "'
     expected = (
         'rules { N = [0-9]+; start = "[" " "* ("]" " "* | N " "* ("," " "* N " "* ("," " "* N " "*)* "]" " "* '
@@ -38,13 +38,13 @@ def test_grammars_without_overlap_stay_as_they_are() -> None:
 
 
 def test_variants_keep_the_name_of_their_rule() -> None:
-    """A terminal that has other texts in two contexts is two rules, the second called ``.2``."""
+    """A terminal with different texts in two contexts becomes two rules, the second called ``.2``."""
     grammar = contextual('start: "if" N | N\nN: /[a-z]+/\n%ignore " "')
     assert [name for name, _ in grammar.item.rules] == ["N", "N.2", "start"]  # type: ignore[attr-defined]
 
 
 def test_open_rules_are_those_of_the_grammar() -> None:
-    """The rules that Lark writes for operators do not show."""
+    """The rules that Lark writes for operators are not shown."""
     grammar = contextual('start: item*\nitem: "(" item* N ")"\nN: /[a-z]+/\n%ignore /\\s+/')
     matcher = compile(grammar, BYTES).matcher()
     assert all(matcher.accept(byte) for byte in b"( (a")
@@ -53,13 +53,13 @@ def test_open_rules_are_those_of_the_grammar() -> None:
 
 
 def test_large_strings_stay_counted() -> None:
-    """A terminal whose lexemes are all its texts is written as it is, whatever its automaton looks like."""
+    """A terminal whose lexemes are all its texts keeps its term, whatever its automaton looks like."""
     text = """start: S ("," S)*\nS: /'([^']|''){0,200}'/"""
     assert "{0,200}" in str(contextual(text))
 
 
 def test_report() -> None:
-    """The division into terminals is a policy; priorities are enforced here."""
+    """The division into terminals is a policy; here priorities are enforced."""
     grammar = contextual('start: A+ // c\nA.2: "a"\n%ignore " "')
     assert dict(grammar.description.policies)["division into terminals"] == "longest match, as Lark's contextual lexer"
     found = {entry.keyword: (entry.where, entry.status) for entry in grammar.description.entries}
@@ -68,7 +68,7 @@ def test_report() -> None:
     assert dict(lark('start: "a"').description.policies)["division into terminals"] == "any"  # type: ignore[attr-defined]
 
 
-# The table of docs/lexing.md: grammar, text, whether it belongs to the grammar by any division, by Lark's.
+# The table of docs/lexing.md: grammar, text, whether the grammar has it by any division, and by Lark's.
 TABLE = [
     ('start: "if" N | N\nN: /[a-z]+/', "if", True, False),
     ('start: ("if" | N)+\nN: /[a-z]+/\n%ignore " "', "ifx", True, True),
@@ -84,7 +84,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("text", "word", "by_any", "by_lark"), TABLE)
 def test_table_of_differences(text: str, word: str, by_any: bool, by_lark: bool) -> None:
-    """What the page says holds, and holds of Lark."""
+    """The claims of the page hold, for structgen and for Lark."""
     whole = lark(text)
     assert isinstance(whole, Described)
     assert accepts(whole, word) is by_any
@@ -133,7 +133,7 @@ def test_refusals_name_the_place(text: str, where: str, problem: str) -> None:
 
 
 def test_no_text() -> None:
-    """A grammar whose lexer swallows what its rules need is empty."""
+    """A grammar whose lexer consumes what its rules need is empty."""
     with pytest.raises(UnsatisfiableGrammar, match="divides no string"):
         contextual('start: N "end"\nN: /[a-z]+/')
 
@@ -156,14 +156,14 @@ def test_unknown_lexer() -> None:
     ],
 )
 def test_limits(text: str, limits: Limits, limit: str) -> None:
-    """What would take too long is refused by the name of a limit, before Lark writes it out."""
+    """Slow grammars are refused by the name of a limit, before Lark expands them."""
     with pytest.raises(LimitExceeded) as caught:
         contextual(text, limits=limits)
     assert caught.value.limit == limit
 
 
 def test_long_chains_of_rules() -> None:
-    """Lark's analysis takes the square of the symbols; what would take minutes is a limit."""
+    """Lark's analysis is quadratic in the number of symbols; what would take minutes reaches a limit."""
     text = "start: r0\n" + "".join(f'r{n}: r{n + 1} "a"?\n' for n in range(3000)) + 'r3000: "x"\n'
     with pytest.raises(LimitExceeded):
         contextual(text)
@@ -184,7 +184,7 @@ def test_same_result_in_every_process() -> None:
 
 
 def test_equivalence_classes() -> None:
-    """Chains that lead to a loop like themselves are one with it."""
+    """Chains that lead to an equivalent loop are merged with it."""
     edges = {0: [(1, 1)], 1: [(1, 2)], 2: [(1, 2)], 3: [(2, 0)]}
     classes = equivalence_classes(range(4), edges, lambda node: node == 3)
     assert classes[0] == classes[1] == classes[2] != classes[3]

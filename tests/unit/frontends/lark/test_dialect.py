@@ -1,4 +1,4 @@
-"""What the Lark front end reads of llguidance's dialect: languages against plain Python, and errors."""
+"""The parts of llguidance's dialect that the Lark front end reads: languages against plain Python, and errors."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def matching(pattern: str) -> Callable[[bytes], bool]:
 
 
 def first_end(word: bytes, belongs: Callable[[bytes], bool]) -> int | None:
-    """Where the first prefix of ``word`` that belongs ends: what a lexer takes that stops as soon as it can."""
+    """Where the shortest prefix of ``word`` in the language ends: the match of a lazy lexer."""
     return next((end for end in range(len(word) + 1) if belongs(word[:end])), None)
 
 
 @pytest.mark.parametrize("body", ["[ab]*b", "a*", "[ab]*ab", "(ab|ba)+", "a|ab|abb", "[ab]{2,3}a"])
 def test_a_lazy_rule_ends_where_it_first_can(body: str) -> None:
-    """Its texts are those that a lexer takes that stops at the first match."""
+    """Its texts are those of a lexer that stops at the first match."""
     belongs = matching(body)
     expected = {word for word in AB if first_end(word, belongs) == len(word)}
     assert language(lark(f"start[lazy]: /{body}/"), 6, b"ab") == expected
@@ -62,7 +62,7 @@ def test_a_suffix_is_the_first_one(body: str, suffix: str) -> None:
 )
 @pytest.mark.parametrize("body", ["[ab]*", "a*", "(ab)*", "b[ab]{0,2}", "(aab|b)*"])
 def test_a_stop_is_left_out(body: str, stop: str, words: list[bytes]) -> None:
-    """The texts are what stands before the stop in a text that ends with the first one."""
+    """The texts are those before the stop, in a text that ends with the first stop."""
     belongs = matching(f"(?:{body})(?:{'|'.join(word.decode() for word in words)})")
     is_body = matching(body)
     expected = {
@@ -82,7 +82,7 @@ def test_terminals_are_intersected_and_complemented() -> None:
 
 
 def test_counts_in_braces() -> None:
-    """All forms of llguidance, beside a template of the same name."""
+    """All forms of llguidance are read, also with a template of the same name."""
     grammar = lark('start: "a"{2} "b"{,1} x{"a"} ("b"){1,} "a"{1,2}\nx{y}: y')
     assert language(grammar, 6, b"ab") == {word for word in AB if re.fullmatch(b"aab?ab+a{1,2}", word)}
 
@@ -93,7 +93,7 @@ def test_names_may_have_hyphens() -> None:
 
 
 def test_permutations_by_a_parameter() -> None:
-    """Each of three letters once, in any order."""
+    """Each of three letters occurs once, in any order."""
     text = """start: perm::0x0
 perm::_: "" %if is_ones([0:3])
     | "a" perm::set_bit(0) %if bit_clear(0)
@@ -116,13 +116,13 @@ perm::_: "" %if is_ones([0:3])
     ],
 )
 def test_conditions_of_a_parameter(condition: str, holds: Callable[[int], bool]) -> None:
-    """The number of a's read so far is the parameter, up to seven."""
+    """The parameter is the number of a's read so far, up to seven."""
     grammar = lark(f'start: n::0\nn::_: "b" %if {condition}\n  | "a" n::incr([0:3]) %if lt(_, 7)')
     assert language(grammar, 9, b"ab") == {b"a" * n + b"b" for n in range(8) if holds(n)}
 
 
 def test_functions_of_a_parameter() -> None:
-    """Each call says its result in as many letters."""
+    """Each call gives its result as the number of letters."""
     calls = {
         "bit_and(6)": 5 & 6,
         "bit_or(0x8)": 13,
@@ -139,7 +139,7 @@ def test_functions_of_a_parameter() -> None:
 
 
 def test_parts_of_a_text() -> None:
-    """Chunks, words and characters that follow each other in the text, or none."""
+    """Consecutive chunks, words and characters of the text are accepted, or none."""
     chunks = ["ab", "b", "a"]
     expected = {"".join(chunks[i:j]).encode() for i in range(4) for j in range(i, 4)}
     for given in ('"substring_chunks": ["ab", "b", "a"]', '"substring_words": "ab b"', '"substring_chars": "ab"'):
@@ -151,7 +151,7 @@ def test_parts_of_a_text() -> None:
 
 
 def test_a_schema_stands_in_a_rule() -> None:
-    """Ignored text stands around the value and not within; the description stays."""
+    """Ignored text stands around the value and not inside; the description stays."""
     grammar = lark('start: "<" value ">"\nvalue: %json {"enum": ["a", 1]} // JSON\n%ignore "_"')
     assert language(grammar, 6, b'<>"a1_') == {
         b"<" + before + value + after + b">" + last
@@ -170,21 +170,21 @@ def test_a_schema_stands_in_a_rule() -> None:
 
 
 def test_nested_grammars_have_names_and_ignored_text_of_their_own() -> None:
-    """The outer white space does not reach into the inner grammar."""
+    """The outer white space does not apply to the inner grammar."""
     grammar = lark('start: A %lark {\n start: A A\n A: "b"\n} A\nA: "a"\n%ignore "_"')
     assert language(grammar, 5, b"ab_") >= {b"abba", b"a_bba", b"abb_a"}
     assert b"ab_ba" not in language(grammar, 5, b"ab_")
 
 
 def test_other_grammars_are_given_by_name() -> None:
-    """``@name`` is any grammar of the caller's."""
+    """``@name`` is any grammar that the caller gives."""
     assert language(lark('start: @sub "a"', grammars={"sub": literal("b")}), 3, b"ab") == {b"ba"}
     with pytest.raises(GrammarSyntaxError, match="there is no grammar called 'other'"):
         lark("start: @other", grammars={"sub": literal("b")})
 
 
 def test_options_of_llguidance() -> None:
-    """Ignored text at the start, and how often; strings as JSON and regexps as Rust write them."""
+    """Options for ignored text at the start and its count, JSON strings and Rust regexps are read."""
     plain = 'start: "a" "b"\n%ignore "_"'
     assert language(lark(plain), 4, b"ab_") >= {b"_ab", b"a__b"}
     once = language(lark('%llguidance {"ignore_once": true}\n' + plain), 4, b"ab_")
@@ -196,7 +196,7 @@ def test_options_of_llguidance() -> None:
 
 
 def test_tokens_are_symbols() -> None:
-    """By name, by id, in ranges, excluded, and any."""
+    """Tokens are given by name, by id, in ranges, excluded, or as any."""
     grammar = lark("start: <|x|> <[7]> <[1,3-5,4-6]> <[^2]> <[*]>")
     assert nodes_of(grammar, SpecialToken) == [SpecialToken("<|x|>")]
     assert [(node.tokens, node.is_excluded) for node in nodes_of(grammar, TokenSet)] == [  # type: ignore[attr-defined]
@@ -205,7 +205,7 @@ def test_tokens_are_symbols() -> None:
 
 
 def test_captures_budgets_and_temperatures() -> None:
-    """Each attribute is a node of its own; ignored text stays outside of one terminal."""
+    """Each attribute is its own node; ignored text stays outside a single terminal."""
     grammar = lark('start: a "!"\na[capture="n", max_tokens=3, temperature=0.5]: /a+/\n%ignore " "')
     [tempered] = nodes_of(grammar, Tempered)
     assert isinstance(tempered, Tempered)
@@ -220,7 +220,7 @@ def test_captures_budgets_and_temperatures() -> None:
 
 
 def test_templates_are_passed_as_arguments() -> None:
-    """And so are those that they were passed."""
+    """So are templates that were passed as arguments."""
     text = (
         'start: both{twice, "a"} both{opt, "b"}\nboth{f, x}: again{f, x}\nagain{f, x}: f{x}\ntwice{x}: x x\nopt{x}: [x]'
     )
@@ -228,7 +228,7 @@ def test_templates_are_passed_as_arguments() -> None:
 
 
 def test_definitions_are_overridden_and_extended(tmp_path: object) -> None:
-    """Where they are imported too, for all who refer to them; terminals and templates alike."""
+    """This applies to imported ones too, for all references; terminals and templates alike."""
     from pathlib import Path
 
     folder = Path(str(tmp_path))
@@ -300,7 +300,7 @@ def test_errors_have_their_place(text: str, place: str, problem: str) -> None:
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(text: str, feature: str) -> None:
-    """With its place and a way out."""
+    """The error has its place and a solution."""
     with pytest.raises(UnsupportedFeature) as caught:
         lark(text)
     assert caught.value.feature == feature
@@ -309,13 +309,13 @@ def test_what_is_not_supported_is_refused_by_name(text: str, feature: str) -> No
 
 
 def test_schemas_that_cannot_be_compiled_are_errors_of_the_grammar() -> None:
-    """At the place of the schema."""
+    """The error is at the place of the schema."""
     with pytest.raises(GrammarError, match=r"lark grammar 1:14: %json"):
         lark('start: %json {"type": 1}')
 
 
 def test_all_of_it_is_in_the_report() -> None:
-    """Whatever stands in the grammar has an entry with its place."""
+    """Every construct of the grammar has an entry with its place."""
     text = (
         '%llguidance {"no_forcing": true}\nstart[capture]: <[1]> %json {"const": 1} @sub a "x"{2}\n'
         "a[temperature=0.5]: /x/\n"
@@ -336,7 +336,7 @@ def test_all_of_it_is_in_the_report() -> None:
 
 
 def test_limits() -> None:
-    """Parameters without end, grammars nested in each other, and deep JSON."""
+    """Endless parameters, nested grammars and deep JSON reach a limit."""
     with pytest.raises(LimitExceeded) as caught:
         lark('start: n::0\nn::_: "a" n::incr(_) | ""')
     assert caught.value.limit == "grammar_nodes"

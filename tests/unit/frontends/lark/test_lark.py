@@ -29,7 +29,7 @@ def assert_means(grammar: Grammar, text: str) -> None:
 
 
 def test_rules_and_terminals_keep_their_names() -> None:
-    """Each becomes a rule; strings stand in place; white space may follow every terminal and lead the text."""
+    """Each becomes a rule; strings are inlined; white space may follow every terminal and start the text."""
     grammar = lark('start: NUMBER ("," NUMBER)*\nNUMBER: /[0-9]/+\n%ignore " "')
     assert_means(
         grammar,
@@ -44,7 +44,7 @@ def test_operators() -> None:
 
 
 def test_terminals_are_inlined_in_terminals() -> None:
-    """Nothing is ignored inside a terminal, so what it is made of stands in place."""
+    """Nothing is ignored inside a terminal, so its parts are inlined."""
     grammar = lark('start: NAME\nNAME: _LETTER (_LETTER | "0".."9")~2\n_LETTER: "a".."c" | "_"\n%ignore " "')
     letter = '([a-c] | "_")'
     text = f'rules {{ start = NAME " "*; NAME = {letter} ([a-c] | "_" | [0-9]){{2}} }} in " "* start'
@@ -62,7 +62,7 @@ def test_instances_of_templates_are_rules() -> None:
 
 
 def test_left_recursion_stays_in_the_term() -> None:
-    """The engine rewrites it; the term is what was written."""
+    """The engine rewrites it; the term is as written."""
     assert_means(lark('start: start "+" "1" | "1"'), 'rules { start = start "+1" | "1" } in start')
 
 
@@ -109,7 +109,7 @@ def test_the_report_names_every_construct_with_its_place() -> None:
 
 
 def test_imports_from_files(tmp_path: Path) -> None:
-    """Relative imports are looked up beside their file; inner definitions are named after it."""
+    """Relative imports are found beside their file; inner definitions get its name as a prefix."""
     (tmp_path / "inner").mkdir()
     (tmp_path / "main.lark").write_text('%import .inner.pair.pair -> two\nstart: two\n%ignore "-"\n')
     (tmp_path / "inner" / "pair.lark").write_text('pair: item item B\nitem: "a"\n%import .more (B)\n%ignore "never"\n')
@@ -128,7 +128,7 @@ def test_imports_from_files(tmp_path: Path) -> None:
 
 
 def test_names_that_meet_stay_apart(tmp_path: Path) -> None:
-    """Inner definitions of two files of one name do not collide, nor with the main grammar."""
+    """Inner definitions of two files with one name do not collide, nor with the main grammar."""
     for folder, letter in (("x", "a"), ("y", "b")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "f.lark").write_text(f'r: s\ns: "{letter}"\n')
@@ -148,7 +148,7 @@ def test_names_that_meet_stay_apart(tmp_path: Path) -> None:
     ],
 )
 def test_imports_that_lead_nowhere(text: str, problem: str, remedy: str) -> None:
-    """Each says what was looked for, and what there is."""
+    """Each error says what was looked for, and what exists."""
     with pytest.raises(GrammarSyntaxError) as caught:
         lark(text)
     assert problem in caught.value.problem
@@ -213,7 +213,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ],
 )
 def test_errors_have_their_place(text: str, span: tuple[int, int], problem: str) -> None:
-    """Each mistake gives one error, at the characters at fault and with line and column."""
+    """Each mistake gives one error, at the wrong characters and with line and column."""
     with pytest.raises(GrammarSyntaxError) as caught:
         lark(text)
     assert problem in caught.value.problem
@@ -237,7 +237,7 @@ def test_errors_have_their_place(text: str, span: tuple[int, int], problem: str)
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(text: str, feature: str, where: str) -> None:
-    """Nothing is ignored: each construct is named, with its place and a way out."""
+    """Nothing is ignored: each construct is named, with its place and a solution."""
     with pytest.raises(UnsupportedFeature) as caught:
         lark(text)
     assert (caught.value.feature, caught.value.where) == (feature, where)
@@ -245,7 +245,7 @@ def test_what_is_not_supported_is_refused_by_name(text: str, feature: str, where
 
 
 def test_the_start_rule_must_be_there() -> None:
-    """A wrong start names the rules that there are; terminals and templates are none."""
+    """The error for a wrong start names the existing rules; terminals and templates are no rules."""
     with pytest.raises(GrammarError, match="there is no rule called 'start' to start from; it defines other"):
         lark('other: "x"')
     with pytest.raises(GrammarError, match="it defines no rules"):
@@ -274,14 +274,14 @@ def test_the_start_rule_must_be_there() -> None:
     ],
 )
 def test_limits(text: str, limit: str) -> None:
-    """Bombs of every kind meet a limit in good time."""
+    """Grammar bombs of every kind reach a limit quickly."""
     with at_most(10), pytest.raises(LimitExceeded) as caught:
         lark(text)
     assert caught.value.limit == limit
 
 
 def test_nesting_of_templates_is_bounded() -> None:
-    """A template that uses itself with ever new arguments ends at the limit of nesting."""
+    """A template that uses itself with ever new arguments reaches the limit of nesting."""
     with pytest.raises(LimitExceeded) as caught:
         lark("start: a{start}\na{x}: x | a{b{x}}\nb{x}: x", limits=Limits(nesting=20))
     assert caught.value.limit == "nesting"
@@ -300,7 +300,7 @@ def test_nesting_of_templates_is_bounded() -> None:
     ],
 )
 def test_large_grammars_are_read(text: str) -> None:
-    """Size is no mistake: long and deep grammars are read without recursion."""
+    """Long and deep grammars are read without recursion."""
     with at_most(10):
         assert isinstance(lark(text), Described)
 
@@ -322,7 +322,7 @@ def test_large_nonsense_is_refused_at_once(text: str) -> None:
 
 
 def test_examples_in_the_documentation() -> None:
-    """`docs/lark.md` and the docstrings show what happens."""
+    """The examples of `docs/lark.md` and the docstrings are right."""
     docs = Path(__file__).resolve().parents[4] / "docs"
     for result in (
         doctest.testfile(str(docs / "lark.md"), module_relative=False),

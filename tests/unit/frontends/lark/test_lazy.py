@@ -1,4 +1,4 @@
-"""Lazy repetition in terminals: what Python's backtracking search takes, as a language."""
+"""Lazy repetition in terminals: the language of Python's backtracking match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from structgen.testing.small_scope import language
 
 
 def taken_whole(pattern: str, alphabet: str, max_length: int) -> set[bytes]:
-    """The texts that ``re.match`` takes to their end: those that Lark can take as one token."""
+    """The texts that ``re.match`` matches completely: those that Lark can take as one token."""
     found = set()
     for length in range(max_length + 1):
         for letters in product(alphabet, repeat=length):
@@ -55,21 +55,21 @@ def taken_whole(pattern: str, alphabet: str, max_length: int) -> set[bytes]:
     ],
 )
 def test_lazy_terminals_are_what_python_takes(pattern: str, alphabet: str, max_length: int) -> None:
-    """A terminal with a lazy repetition has the texts that the search takes whole, and no longer ones."""
+    """A terminal with a lazy repetition has exactly the texts that the match consumes completely."""
     escaped = pattern.replace("/", r"\/").replace("\n", r"\n")
     grammar = lark(f"start: /{escaped}/")
     assert language(grammar, max_length, alphabet.encode()) == taken_whole(pattern, alphabet, max_length)
 
 
 def test_laziness_reaches_over_the_parts_of_a_terminal() -> None:
-    """What stops the repetition may be in another string, regexp or terminal."""
+    """The end of the repetition may be in another string, regexp or terminal."""
     for text in ('T: "a" /.*?/ "b"', 'T: A B\nA: "a" /.*?/\nB: "b"', 'T: ("a" /.*?/ "b")'):
         grammar = lark(f"start: T\n{text}")
         assert language(grammar, 5, b"ab") == taken_whole("a.*?b", "ab", 5)
 
 
 def test_the_end_of_a_line_ends_a_comment_in_verbose_regexps() -> None:
-    """A quantifier inside a comment is none."""
+    """A quantifier inside a comment is not a quantifier."""
     grammar = lark("start: /a # *?\n .*?b/x")
     assert language(grammar, 5, b"ab") == taken_whole("a.*?b", "ab", 5)
 
@@ -89,7 +89,7 @@ def test_the_end_of_a_line_ends_a_comment_in_verbose_regexps() -> None:
     ],
 )
 def test_other_lazy_repetitions_are_refused(text: str, reason: str) -> None:
-    """What would need more than one look ahead is refused with the reason."""
+    """What would need more than one character of look-ahead is refused with the reason."""
     with pytest.raises(UnsupportedFeature) as caught:
         lark(f"start: T\n{text}")
     assert caught.value.feature == "lazy repetition"

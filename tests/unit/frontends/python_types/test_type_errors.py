@@ -1,4 +1,4 @@
-"""Annotations without a JSON form are refused with their place and a way out."""
+"""Annotations without a JSON form are refused with their place and a solution."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ByNumber(enum.Enum):
     ],
 )
 def test_the_place_is_named(kind: Any, words: list[str]) -> None:
-    """The error names the type, the field inside it, what stands there, and a remedy."""
+    """The error names the type, the field inside it, the unsupported part, and a solution."""
     with pytest.raises(GrammarError) as caught:
         json_schema(kind)
     for word in words:
@@ -126,5 +126,5 @@ def test_the_place_is_named(kind: Any, words: list[str]) -> None:
 
 @pytest.mark.parametrize("kind", [Generics[int], Limited, Limited[int], Marked, dict[Any, int], list[Any]])
 def test_what_has_a_form_is_left_alone(kind: Any) -> None:
-    """Type variables that stand for something, and ``Any``, are no errors."""
+    """Bound type variables and ``Any`` are no errors."""
     json_schema(kind)

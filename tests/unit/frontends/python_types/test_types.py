@@ -1,4 +1,4 @@
-"""Python types as grammars: what is written is what validation reads, and reads back as the same value."""
+"""Python types as grammars: written texts are accepted by validation, and read back as the same value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_valid(adapter: TypeAdapter[Any], text: bytes | str) -> bool:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_values_are_written_and_read_back(case: Case) -> None:
-    """What serialization writes is a member, compact or with spaces, and reads back as an equal value."""
+    """What serialization writes is accepted, compact or with spaces, and reads back as an equal value."""
     adapter, start = TypeAdapter(case.kind), matcher(case.kind)
     assert len(case.values) >= 2
     for value in case.values:
@@ -47,7 +47,7 @@ def test_values_are_written_and_read_back(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_near_misses_are_refused_by_both(case: Case) -> None:
-    """Texts of no value are refused by the grammar and by validation."""
+    """The grammar and validation both refuse texts of no value."""
     adapter, start = TypeAdapter(case.kind), matcher(case.kind)
     assert case.misses
     for text in case.misses:
@@ -57,7 +57,7 @@ def test_near_misses_are_refused_by_both(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES.values() if case.is_walked], ids=list(CASES))
 def test_members_are_valid(case: Case) -> None:
-    """Random strings of the grammar are read by validation."""
+    """Validation reads random strings of the grammar."""
     adapter, start = TypeAdapter(case.kind), matcher(case.kind)
     rng = random.Random(5)
     for _ in range(WALKS):

@@ -43,7 +43,7 @@ def cased(character: str) -> bool:
 
 
 def matched_by_re(pattern: str) -> list[tuple[int, int]]:
-    """The ranges of characters that ``re`` matches, cut where the surrogates would be."""
+    """The ranges of characters that ``re`` matches, split at the surrogates."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         flags, _, rest = pattern.partition(")") if pattern.startswith("(?") else ("", "", pattern)
@@ -58,7 +58,7 @@ def matched_by_re(pattern: str) -> list[tuple[int, int]]:
 
 
 def ranges(pattern: str, flags: str = "") -> list[tuple[int, int]]:
-    """The ranges of characters of a pattern of the Python dialect that is one class."""
+    """The ranges of characters of a Python pattern that is one class."""
     described = regex(pattern, flags=flags)
     assert isinstance(described, Described)
     assert isinstance(described.item, CharClass)
@@ -85,8 +85,8 @@ CLASSES = [
 
 @pytest.mark.parametrize("flags", ["", "a", "s", "i", "ai"])
 def test_python_classes_hold_what_re_matches(flags: str) -> None:
-    """Code point by code point over all of Unicode, each class of the Python dialect is that of ``re``."""
-    # CPython folds ranges above U+FFFF by Unicode even under the flag a.
+    """Code point by code point over all of Unicode, each class of the Python dialect agrees with ``re``."""
+    # CPython folds ranges above U+FFFF by Unicode even with the flag a.
     patterns = [pattern for pattern in CLASSES if not ("i" in flags and "a" in flags and "U0001" in pattern)]
     for pattern in patterns:
         inline = f"(?{flags})" if flags else ""
@@ -97,7 +97,7 @@ def test_python_classes_hold_what_re_matches(flags: str) -> None:
 
 
 def test_caseless_letters_are_those_of_re() -> None:
-    """Every cased character, alone and in a class, matches without regard to case what ``re`` matches."""
+    """Every cased character, alone and in a class, matches the same characters as in ``re`` when case is ignored."""
     text = cased_characters()
     assert {"ſ", "K", "Å", "ı", "İ", "ß", "ẞ", "ς"} < set(text)
     for character in text:
@@ -112,7 +112,7 @@ def test_caseless_ascii_letters() -> None:
 
 
 def test_simple_case_folding() -> None:
-    """The ecma and rust dialects fold by CaseFolding.txt: dotted and dotless i stand alone, ẞ goes with ß."""
+    """The ecma and rust dialects fold by CaseFolding.txt: dotted and dotless i fold to nothing else, ẞ folds to ß."""
     for dialect in ("ecma", "rust"):
         assert {"i", "I"} == members("i", dialect, "i")
         assert {"İ"} == members("İ", dialect, "i")
@@ -124,7 +124,7 @@ def test_simple_case_folding() -> None:
 
 
 def test_negation_comes_after_case() -> None:
-    """``[^x]`` without regard to case leaves out both cases; ``\\P`` is negated first in ecma only."""
+    r"""``[^x]`` with case ignored excludes both cases; ``\P`` is negated first only in ecma."""
     universe = Universe(["xXaA"])
     for dialect in ("python", "ecma", "rust"):
         assert universe.members(regex("[^x]", dialect=dialect, flags="i")) == {"a", "A"}
@@ -133,7 +133,7 @@ def test_negation_comes_after_case() -> None:
 
 
 def test_general_categories() -> None:
-    """Every name of a general category stands for the characters that ``unicodedata`` puts there."""
+    """Every name of a general category has the characters that ``unicodedata`` puts there."""
     wanted: dict[str, set[str]] = {"Cs": set()}
     for character in all_characters():
         wanted.setdefault(unicodedata.category(character), set()).add(character)
@@ -157,7 +157,7 @@ def test_names_of_general_categories(dialect: DialectName) -> None:
 
 
 def test_binary_properties() -> None:
-    """The binary properties that are held are those of ``str``."""
+    """The supported binary properties agree with those of ``str``."""
     everything = all_characters()
     assert set(everything) == members(r"\p{Any}", "ecma")
     assert {c for c in everything if c.isascii()} == members(r"\p{ASCII}", "ecma")

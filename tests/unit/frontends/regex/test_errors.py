@@ -1,4 +1,4 @@
-"""What is malformed or refused, and how the error says so."""
+"""Malformed and refused patterns, and their error messages."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ REFUSED: list[tuple[str, DialectName, str, int]] = [
 
 @pytest.mark.parametrize(("pattern", "dialect", "span"), MALFORMED)
 def test_malformed_patterns_are_pointed_at(pattern: str, dialect: DialectName, span: tuple[int, int]) -> None:
-    """A malformed pattern raises an error that holds the text, the span and a caret under it."""
+    """A malformed pattern raises an error with the text, the span and a caret under it."""
     with pytest.raises(GrammarSyntaxError) as caught:
         regex(pattern, dialect=dialect)
     assert (pattern, span) == (caught.value.text, caught.value.span)
@@ -126,7 +126,7 @@ def test_malformed_patterns_are_pointed_at(pattern: str, dialect: DialectName, s
 
 @pytest.mark.parametrize(("pattern", "dialect", "feature", "place"), REFUSED)
 def test_refused_features_are_named(pattern: str, dialect: DialectName, feature: str, place: int) -> None:
-    """What cannot or will not be done is refused by name, with the place, a caret and a way out."""
+    """Unsupported features are refused by name, with the place, a caret and a solution."""
     with pytest.raises(UnsupportedFeature) as caught:
         regex(pattern, dialect=dialect)
     error = caught.value
@@ -139,7 +139,7 @@ def test_refused_features_are_named(pattern: str, dialect: DialectName, feature:
 
 
 def test_search_refuses_alike() -> None:
-    """The search language of a refused pattern is refused too, each time it is asked for."""
+    """The search language of a refused pattern is refused too, each time."""
     for _ in range(2):
         with pytest.raises(UnsupportedFeature):
             search_language(r"(a)\1")
@@ -171,14 +171,14 @@ def test_unknown_flags(dialect: DialectName, flags: str) -> None:
 
 
 def test_patterns_are_text() -> None:
-    """A pattern of bytes is a mistake of the caller, said at once."""
+    """A pattern of bytes is an error of the caller, reported at once."""
     for build in (regex, search_language):
         with pytest.raises(TypeError, match="must be a str, not bytes"):
             build(b"a")  # type: ignore[arg-type]
 
 
 def test_unknown_dialect() -> None:
-    """The error for an unknown dialect lists those that there are."""
+    """The error for an unknown dialect lists the known ones."""
     with pytest.raises(GrammarError, match="python, ecma, rust"):
         regex("a", dialect="pcre")  # type: ignore[arg-type]
 
@@ -187,5 +187,5 @@ def test_unknown_dialect() -> None:
     "pattern", [r"[[:foo:]]", "[a&&b]", "[a||b]", "[[a]", r"\-\/\_", "a{,2}", "a{,}", "x{}", "]", "}"]
 )
 def test_oddities_that_python_takes(pattern: str) -> None:
-    """Patterns that look odd and that ``re`` takes are taken."""
+    """Odd-looking patterns that ``re`` accepts are accepted."""
     assert regex(pattern).children

@@ -1,4 +1,4 @@
-"""The ecma and rust dialects against what V8 and the Rust crate said, from committed tables."""
+"""The ecma and rust dialects against recorded answers of V8 and the Rust crate, from committed tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Judge:
         self.universe = Universe(self.texts)
 
     def difference(self, case: dict[str, Any]) -> str:
-        """How a case that the dialect takes differs from the table; ``""`` if it does not."""
+        """How a case that the dialect accepts differs from the table; ``""`` if it does not."""
         pattern, flags = case["pattern"], case.get("flags", "")
         skipped = "m" in flags or case["mode"] == "annexB"
         terms = {
@@ -56,7 +56,7 @@ class Judge:
 
 @pytest.mark.parametrize(("dialect", "table"), [("ecma", ECMA), ("rust", RUST)], ids=["ecma", "rust"])
 def test_languages(dialect: DialectName, table: dict[str, Any]) -> None:
-    """Each pattern that the dialect takes matches the texts that the other implementation matches."""
+    """Each pattern that the dialect accepts matches the texts that the other implementation matches."""
     judge = Judge(dialect, table)
     cases = [case for case in table["cases"] if case["mode"] != "error" and "refused" not in case]
     assert len(cases) > 350
@@ -65,7 +65,7 @@ def test_languages(dialect: DialectName, table: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("dialect", "table"), [("ecma", ECMA), ("rust", RUST)], ids=["ecma", "rust"])
 def test_what_is_declined(dialect: DialectName, table: dict[str, Any]) -> None:
-    """What the other implementation finds malformed is an error; what else is declined is listed."""
+    """What the other implementation finds malformed is an error; everything else that is refused is listed."""
     wrong = []
     for case in table["cases"]:
         kind = getattr(errors, case["refused"]) if "refused" in case else GrammarError
@@ -82,7 +82,7 @@ def test_what_is_declined(dialect: DialectName, table: dict[str, Any]) -> None:
 
 
 def test_strict_ecma_patterns_are_hardly_declined() -> None:
-    """Of the patterns that are valid with the flag u, only what is not regular or not held is declined."""
+    """Of the patterns that are valid with the flag u, only irregular or unsupported ones are refused."""
     declined = {case["pattern"] for case in ECMA["cases"] if case["mode"] == "u" and "refused" in case}
     assert declined == {
         *(r"\p{Script=Greek}", r"\p{sc=Grek}", r"\p{Alphabetic}"),
@@ -91,7 +91,7 @@ def test_strict_ecma_patterns_are_hardly_declined() -> None:
 
 
 def test_newer_rust_syntax() -> None:
-    """What newer versions of the crate added to the syntax means what it says."""
+    """Syntax that newer versions of the crate added has the right meaning."""
     universe = Universe(['/"_ab'])
     assert universe.members(regex(r"\/\"\_", dialect="rust")) == {'/"_'}
     assert universe.members(regex("(?<n>a)b", dialect="rust")) == {"ab"}

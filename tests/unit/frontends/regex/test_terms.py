@@ -1,4 +1,4 @@
-"""What terms patterns become: counts stay counts, text stays text, names become captures."""
+"""The terms of patterns: counts stay counts, text stays text, names become captures."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_large_counts_stay_counts_around_assertions() -> None:
 
 
 def test_search_surrounds_by_any_text() -> None:
-    """An unanchored pattern may match anywhere; anchors take the surroundings away."""
+    """An unanchored pattern may match anywhere; an anchor removes the text around the match."""
     assert search_language("ab") == Sequence((ANY, Literal(b"ab"), ANY))
     assert search_language("^ab") == Sequence((Literal(b"ab"), ANY))
     assert search_language("ab$") == Sequence((ANY, Literal(b"ab")))
@@ -113,7 +113,7 @@ def test_captures_around_assertions() -> None:
 
 
 def test_password_idiom_is_an_intersection() -> None:
-    """Look-aheads in front become one flat intersection with what follows."""
+    """Look-aheads at the front become one flat intersection with the rest."""
     found = term("^(?=.*[0-9])(?=.*[a-z])[a-z0-9]{8,}$")
     assert isinstance(found, Intersection)
     assert len(found.items) == 3
@@ -121,7 +121,7 @@ def test_password_idiom_is_an_intersection() -> None:
 
 
 def test_description() -> None:
-    """The grammar says where it came from, and that the pattern is enforced."""
+    """The grammar records its source, and that the pattern is enforced."""
     described = regex("a", dialect="rust")
     assert isinstance(described, Described)
     assert described.description.source == "regex"
@@ -131,7 +131,7 @@ def test_description() -> None:
 
 
 def test_flags_argument() -> None:
-    """The argument ``flags`` is what the inline flags are."""
+    """The argument ``flags`` means the same as inline flags."""
     assert term("k", flags="i") == term("(?i)k")
     assert term("a b", flags="x") == Literal(b"ab")
     assert term(".", flags="s") == CharClass([(0, 0x10FFFF)])
@@ -154,7 +154,7 @@ def test_flags_argument() -> None:
     ],
 )
 def test_small_languages(pattern: str, matching: tuple[str, ...], other: tuple[str, ...]) -> None:
-    """A few languages, spelled out."""
+    """A few languages are right, spelled out."""
     found = Universe([*matching, *other]).members(regex(pattern))
     assert set(matching) <= found
     assert not set(other) & found
@@ -206,7 +206,7 @@ NASTY_SIZES = {
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("pattern", NASTY_SIZES.values(), ids=NASTY_SIZES)
 def test_huge_patterns_answer(pattern: str) -> None:
-    """A pattern of a million characters or 100,000 levels gives a term or an error of ours, in bounded time."""
+    """A pattern of a million characters or 100,000 levels gives a term or a structgen error, in bounded time."""
     for build in (regex, search_language):
         with contextlib.suppress(StructgenError):
             assert isinstance(build(pattern, dialect="python"), Grammar)
@@ -232,7 +232,7 @@ def test_deep_nesting_within_raised_limits() -> None:
     ],
 )
 def test_limits(pattern: str, limits: Limits, name: str) -> None:
-    """Each limit is enforced and named by the error."""
+    """Each limit is enforced, and the error names it."""
     with pytest.raises(LimitExceeded) as caught:
         regex(pattern, dialect="rust", limits=limits)
     assert name == caught.value.limit
@@ -240,7 +240,7 @@ def test_limits(pattern: str, limits: Limits, name: str) -> None:
 
 
 def test_bounded_universe_agrees_with_itself() -> None:
-    """The oracle of these tests knows the operators by their definition."""
+    """The oracle of these tests evaluates the operators by their definition."""
     universe = Universe(texts_up_to(3, "ab"))
     assert universe.members(Repeat(Literal(b"ab"), 0, None)) == {"", "ab"}
     assert universe.members(Repeat(Literal(b"a"), 2, 3)) == {"aa", "aaa"}
@@ -256,8 +256,8 @@ def test_bounded_universe_agrees_with_itself() -> None:
 def test_anchored_patterns_are_what_the_fold_gives(
     pattern: str, flags: str, dialect: DialectName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The short way for what stands between ``^`` and ``$`` gives the very terms of the long one."""
-    limits = Limits(nesting=999)  # of its own, so that no term is remembered
+    """The fast path for text between ``^`` and ``$`` gives the very terms of the general one."""
+    limits = Limits(nesting=999)  # a fresh instance, so that no term is cached
     found = search_language(pattern, dialect=dialect, flags=flags, limits=limits)
     monkeypatch.setattr(translate, "_anchored", lambda *_: None)
     assert search_language(pattern, dialect=dialect, flags=flags, limits=Limits(nesting=998)) == found
