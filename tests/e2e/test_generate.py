@@ -122,8 +122,6 @@ def test_the_loop_costs_less_than_a_millisecond_a_token(smollm_vocabulary: Vocab
         for _ in range(6):
             began, spent = time.perf_counter(), time.process_time()
             stats = generate(hashed, PROMPT, constraint, sampler=sampler).stats
-            awake = (time.process_time() - spent) / (
-                time.perf_counter() - began
-            )  # other processes may use the processor
+            awake = (time.process_time() - spent) / (time.perf_counter() - began)  # others may use the processor
             costs.append((stats.time_mask_s + stats.time_other_s) * awake / stats.tokens)
         assert min(costs[1:]) < 1e-3 * max(pace, slowness())
