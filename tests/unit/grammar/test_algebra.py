@@ -31,7 +31,7 @@ A, B = Literal(b"a"), Literal(b"b")
 
 
 def test_select_is_any_one_of_its_options() -> None:
-    """Text stands for itself; a single option is itself."""
+    """A string is a literal; a single option is itself."""
     assert select(["a", b"b", Repeat(A, 1, None)]) == Choice([A, B, Repeat(A, 1, None)])
     assert select(option for option in ["a"]) == A
 
@@ -50,7 +50,7 @@ def test_select_refuses_to_choose_from_nothing() -> None:
 
 
 def test_optional_is_the_item_or_nothing() -> None:
-    """For text and for terms."""
+    """It works for strings and for terms."""
     assert optional("a") == Choice([A, EPSILON])
     assert optional(Choice([A, B])) == Choice([A, B, EPSILON])
 
@@ -71,7 +71,7 @@ def test_joined_and_either_grow_in_linear_time() -> None:
 
 
 def test_undescribed_removes_descriptions_at_any_depth() -> None:
-    """The rest of the term is the same, and the very same where it held none."""
+    """The rest of the term is the same, and the same object if it had none."""
     described = Described(A, Description(source="regex"))
     assert undescribed(Sequence([described, Described(described, Description(source="x"))])) == Sequence([A, A])
     plain = Sequence([A, Choice([A, B])])
@@ -98,7 +98,7 @@ def test_undescribed_removes_descriptions_at_any_depth() -> None:
     ],
 )
 def test_children_can_be_replaced_in_every_node(node: Grammar) -> None:
-    """What a node holds beside its children stays."""
+    """The other fields of a node stay."""
     assert with_children(node, list(node.children)) is node
     other = with_children(node, [Literal(b"c") for _ in node.children])
     assert all(child == Literal(b"c") for child in other.children)
@@ -112,7 +112,7 @@ def test_children_must_fit_the_node() -> None:
 
 
 def test_text_and_token_are_terms() -> None:
-    """A text stands for itself; a token is one symbol, by its text or its id."""
+    """A string is a literal; a token is one symbol, by its text or its id."""
     assert text("é") == literal("é")
     assert text(b"\xff") == Literal(b"\xff")
     assert token("<s>") == SpecialToken("<s>")
@@ -168,17 +168,17 @@ def test_operators_take_text_on_either_side() -> None:
     ],
 )
 def test_likely_mistakes(mistake: Callable[[], object], remedy: str) -> None:
-    """What Python would do otherwise is never what was meant; the error says what to write."""
+    """Python's own behaviour is never what was meant here; the error says what to write."""
     with pytest.raises(TypeError, match=remedy):
         mistake()
 
 
 def test_a_part_cannot_stand_fewer_times_than_never() -> None:
-    """The count of ``*``."""
+    """This is the count of ``*``."""
     with pytest.raises(ValueError, match="cannot be repeated -1 times"):
         A * -1
 
 
 def test_the_printed_term_is_there_on_request() -> None:
-    """In f-strings it is asked for by name."""
+    """In f-strings it is requested by name."""
     assert f"{A!s} {A!r}" == '"a" <Grammar "a">'

@@ -1,4 +1,4 @@
-"""Scopes and what can be read off a term, against plain definitions by brute force."""
+"""Scopes and properties of terms, against plain definitions by brute force."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ from structgen.testing.small_scope import language
     ],
 )
 def test_free_references(text: str, free: tuple[str, ...]) -> None:
-    """A name is bound by the innermost rules around it, and a shared term is a scope of its own."""
+    """A name is bound by the innermost rules around it, and a shared term is its own scope."""
     assert free_references(parse(text)) == free
 
 
 def test_free_references_are_named_in_the_error() -> None:
-    """The message lists them, cut at eight."""
+    """The message lists them, at most eight."""
     with pytest.raises(GrammarError, match="no rule is called 'missing'"):
         check_closed(parse("rules { a = missing } in a"))
     with pytest.raises(GrammarError, match="and 3 more"):
@@ -73,7 +73,7 @@ def test_free_references_are_named_in_the_error() -> None:
 
 
 def test_a_flat_grammar_is_returned_as_it_is() -> None:
-    """Resolving costs no copy where there is nothing to resolve."""
+    """Resolving makes no copy where there is nothing to resolve."""
     flat = parse('rules { a = "x" b; b = a? } in a')
     assert resolve(flat) is flat
     term = parse('"x" "y"')
@@ -89,12 +89,12 @@ def test_a_flat_grammar_is_returned_as_it_is() -> None:
     ],
 )
 def test_nested_scopes_become_one(text: str, flat: str) -> None:
-    """Every rule gets a name of its own, and every reference follows it."""
+    """Every rule gets a unique name, and every reference follows it."""
     assert resolve(parse(text)) == parse(flat)
 
 
 def test_one_node_in_two_scopes_is_two_rules() -> None:
-    """What a node means depends on where it stands; the same meaning is made once."""
+    """The meaning of a node depends on its place; the same meaning is made only once."""
     inner = Rules({"r": Sequence([Reference("a"), Literal(b"!")])}, Reference("r"))
     one, two = (Rules({"a": Literal(text)}, Choice([inner, inner])) for text in (b"x", b"y"))
     flat = resolve(Choice([one, two, one]))
@@ -103,7 +103,7 @@ def test_one_node_in_two_scopes_is_two_rules() -> None:
 
 
 def test_shared_terms_stay_closed_or_are_opened() -> None:
-    """Opened, their rules join the others."""
+    """When they are opened, their rules join the others."""
     term = parse('rules { a = "x" shared(rules { a = "y" } in a) } in a')
     assert resolve(term) == term
     assert resolve(term, through_shared=True) == parse('rules { a = "x" a.2; a.2 = "y" } in a')
@@ -111,7 +111,7 @@ def test_shared_terms_stay_closed_or_are_opened() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_resolving_keeps_the_language(seed: int) -> None:
-    """Random nestings of rules that shadow each other mean the same when they are flat."""
+    """Random nestings of rules that shadow each other keep their meaning when they are flattened."""
     rng = random.Random(seed)
 
     def term(depth: int, names: tuple[str, ...]) -> Grammar:
@@ -160,7 +160,7 @@ def test_a_term_in_exponentially_many_scopes_meets_the_limit() -> None:
     ],
 )
 def test_regular_terms_are_those_without_recursion(text: str, regular: bool) -> None:
-    """Only rules that are reached count; special tokens are no text."""
+    """Only reachable rules count; special tokens are not text."""
     assert is_regular(parse(text)) is regular
 
 
@@ -188,7 +188,7 @@ def random_rules(rng: random.Random) -> dict[str, Grammar]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_nullable_and_productive_rules(seed: int) -> None:
-    """As the members of each rule say, computed by set algebra."""
+    """The answers agree with the strings of each rule, computed by set algebra."""
     rng = random.Random(seed)
     for _ in range(20):
         rules = random_rules(rng)
@@ -197,13 +197,13 @@ def test_nullable_and_productive_rules(seed: int) -> None:
         certain = {name for name in rules if members[name]}
         productive = productive_rules(rules)
         assert certain <= productive
-        for name in productive - certain:  # members may just be longer
+        for name in productive - certain:  # strings may just be longer
             longer = language(Rules(rules, Reference(name)), 12, b"x")
             assert longer, f"{name} in {rules}"
 
 
 def test_nullability_of_complements() -> None:
-    """Complements are decided first: they turn the answer round, through rules and each other."""
+    """Complements are decided first: they invert the answer, through rules and each other."""
     rules = {"a": Complement(Reference("b")), "b": Complement(Complement(Reference("c"))), "c": literal("x")}
     assert nullable_rules(rules) == {"a"}
     nullable = Nullability(rules)
@@ -231,7 +231,7 @@ def test_nesting_is_only_data() -> None:
 
 
 def test_components_of_a_graph() -> None:
-    """Each component is a set of nodes that reach each other, and comes before those that lead to it."""
+    """Each component is a set of nodes that reach each other, and comes before the components that lead to it."""
     nodes = "abcd"
     edges = list(permutations(nodes, 2))
     for bits in range(0, 1 << len(edges), 7):

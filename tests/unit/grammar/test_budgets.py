@@ -1,4 +1,4 @@
-"""Budgets as terms: what they hold, how they are written, and which texts have few enough characters."""
+"""Budgets as terms: their fields, their text, and which texts have few enough characters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BYTES = Vocabulary([bytes([value]) for value in range(256)] + [b""], eos=[256])
     ],
 )
 def test_text(node: Grammar, text: str) -> None:
-    """Budgets are written with the bounds that they have, and read back."""
+    """Budgets are written with their bounds, and read back."""
     assert str(node) == text
     assert parse(text) == node
 
@@ -58,13 +58,13 @@ def test_text(node: Grammar, text: str) -> None:
     ],
 )
 def test_faults_of_the_text(text: str, problem: str) -> None:
-    """What is missing is named."""
+    """The error says what is missing."""
     with pytest.raises(GrammarSyntaxError, match=problem):
         parse(text)
 
 
 def test_a_rule_may_have_the_name() -> None:
-    """It is quoted then."""
+    """Then it is quoted."""
     rules = Rules({"budget": A}, Reference("budget"))
     assert parse(str(rules)) == rules
     assert "<budget>" in str(rules)
@@ -82,7 +82,7 @@ def test_a_rule_may_have_the_name() -> None:
     ],
 )
 def test_bounds_are_numbers(arguments: dict[str, object], error: type[Exception]) -> None:
-    """At least one of them is given, from 0 on."""
+    """At least one bound is given; bounds are not negative."""
     with pytest.raises(error, match="Budget:"):
         A.at_most(**arguments)  # type: ignore[arg-type]
 
@@ -96,7 +96,7 @@ def test_bounds_are_part_of_the_term() -> None:
 
 
 def test_only_characters_stay_regular() -> None:
-    """Tokens are no property of a text."""
+    """A number of tokens is no property of a text."""
     assert is_regular(A.at_most(characters=2))
     assert not is_regular(A.at_most(tokens=2))
 
@@ -117,7 +117,7 @@ def test_length(node: Grammar, bound: int | None) -> None:
 
 
 def test_left_recursion() -> None:
-    """A part with a budget that starts with the rule itself cannot be rewritten; without the empty text it can."""
+    """A budgeted part that starts with the rule itself cannot be rewritten; if it excludes the empty text it can."""
     e = Reference("e")
     with pytest.raises(GrammarError, match="a part with a budget starts with the left-recursive rule 'e'"):
         remove_left_recursion(Rules({"e": (e + "a").at_most(tokens=2) | "b"}, e))
@@ -138,7 +138,7 @@ CHARACTERS = [
 
 @pytest.mark.parametrize("grammar", CHARACTERS, ids=str)
 def test_characters(grammar: Grammar) -> None:
-    """The engine and the reference have the members that set algebra finds; code points count, not bytes."""
+    """The engine and the reference implementation agree with set algebra; code points count, not bytes."""
     letters = 'abx"é'.encode()
     members = language(grammar, 4, letters)
     assert members

@@ -1,4 +1,4 @@
-"""Left recursion removed: the same language, and no rule that can call itself before it has read anything."""
+"""Removal of left recursion: the same language, and no rule that can call itself before it has read anything."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_common_forms_become_repetitions(text: str, rewritten: str) -> None:
     ],
 )
 def test_every_kind_of_left_recursion(text: str) -> None:
-    """Indirect, hidden, cyclic, empty and ambiguous: same strings, nothing left-recursive."""
+    """With indirect, hidden, cyclic, empty and ambiguous recursion the strings stay and no left recursion is left."""
     assert is_left_recursive(parse(f"rules {{ {text} }} in a"))
     for body in ("a", '"x" a a', 'a "y" | ""'):
         check(parse(f"rules {{ {text} }} in {body}"))
@@ -178,7 +178,7 @@ def random_term(rng: random.Random, depth: int) -> Grammar:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_grammars_keep_their_language(seed: int) -> None:
-    """A hundred random grammars of three rules each, most of them left-recursive in several ways at once."""
+    """A hundred random grammars of three rules agree, most of them left-recursive in several ways at once."""
     rng = random.Random(seed)
     recursive = 0
     for _ in range(100):
@@ -201,7 +201,7 @@ def test_nested_scopes_are_made_flat() -> None:
 
 
 def test_free_names_bind_in_the_scope_of_their_place() -> None:
-    """One shared node that stands in two scopes means two things."""
+    """A shared node that stands in two scopes has two meanings."""
     node = sequence(Reference("a"), Reference("b"))
 
     def scope(text: str) -> Grammar:
@@ -213,7 +213,7 @@ def test_free_names_bind_in_the_scope_of_their_place() -> None:
 
 
 def test_descriptions_of_the_root_are_kept() -> None:
-    """What a front end says about the whole survives the rewriting."""
+    """A front end's description of the whole survives the rewriting."""
     description = Description(source="lark")
     rewritten = remove_left_recursion(Described(parse('rules { e = e "x" | "y" } in e'), description))
     assert isinstance(rewritten, Described)
@@ -221,14 +221,14 @@ def test_descriptions_of_the_root_are_kept() -> None:
 
 
 def test_names_that_are_taken_are_not_taken_again() -> None:
-    """A rule that happens to be called like a new one keeps its name."""
+    """A rule that has the name of a new rule keeps it."""
     grammar = parse('rules { a = a.after.b b "x" | b; b = a "y" | "x"; a.after.b = "y"; } in a')
     check(grammar)
     check(parse('rules { a = a a | "" | "x"; a.nonempty = a "y" | "x" } in a.nonempty'))
 
 
 def test_a_capture_that_starts_with_the_recursion_is_refused() -> None:
-    """Its start is known too late; it is refused by name, not dropped."""
+    """The start of the capture is known too late; it is refused by name, not dropped."""
     with pytest.raises(UnsupportedFeature) as caught:
         remove_left_recursion(parse('rules { e = @left(e) "+" t | t; t = "x" } in e'))
     assert caught.value.feature == "capture"
@@ -251,7 +251,7 @@ def test_unknown_rules_are_named() -> None:
 
 
 def test_a_grammar_without_left_recursion_is_the_same_object() -> None:
-    """The check is linear and gives back what it was given."""
+    """The check is linear and returns the same object."""
     chain = {f"r{i}": sequence("x", Reference(f"r{i + 1}"), Reference("r0")) for i in range(20_000)}
     grammar = Rules(chain | {"r20000": literal("y")}, Reference("r0"))
     with at_most(4):
@@ -262,7 +262,7 @@ def test_a_grammar_without_left_recursion_is_the_same_object() -> None:
 
 
 def test_deep_left_recursion() -> None:
-    """Long chains and deep nesting are no recursion of ours."""
+    """Long chains and deep nesting need no recursion."""
     rules: dict[str, Grammar] = {f"r{i}": Choice([Reference(f"r{i + 1}") + "x", literal("y")]) for i in range(2000)}
     grammar = Rules(rules | {"r2000": Reference("r0") + "y"}, Reference("r0"))
     rewritten = remove_left_recursion(grammar)
@@ -275,7 +275,7 @@ def test_deep_left_recursion() -> None:
 
 
 def test_the_size_is_bounded() -> None:
-    """Rules that all start with all others give a polynomial result, or the limit that it breaks."""
+    """If every rule starts with all others, the result is polynomial, or a limit is reached."""
     names = [f"r{i}" for i in range(40)]
     rules = {name: Choice([*(Reference(other) + name for other in names), literal("x")]) for name in names}
     body = Choice([Reference(name) for name in names])

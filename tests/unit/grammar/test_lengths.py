@@ -1,4 +1,4 @@
-"""The longest string of a grammar, against all members of small grammars and known lengths of larger ones."""
+"""The longest string of a grammar, against all strings of small grammars and known lengths of larger ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_regular_terms_by_enumeration() -> None:
 
 
 def test_permutations_by_enumeration() -> None:
-    """Every length of a permutation without special members is exact, with bounds on the number of members too."""
+    """Every length of a permutation without special items is exact, with bounds on the number of items too."""
     members = [literal("a"), literal("bb"), EPSILON, EMPTY, repeat(literal("a"), 0, 2)]
     compared = 0
     for required, optional in product(product(members, repeat=1), product(members, repeat=2)):
@@ -71,7 +71,7 @@ def test_permutations_by_enumeration() -> None:
 
 
 def test_recursive_terms_by_enumeration() -> None:
-    """The same for rules that refer to themselves, right, left, in the middle and twice."""
+    """The same holds for rules with recursion on the right, on the left, in the middle and twice."""
     compared = bounded = unbounded = 0
     for term in small_terms(5, [literal("a"), EPSILON, ITSELF], REGULAR):
         grammar = recursive(term)
@@ -92,7 +92,7 @@ def test_recursive_terms_by_enumeration() -> None:
     [
         ('rules { a = "(" b ")"; b = a | "x" } in a', "unbounded"),
         ('rules { a = b | "xyz"; b = a | "x" } in "<" a', "4"),
-        ('rules { a = "x" | "y" b; b = "z" b } in a', "1"),  # b has no member
+        ('rules { a = "x" | "y" b; b = "z" b } in a', "1"),  # b has no string
         ('rules { a = "x" a{0} } in a', "1"),
         ('rules { a = "x" | a{2} } in a', "not known to be bounded"),
         ('rules { a = "(" a a ")" | "" } in a', "unbounded"),
@@ -105,7 +105,7 @@ def test_recursive_terms_by_enumeration() -> None:
     ],
 )
 def test_lengths_of_known_terms(text: str, shown: str) -> None:
-    """Cycles that add text are unbounded, those that add none are not; what complements cannot take away stays."""
+    """Cycles that add text are unbounded, others are not; complements are handled."""
     assert str(longest(parse(text))) == shown
 
 
@@ -132,7 +132,7 @@ def test_special_tokens_count_as_one() -> None:
     ],
 )
 def test_schemas_with_a_longest_text(schema: Any, longest_text: str) -> None:
-    """The longest text of a closed schema, written without white space."""
+    """The longest text of a closed schema, written without white space, is exact."""
     assert longest(json_schema(schema, whitespace="compact")) == Longest(len(longest_text), len(longest_text))
 
 

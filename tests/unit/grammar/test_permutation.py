@@ -1,4 +1,4 @@
-"""Permutations in the IR: bounds, text, analyses, and how left recursion meets them."""
+"""Permutations in the IR: bounds, text, analyses, and left recursion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ A, B, C, D = (literal(text) for text in ("a", "b", "c", ","))
 
 
 def test_members_are_all_orders() -> None:
-    """Every order of the required items with every subset of the optional ones, separators between."""
+    """The language has every order of the required items with every subset of the optional ones, with separators."""
     term = Permutation([A], [B, C], separator=D)
     words = {
         b",".join(order)
@@ -42,20 +42,20 @@ def test_members_are_all_orders() -> None:
 
 
 def test_further_members_and_bounds() -> None:
-    """Members of ``rest`` repeat, and count."""
+    """Items of ``rest`` repeat, and count."""
     term = Permutation([A], [], B, None, 2, 3)
     assert language(term, 4, b"ab") == {b"ab", b"ba", b"abb", b"bab", b"bba"}
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (3, 2), (-1, None)])
 def test_bounds_without_any_number_are_refused(low: int, high: int | None) -> None:
-    """So are bounds below the number of required items."""
+    """Bounds below the number of required items are refused too."""
     with pytest.raises(ValueError, match="contain no count"):
         Permutation([A, B], [C], None, D, low, high)
 
 
 def test_immutable_values() -> None:
-    """Structure makes equality, and copies keep it."""
+    """Equality is structural, and copies are equal."""
     term = Permutation([A], [B], C, D, 1, 4)
     assert term == Permutation([literal("a")], [literal("b")], C, D, 1, 4)
     assert pickle.loads(pickle.dumps(term)) == term
@@ -101,13 +101,13 @@ def test_text(term: Grammar, text: str) -> None:
     ],
 )
 def test_faults_in_the_text(text: str, problem: str) -> None:
-    """They are named with their place."""
+    """The error names them with their place."""
     with pytest.raises(GrammarSyntaxError, match=problem):
         parse(text)
 
 
 def small_permutations(members: list[Grammar], separators: list[Grammar]) -> list[Permutation]:
-    """All with at most two items of a kind, with and without further members, under small bounds."""
+    """All permutations with at most two items of a kind, with and without extra items, under small bounds."""
     lists = [list(chosen) for n in range(3) for chosen in combinations(members, n)]
     bounds = [(0, None), (1, None), (2, 3), (0, 1), (3, 3)]
     return [
@@ -121,7 +121,7 @@ def small_permutations(members: list[Grammar], separators: list[Grammar]) -> lis
 
 
 def test_nullability_and_emptiness() -> None:
-    """As the members say, also of members and separators that are empty or may be."""
+    """The answers agree with the strings, also for items and separators that are or may be empty."""
     members, separators = [A, choice_of_a(), EMPTY], [EPSILON, choice_of_a(), A, EMPTY]
     terms = small_permutations(members, separators)
     rules = {str(index): term for index, term in enumerate(terms)}
@@ -140,13 +140,13 @@ def choice_of_a() -> Grammar:
 
 
 def test_regular() -> None:
-    """A permutation is regular where its parts are."""
+    """A permutation is regular iff its parts are."""
     assert is_regular(Permutation([A], [B], C, D))
     assert not is_regular(Rules({"x": Permutation([sequence("(", Reference("x"), ")")])}, Reference("x")))
 
 
 def test_left_recursion_after_a_permutation_that_may_be_empty() -> None:
-    """What the permutation has but the empty string is put in its place."""
+    """The permutation without the empty string takes its place."""
     members, separators = [A, choice_of_a()], [EPSILON, choice_of_a(), literal("b")]
     rng = random.Random(4)
     count = 0
@@ -159,7 +159,7 @@ def test_left_recursion_after_a_permutation_that_may_be_empty() -> None:
 
 
 def test_left_recursion_at_the_start_of_a_member_is_refused() -> None:
-    """It would have to be known which member it is before the member ends."""
+    """It would have to be known which item it is before the item ends."""
     e = Reference("e")
     grammar = Rules({"e": Choice([Permutation([sequence(e, "x")], [A]), B])}, e)
     with pytest.raises(UnsupportedFeature, match="a permutation starts with the left-recursive rule 'e'"):

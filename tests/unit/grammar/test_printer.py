@@ -1,4 +1,4 @@
-"""The text of a term: what it looks like, and that every term survives being written and read."""
+"""The text of a term: its form, and that every term survives writing and reading."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ terms = st.recursive(leaves, _larger, max_leaves=12)
 @given(terms)
 @settings(max_examples=600, deadline=None)
 def test_every_term_survives_the_round_trip(term: Grammar) -> None:
-    """Reading what was written gives the same structure, degenerate nodes and shared terms included."""
+    """Reading the written text gives the same structure, degenerate nodes and shared terms included."""
     assert parse(to_text(term)) == term
 
 
 @given(terms, st.integers(1, 80))
 @settings(max_examples=300, deadline=None)
 def test_a_cut_text_has_the_length_asked_for(term: Grammar, length: int) -> None:
-    """A cut text is a prefix, on one line, of the text without a cut."""
+    """A cut text is a prefix of the full text, on one line."""
     cut = to_text(term, max_length=length)
     whole = to_text(term, max_length=10**9)
     assert cut == (whole if len(whole) <= length else whole[: length - 1] + "…")
@@ -144,7 +144,7 @@ def test_a_cut_text_has_the_length_asked_for(term: Grammar, length: int) -> None
     ],
 )
 def test_text_of_each_kind_of_term(term: Grammar, text: str) -> None:
-    """The text is plain, and has parentheses only where precedence asks for them."""
+    """The text is plain, with parentheses only where precedence needs them."""
     assert to_text(term) == text
     assert parse(text) == term
 
@@ -158,7 +158,7 @@ def test_rules_are_written_one_a_line() -> None:
 
 
 def test_a_shared_term_is_written_once() -> None:
-    """A DAG of 200 doublings, 2**200 leaves as a tree, stays linear, and so does the text read back."""
+    """A DAG of 200 doublings, 2**200 leaves as a tree, stays linear, and so does the term read back."""
     term: Grammar = literal("a text that is long enough to be bound to a name")
     for _ in range(200):
         term = Sequence([term, term])
@@ -183,7 +183,7 @@ def test_a_description_is_not_written() -> None:
 
 
 def test_bindings_are_numbered_by_structure() -> None:
-    """Dependencies come first, left to right; what is short once its parts are bound is not bound itself."""
+    """Dependencies come first, left to right; a term that is short once its parts are bound is not bound itself."""
     x, y = Literal(b"x" * 40), Literal(b"y" * 40)
     inner = Choice([x, y])
     text = to_text(Sequence([inner, x, inner, y]))
@@ -206,28 +206,28 @@ def test_nesting_is_only_data(wrap: type[Grammar]) -> None:
 
 
 def test_repr_of_a_giant_term_is_fast() -> None:
-    """A cut text looks at no more of the term than it shows."""
+    """A cut text reads no more of the term than it shows."""
     term = Choice([Literal(b"a" * 50_000_000), *(Literal(b"%d" % index) for index in range(100_000))])
     with at_most(0.1):
         assert len(to_text(term, max_length=50)) == 50
 
 
 def test_a_length_of_zero_is_refused() -> None:
-    """There is no text of no characters."""
+    """A text must have at least one character."""
     with pytest.raises(ValueError, match="max_length must be positive"):
         to_text(A, max_length=0)
 
 
 @pytest.mark.parametrize("module", [printer, reader, algebra, scopes, left_recursion])
 def test_examples_in_docstrings(module: ModuleType) -> None:
-    """They show what happens."""
+    """The examples are right."""
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
 
 
 def test_examples_in_the_documentation() -> None:
-    """`docs/grammar-ir.md` shows what happens."""
+    """The examples of `docs/grammar-ir.md` are right."""
     result = doctest.testfile(str(DOCS / "grammar-ir.md"), module_relative=False)
     assert result.attempted > 5
     assert result.failed == 0

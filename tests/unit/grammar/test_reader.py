@@ -27,13 +27,13 @@ def test_whitespace_and_comments_are_free() -> None:
 
 
 def test_nothing_is_simplified() -> None:
-    """Adjacent literals and nested choices stay what was written."""
+    """Adjacent literals and nested choices stay as they were written."""
     assert parse('"a" "b"') != Literal(b"ab")
     assert parse('("a" | "b") | "a"') == Choice([Choice([A, B]), A])
 
 
 def test_bindings_are_shared_objects() -> None:
-    """A `let` makes one object of all its uses, and may use earlier ones."""
+    """All uses of a `let` are one object, and a `let` may use earlier ones."""
     term = parse('let $1 = "a"; $2 = $1 $1; in $2 $2')
     assert isinstance(term, Sequence)
     assert term.items[0] is term.items[1]
@@ -41,7 +41,7 @@ def test_bindings_are_shared_objects() -> None:
 
 
 def test_rules_nest_and_may_end_in_a_semicolon() -> None:
-    """The body of rules reaches to the end of its bracket."""
+    """The body of rules extends to the end of its bracket."""
     inner = Rules({"y": B}, Choice([Reference("y"), Reference("x")]))
     assert parse('rules { x = "a"; } in rules { y = "b" } in y | x') == Rules({"x": A}, inner)
     assert parse('"a" (rules { y = "b" } in y | x)') == Sequence([A, inner])
@@ -96,7 +96,7 @@ def test_classes() -> None:
     ],
 )
 def test_errors_have_their_place(text: str, span: tuple[int, int], problem: str) -> None:
-    """Each malformed text gives one error, at the characters at fault."""
+    """Each malformed text gives one error, at the wrong characters."""
     with pytest.raises(GrammarSyntaxError) as caught:
         parse(text)
     assert problem in caught.value.problem
@@ -107,7 +107,7 @@ def test_errors_have_their_place(text: str, span: tuple[int, int], problem: str)
 @given(st.text(st.sampled_from('"ab[]()|&~*+?{},1$=;.@<>-^\\ \nlet in rules'), max_size=30))
 @settings(max_examples=500, deadline=None)
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """No text makes the reader fail in any other way than its syntax error."""
+    """For any text, the reader succeeds or raises its syntax error."""
     try:
         parse(text)
     except GrammarSyntaxError as error:

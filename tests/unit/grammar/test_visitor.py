@@ -47,7 +47,7 @@ def test_a_fold_reuses_earlier_results() -> None:
 
 
 def test_a_fold_that_follows_references_refuses_recursion() -> None:
-    """What a node depends on is the caller's to say."""
+    """The caller defines the dependencies of a node."""
     rules = {"x": Sequence([literal("a"), Reference("y")]), "y": literal("b")}
 
     def below(node: Grammar) -> tuple[Grammar, ...]:

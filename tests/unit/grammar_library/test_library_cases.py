@@ -1,4 +1,4 @@
-"""The cases of the grammar library, decided by the engine in several tokenizations, the reference and Lark."""
+"""The cases of the grammar library, judged by the engine in several tokenizations, the reference and Lark."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from structgen.engine import compile
 from structgen.testing.reference import ReferenceMatcher
 
 BY_NAME = pytest.mark.parametrize("name", NAMES)
-# Their lines are no matter of Lark's Earley parser, and their variants are too many for the reference;
-# tests/unit/frontends/indentation/test_indentation.py compares the product that they are made by.
+# Lark's Earley parser ignores their lines, and their variants are too many for the reference implementation;
+# tests/unit/frontends/indentation/test_indentation.py checks the product that makes them.
 WITHOUT_BLOCKS = pytest.mark.parametrize(
     "name", [name for name in NAMES if "%declare _INDENT" not in folder(name).text]
 )
 
 
 def test_every_folder_is_checked() -> None:
-    """No grammar of the library is left without a parser that judges it."""
+    """Every grammar of the library has a parser that judges it."""
     assert {path.parent.name for path in GRAMMARS.glob("*/grammar.lark")} == set(NAMES)
 
 
 @BY_NAME
 def test_folder_is_complete(name: str) -> None:
-    """Each folder has enough cases, each once, and says what it covers, what it leaves out and what checks it."""
+    """Each folder has enough distinct cases, and says what it covers, what it leaves out and what checks it."""
     cases = folder(name)
     assert len(cases.accept) >= 15
     assert len(cases.reject) >= 15
@@ -50,7 +50,7 @@ def test_folder_is_complete(name: str) -> None:
 
 @WITHOUT_BLOCKS
 def test_cases_in_the_reference(name: str) -> None:
-    """The reference, which is no part of the engine, finds each first wrong byte where the cases say it is."""
+    """The reference implementation finds each first wrong byte where the cases say it is."""
     blank = ReferenceMatcher(folder(name).grammar)
     for text in folder(name).accept:
         matcher = blank.fork()
@@ -65,7 +65,7 @@ def test_cases_in_the_reference(name: str) -> None:
 @BY_NAME
 @pytest.mark.parametrize("longest", [40, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_cases_in_lark(name: str, longest: int) -> None:
-    """Lark's Earley parser, which explores every division into terminals, gives the same verdicts."""
+    """Lark's Earley parser, which tries every division into terminals, gives the same verdicts."""
     cases = folder(name)
     if "%declare" in cases.text:
         pytest.skip("it declares where blocks begin, which only a lexer of its own tells Lark")
@@ -85,7 +85,7 @@ def test_cases_in_lark(name: str, longest: int) -> None:
 
 @BY_NAME
 def test_cases_in_the_engine(name: str) -> None:
-    """The engine decides alike byte by byte, in the longest tokens, and however else a text is cut."""
+    """The engine gives the same verdicts byte by byte, in the longest tokens, and for any other split."""
     cases = folder(name)
     rng = random.Random(name)
     texts = [*cases.accept, *(text for text, _ in cases.reject)]

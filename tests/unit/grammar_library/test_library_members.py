@@ -1,4 +1,4 @@
-"""Members of the grammar library and real documents, judged by parsers that know nothing of structgen."""
+"""Strings of the grammar library and real documents, judged by parsers that are independent of structgen."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ BY_EFFORT = pytest.mark.parametrize(("count", "most"), EFFORTS)
 @BY_NAME
 @BY_EFFORT
 def test_walked_members_parse(name: str, count: int, most: int) -> None:
-    """What random walks write is what the parser of the language reads."""
+    """The parser of the language reads the results of random walks."""
     known, rng = language(name), random.Random(f"{name} walks")
     known.check([walked_member(folder(name).constraint, rng, rng.randint(1, most)) for _ in range(count)])
 
 
 @BY_NAME
 def test_cases_parse(name: str) -> None:
-    """The parser of the language reads what the cases accept, and nothing that they refuse but is covered."""
+    """The parser of the language reads the accepted cases, and refuses the refused ones that are covered."""
     known = language(name)
     known.check(list(folder(name).accept))
     reject = [text for text, _ in folder(name).reject][: 4 if known.problems else None]  # one run of a compiler each
     wrong = [text for text in reject if known.problem(text) is not None]
-    assert len(wrong) >= len(reject) // 2  # the parser finds faults too; the rest is what the folder leaves out
+    assert len(wrong) >= len(reject) // 2  # the parser finds faults too; the folder excludes the rest
     if known.covers is not None:
         for text, _ in folder(name).reject:
             assert known.problem(text) is not None or not known.covers(text), text
@@ -38,7 +38,7 @@ def test_cases_parse(name: str) -> None:
 @BY_NAME
 @BY_EFFORT
 def test_real_documents_are_members(name: str, count: int, most: int) -> None:
-    """Documents that were not made for the grammar, and that the language's parser reads, are members."""
+    """Independent documents that the language's parser reads are accepted."""
     known, rng = language(name), random.Random(f"{name} documents")
     documents = list(islice(known.documents(rng), count))
     assert len(documents) >= min(count, 200)
@@ -52,7 +52,7 @@ def test_real_documents_are_members(name: str, count: int, most: int) -> None:
 @BY_NAME
 @BY_EFFORT
 def test_spoilt_texts(name: str, count: int, most: int) -> None:
-    """Of texts with a character too many, too few or wrong, members parse; and what parses is a member, if covered."""
+    """After small changes, accepted texts parse, and texts that parse are accepted, if they are covered."""
     known, rng, cases = language(name), random.Random(f"{name} spoilt"), folder(name)
     alphabet = "".join(sorted({*"".join(cases.accept), *"".join(text for text, _ in cases.reject), *known.alphabet}))
     members, others = [], []

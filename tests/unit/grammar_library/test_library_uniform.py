@@ -1,4 +1,4 @@
-"""Members drawn uniformly by length: what random walks seldom write, since every text counts alike."""
+"""Strings sampled uniformly by length: texts that random walks rarely write, since all texts are equally likely."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES += [
 
 @pytest.mark.parametrize(("name", "size", "count"), SIZES)
 def test_uniform_members_parse(name: str, size: int, count: int) -> None:
-    """The parser of the language reads what is drawn, control characters and other scripts left aside and not."""
+    """The parser of the language reads the samples, with and without control characters and other scripts."""
     known = language(name)
     for alphabet in ("printable", "any"):
         members = UniformMembers(folder(name).grammar, size, alphabet=alphabet)

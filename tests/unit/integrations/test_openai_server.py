@@ -1,4 +1,4 @@
-"""Programs on servers of each kind: what they are sent, what comes of it, and what fails."""
+"""Programs on servers of each kind: their requests, their results, and their errors."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def digits() -> Iterator[Any]:
 
 
 def said(value: str, kind: str) -> str:
-    """A text as a server of that kind says it: OpenAI within an object."""
+    """A text as a server of that kind sends it; OpenAI wraps it in an object."""
     return json.dumps({"answer": value}) if kind == "openai" else value
 
 

@@ -1,4 +1,4 @@
-"""Schemas and grammars in the notations of servers: what is kept, what is lost, and that nothing is lost silently."""
+"""Schemas and grammars in the notations of servers: what is kept, what is lost, and no silent losses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def words(letters: str, longest: int) -> list[str]:
 
 
 class Peer:
-    """What xgrammar, which vLLM and SGLang run by default, makes of a GBNF grammar."""
+    """What xgrammar, the default of vLLM and SGLang, accepts for a GBNF grammar."""
 
     def __init__(self) -> None:
         self.library = pytest.importorskip("xgrammar", reason="xgrammar is not installed")
@@ -246,7 +246,7 @@ def test_others_are_sent_all_but_what_would_be_an_error() -> None:
 
 @pytest.mark.parametrize("subset", SUBSETS)
 def test_formats_are_sent_by_names_that_servers_know(subset: Subset) -> None:
-    """Dates of types as dates, with their bounds among the losses; other names of types and callers not at all."""
+    """Dates are sent as dates, with their bounds among the losses; other names of types and callers are not sent."""
     dates = translated(answer_of(Annotated[date, Field(ge=date(2020, 1, 1))]).schema, subset)
     assert dates[0]["format"] == "date"
     assert [loss.keyword for loss in dates[1]] == ["format"]
@@ -260,7 +260,7 @@ def test_formats_are_sent_by_names_that_servers_know(subset: Subset) -> None:
 
 @pytest.mark.parametrize("keyword", sorted(XGRAMMAR.refused))
 def test_what_llguidance_refuses_is_not_sent(keyword: str) -> None:
-    """vLLM gives it what xgrammar does not know, a ``multipleOf`` for instance."""
+    """vLLM passes to it what xgrammar does not support, a ``multipleOf`` for instance."""
     part = {"type": "integer", "multipleOf": 3, keyword: {}}
     sent, lost = translated(part, XGRAMMAR)
     assert sent == {"type": "integer", "multipleOf": 3}
@@ -278,7 +278,7 @@ def test_what_llguidance_refuses_is_not_sent(keyword: str) -> None:
     ],
 )
 def test_names_that_are_listed_become_properties(schema: dict[str, Any]) -> None:
-    """Which servers enforce; the same objects are valid, as a validator has it, and nothing is lost."""
+    """Servers enforce properties; a validator accepts the same objects, and nothing is lost."""
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
     sent, lost = translated(schema, XGRAMMAR)
     assert not lost
@@ -315,10 +315,10 @@ class Branch(BaseModel):
 
 
 def test_openai_s_rules_hold_for_what_it_is_sent() -> None:
-    """Its rules, checked one by one on all parts of what is sent for a recursive type with options and unions."""
+    """Its rules are checked one by one on all parts of a request for a recursive type with options and unions."""
     translation = translation_of(answer_of(Branch), "openai")
     root = translation.parameters["response_format"]["json_schema"]["schema"]
-    assert translation.is_wrapped  # for the root is a reference
+    assert translation.is_wrapped  # since the root is a reference
     assert root["type"] == "object"
     assert "$defs" in root
     stack = [root]
@@ -358,7 +358,7 @@ def test_what_openai_has_no_form_for_is_refused(kind: Any, named: str) -> None:
 
 
 def test_a_grammar_of_json_is_sent_as_a_grammar(peer: Peer) -> None:
-    """Its values are spelled out; what no grammar says is refused with what to ask for instead."""
+    """Its values are spelled out; what no grammar can express is refused with an alternative."""
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
     sent = translation_of(answer_of(json_schema(schema)), "vllm").parameters["structured_outputs"]["grammar"]
     texts = ['{"a": "x"}', '{"a": "\\u00E9"}', '{"a": "\\ud800"}', '{"a": 1}', '{"b": "x"}', "{}"]
