@@ -1,4 +1,4 @@
-"""The table of methods agrees with the public modules, and the core does without it."""
+"""The table of methods agrees with the public modules, and the core does not need it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_entry_names_a_dataclass_of_a_public_module(table: str, name: str,
 
 
 def test_every_drafter_that_needs_no_object_is_in_the_table() -> None:
-    """What is left out takes a trained head or a vocabulary, or combines others."""
+    """All others need a trained head or a vocabulary, or combine drafters."""
     named = {method.kind for method in (*catalogue.DRAFTERS.values(), *catalogue.BRIDGES.values())}
     offered = set(stub_names(PACKAGE / "drafters.pyi"))
     beside = {"Auto", "Bridge", "Combined", "DraftStore", "Extended", "TrainedHeads", "VocabularyTrim", "forget"}
@@ -49,7 +49,7 @@ def test_every_sampler_is_in_the_table() -> None:
 
 
 def test_the_pages_name_every_method() -> None:
-    """The documentation of the command line lists what the options take."""
+    """The documentation of the command line lists the values of the options."""
     page = PACKAGE.parent / "docs" / "cli.md"
     if not page.is_file():
         pytest.skip("the documents are not beside the package")

@@ -1,4 +1,4 @@
-"""Adaptive parallel decoding: what the coupled draws do, and how much of a draft stands."""
+"""Adaptive parallel decoding: the coupled draws, and how much of a draft is accepted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LARGEST_Z = 5.3  # two-sided 1e-6 over 8 tokens
 
 
 def two_distributions() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log-probabilities of eight tokens; two the first distribution forbids."""
+    """Log-probabilities of eight tokens; the first distribution forbids two of them."""
     rng = np.random.default_rng(3)
     log_q, log_a = np.log(rng.dirichlet(np.ones(8))), np.log(rng.dirichlet(np.ones(8)))
     log_q[[2, 5]] = -np.inf
@@ -53,13 +53,13 @@ def coupled(*, is_coupled: bool = True) -> tuple[NDArray[np.intp], NDArray[np.in
 
 
 def agreement(q: NDArray[np.float64], m: NDArray[np.float64]) -> float:
-    """How often draws that read the same Gumbel noise are the same: for each token, all others lose twice."""
+    """How often draws that read the same Gumbel noise are equal: for each token, all others lose twice."""
     both = np.flatnonzero((q > 0) & (m > 0))
     return float(sum(1 / np.maximum(q / q[token], m / m[token]).sum() for token in both))
 
 
 def test_the_mixture_is_drawn_from_as_ever() -> None:
-    """Frequencies of its tokens over 20,000 draws, z below 5.3; those of the draft are others."""
+    """Frequencies of its tokens over 20,000 draws have z below 5.3; those of the draft differ."""
     drafted, judged, distribution = coupled()
     spread = np.sqrt(distribution * (1 - distribution) / DRAWS)[distribution > 0]
     found = np.bincount(judged, minlength=8) / DRAWS
@@ -71,9 +71,9 @@ def test_the_mixture_is_drawn_from_as_ever() -> None:
 
 @pytest.mark.parametrize("is_coupled", [True, False])
 def test_how_often_both_take_the_same_token(is_coupled: bool) -> None:
-    """As often as Gumbel noise couples the two distributions, by its formula.
+    """It is the probability by which Gumbel noise couples the two distributions, by its formula.
 
-    Noise of its own would agree less often.
+    Independent noise would agree less often.
     """
     log_q, _ = two_distributions()
     drafted, judged, distribution = coupled(is_coupled=is_coupled)
@@ -101,7 +101,7 @@ def logits_of(seed: int, size: int) -> Any:
 def expected(
     model: ScriptedDiffusion, judge: HashModel, toy: ToyCanvases, canvas: tuple[int, ...], weight: float
 ) -> tuple[int, ...]:
-    """One step without any automaton: the best completion of a canvas, as far as the mixture's argmax agrees."""
+    """One step without any automaton: the best completion of a canvas, up to the first other argmax of the mixture."""
     masked = np.where(np.array(canvas) == FREE, MASK, canvas).astype(np.int32)
     distributions = log_softmax(model.logits(masked))
 
@@ -125,14 +125,14 @@ def expected(
             if allowed[mixed.argmax()] != best[slot]:
                 break
         held[slot] = best[slot]
-    # What only one token is left for is filled then, at no cost.
+    # Slots with a single possible token are then filled for free.
     left = [member for member in members if all(token in (FREE, m) for token, m in zip(held, member, strict=True))]
     return tuple(left[0][slot] if len({m[slot] for m in left}) == 1 else held[slot] for slot in range(len(held)))
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.8])
 def test_a_step_commits_what_the_mixture_would_have_taken(weight: float) -> None:
-    """Against sums over all canvases: which part of the best completion stands, on random models and grammars."""
+    """Sums over all canvases give the same accepted part of the best completion, on random models and grammars."""
     sizes = set()
     for seed in range(25):
         text = ("(a|b|1){6,8}", "[ab]{5}(1|[.])?", "(ab|1|b)[ab]{4}", "[ab]+(1|[.])")[seed % 4]
@@ -151,7 +151,7 @@ def test_a_step_commits_what_the_mixture_would_have_taken(weight: float) -> None
 
 
 def test_without_a_grammar_to_speak_of_it_is_the_published_rule() -> None:
-    """Slots that nothing ties together: each distribution's argmax, as far as the mixture's argmax is the same."""
+    """Slots are independent: each distribution's argmax is accepted up to the mixture's first other argmax."""
     language = canvas_language(compile(sg.regex("[abc]{8}"), LETTERS))
     accepted = []
     for seed in range(20):
@@ -196,7 +196,7 @@ def test_members_always_and_fewer_passes_with_more_weight(sampler: CanvasSampler
 
 
 def test_everything_stands_where_the_diffusion_model_judges_alone() -> None:
-    """With weight 1 a draw is a draw of the same distribution, and no autoregressive pass is spent."""
+    """With weight 1 both draws come from the same distribution, and no autoregressive pass is spent."""
     language = canvas_language(compile(sg.regex("(ab|c){3,9}"), LETTERS))
     model = HashDiffusion(LETTERS, seed=1)
     for sampler in (Dingo(), Posterior("scored")):
@@ -207,9 +207,9 @@ def test_everything_stands_where_the_diffusion_model_judges_alone() -> None:
 
 
 def test_coupled_judging_of_the_same_distribution_takes_everything() -> None:
-    """A small model that says what the diffusion model says agrees with each of its draws, at any weight.
+    """A small model with the diffusion model's distribution agrees with each of its draws, at any weight.
 
-    Judging a draw by the argmax, or by a draw of its own, would not.
+    Judging a draw by the argmax, or by an independent draw, would not.
     """
     language = canvas_language(compile(sg.regex("[ab]{6}"), LETTERS))
     row = np.array([0.0, 1.0, 1.2, 0, 0], dtype=np.float32)
@@ -229,7 +229,7 @@ def test_coupled_judging_of_the_same_distribution_takes_everything() -> None:
 
 
 def test_the_small_model_reads_its_prompt_and_what_is_fixed_in_one_pass_a_step() -> None:
-    """And no token twice, but for the last one before the draft."""
+    """It reads no token twice, except the last one before the draft."""
     read: list[tuple[int, ...]] = []
 
     class Listening(HashModel):
@@ -259,11 +259,11 @@ def test_the_small_model_reads_its_prompt_and_what_is_fixed_in_one_pass_a_step()
             assert len(read) == steps
             assert len(read[-1]) >= 6 - first
     assert read[0][:3] == (3, 1, 2)
-    assert read[0][5:6] == (3,)  # cab, two tokens, and the slot that was given
+    assert read[0][5:6] == (3,)  # cab, two tokens, and the given slot
 
 
 def test_the_end_is_judged_and_what_is_after_it_is_not() -> None:
-    """A small model that never ends a text lets the member go on; one that likes to lets it end."""
+    """A small model that never ends a text lets the output go on; one that prefers to end lets it end."""
     language = canvas_language(compile(sg.regex("a(b|1)*"), VOCABULARY))
     rows = np.zeros((4, VOCABULARY.size), dtype=np.float32)
     rows[1:, 0] = 1.5

@@ -27,7 +27,7 @@ def free_dave(rng: random.Random) -> tuple[CommitPolicy, int]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(10))
 def test_the_same_canvases_as_stepwise_decoding(part: int) -> None:
-    """Random denoisers and grammars, 310 in all, at any temperature, with blocks and without."""
+    """This holds for 310 random denoisers and grammars, at any temperature, with blocks and without."""
     passes = [check_lossless(seed, free_dave) for seed in range(31 * part, 31 * part + 31)]
     drafted, stepwise = map(sum, zip(*passes, strict=True))
     assert drafted < stepwise
@@ -35,7 +35,7 @@ def test_the_same_canvases_as_stepwise_decoding(part: int) -> None:
 
 @pytest.mark.parametrize(("context", "most"), [(0.0, 0.34), (0.05, 0.5), (1.0, 1.0)])
 def test_forward_passes(context: float, most: float) -> None:
-    """The less a slot minds the others, the more steps a pass verifies; without context a pass for each four."""
+    """The less the slots depend on each other, the more steps a pass verifies; without context a pass verifies four."""
     language = canvas_language(compile(sg.regex("[abc]{12}"), LETTERS))
     passes = steps = canvases = 0
     for seed in range(8):
@@ -62,7 +62,7 @@ def test_what_is_fixed_stays_and_a_certain_rest_takes_no_pass() -> None:
     assert seen[0] == [FREE, FREE, 3, 2, 2]
     fill(run, FreeDave())
     assert LETTERS.decode(run.canvas.tolist()) in (b"abcbb", b"bacbb")
-    # One slot decides over the other: a single pass, and none to verify the only step.
+    # One slot decides the other: a single pass, and none to verify the only step.
     assert run.denoiser.forwards == 1
     assert run.drafted == run.accepted == 0
 
@@ -103,11 +103,11 @@ def test_it_is_a_policy_and_a_value() -> None:
     assert not FreeDave(per_step=2).lossless
 
 
-# the rule for thresholds that was published beside it
+# the rule for thresholds that was published with it
 
 
 def thresholded(model: HashDiffusion, language: CanvasLanguage, slots: int, rule: str) -> list[int]:
-    """Decoding that commits all slots of a confidence of 0.6, with drafts that are verified by ``rule``."""
+    """Decoding that commits all slots with a confidence of 0.6, with drafts verified by ``rule``."""
     run, _ = a_run(model, language, slots)
 
     def ranked(canvas: Canvas) -> tuple[list[int], int, Canvas]:
@@ -148,7 +148,7 @@ def thresholded(model: HashDiffusion, language: CanvasLanguage, slots: int, rule
 
 
 def test_accepting_subsets_of_thresholded_targets_changes_the_output() -> None:
-    """Which is why no policy here does so; accepting nothing but targets does not."""
+    """So no policy here does it; accepting only whole targets changes nothing."""
     language = canvas_language(compile(sg.regex("[abc]{6}"), LETTERS))
     changed = {"equal": 0, "subset": 0}
     for seed in range(60):

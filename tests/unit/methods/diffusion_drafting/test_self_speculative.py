@@ -1,4 +1,4 @@
-"""Self speculative decoding: lossless, and a chain of as many nodes as it says."""
+"""Self speculative decoding: lossless, with a chain of as many nodes as it says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def self_speculative(rng: random.Random) -> tuple[CommitPolicy, int]:
 
 @pytest.mark.parametrize("part", range(5))
 def test_the_same_canvases_as_stepwise_decoding(part: int) -> None:
-    """Random denoisers and grammars, 65 in all, at any temperature, with blocks and without."""
+    """This holds for 65 random denoisers and grammars, at any temperature, with blocks and without."""
     passes = [check_lossless(seed, self_speculative) for seed in range(1000 + 13 * part, 1013 + 13 * part)]
     drafted, stepwise = map(sum, zip(*passes, strict=True))
     assert drafted < stepwise
@@ -34,13 +34,13 @@ def test_the_chain_has_one_node_more_than_drafts() -> None:
         run, _ = a_run(model, language, 9)
         committer = SelfSpeculative(drafts).start()
         committer.advance(run)
-        # The canvas without anything, then the nodes; the last step fills the canvas, so that nothing is to be asked.
+        # The empty canvas, then the nodes; the last step fills the canvas, so that nothing is asked.
         assert committer.canvases == 1 + min(drafts + 1, 8)
         assert run.denoiser.forwards == committer.forwards == 2
 
 
 def test_all_slots_of_an_indifferent_model_take_two_passes() -> None:
-    """Where no slot minds another, and the grammar is no reason to either."""
+    """This holds where no slot depends on another, neither in the model nor in the grammar."""
     language = canvas_language(compile(sg.regex("[abc]{10}"), LETTERS))
     for seed in range(5):
         run, _ = a_run(HashDiffusion(LETTERS, seed=seed, context=0.0), language, 10)
@@ -50,9 +50,9 @@ def test_all_slots_of_an_indifferent_model_take_two_passes() -> None:
 
 
 def test_drafts_that_know_the_grammar_stand_more_often() -> None:
-    """FreeDave restricts the distribution anew after each drafted step.
+    """FreeDave conditions the distribution again after each drafted step.
 
-    A completion of one pass does not know better.
+    A completion of one pass does not.
     """
     language = canvas_language(compile(sg.regex("((a|b)c|b){8}"), LETTERS))
     passes = {FreeDave(depth=4): 0, SelfSpeculative(drafts=3): 0}
@@ -65,7 +65,7 @@ def test_drafts_that_know_the_grammar_stand_more_often() -> None:
 
 
 def test_a_draft_that_does_not_stand_costs_nothing_but_its_canvas() -> None:
-    """The output of a model whose drafts are nearly all wrong."""
+    """The output is that of a model whose drafts are nearly all wrong."""
     language = canvas_language(compile(sg.regex("[abc]{8}"), LETTERS))
     rejected = 0
     for seed in range(10):

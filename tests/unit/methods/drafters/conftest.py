@@ -1,4 +1,4 @@
-"""A small Llama whose later layers say less than the first."""
+"""A small Llama whose later layers matter less than the first."""
 
 from __future__ import annotations
 

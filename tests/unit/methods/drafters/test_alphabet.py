@@ -1,4 +1,4 @@
-"""The bytes of members, as far as the term tells: every member that is drawn at random is made of them."""
+"""The bytes of a language, as far as the term shows them: every random string consists of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRAMMARS: dict[str, Grammar] = {
 @pytest.mark.parametrize("name", GRAMMARS)
 @pytest.mark.parametrize("seed", range(5))
 def test_no_member_has_another_byte(name: str, seed: int) -> None:
-    """Members are found by walking masks over single bytes at random."""
+    """Random walks under masks over single bytes find the strings."""
     import random
 
     import numpy as np
@@ -58,7 +58,7 @@ def test_what_it_is() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0x40, 0x90), (0x7FF, 0x801), (0x1000, 0xFFFF), (0xFFFF, 0x10001)])
 def test_characters_beyond_ascii(low: int, high: int) -> None:
-    """All bytes of all characters of a range, and no other leading bytes."""
+    """All bytes of all characters of a range are there, and no other leading bytes."""
     found = byte_alphabet(CharClass([(low, high)]))
     scalars = [code for code in range(low, high + 1) if not 0xD800 <= code <= 0xDFFF]
     wanted = {byte for code in scalars for byte in chr(code).encode()}

@@ -1,4 +1,4 @@
-"""Draft models with another vocabulary: the three ways to make use of them."""
+"""Draft models with another vocabulary: three ways to use them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def constraint() -> Constraint:
 @pytest.mark.parametrize("bridge", BRIDGES)
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(0.5)], ids=str)
 def test_chosen_drafts_leave_the_output_as_it_is(constraint: Constraint, bridge: str, sampler: Any) -> None:
-    """Seed for seed; a draft model that wants to write the same saves passes."""
+    """Outputs are equal seed for seed; a draft model with the same preferences saves passes."""
     target = HashModel(constraint.vocabulary, seed=1, writes=WRITES)
     for seed, writes in ((0, WRITES), (1, WRITES.replace("fox", "dog")), (2, None)):
         draft = HashModel(bpe_vocabulary("prose"), seed=seed, writes=writes)
@@ -64,7 +64,7 @@ def test_chosen_drafts_leave_the_output_as_it_is(constraint: Constraint, bridge:
 
 @pytest.mark.parametrize("bridge", BRIDGES)
 def test_drafts_do_not_depend_on_what_came_before(constraint: Constraint, bridge: str) -> None:
-    """Under random outcomes and rollbacks, a draft is what a new drafter proposes there."""
+    """After random outcomes and rollbacks, the draft is that of a new drafter."""
     target = HashModel(constraint.vocabulary, seed=1, writes=WRITES)
     drafter = DraftModel(HashModel(bpe_vocabulary("prose"), seed=2, writes=WRITES), Chain(4), bridge=BRIDGES[bridge])
     prompt = target.encode_prompt("who is it?")
@@ -95,7 +95,7 @@ def test_drafts_do_not_depend_on_what_came_before(constraint: Constraint, bridge
 
 
 def test_text_drafts_are_the_text_of_the_draft_model(constraint: Constraint) -> None:
-    """What it writes greedily under the same grammar, after the same text, in the target's own tokens."""
+    """It is the draft model's greedy text under the same grammar, after the same text, in the target's tokens."""
     target, draft = HashModel(constraint.vocabulary), HashModel(bpe_vocabulary("prose"), seed=4, writes=WRITES)
     prompt = target.encode_prompt("so: ")
     begun = constraint.vocabulary.tokenize('{"name": "th')
@@ -124,7 +124,7 @@ def test_text_drafts_are_the_text_of_the_draft_model(constraint: Constraint) -> 
 
 
 def test_texts_of_a_tree_share_their_prefixes() -> None:
-    """Each path is spelled as the target spells it; a token is as likely as all that begins in it."""
+    """Each path has the target's spelling; a token is as likely as all texts that begin in it."""
     draft = Vocabulary([b"", b"a", b"b", b"ab", b"c"], eos=[0])
     target = Vocabulary([b"", b"a", b"b", b"c", b"bc", b"aa"], eos=[0])
     tree = DraftTree()
@@ -142,7 +142,7 @@ def test_texts_of_a_tree_share_their_prefixes() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_distributions_of_shared_tokens(constraint: Constraint, seed: int) -> None:
-    """The draft model's probabilities of tokens that both have and the grammar allows, renormalised."""
+    """They are the draft model's probabilities of allowed tokens that both models have, renormalised."""
     target, draft = HashModel(constraint.vocabulary), HashModel(bpe_vocabulary("prose"), seed=seed)
     prompt, begun = target.encode_prompt("so: "), constraint.vocabulary.tokenize('{"name": "')
     context = Context(target, [*prompt, *begun])
@@ -165,7 +165,7 @@ def test_distributions_of_shared_tokens(constraint: Constraint, seed: int) -> No
 
 
 def test_equal_bytes_are_paired_in_order() -> None:
-    """Several ids with the same bytes go together one by one, and all ends are the target's first."""
+    """Several ids with the same bytes are paired one by one, and all ends become the target's first."""
     target = Vocabulary([b"", b"a", b"b", b"a", b"ab", b"a"], eos=[0])
     draft = Vocabulary([b"a", b"", b"b", b"a", b"", b"c"], eos=[1, 4])
     shared = SharedTokens(target, draft)
@@ -190,7 +190,7 @@ CROSSING = Vocabulary([b"", b"a", b"b", b"c", b"d", b"aa", b"abb", b"bc", b"bbc"
 def text_distribution(
     draft: HashModel, target: Vocabulary, constraint: Constraint, prompt: bytes, output: bytes
 ) -> Any:
-    """The distribution of the longest target token that the draft model's text begins with: by writing all texts."""
+    """The distribution of the longest target token that starts the draft model's text, by enumeration of all texts."""
     reference = compile(constraint.grammar, draft.vocabulary)
     found: Counter[int] = Counter()
     start = [*draft.vocabulary.tokenize(prompt), *draft.vocabulary.tokenize(output)]
@@ -216,7 +216,7 @@ def text_distribution(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_distributions_of_texts(ab_vocabulary: Vocabulary, seed: int) -> None:
-    """Unbounded, the recorded distributions are those of an enumeration of all that the draft model writes."""
+    """Without bounds, the recorded distributions equal an enumeration of all texts of the draft model."""
     constraint = compile(regex("([ab]{1,4}(c|d)){1,3}"), ab_vocabulary)
     draft = HashModel(CROSSING, seed=seed)
     target = HashModel(ab_vocabulary)
@@ -238,10 +238,11 @@ def test_distributions_of_texts(ab_vocabulary: Vocabulary, seed: int) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("bridge", ["shared", "distribution"])
 def test_drawn_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, bridge: str) -> None:
-    """1,000 outputs with drafts against the exact distribution of locally constrained decoding.
+    """1,000 outputs with drafts agree with the exact distribution of locally constrained decoding.
 
     The distance of so many draws from a distribution of 16 outcomes is 0.064 or less on average, and 0.084 more with a
-    probability below 1e-6 (McDiarmid)."""
+    probability below 1e-6 (McDiarmid).
+    """
     constraint = compile(regex("[ab]{2}(c|d)"), ab_vocabulary)
     target, sampler = HashModel(ab_vocabulary, seed=7), Multinomial(0.7)
     drafter = DraftModel(HashModel(CROSSING, seed=8), Fixed.branching(2, 1), bridge=BRIDGES[bridge])
@@ -261,7 +262,7 @@ def test_drawn_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary,
 
 @pytest.mark.parametrize("bridge", BRIDGES)
 def test_a_prompt_that_the_draft_model_cannot_read_is_refused(constraint: Constraint, bridge: str) -> None:
-    """Its own tokens of the prompt count, not the target's."""
+    """The length counts in its own tokens, not in the target's."""
     target = HashModel(constraint.vocabulary)
     prompt = target.encode_prompt("who is it?")
     length = len(bpe_vocabulary("prose").tokenize("who is it?"))
@@ -275,7 +276,7 @@ def test_a_prompt_that_the_draft_model_cannot_read_is_refused(constraint: Constr
 
 
 def test_bounds_are_checked() -> None:
-    """Numbers are positive, and the least probability is one."""
+    """Numbers must be positive, and the least probability a probability."""
     for bad in ({"contexts": 0}, {"tokens": 1.5}, {"depth": -1}, {"least": 1.0}, {"least": -0.1}):
         with pytest.raises(ValueError, match="StringRejection"):
             StringRejection(**bad)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The dynamic program over layers against its recursion, read literally, and against all sets of layers."""
+"""The dynamic program over layers, against its literal recursion and against all sets of layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Network = Callable[[int, NDArray[np.float32]], NDArray[np.float32]]
 
 
 def random_network(seed: int, layers: int, width: int = 6) -> tuple[Network, NDArray[np.float32]]:
-    """Blocks that add what depends on their input, as those of a transformer do."""
+    """Blocks that add a function of their input, like those of a transformer."""
     random = np.random.default_rng(seed)
     into = random.normal(size=(layers, width, width))
     out = random.normal(size=(layers, width, width)) / 2
@@ -33,7 +33,7 @@ def cosine(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
 
 
 def literal(through: Network, start: NDArray[np.float32], layers: int, skipped: int) -> tuple[int, ...]:
-    """The recursion as it is written down, from the end, one state at a time."""
+    """The recursion as published, from the end, one state at a time."""
 
     def layer(index: int, state: NDArray[np.float32]) -> NDArray[np.float32]:
         return through(index, state[None])[0]
@@ -76,7 +76,7 @@ def test_it_is_the_recursion(seed: int, layers: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_it_is_the_best_set_where_layers_are_independent(seed: int) -> None:
-    """Layers that add constants at right angles: the program finds what a search of all sets finds."""
+    """For layers that add orthogonal constants the program finds the best set."""
     random = np.random.default_rng(seed)
     layers = 7
     steps = np.zeros((layers, layers + 1), dtype=np.float32)
@@ -96,7 +96,7 @@ def test_it_is_the_best_set_where_layers_are_independent(seed: int) -> None:
 
 
 def test_it_is_not_the_best_set_in_general_but_close_to_it() -> None:
-    """Over random networks: never better than the best set, sometimes worse, and in the best quarter of all sets."""
+    """Over random networks it is sometimes worse than the best set, but in the best quarter of all sets."""
     ranks = []
     for seed in range(40):
         through, start = random_network(seed, 7)

@@ -1,4 +1,4 @@
-"""Early exits: what they would have drafted is read off verified states, and decides where drafts end."""
+"""Early exits: their drafts are read off verified states, and decide where drafts end."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def test_rates_forget() -> None:
     assert rates.rates().tolist() == [0.5, 0.5]
     for taken in ([1.0, 0.0], [1.0, 0.5], [0.0, 1.0]):
         rates.add(np.array(taken))
-    # Weights 1/4, 1/2 and 1, and one position at a half before all.
+    # Weights 1/4, 1/2 and 1, and a prior of one position at a half.
     assert rates.rates() == pytest.approx([(0.75 + 0.5) / 2.75, (0.25 + 1 + 0.5) / 2.75])
 
 
 def test_tokens_per_layer_by_hand() -> None:
-    """All outcomes of a draft, counted: the tokens until the first that is refused, and one of the target's."""
+    """All outcomes of a draft are counted: the tokens until the first refused one, and one of the target's."""
     rates = ExitRates((2, 4), layers=8, head=1.0, decay=1.0)
     for taken in ([1.0, 1.0], [0.0, 1.0], [0.0, 1.0]):
         rates.add(np.array(taken))
@@ -48,7 +48,7 @@ def test_tokens_per_layer_by_hand() -> None:
 
 
 def test_what_pays_is_chosen() -> None:
-    """An exit that is always right is followed as far as allowed; where none is ever right, nothing is drafted."""
+    """An exit that is always right is used as far as allowed; if none is ever right, nothing is drafted."""
     for taken, expected in (((0.0, 1.0), (4, 5)), ((0.0, 0.0), (2, 0)), ((1.0, 1.0), (2, 5))):
         rates = ExitRates((2, 4), layers=8, head=0.0, decay=1.0)
         for _ in range(500):
@@ -60,7 +60,7 @@ def test_what_pays_is_chosen() -> None:
 def test_exits_are_compared_with_the_target(
     llama: LlamaModel, monkeypatch: pytest.MonkeyPatch, sampler: Sampler
 ) -> None:
-    """Every number that enters the rates is what drafts from scratch give, after the tokens that came."""
+    """The rates use the numbers that fresh drafts after the accepted tokens give."""
     exits = (1, 3, 6)
     noted: list[NDArray[np.float64]] = []
     original = ExitRates.add
@@ -99,7 +99,7 @@ def test_exits_are_compared_with_the_target(
         matcher.accept(token)
     assert len(noted) > 10
     at = 0
-    for taken in noted:  # some positions are not looked at; those that are come in order
+    for taken in noted:  # some positions are skipped; the others come in order
         while not np.allclose(taken, expected[at], atol=1e-4):
             at += 1
         at += 1

@@ -1,4 +1,4 @@
-"""Phrases from passes, and draft tokens that they make longer."""
+"""Phrases from passes, and draft paths that they extend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A, B, C, D = 1, 2, 3, 4
 
 @dataclass(frozen=True, eq=False)
 class Fixed(Drafter, Drafting):
-    """Proposes one tree, and notes what it is told."""
+    """Drafts a fixed tree, and records what it is told."""
 
     tree: DraftTree
     heard: list[object]
@@ -46,7 +46,7 @@ def one_hot(*tokens: int) -> np.ndarray:
 
 
 def test_phrases_follow_what_the_model_would_have_said() -> None:
-    """After draft tokens that were refused as well; the last token of a phrase need not have been drafted."""
+    """This includes refused draft tokens; the last token of a phrase need not have been drafted."""
     tree = tree_of_texts(LETTERS, ["abc", "ed"])  # nodes a 0, b 1, c 2, e 3, d 4
     rows = one_hot(6, B, D, A, D, C)  # after the sequence, a, b, c, e, d
     phrases = list(phrases_of_pass(Verified(1, tree, rows), 7, 8))
@@ -64,7 +64,7 @@ def test_what_is_forced_belongs_to_a_phrase() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_phrases_are_the_ways_of_the_model_under_the_grammar(seed: int) -> None:
-    """Against the model itself, asked after each prefix of each phrase."""
+    """They agree with the model itself, asked after each prefix of each phrase."""
     constraint = compiled("([abc]{2},)*")
     context = Context(HashModel(LETTERS, seed=seed), [1])
     tree = tree_of_texts(LETTERS, ["ab", "ac", "bb", "ca"])
@@ -110,7 +110,7 @@ def test_paths_are_made_longer_in_the_order_of_their_reach() -> None:
         assert [found.prefix(node) for node in range(2, len(found))] == expected
         assert found.sources[:2] == ["fixed", "fixed"]
         assert set(found.sources[2:]) == {"fixed + phrases"}
-    assert len(tree) == 2  # that of the base is left alone
+    assert len(tree) == 2  # the base's tree is left unchanged
 
 
 def test_where_nothing_is_drafted_the_sequence_itself_goes_on() -> None:

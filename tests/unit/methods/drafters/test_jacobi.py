@@ -1,4 +1,4 @@
-"""Jacobi's iteration under a grammar: its fixed point is what writing one token after the other gives."""
+"""Jacobi's iteration under a grammar: its fixed point is the output of sequential decoding."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ WINDOW = 9
 def one_by_one(
     model: HashModel, pattern: str, count: int, draw: Callable[[np.ndarray, int], int]
 ) -> tuple[list[int], int]:
-    """The first tokens, up to and with the ``count``-th choice and what is forced after it, and how many were chosen.
+    """The first tokens, up to the ``count``-th choice and the forced tokens after it, and the number of choices.
 
-    A token after which nothing is chosen is left out, as the stop is: to draft it is of no use.
+    A token after which nothing is chosen is left out, as the stop is, since drafting it is useless.
     """
     matcher = compiled(pattern).matcher()
     tokens: list[int] = []
@@ -52,7 +52,7 @@ def one_by_one(
 
 
 def chooser(sampler: Sampler, seed: int) -> tuple[TokenChooser, Callable[[np.ndarray, int], int]]:
-    """For the iteration, and for one token after the other: its own generator, drawn from in turn."""
+    """For the iteration, and for sequential decoding, a generator that is drawn from in turn."""
     if isinstance(sampler, Greedy):
         return most_probable, lambda row, _: int(row.argmax())
     assert isinstance(sampler, Multinomial | GumbelMax)
@@ -67,7 +67,7 @@ def chooser(sampler: Sampler, seed: int) -> tuple[TokenChooser, Callable[[np.nda
     ids=["greedy", "drawn", "shaped", "noise"],
 )
 def test_the_fixed_point_is_the_sequence(pattern: str, sampler: Sampler) -> None:
-    """From any first draft token, with at least one more token right after each pass."""
+    """It is reached from any first draft tokens, with at least one more right token after each pass."""
     for seed in range(8):
         model = HashModel(LETTERS, seed=seed)
         choose, draw = chooser(sampler, seed)
@@ -113,7 +113,7 @@ def test_outputs_are_the_same_in_no_more_passes(sampler: Sampler, window: int) -
 
 
 def test_with_the_noise_of_the_output_a_settled_model_is_followed() -> None:
-    """Where distributions do not depend on what was drafted, draft tokens with the same random numbers are right.
+    """Where distributions do not depend on the drafts, draft tokens with the same random numbers are right.
 
     Others are not.
     """

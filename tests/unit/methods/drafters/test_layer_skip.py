@@ -1,4 +1,4 @@
-"""Drafts of a model on itself: the output does not change, and drafts are what the network without the layers says."""
+"""Self-drafts of a model: the output does not change, and drafts are those of the network without the layers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def state_of(constraint: Constraint, tokens: Sequence[int] = ()) -> DraftState:
 
 @pytest.mark.parametrize("trim", [None, VocabularyTrim(), VocabularyTrim(most=12)], ids=["whole", "exact", "trimmed"])
 def test_drawn_tokens_carry_their_distribution(llama: LlamaModel, trim: VocabularyTrim | None) -> None:
-    """After each node: the logits of the layers that are left, masked, shaped, and zero beyond the head."""
+    """After each node it is the softmax of the remaining layers' logits, masked, shaped, and zero beyond the head."""
     sampler = Multinomial(0.7, top_k=25, top_p=0.95)
     constraint = compile(regex("[a-z0-9]{2,60}"), llama.vocabulary)
     prompt = llama.vocabulary.tokenize(b"tell me")
@@ -141,7 +141,7 @@ def test_nothing_is_drafted_after_a_prompt_that_was_not_read(llama: LlamaModel) 
 
 
 def test_drafts_end_with_the_context(llama: LlamaModel) -> None:
-    """Close to the longest sequence, drafts become shorter, and the output is complete."""
+    """Near the maximal length drafts become shorter, and the output is complete."""
     constraint = compile(regex("[a-z]{1,60}"), llama.vocabulary)
     options: dict[str, Any] = {"max_tokens": 16, "sampler": Greedy()}
     prompt = "x" * (512 - 16)

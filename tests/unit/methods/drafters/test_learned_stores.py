@@ -1,4 +1,4 @@
-"""What stores of drafters hold on to: no vocabulary, so that what is kept for one can end with it."""
+"""Stores of drafters hold no reference to a vocabulary, so that they end with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_stores_do_not_keep_a_vocabulary_alive() -> None:
     del vocabulary
     gc.collect()
     assert gone() is None
-    again = Vocabulary([b"", b"p", b"q"], eos=[0])  # of the same content: what was learned is there
+    again = Vocabulary([b"", b"p", b"q"], eos=[0])  # equal content: what was learned is there
     assert successors.after(again, 1) == [2]
     assert distributions.find(again, (1,))[0].tokens == [2]
     assert pool.after(again, 1) == [(2,)]

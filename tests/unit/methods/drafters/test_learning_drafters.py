@@ -1,4 +1,4 @@
-"""All drafters that learn from rows, in the loop: outputs stay what they are, and draft tokens can be repeated."""
+"""All drafters that learn from rows, in the loop: outputs do not change, and draft tokens are reproducible."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_threads_share_a_drafter(name: str) -> None:
 
 
 class ChainSession(HashSession):
-    """Has the methods for trees, and sits on a model that does not allow them."""
+    """Has the methods for trees, but its model does not allow trees."""
 
     @property
     def can_branch(self) -> bool:

@@ -1,4 +1,4 @@
-"""Lookahead decoding under a grammar: what its phrases are, and that outputs stay what they are."""
+"""Lookahead decoding under a grammar: its phrases, and that outputs do not change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_outputs_are_the_same_in_no_more_passes(sampler: Sampler, window: int, s
 
 
 class Watched(PhrasePool):
-    """A pool that notes all that it is given."""
+    """A pool that records all that it is given."""
 
     def __init__(self) -> None:
         super().__init__(length=16)
@@ -50,7 +50,7 @@ class Watched(PhrasePool):
 
 
 def test_a_phrase_ends_with_what_the_model_says_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And each of its tokens after the first two was said by an earlier pass at its position."""
+    """Each of its tokens after the first two was predicted by an earlier pass at its position."""
     model = HashModel(LETTERS, seed=2)
     pool = Watched()
     passes: list[tuple[tuple[int, ...], Verified, int]] = []
@@ -113,7 +113,7 @@ def test_drafts_are_allowed_and_the_same_each_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_window_is_a_trunk_with_a_branch_after_each_draft(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a grammar that allows anything, with a model that never says the same twice."""
+    """The grammar allows anything, and the model never repeats itself."""
     model = HashModel(Vocabulary([b"", *(b"%d;" % number for number in range(500))], eos=[0]), seed=7)
     drafter = Lookahead(3, 4, 1)
     with monkeypatch.context():
@@ -138,7 +138,7 @@ def test_the_window_is_a_trunk_with_a_branch_after_each_draft(monkeypatch: pytes
         sorted(np.bincount(np.array(tree.token_tree().depths(), dtype=int)).tolist()) for tree in seen if len(tree)
     ]
     assert len(seen[0]) == 0
-    assert depths[0] == [1, 1, 1]  # the trunk alone; then a level more in each pass, up to the size
+    assert depths[0] == [1, 1, 1]  # the trunk alone; then one more level in each pass, up to the size
     assert max(map(sum, depths)) >= 3 + 2 * 3 - 2
     assert all(len(tree.children(ROOT)) <= 1 + drafter.hits for tree in seen)
 

@@ -43,7 +43,7 @@ def plackett_luce(distribution: dict[int, float], count: int) -> dict[tuple[int,
 
 
 def chi_square(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
-    """How unlikely so much chi-square is: the normal approximation of Wilson and Hilferty (1931), one-sided."""
+    """The one-sided p-value of chi-square, by the normal approximation of Wilson and Hilferty (1931)."""
     total = sum(seen.values())
     assert set(seen) <= set(expected)
     statistic = sum((seen[each] - total * p) ** 2 / (total * p) for each, p in expected.items())
@@ -66,9 +66,9 @@ def chi_square(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], f
 def test_children_are_drawn_without_replacement(
     sampler: Multinomial, pattern: str, distribution: dict[int, float]
 ) -> None:
-    """By the distribution of Plackett and Luce.
+    """They have the Plackett-Luce distribution.
 
-    From the table's distribution after the mask and the sampler's shaping.
+    Its weights are the table's distribution after the mask and the sampler's shaping.
     """
     constraint = compiled(pattern)
     drafter = taught(shape=RankTree(((0,), (1,))))
@@ -113,7 +113,7 @@ PATTERN = "[ab]{2}c?"
 
 
 def exact_distribution(model: HashModel, sampler: Multinomial, prompt: list[int]) -> dict[tuple[int, ...], float]:
-    """The probabilities of all outputs, by going through them."""
+    """The probabilities of all outputs, by enumeration."""
     outputs: dict[tuple[int, ...], float] = {}
     open_ = [((), 1.0, compiled(PATTERN, VOCABULARY).matcher())]
     while open_:
@@ -133,7 +133,7 @@ def exact_distribution(model: HashModel, sampler: Multinomial, prompt: list[int]
 
 @pytest.mark.exhaustive
 def test_outputs_keep_their_distribution() -> None:
-    """Many outputs that draft for each other, against the distribution of all outputs."""
+    """Many outputs that draft for each other agree with the distribution of all outputs."""
     model, sampler = HashModel(VOCABULARY, seed=5), Multinomial(1.5)
     expected = exact_distribution(model, sampler, model.encode_prompt("c"))
     assert sum(expected.values()) == pytest.approx(1)

@@ -1,6 +1,6 @@
 """The distribution of the first target token of a text.
 
-Against an enumeration of texts and against sums over tokenizations.
+It is compared with an enumeration of texts and with sums over tokenizations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def vocabularies(name: str) -> tuple[Vocabulary, Vocabulary]:
 
 
 def model(size: int, seed: int) -> Any:
-    """A distribution over draft tokens that depends on all tokens before; some have no probability."""
+    """A distribution over draft tokens that depends on all earlier tokens; some tokens have probability zero."""
 
     @cache
     def distribution(context: tuple[int, ...]) -> NextTokenDistribution:
@@ -47,7 +47,7 @@ def model(size: int, seed: int) -> Any:
 
 
 def by_texts(distribution: Any, target: Vocabulary, draft: Vocabulary, most: int) -> Counter[int]:
-    """Write texts token by token until they are longer than every token, and cut the longest token off each."""
+    """Write texts token by token until they are longer than every token, and take the longest target token off each."""
     found: Counter[int] = Counter()
     pending: list[tuple[tuple[int, ...], bytes, float]] = [((), b"", 1.0)]
     while pending:
@@ -64,7 +64,7 @@ def by_texts(distribution: Any, target: Vocabulary, draft: Vocabulary, most: int
 
 
 def prefix(distribution: Any, draft: Vocabulary, text: bytes, context: tuple[int, ...] = ()) -> float:
-    """The probability that what is written begins with ``text``: the sum over all its tokenizations."""
+    """The probability that the written text begins with ``text``: the sum over all its tokenizations."""
     if not text:
         return 1.0
     following = distribution(context)
@@ -85,7 +85,7 @@ def asked(distribution: Any) -> Any:
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("seed", range(6))
 def test_without_bounds_it_is_the_distribution_of_texts(name: str, seed: int) -> None:
-    """As an enumeration of all texts has it; it sums to 1, for every letter is a token of the target."""
+    """It equals an enumeration of all texts; it sums to 1, since every letter is a token of the target."""
     target, draft = vocabularies(name)
     distribution = model(draft.size, seed)
     found = string_distribution(asked(distribution), TokenPrefixes(target, draft), target, draft, **UNBOUNDED)
@@ -98,7 +98,7 @@ def test_without_bounds_it_is_the_distribution_of_texts(name: str, seed: int) ->
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("seed", range(6))
 def test_it_is_a_difference_of_sums_over_tokenizations(name: str, seed: int) -> None:
-    """What begins with a token, less what begins with a longer one: each a sum over all tokenizations."""
+    """It is the probability of a start with the token, minus that of a longer token: sums over all tokenizations."""
     target, draft = vocabularies(name)
     distribution = model(draft.size, seed)
     found = string_distribution(asked(distribution), TokenPrefixes(target, draft), target, draft, **UNBOUNDED)
@@ -116,9 +116,9 @@ def test_it_is_a_difference_of_sums_over_tokenizations(name: str, seed: int) -> 
     ("contexts", "tokens", "depth", "least"), itertools.product((1, 2), (1, 2), (1, 2), (0.0, 0.3))
 )
 def test_bounds_move_mass_to_shorter_tokens(name: str, contexts: int, tokens: int, depth: int, least: float) -> None:
-    """It still is a distribution, the model is asked no more than it may be.
+    """It is still a distribution, and the model is asked no more often than the bound.
 
-    And what is bounded away goes to shorter tokens.
+    The lost mass goes to shorter tokens.
     """
     target, draft = vocabularies(name)
     distribution = model(draft.size, 9)
@@ -145,7 +145,7 @@ def test_bounds_move_mass_to_shorter_tokens(name: str, contexts: int, tokens: in
 
 
 def test_where_nothing_can_be_said_there_is_no_distribution() -> None:
-    """At the start none at all; further on, what stands there stays with the token so far."""
+    """At the start there is none at all; later the remaining mass stays with the token so far."""
     target, draft = vocabularies("finer")
     table = TokenPrefixes(target, draft)
     assert string_distribution(lambda contexts: [None], table, target, draft, **UNBOUNDED) is None
@@ -158,7 +158,7 @@ def test_where_nothing_can_be_said_there_is_no_distribution() -> None:
 
 
 def test_texts_that_no_token_begins_are_missing() -> None:
-    """They have no probability, and nothing else has theirs."""
+    """They have no probability, and no other token gets theirs."""
     target, draft = Vocabulary([b"", b"a", b"ab"], eos=[0]), Vocabulary([b"", b"a", b"b", b"c"], eos=[0])
     distribution = NextTokenDistribution(np.arange(4), np.array([0.1, 0.2, 0.3, 0.4]))
     found = string_distribution(

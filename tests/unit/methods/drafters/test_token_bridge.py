@@ -28,7 +28,7 @@ def draft() -> HashModel:
 
 
 def test_the_two_differ(target: Vocabulary, draft: HashModel) -> None:
-    """They have tokens that the other lacks, and those that both have stand at different ids."""
+    """Each has tokens that the other lacks, and shared tokens have different ids."""
     ours, theirs = set(target.tokens), set(draft.vocabulary.tokens)
     assert len(ours - theirs) > 50
     assert len(theirs - ours) > 50
@@ -38,7 +38,7 @@ def test_the_two_differ(target: Vocabulary, draft: HashModel) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_bytes_are_kept_and_history_does_not_matter(target: Vocabulary, draft: HashModel, seed: int) -> None:
-    """Along an output that grows, is cut and changed: the bytes of the target, and what a new bridge reads."""
+    """Along an output that grows, is cut and changed, the bytes are the target's, and equal those of a new bridge."""
     random = np.random.default_rng(seed)
     tokens = target.tokenize(TEXT)
     prompt = int(random.integers(1, 60))
@@ -54,7 +54,7 @@ def test_bytes_are_kept_and_history_does_not_matter(target: Vocabulary, draft: H
 
 
 def test_what_is_long_written_keeps_its_tokens(target: Vocabulary, draft: HashModel) -> None:
-    """Each token more changes what is read from its piece of 64 tokens on."""
+    """Each further token changes the reading only from its piece of 64 tokens on."""
     tokens = target.tokenize(TEXT)
     bridge = TokenBridge(target, draft, 10)
     before: list[int] = []
@@ -80,7 +80,7 @@ def test_special_tokens_are_those_of_the_same_text_or_nothing(target: Vocabulary
 
 
 def test_there_is_always_something_to_read(target: Vocabulary, draft: HashModel) -> None:
-    """Where nothing is left, the draft model's own empty prompt; its own prefix stands before all."""
+    """If nothing remains, it is the draft model's own empty prompt; its own prefix comes first."""
     begin = target.token_id("<s>")
     assert TokenBridge(target, draft, 1).read([begin]) == draft.encode_prompt("")
     model: Any = Prefix(draft.vocabulary)
@@ -111,7 +111,7 @@ def test_the_grammar_follows_the_bytes(target: Vocabulary, draft: HashModel) -> 
 
 
 def test_what_the_draft_model_cannot_follow_is_none(target: Vocabulary, draft: HashModel) -> None:
-    """Bytes that the grammar refuses, and special tokens that it lacks; what comes after is followed again."""
+    """These are bytes that the grammar refuses, and special tokens that it lacks; later text is followed again."""
     constraint = compile(json_schema({"type": "array"}), target)
     reference = GrammarReference(constraint, draft.vocabulary)
     opening = target.tokenize("[")
@@ -123,7 +123,7 @@ def test_what_the_draft_model_cannot_follow_is_none(target: Vocabulary, draft: H
 
 
 def test_a_token_that_is_refused_in_the_middle_leaves_no_trace(draft: HashModel) -> None:
-    """Its first bytes are taken back."""
+    """Its first bytes are rolled back."""
     digits = Vocabulary([b"", *(bytes([byte]) for byte in range(256)), b"12x"], eos=[0])
     reference = GrammarReference(compile(regex("[0-9]{3}"), digits), draft.vocabulary)
     assert reference.at([digits.size - 1]) is None

@@ -1,4 +1,4 @@
-"""Draft tokens by the last two tokens: what is tried, and in which order."""
+"""Draft tokens by the last two tokens: which are tried, and in which order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def proposed(drafter: TrigramDrafts, budget: int, pattern: str = "[a-f]*") -> Dr
 
 
 def test_without_exploration_the_most_probable_paths_come_first() -> None:
-    """Against all paths of the table, ordered by their probability."""
+    """They are compared with all paths of the table, ordered by their probability."""
     pairs = {(D, A): {B: 0.6, C: 0.3, D: 0.1}, (A, B): {A: 0.7, C: 0.3}, (A, C): {B: 0.9, D: 0.1}}
     single = {before[-1]: distribution for before, distribution in pairs.items()}
     reach = {(D, A): 1.0}
@@ -73,7 +73,7 @@ def test_what_comes_is_tried_again() -> None:
 
 
 def test_scores_are_those_of_puct() -> None:
-    """The order in which two children are added changes where the rule says so."""
+    """The order of two children changes where the rule says so."""
     for exploration in (0.0, 0.2, 1.0):
         for fails in range(8):
             drafter = taught(exploration)

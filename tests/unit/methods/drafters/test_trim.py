@@ -1,4 +1,4 @@
-"""Trimmed heads: what is left out never comes, or is rare; what is left says the same as the whole head."""
+"""Trimmed heads: removed tokens never come, or are rare; the other logits are those of the whole head."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GRAMMARS: dict[str, Grammar] = {
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_other_tokens_are_never_allowed(json_vocabulary: Vocabulary, name: str) -> None:
-    """Along random members; and there are not many more than those that came up."""
+    """This holds along random strings, and there are few more tokens than those that occurred."""
     constraint = compile(GRAMMARS[name], json_vocabulary)
     reachable = set(reachable_tokens(constraint).tolist())
     random = np.random.default_rng(0)

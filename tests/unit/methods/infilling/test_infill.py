@@ -1,4 +1,4 @@
-"""Holes filled by models without weights: what comes out, what was asked for, and with which chances."""
+"""Holes filled by models without weights: the output, the model's input, and the probabilities."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLAT = regex(r"x(\+x|\+\(x(\+x)?\))*")
 
 
 class Watched:
-    """A model that notes what its sessions are given."""
+    """A model that records the tokens of its sessions."""
 
     def __init__(self, model: HashModel) -> None:
         self.model = model
@@ -46,7 +46,7 @@ class Watched:
 
 
 class WatchedSession:
-    """Notes the whole sequence at each forward pass."""
+    """Records the whole sequence at each forward pass."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
@@ -86,7 +86,7 @@ def is_member(constraint: Constraint, tokens: Sequence[int]) -> bool:
 
 
 def check(result: InfillResult, parts: Sequence[Any], constraint: Constraint) -> None:
-    """The fixed texts are there byte for byte, every hole keeps to its tokens, and the whole is a member."""
+    """Check that fixed texts are there byte for byte, holes keep to their tokens, and the whole is in the language."""
     expected = b""
     fillings = iter(result.fillings)
     for part in parts:
@@ -114,7 +114,7 @@ PARTS: list[list[Any]] = [
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_left_to_right_models_fill_every_frame(parts: list[Any]) -> None:
-    """Several seeds, samplers and orders: members with the fixed texts in place; the same seed gives the same text."""
+    """Several seeds, samplers and orders give strings with the fixed texts in place; equal seeds give equal texts."""
     constraint = compile(SUMS, VOCABULARY)
     texts = set()
     for seed in range(6):
@@ -140,7 +140,7 @@ FLAT_PARTS: list[list[Any]] = [
 @pytest.mark.parametrize("parts", FLAT_PARTS, ids=str)
 @pytest.mark.parametrize("grammar", ["regular", "recursive"])
 def test_diffusion_models_fill_every_frame(parts: list[Any], grammar: str) -> None:
-    """Every way to choose lengths and completions gives members, and no canvas ever changes its length."""
+    """Every choice of lengths and completions gives strings, and no canvas ever changes its length."""
     constraint = compile(FLAT if grammar == "regular" else SUMS, VOCABULARY)
     for seed in range(2):
         model = HashDiffusion(VOCABULARY, seed=seed)
@@ -166,8 +166,8 @@ def completions(constraint: Constraint, canvas: list[list[tuple[int, ...]]]) -> 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_chances_of_a_left_to_right_model_are_the_projection(seed: int) -> None:
-    """``log_prob`` of two fillings equals what enumeration and the model's logits give, token by token and at ends."""
+def test_probabilities_of_a_left_to_right_model_are_the_projection(seed: int) -> None:
+    """``log_prob`` of two fillings equals enumeration with the model's logits, token by token and at ends."""
     constraint = compile(FLAT, VOCABULARY)
     model = HashModel(VOCABULARY, seed=seed)
     texts, most = ["x", "+(x", ""], [3, 2]
@@ -210,8 +210,8 @@ def test_chances_of_a_left_to_right_model_are_the_projection(seed: int) -> None:
         written += [[filling.tokens], [fixed[number + 1]]]
 
 
-def test_a_test_of_chances_can_fail() -> None:
-    """With the mask of gaps of any length, the chances of ``test_chances...`` would be others."""
+def test_a_test_of_probabilities_can_fail() -> None:
+    """With the mask for gaps of any length, the probabilities of the test above would be different."""
     constraint = compile(FLAT, VOCABULARY)
     tokens = list(range(1, 10))
     fixed = VOCABULARY.tokenize("x")
@@ -223,9 +223,9 @@ def test_a_test_of_chances_can_fail() -> None:
 
 
 def test_lengths_on_a_canvas_are_those_of_the_largest_mass() -> None:
-    """The mass of every length by enumeration, from the model's own distributions.
+    """The mass of every length agrees with enumeration, from the model's own distributions.
 
-    And the rate by which slots count alike.
+    So does the rate at which slots count alike.
     """
     constraint = compile(FLAT, VOCABULARY)
     fixed = [VOCABULARY.tokenize("x"), VOCABULARY.tokenize("x+x")]
@@ -252,7 +252,7 @@ def test_lengths_on_a_canvas_are_those_of_the_largest_mass() -> None:
 
 
 def test_markers_arrange_what_the_model_reads() -> None:
-    """Prefix, suffix and middle as the vocabulary names them; without, only what stands before."""
+    """Prefix, suffix and middle have the vocabulary's markers; without markers the model reads only the prefix."""
     names = {10: "<fim_prefix>", 11: "<fim_suffix>", 12: "<fim_middle>"}
     vocabulary = Vocabulary([*VOCABULARY.tokens[:10], b"", b"", b""], eos=[0], special=names)
     model = Watched(HashModel(vocabulary, seed=3))
@@ -261,7 +261,7 @@ def test_markers_arrange_what_the_model_reads() -> None:
     result = infill(model, parts, SUMS, prompt="x+x", sampler=Multinomial(), seed=1)
     first = [10, *vocabulary.tokenize("x+x"), *left, 11, *right, 12]
     assert model.given[0] == first
-    # Nothing is known after the second hole, so that it is written on.
+    # Nothing is known after the second hole, so that it is written to the end.
     second = [*vocabulary.tokenize("x+x"), *left, *result.fillings[0].tokens, *right]
     assert any(given[: len(second)] == second for given in model.given)
     plain = Watched(HashModel(vocabulary, seed=3))
@@ -279,7 +279,7 @@ def test_markers_arrange_what_the_model_reads() -> None:
     ],
 )
 def test_markers_are_found(special: dict[int, str], tokens: list[bytes], expected: tuple[int, ...] | None) -> None:
-    """Special or ordinary, but all of one family; without a marker for the middle the suffix comes first."""
+    """They may be special or ordinary, but all of one family; without a middle marker the suffix comes first."""
     found = find_markers(Vocabulary(tokens, eos=[0], special=special))
     assert (None if found is None else tuple(found)) == expected
     if found is not None:
@@ -289,20 +289,20 @@ def test_markers_are_found(special: dict[int, str], tokens: list[bytes], expecte
 
 
 def test_an_interrupted_hole_gets_its_end_first() -> None:
-    """The end is written after its given prefix, before the middle, and reads as the model was trained to."""
+    """The end is written after its given prefix, before the middle, in the format of the model's training."""
     names = {10: "<fim_prefix>", 11: "<fim_suffix>", 12: "<fim_middle>"}
     vocabulary = Vocabulary([*VOCABULARY.tokens[:10], b"", b"", b""], eos=[0], special=names)
     model = Watched(HashModel(vocabulary, seed=4))
     result = infill(model, ["x", hole(12)], SUMS, order=Interruption(2.0, "+(x+"), sampler=Multinomial(), seed=2)
     assert b"+(x+" in result.fillings[0].data
     suffix = vocabulary.tokenize("+(x+")
-    assert model.given[0] == [0, *vocabulary.tokenize("x")]  # nothing is known after; interrupted at once
+    assert model.given[0] == [0, *vocabulary.tokenize("x")]  # nothing is known after it; interrupted at once
     assert model.given[1] == [10, *vocabulary.tokenize("x"), 11, *suffix]
     assert any(12 in given for given in model.given[2:])
 
 
 def test_an_interruption_that_cannot_be_is_none() -> None:
-    """Where the suffix has no place, the hole is written as it would have been."""
+    """Where the suffix has no place, the hole is written as usual."""
     constraint = compile(SUMS, VOCABULARY)
     model = HashModel(VOCABULARY, seed=4)
     plain = infill(model, ["(", hole(5), ")"], constraint)
@@ -322,7 +322,7 @@ def test_forced_tokens_cost_no_forward_pass() -> None:
 
 
 def test_tokens_do_not_reach_across_the_edge_of_a_hole() -> None:
-    """``x)`` is a token, but between a hole and the text after it there is an edge: bytes stay, tokens may differ."""
+    """``x)`` is a token, but a hole ends before the text after it: bytes stay, tokens may differ."""
     result = infill(HashModel(VOCABULARY, writes="x"), ["(", hole(1), ")"], SUMS)
     assert result.text == "(x)"
     assert [VOCABULARY.tokens[token] for token in result.tokens] == [b"(", b"x", b")"]
@@ -362,7 +362,7 @@ def test_the_value_and_captures_are_those_of_the_whole_text(json_vocabulary: Voc
     ],
 )
 def test_malformed_parts_are_refused(parts: Any, message: str) -> None:
-    """With what is wrong and what to do."""
+    """The error says what is wrong and what to do."""
     with pytest.raises(ValueError, match=message):
         Frame.of(parts, VOCABULARY)
 
@@ -375,13 +375,13 @@ def test_holes_are_bounded() -> None:
 
 @pytest.mark.parametrize("most", [-1, 1.5, "3", None])
 def test_malformed_holes_are_refused(most: Any) -> None:
-    """A hole takes a number of tokens."""
+    """The size of a hole is a number of tokens."""
     with pytest.raises(ValueError, match="hole"):
         hole(most)
 
 
 def test_malformed_arguments_are_refused() -> None:
-    """Each with its name."""
+    """The error names the argument."""
     model, diffusion, parts = HashModel(VOCABULARY), HashDiffusion(VOCABULARY), ["x", hole(2)]
     with pytest.raises(ValueError, match="order"):
         infill(model, parts, SUMS, order="middle")
@@ -402,7 +402,7 @@ def test_malformed_arguments_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", [HashModel, HashDiffusion])
 def test_what_cannot_be_completed_is_refused_before_any_forward_pass(kind: Any) -> None:
-    """The texts, the holes and what to do are named; nothing is asked of the model."""
+    """The error names the texts, the holes and what to do; the model is not asked."""
     model = kind(VOCABULARY)
     model.start = lambda *_: pytest.fail("the model was asked")
     for parts in (["x)", hole(9)], ["((((", hole(2), "x"], ["x", hole(0), "x"], [hole(3), "+"]):
@@ -413,7 +413,7 @@ def test_what_cannot_be_completed_is_refused_before_any_forward_pass(kind: Any) 
 
 @pytest.mark.parametrize("kind", [HashModel, HashDiffusion])
 def test_what_does_not_fit_the_context_is_refused(kind: Any) -> None:
-    """Before any forward pass."""
+    """The error comes before any forward pass."""
     with pytest.raises(GenerationError, match="exceed its context"):
         infill(kind(VOCABULARY, max_context=8), ["x+", hole(9), "x"], FLAT, prompt="xxx", **_longest(kind))
     assert infill(kind(VOCABULARY, max_context=30), ["x+", hole(9), "x"], FLAT, prompt="xxx", **_longest(kind))

@@ -1,4 +1,4 @@
-"""What published decoders for texts with gaps get wrong, each as a test.
+"""Errors of published decoders for texts with gaps, each as a test.
 
 Source: N. Mündler, J. Dekoninck and M. Vechev, "Constrained Decoding of Diffusion LLMs with Context-Free Grammars"
 (2025, arXiv 2508.10111), and the code that goes with it.
@@ -34,16 +34,16 @@ MODELS = [HashModel, HashDiffusion]
 
 @pytest.fixture(scope="module")
 def vocabulary(json_vocabulary: Vocabulary) -> Vocabulary:
-    """That of JSON with a MASK."""
+    """The vocabulary of JSON with a MASK."""
     return Vocabulary([*json_vocabulary.tokens, b""], eos=[0], special={json_vocabulary.size: "<mask>"})
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_length_of_a_gap_counts(kind: Any) -> None:
-    """A gap of ``k`` tokens is not a gap of any length: what needs more is refused, and nothing is written outside."""
+    """A gap of ``k`` tokens is not a gap of any length: longer fillings are refused, and nothing is written outside."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab", b""], eos=[0], special={4: "<mask>"})
     pattern = "a(ab){5}b"
-    assert re.fullmatch(pattern, "a" + "ababababab" + "b")  # some text between makes it a member
+    assert re.fullmatch(pattern, "a" + "ababababab" + "b")  # some text between makes it complete
     for most in range(7):
         model = kind(vocabulary)
         if most < 5:
@@ -56,7 +56,7 @@ def test_the_length_of_a_gap_counts(kind: Any) -> None:
 
 
 def test_exactly_so_many_slots() -> None:
-    """Of every number of slots it is known which texts fill them: ``mintok(s) <= k <= len(s)``, by enumeration."""
+    """For every number of slots, exactly the texts with ``mintok(s) <= k <= len(s)`` fill them, by enumeration."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab", b"bab"], eos=[0])
     language = open_language(compile(regex("c?[ab]*b"), Vocabulary([*vocabulary.tokens, b"c"], eos=[0])))
     for text in map("".join, product("ab", repeat=5)):
@@ -80,7 +80,7 @@ def test_exactly_so_many_slots() -> None:
 @pytest.mark.parametrize(
     ("parts", "text"),
     [
-        (["nul", hole(3), "ull"], None),  # "nul" and "ull" are no two ends of one "null"
+        (["nul", hole(3), "ull"], None),  # "nul" and "ull" are not two ends of one "null"
         (["n", hole(1), "l", hole(1)], "null"),
         (["nu", hole(2), "l"], "null"),
         (["tr", hole(4), "rue"], None),
@@ -91,7 +91,7 @@ def test_exactly_so_many_slots() -> None:
 def test_texts_at_the_edges_of_a_gap_are_read_as_they_stand(
     kind: Any, parts: list[Any], text: str | None, vocabulary: Vocabulary
 ) -> None:
-    """A word that is cut by a gap is one word only if the whole says so."""
+    """A word that a gap cuts is one word only if the whole text says so."""
     model = kind(vocabulary, seed=2)
     if text is None:
         with pytest.raises(GenerationError, match="cannot be filled"):
@@ -104,7 +104,7 @@ def test_texts_at_the_edges_of_a_gap_are_read_as_they_stand(
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_strings_have_the_escapes_of_json(kind: Any, vocabulary: Vocabulary) -> None:
-    r"""``"a\qb"``, raw tabs and half escapes are never written; quotes, backticks and backslashes may be. By json."""
+    r"""``"a\qb"``, raw tabs and half escapes are never written; quotes, backticks and backslashes may be, by json."""
     model = kind(vocabulary, seed=7)
     for wrong in (['["a\\q', hole(3), 'b"]'], ['["a\t', hole(3), 'b"]'], ['["\\u12"', hole(2), "]"]):
         with pytest.raises(GenerationError, match="cannot be filled"):
@@ -122,7 +122,7 @@ def test_strings_have_the_escapes_of_json(kind: Any, vocabulary: Vocabulary) -> 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_nothing_is_tried_and_refused(kind: Any) -> None:
-    """No proposal is rejected: as many forward passes as tokens were chosen, however little the model likes them."""
+    """No proposal is rejected: there are as many forward passes as chosen tokens, however unlikely they are."""
     vocabulary = Vocabulary(
         [b"", *(bytes([letter]) for letter in range(97, 123)), b""], eos=[0], special={27: "<mask>"}
     )

@@ -1,7 +1,7 @@
-"""Programs and molecules with regions cut out, filled by models that know nothing, and judged by other parsers.
+"""Programs and molecules with holes, filled by models without knowledge, and judged by independent parsers.
 
-A model without weights is the hardest test of a constraint: it never goes along with the grammar by itself.  C++ is
-judged by a compiler, SMILES by a parser of its own; neither the grammar nor the engine has a say.
+A model without weights is the hardest test of a constraint, since it never follows the grammar by itself. A compiler
+judges C++, an independent parser judges SMILES; neither the grammar nor the engine does.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ DECLARATIONS = (
 
 @dataclass(frozen=True)
 class TextSet:
-    """Texts of one language, and what they are filled with."""
+    """Texts of one language, and the models' material for them."""
 
     texts: list[str]
     constraint: Constraint
@@ -147,7 +147,7 @@ class TextSet:
         return cls(texts, constraint)
 
     def cut(self, number: int, most: int) -> list[Any]:
-        """One text with one to three regions cut out; each may be filled with up to ``most`` tokens, or what it had."""
+        """A text with one to three holes; each may be filled with up to ``most`` tokens, or the number that it had."""
         text = self.texts[number % len(self.texts)]
         rng = random.Random(number)
         regions = min(1 + number % 3, len(text) // 3)
@@ -172,7 +172,7 @@ def molecules() -> TextSet:
 
 
 def filled_from_the_left(given: TextSet, most: int) -> list[str]:
-    """Every text of a set, by models that differ, in every order of the holes."""
+    """Every text of a set, filled by different models, in every order of the holes."""
     vocabulary = given.constraint.vocabulary
     texts = []
     for number in range(len(given.texts)):
@@ -188,7 +188,7 @@ def filled_from_the_left(given: TextSet, most: int) -> list[str]:
 
 
 def filled_on_a_canvas(given: TextSet, most: int) -> list[str]:
-    """The same by diffusion models: one that is noise, and one that has counted the texts."""
+    """The same by diffusion models: a random one, and one with counts of the texts."""
     vocabulary = given.constraint.vocabulary
     counted = NGramDiffusion.fit([vocabulary.tokenize(text) for text in given.texts], vocabulary, order=2)
     texts = []
@@ -204,7 +204,7 @@ def filled_on_a_canvas(given: TextSet, most: int) -> list[str]:
 
 
 def keeps(text: str, parts: list[Any]) -> bool:
-    """Whether the fixed parts are there, in their order, the outer ones at the ends."""
+    """Whether the fixed parts are there in order, the outer ones at the ends."""
     at = 0
     for part in parts:
         if isinstance(part, str):
@@ -223,7 +223,7 @@ def compiler() -> str:
 
 
 def problems_of_code(texts: list[str], folder: Path) -> list[str]:
-    """What the compiler says of several programs, each in a namespace with the declarations that it may use."""
+    """The compiler's errors for several programs, each in its own namespace with its declarations."""
     source = folder / "programs.cpp"
     spaces = "\n".join(f"namespace n{number} {{ {DECLARATIONS}\n{text}\n}}" for number, text in enumerate(texts))
     source.write_text(f"#include <string>\n#include <vector>\n{spaces}\n")
@@ -233,7 +233,7 @@ def problems_of_code(texts: list[str], folder: Path) -> list[str]:
 
 
 def problem_of_molecule(text: str) -> str:
-    """What an independent parser says of the syntax of a molecule; chemistry apart."""
+    """An independent parser's error about the syntax of a molecule, without chemistry."""
     import partialsmiles
 
     # It may be told to accept what OpenSMILES allows: a branch at the end of a chain.
@@ -253,7 +253,7 @@ def needs_partialsmiles() -> None:
 
 
 def test_the_judges_find_faults(tmp_path: Path) -> None:
-    """They refuse what is wrong, or they could not tell anything."""
+    """They refuse wrong texts, so that their verdicts mean something."""
     wrong = [
         "int f(int p) { return p }",
         "int h() { a--1; }",
@@ -269,23 +269,23 @@ def test_the_judges_find_faults(tmp_path: Path) -> None:
 
 
 def test_programs_from_the_left(code: TextSet, tmp_path: Path) -> None:
-    """Twenty programs, one to three regions: the compiler accepts all."""
+    """The compiler accepts all fillings of twenty programs with one to three holes."""
     assert problems_of_code(filled_from_the_left(code, most=10), tmp_path) == []
 
 
 @pytest.mark.exhaustive
 def test_programs_on_a_canvas(code: TextSet, tmp_path: Path) -> None:
-    """The same on a canvas."""
+    """The same holds on a canvas."""
     assert problems_of_code(filled_on_a_canvas(code, most=6), tmp_path) == []
 
 
 def test_molecules_from_the_left(molecules: TextSet) -> None:
-    """Thirty molecules, one to three regions: all parse."""
+    """All fillings of thirty molecules with one to three holes parse."""
     needs_partialsmiles()
     assert [problem for problem in map(problem_of_molecule, filled_from_the_left(molecules, most=6)) if problem] == []
 
 
 def test_molecules_on_a_canvas(molecules: TextSet) -> None:
-    """The same on a canvas."""
+    """The same holds on a canvas."""
     needs_partialsmiles()
     assert [problem for problem in map(problem_of_molecule, filled_on_a_canvas(molecules, most=6)) if problem] == []

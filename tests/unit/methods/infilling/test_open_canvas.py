@@ -1,4 +1,4 @@
-"""Open slots against enumeration: every filling of every canvas, judged by the matcher, which knows no canvases."""
+"""Open slots against enumeration: the matcher, which knows no canvases, judges every filling of every canvas."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REGULAR = ["(ab|c)*a?", "a*b{2,3}c", "(a|b)*cab?", "a{5}|b", "(a|ab)(c|bcab)?"]
 
 
 def fillings(constraint: Constraint, canvas: list[int]) -> list[tuple[tuple[int, ...], ...]]:
-    """Every way to fill a canvas, slot by slot, that the matcher takes to its end."""
+    """All fillings of a canvas that the matcher accepts to the end, slot by slot."""
     vocabulary = constraint.vocabulary
     tokens = [token for token in range(vocabulary.size) if token not in vocabulary.eos]
     choices: list[list[tuple[int, ...]]] = [
@@ -94,9 +94,9 @@ def compare_many(constraint: Constraint, languages: list[OpenLanguage], seed: in
 @pytest.mark.parametrize("text", RECURSIVE)
 @pytest.mark.parametrize("is_large", [False, True])
 def test_recursive_grammars_equal_enumeration(text: str, is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A canvas is completable, and a token allowed, exactly where a filling says so; ambiguous grammars included.
+    """A canvas is completable, and a token allowed, iff some filling shows it, also for ambiguous grammars.
 
-    Of a large vocabulary, one token stands for all that do the same.
+    Of a large vocabulary, one token stands for all that behave alike.
     """
     if is_large:
         monkeypatch.setattr("structgen.methods.infilling.open_canvas.FEW_TOKENS", 0)
@@ -106,7 +106,7 @@ def test_recursive_grammars_equal_enumeration(text: str, is_large: bool, monkeyp
 
 @pytest.mark.parametrize("text", RECURSIVE)
 def test_long_runs_of_open_slots_equal_enumeration(text: str) -> None:
-    """Runs of up to five open slots, alone, between tokens, and broken by a free slot."""
+    """Runs of up to five open slots agree, alone, between tokens, and broken by a free slot."""
     vocabulary = Vocabulary([b"", b"(", b")", b"x", b"x)"], eos=[0])
     constraint = compile(lark(text), vocabulary)
     language = NetworkOpen(constraint)
@@ -126,7 +126,7 @@ def test_long_runs_of_open_slots_equal_enumeration(text: str) -> None:
 
 @pytest.mark.parametrize("pattern", REGULAR)
 def test_regular_grammars_equal_enumeration(pattern: str) -> None:
-    """Both ways to decide agree with enumeration on a regular language."""
+    """Both algorithms agree with enumeration on a regular language."""
     constraint = compile(regex(pattern), LETTERS)
     automaton = byte_automaton(constraint)
     assert automaton is not None
@@ -136,7 +136,7 @@ def test_regular_grammars_equal_enumeration(pattern: str) -> None:
 
 @pytest.mark.parametrize("few", [0, 64])
 def test_special_tokens_fill_slots_where_the_grammar_has_them(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the special token that the grammar names, never EOS or one that it does not."""
+    """Only the special token that the grammar names fills a slot, never EOS or another one."""
     monkeypatch.setattr("structgen.methods.infilling.open_canvas.FEW_TOKENS", few)
     vocabulary = Vocabulary([b"", b"a", b"", b"", b"b"], eos=[0], special={2: "<sep>", 3: "<other>"})
     constraint = compile(sequence("a", SpecialToken("<sep>"), regex("b?")), vocabulary)
@@ -151,7 +151,7 @@ def test_special_tokens_fill_slots_where_the_grammar_has_them(few: int, monkeypa
 
 
 def test_answers_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept is bounded, and forgetting changes nothing."""
+    """The cache is bounded, and dropping entries changes nothing."""
     monkeypatch.setattr("structgen.methods.infilling.open_network.MAX_CACHED", 20)
     constraint = compile(lark(RECURSIVE[0]), BRACKETS)
     language = NetworkOpen(constraint)
@@ -159,7 +159,7 @@ def test_answers_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_deep_nesting_needs_no_recursion() -> None:
-    """Thousands of brackets are read without Python's stack, on either side of the hole."""
+    """Thousands of brackets on either side of the hole need no recursion."""
     constraint = compile(lark(RECURSIVE[0]), BRACKETS)
     language = NetworkOpen(constraint)
     deep = [1] * 3_000

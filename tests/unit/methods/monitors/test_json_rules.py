@@ -1,4 +1,4 @@
-"""Rules of JSON documents against plain Python on parsed documents."""
+"""Rules of JSON documents, against plain Python on parsed documents."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def written(text: str) -> Hypothesis:
 
 
 def scores(rule: Potential, text: str) -> list[float]:
-    """The scores of every start of a text, byte by byte."""
+    """The scores of every prefix of a text, byte by byte."""
     data = text.encode()
     return [
         rule.prefix(Hypothesis(GRAMMAR, BYTES, tuple(data[:count]), data[:count])) for count in range(len(data) + 1)
@@ -46,7 +46,7 @@ def scores(rule: Potential, text: str) -> list[float]:
 
 
 def death(rule: Potential, text: str) -> int | None:
-    """How many bytes are read when the document is given up; -1 where that is at its end."""
+    """How many bytes are read before the document is rejected; -1 if only its end is."""
     found = scores(rule, text)
     assert found == sorted(found, reverse=True)
     if found[-1] == -math.inf:
@@ -73,7 +73,7 @@ def split(text: str, rng: random.Random) -> Hypothesis:
 
 
 def at(value: Any, path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The values on a path, each with where it is, in the order of the text."""
+    """The values at a path, each with its place, in the order of the text."""
     found: list[tuple[tuple[str, ...], Any]] = [((), value)]
     for step in path.split("/")[1:]:
         inner = []
@@ -132,7 +132,7 @@ ORDER_VALUES += ['"10:00"', '"10:00:30"', '"2024-02-03T10:00:00Z"', '"2024-02-03
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("operator", ["<", "<=", ">", ">="])
 def test_values_in_order_are_let_through_and_no_others(operator: str) -> None:
-    """All pairs of values, in both orders of writing; given up at the end of the second value at the latest."""
+    """All pairs of values are tested, in both orders of writing; rejection comes by the end of the second value."""
     kept = broken = 0
     rng = random.Random(5)
     for one, two in itertools.product(ORDER_VALUES, repeat=2):
@@ -157,7 +157,7 @@ NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 def numbers_by_prefix(most: int) -> dict[str, list[tuple[str, Fraction]]]:
-    """All numbers over a few characters, by what they begin with."""
+    """All numbers over a few characters, by their prefixes."""
     found: dict[str, list[tuple[str, Fraction]]] = {}
     for count in range(1, most + 1):
         for each in itertools.product("09.e-", repeat=count):
@@ -170,7 +170,7 @@ def numbers_by_prefix(most: int) -> dict[str, list[tuple[str, Fraction]]]:
 
 
 def test_numbers_are_blocked_as_soon_as_digits_tell() -> None:
-    """The hull of what numbers may become, against all numbers of up to seven characters that begin so."""
+    """The hull of possible values agrees with all numbers of up to seven characters with that prefix."""
     numbers = numbers_by_prefix(7)
     edges = [Fraction(text) for text in ("0", "9", "-9", "90", "0.5", "900", "-90", "9.5", "-0.1")]
     assert len(numbers) > 30
@@ -215,7 +215,7 @@ def test_exponents_of_any_size_neither_hang_nor_pass() -> None:
 
 
 def test_dates_are_blocked_as_soon_as_digits_tell() -> None:
-    """Prefixes of dates against all dates of some years."""
+    """Prefixes of dates agree with all dates of some years."""
     days = [datetime.date(2023, 12, 1) + datetime.timedelta(count) for count in range(500)]
     texts = [day.isoformat() for day in days]
     bound = datetime.date(2024, 2, 29)
@@ -266,7 +266,7 @@ NAMES = ["ab", "abc", "é", 'a"b', "b\\", "😀x", "", "\x07"]
 
 
 def test_references_are_let_through_if_their_target_stands_earlier() -> None:
-    """All strings, in several spellings, against parsed documents; blocked as soon as no target begins so."""
+    """All strings, in several spellings, agree with parsed documents; dead prefixes are blocked at once."""
     kept = broken = 0
     rng = random.Random(3)
     rule = refers("/edges/*/from", "/nodes/*/id")
@@ -294,7 +294,7 @@ def _escaped(text: str) -> str:
 
 
 def _leads_to(begun: str, targets: list[str]) -> bool:
-    """Whether some spelling of a target begins so, by writing out all spellings."""
+    """Whether some spelling of a target has the prefix, by enumeration of all spellings."""
     return any(begun in _prefixes(target) for target in targets)
 
 
@@ -389,7 +389,7 @@ def test_values_are_all_different() -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers as floats, truth values as texts that no other value here is."""
+    """Numbers as floats, booleans as texts that no other value here equals."""
     if isinstance(value, bool):
         return f"<{value}>"
     if isinstance(value, (int, float)):
@@ -413,7 +413,7 @@ DOCUMENTS = st.recursive(
 
 @given(DOCUMENTS, st.data())
 def test_documents_are_read_as_json_loads_reads_them(value: Any, data: st.DataObject) -> None:
-    """A rule on a path that is not there lets every document through, and nothing that is none."""
+    """A rule on a missing path lets every document through, and nothing else."""
     text = json.dumps(value, ensure_ascii=data.draw(st.booleans()), indent=data.draw(st.sampled_from([None, 1])))
     rule = unique("/not/there")
     assert death(rule, text) is None
@@ -518,12 +518,12 @@ def test_sampled_documents_keep_the_rules(
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.name)
-def test_the_distributions_of_potentials_hold(rule: Potential, json_vocabulary: Vocabulary) -> None:
+def test_the_laws_of_potentials_hold(rule: Potential, json_vocabulary: Vocabulary) -> None:
     check_potential(rule, compile(json_schema(GRAPH), json_vocabulary), random.Random(7), walks=8, length=80)
 
 
 def test_rows_leave_out_only_what_is_forbidden(json_vocabulary: Vocabulary) -> None:
-    """Of all tokens, special ones too; and what is left out is most of what is forbidden."""
+    """A row excludes only forbidden tokens, special ones too, and most of the forbidden ones."""
     head = '{"nodes": [{"id": "ab"}, {"id": "aé"}, {"id": "a\\"name"}], "edges": [{"from": "'
     out = kept_forbidden = 0
     for rule, starts in (

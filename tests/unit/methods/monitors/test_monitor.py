@@ -1,4 +1,4 @@
-"""Monitors against a definition on finished texts, by enumeration of all sequences of tokens."""
+"""Monitors against a definition on finished texts, by enumeration of all token sequences."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from structgen.methods.monitors import monitor
 from structgen.models import HashModel
 from structgen.testing import check_potential
 
-GRAMMAR = literal("x")  # potentials of bytes do not look at it
+GRAMMAR = literal("x")  # potentials of bytes do not use it
 
 Provider = Callable[[str], Iterable[str] | None]
 
 
 def is_right(text: str, trigger: str, provider: Provider, identifier: str = r"\w*") -> bool:
-    """The definition: every identifier that a trigger opens, in order, is one of those that the provider names."""
+    """The definition: every identifier after a trigger is, in order, one of those that the provider names."""
     at = 0
     while at <= len(text):
         options = provider(text[:at]) if re.search(f"(?:{trigger})\\Z", text[:at]) else None
@@ -56,7 +56,7 @@ def has_bit(row: np.ndarray, token: int) -> bool:
 
 
 def check_rows(potential: Potential, found: Iterable[Hypothesis]) -> tuple[int, int]:
-    """Rows have all that is allowed; how many rows there were, and how many bits that ``prefix`` forbids."""
+    """Check that rows have all allowed tokens; return the number of rows and of forbidden bits in them."""
     rows = loose = 0
     for hypothesis in found:
         if potential.prefix(hypothesis) == -math.inf:
@@ -79,7 +79,7 @@ def check_rows(potential: Potential, found: Iterable[Hypothesis]) -> tuple[int, 
 
 
 def members(text: str) -> list[str] | None:
-    """What may follow a dot: after ``a`` one set, after ``é`` another, after ``b`` nothing, elsewhere no opinion."""
+    """The identifiers after a dot: one set after ``a``, another after ``é``, none after ``b``, no opinion elsewhere."""
     receiver = text[:-1][-1:]
     return {"a": ["a", "ab", "éa"], "é": ["b", "é"], "b": [], "(": ["", "b"]}.get(receiver)
 
@@ -129,7 +129,7 @@ CASES: list[tuple[list[bytes], str, Provider, list[str], str, str]] = [
         r"\w+",
         r"\w*",
     ),
-    # an identifier in quotes, which holds the trigger
+    # an identifier in quotes that holds the trigger
     (
         [b"", b'"', b"a", b".", b'."', b'a"', b'""', b'".'],
         r"\.",
@@ -146,12 +146,12 @@ CASES: list[tuple[list[bytes], str, Provider, list[str], str, str]] = [
 def test_exactly_what_can_be_finished_is_allowed(
     pieces: list[bytes], trigger: str, provider: Provider, options: list[str], identifier: str, run: str
 ) -> None:
-    """Judged by enumeration: prefix is 0 if and only if some sequence of tokens that begins so is right."""
+    """By enumeration, prefix is 0 iff some token sequence with that prefix is right."""
     vocabulary = Vocabulary(pieces, eos=[0])
     long, short = (3, 2) if len(pieces) > 8 else (4, 3)
     starts = list(hypotheses(vocabulary, long))
     texts = {hypothesis.data for hypothesis in starts}
-    # What can be finished at all can be finished with the rest of an option, after what is missing of a character.
+    # Any text that can be finished can be finished with the rest of an option, after the rest of a character.
     ends = sorted({option[at:].encode() for option in options for at in range(len(option) + 1)})
     found = monitor(trigger, provider, identifier=identifier)
     seen = {"allowed": 0, "forbidden": 0, "complete": 0}
@@ -194,7 +194,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def half_character(data: bytes) -> bytes:
-    """What follows the last complete character, if the text is one up to there."""
+    """The bytes after the last complete character, if the text is valid up to there."""
     for count in range(4):
         if count <= len(data) and _is_text(data[: len(data) - count]):
             return data[len(data) - count :]
@@ -203,7 +203,7 @@ def half_character(data: bytes) -> bytes:
 
 @lru_cache
 def finishes_of(half: bytes) -> list[bytes]:
-    """The bytes that make it a character: of those that patterns here tell apart, some of each."""
+    """Bytes that complete the character: some for each kind that the patterns here distinguish."""
     if not half:
         return [b""]
     if half[0] < 0xC0 or any(not 0x80 <= byte < 0xC0 for byte in half[1:]):
@@ -245,7 +245,7 @@ def test_the_answer_does_not_depend_on_how_the_bytes_are_split() -> None:
 
 
 def test_a_function_may_be_the_trigger() -> None:
-    """The same as a regex, asked outside of identifiers alone."""
+    """It is asked outside of identifiers alone, and works like a regex."""
     asked: list[str] = []
 
     def ends_with_dot(text: str) -> bool:
@@ -280,7 +280,7 @@ def test_providers_are_asked_once_and_rows_are_kept() -> None:
 
 
 def test_work_a_token_does_not_grow_with_the_text() -> None:
-    """States of one text's prefixes are read once, each byte once."""
+    """States of one text's prefixes are computed once, each byte once."""
     vocabulary = Vocabulary([b"", b"a", b".", b"ab "], eos=[0])
     found = monitor(r"zz\.", lambda text: [])
     read: list[int] = []
@@ -340,14 +340,14 @@ PATHS = regex(r"(user|order)(\.[a-z]{1,8}){1,3}( = (user|order)\.[a-z]{1,8})?")
 
 
 def exist(text: str) -> tuple[int, int]:
-    """Dereferenced identifiers, and how many of them there are in the catalogue."""
+    """Dereferenced identifiers, and how many of them exist in the catalogue."""
     words = [re.findall(r"\w+", part) for part in text.split(" = ")]
     pairs = [pair for part in words for pair in itertools.pairwise(part)]
     return len(pairs), sum(member in CATALOGUE.get(owner, ()) for owner, member in pairs)
 
 
 def code_vocabulary() -> Vocabulary:
-    """Bytes, and tokens that run over the joints."""
+    """Bytes, and tokens that span the boundaries."""
     words = sorted({*CATALOGUE, *itertools.chain(*CATALOGUE.values())})
     joints = [f".{word[:2]}" for word in words] + [f"{word}." for word in words] + [word[2:] + " = " for word in words]
     pieces = [*words, *joints, ".user.", " = ", "user.address.ci", "order.user.na", "me = order.id"]
@@ -376,13 +376,13 @@ def test_every_attribute_that_is_written_exists(sampler: SMC, record_property: C
     assert counts["free"][0] < counts["free"][1] / 2
 
 
-def test_the_distributions_of_potentials_hold() -> None:
+def test_the_laws_of_potentials_hold() -> None:
     found = monitor(r"\.", attributes)
     check_potential(found, compile_grammar(PATHS, code_vocabulary()), random.Random(7))
 
 
 def test_rows_over_a_real_vocabulary(deepseek_vocabulary: Vocabulary) -> None:
-    """Every token of 128k: what a row leaves out is forbidden, judged by the text alone."""
+    """For 128k tokens, every token that a row excludes is forbidden, judged by the text alone."""
     options = ["name", "names", "été", "email", "print", "x"]
     found = monitor(r"\.", lambda text: options)
     for written in ("", "na", "name", "ét"):
@@ -399,7 +399,7 @@ def test_rows_over_a_real_vocabulary(deepseek_vocabulary: Vocabulary) -> None:
 
 
 def _goes_on(data: bytes, options: Sequence[str]) -> bool:
-    """Whether some option begins with the bytes, or the bytes with an option and the prefix of a boundary."""
+    """Whether some option begins with the bytes, or the bytes with an option and the start of a boundary."""
     if any(option.encode().startswith(data) for option in options):
         return True
     for option in options:
@@ -421,7 +421,7 @@ def boundary_leads() -> frozenset[bytes]:
 
 
 def test_the_examples_of_the_page_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block of docs/monitors.md, in order, on a model that is a hash; what they give is judged here."""
+    """Every Python block of docs/monitors.md runs, in order, on a hash model; the results are checked here."""
     for library in ("jedi", "sqlalchemy"):
         pytest.importorskip(library, reason="the extra 'monitors' is not installed")
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=4), raising=False)

@@ -1,4 +1,4 @@
-"""Attributes and names of generated Python, judged by running it: by ``getattr`` on real objects, and by ``ast``."""
+"""Attributes and names of generated Python, judged by ``getattr`` on real objects and by ``ast``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def score(rule: Potential, text: str) -> float:
 
 
 def dereferences(code: str, objects: dict[str, Any]) -> tuple[int, int]:
-    """Attributes that are taken in the code, and how many of them the objects have; calls are carried out."""
+    """Attributes that the code reads, and how many of them the objects have; calls are executed."""
     total = right = 0
 
     def value(node: ast.expr) -> Any:
@@ -80,7 +80,7 @@ STATEMENTS = regex(r"(?:    [a-c] = (?:order|customer)(?:\.[a-zß]{2,12}(?:\(\))
 
 
 def vocabulary() -> Vocabulary:
-    """Bytes, and the pieces of such code as a tokenizer would have them, over the joints too."""
+    """Bytes, and pieces of such code as a tokenizer has them, across boundaries too."""
     pieces = [
         "order",
         "customer",
@@ -142,7 +142,7 @@ def _dedented(code: str) -> str:
 
 
 def test_attributes_are_those_that_the_objects_have(shop: dict[str, Any]) -> None:
-    """What the monitor allows after each receiver, against ``dir`` of the real object."""
+    """The monitor's attributes after each receiver are those of ``dir`` of the real object."""
     rule = python_attributes(PROJECT, before=BEFORE)
     receivers = {
         "order": shop["order"],
@@ -200,7 +200,7 @@ def test_receivers_of_which_nothing_is_known() -> None:
 
 @pytest.mark.exhaustive
 def test_names_are_in_scope() -> None:
-    """Judged by ``ast``: names that are read are bound before, or built in."""
+    """By ``ast``, every name that is read is bound before, or built in."""
     rule = python_names(PROJECT, before=BEFORE)
     bound = {"order", "customer", "other", "main", "sample_order", "sample_customer", *dir(builtins)}
     for name in (
@@ -245,7 +245,7 @@ def test_names_are_in_scope() -> None:
         assert score(rule, text) == 0, text
 
 
-def test_the_distributions_of_potentials_hold() -> None:
+def test_the_laws_of_potentials_hold() -> None:
     rule = python_attributes(PROJECT, before=BEFORE)
     check_potential(rule, compile(STATEMENTS, vocabulary()), random.Random(7), walks=6, length=16)
 

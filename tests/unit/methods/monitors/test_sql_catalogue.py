@@ -82,7 +82,7 @@ def test_the_catalogue_is_read(catalogue: Catalogue) -> None:
     assert catalogue.tables["big"] == ("big_id", "big_total")
 
 
-# One table for each template: what stands for the names, and whether the reading is exact there.
+# One table per template: what stands for the names, and whether the reading is exact there.
 TEMPLATES = [
     "SELECT {c} FROM {t}",
     "SELECT {c}, {d} FROM {t}",
@@ -124,14 +124,14 @@ USED_TABLES = ["users", "Orders", "big", "nowhere", "user"]
 def test_what_is_allowed_runs_and_what_runs_is_allowed(
     template: str, joins: bool, database: sqlite3.Connection, catalogue: Catalogue
 ) -> None:
-    """All names in all places, judged by SQLite; other than it blocks a table's list that joins bring together."""
+    """All names in all places agree with SQLite, except that a table's list is blocked which joins would combine."""
     rule = sql_names(catalogue, joins=joins)
     allowed = ran = 0
     for table, other in itertools.product(USED_TABLES, ["users", "orders"]):
         for one, two in itertools.product(COLUMNS, ["id", "name", "total", "big_total", "city", "nope"]):
             query = template.format(t=table, u=other, c=one, d=two, x="it's not --"[5:8])
             works, found = runs(database, query), is_allowed(rule, query)
-            # SQLite lets a SELECT list have names of the results of others, and a column twice in a list.
+            # SQLite lets a SELECT list use names of other results, and a column twice in a list.
             twice = one.lower() == two.lower() and template.startswith(("INSERT", "UPDATE"))
             assert works or not found, query
             if works and not found:
@@ -176,7 +176,7 @@ def test_names_in_quotes(database: sqlite3.Connection, catalogue: Catalogue) -> 
     ):
         assert not runs(database, query), query
         assert not is_allowed(rule, query), query
-    # SQLite takes a text in double quotes that is no name for a string; here it is a name
+    # SQLite reads a text in double quotes that is no name as a string; here it is a name
     assert not is_allowed(rule, 'SELECT "Order Dat" FROM orders')
     assert not is_allowed(rule, 'SELECT "say ""ho"" now" FROM "Order Details"')
 
@@ -232,7 +232,7 @@ def test_other_databases_and_missing_libraries_are_named(monkeypatch: pytest.Mon
 
 
 def sql_vocabulary() -> Vocabulary:
-    """Bytes, and pieces of SQL as a tokenizer would have them."""
+    """Bytes, and pieces of SQL as a tokenizer has them."""
     names = [
         "users",
         "orders",
@@ -316,7 +316,7 @@ def test_every_sampled_query_runs(
 
 
 @pytest.mark.parametrize("joins", [False, True])
-def test_the_distributions_of_potentials_hold(catalogue: Catalogue, joins: bool) -> None:
+def test_the_laws_of_potentials_hold(catalogue: Catalogue, joins: bool) -> None:
     constraint = compile(QUERIES, sql_vocabulary())
     check_potential(sql_names(catalogue, joins=joins), constraint, random.Random(7), walks=40, length=40)
 
@@ -365,7 +365,7 @@ def test_rows_leave_out_only_what_is_forbidden(catalogue: Catalogue) -> None:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Any]:
-    """An engine on a server of its own, which runs as another user where this one is root."""
+    """An engine on its own server, which runs as another user if this one is root."""
     pytest.importorskip("psycopg", reason="the driver psycopg is not installed")
     folders = [Path(each) for each in sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)]
     path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
@@ -427,7 +427,7 @@ PG_TEMPLATES = [
 
 @pytest.mark.parametrize("template", PG_TEMPLATES)
 def test_what_is_allowed_runs_in_postgresql_too(template: str, postgres: Any) -> None:
-    """Where case matters in quotes, derived tables need an alias, and ON sees fewer tables."""
+    """Case matters in quotes, derived tables need an alias, and ON sees fewer tables."""
     rule = sql_names(postgres)
     assert rule.catalogue.tables["Mixed"] == ("one", "Two")
     allowed = 0

@@ -1,4 +1,4 @@
-"""SELECT statements over a given database: what the grammar writes, SQLite prepares."""
+"""SELECT statements over a given database: SQLite prepares every string of the grammar."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def prepares(database: sqlite3.Connection, statement: str) -> bool:
 
 @pytest.mark.parametrize("count", [150, pytest.param(3000, marks=pytest.mark.nightly)])
 def test_members_are_prepared(database: sqlite3.Connection, count: int) -> None:
-    """SQLite prepares what random walks write, and sqlglot finds the table of every column."""
+    """SQLite prepares the results of random walks, and sqlglot finds the table of every column."""
     constraint = compile(select_grammar(SHOP, joins=JOINS), BYTES)
     rng = random.Random(4)
     joined = 0
@@ -64,7 +64,7 @@ def test_members_are_prepared(database: sqlite3.Connection, count: int) -> None:
 
 
 def test_spoilt_statements(database: sqlite3.Connection) -> None:
-    """What the grammar takes of statements with a wrong character, SQLite prepares."""
+    """SQLite prepares every accepted statement with a changed character."""
     constraint = compile(select_grammar(SHOP, joins=JOINS), BYTES)
     rng = random.Random(5)
     bases = [
@@ -101,7 +101,7 @@ def test_spoilt_statements(database: sqlite3.Connection) -> None:
     ],
 )
 def test_where_a_wrong_name_ends(statement: str) -> None:
-    """The first byte that no name of the catalogue has, by the reference."""
+    """The text is refused at the first byte that no name of the catalogue has, by the reference implementation."""
     matcher = ReferenceMatcher(select_grammar(SHOP, joins=JOINS))
     read, wrong, rest = statement.partition("^")
     assert wrong

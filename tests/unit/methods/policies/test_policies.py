@@ -1,4 +1,4 @@
-"""Commit policies: each rule recomputed from all canvases, what they save, and what they promise."""
+"""Commit policies: each rule recomputed from all canvases, its savings, and its promises."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOY = ToyCanvases(PATTERN, SLOTS)
 
 
 class Confident:
-    """A filter that takes the top token to be final where it is at least so probable."""
+    """A filter that treats the top token as final where it is at least so probable."""
 
     def __init__(self, confidence: float) -> None:
         self.confidence = confidence
@@ -77,7 +77,7 @@ def new_run(model: Any, pattern: str, slots: int, *, sampler: Any = None, **opti
 
 
 class Brute:
-    """What a pass over a canvas comes to, from all members that hold what is fixed."""
+    """The result of a pass over a canvas, from all strings that agree with the fixed slots."""
 
     def __init__(self, model: HashDiffusion, canvas: NDArray[np.int32]) -> None:
         asked = np.where(canvas == FREE, MASK, canvas)[None].astype(np.int32)
@@ -99,7 +99,7 @@ class Brute:
         return sorted(self.content, key=lambda slot: (-scores[slot], slot)) + self.end
 
     def after(self, slots: list[int]) -> tuple[int, ...]:
-        """The canvas after a commit, with what is forced then."""
+        """The canvas after a commit and the slots that it forces."""
         canvas = self.canvas.tolist()
         for slot in slots:
             canvas[slot] = self.best[slot]
@@ -107,7 +107,7 @@ class Brute:
 
 
 def passing(brute: Brute, needed: dict[int, float]) -> list[int]:
-    """Slots that reach what they need, or the surest; the end with all others only."""
+    """Slots that pass the threshold, or else the most confident; the end comes with the last content."""
     first, *others = brute.ordered(brute.confidence)
     chosen = [first, *(slot for slot in others if brute.confidence[slot] >= needed[slot])]
     if not set(brute.content) <= set(chosen):
@@ -189,7 +189,7 @@ def expect_explore(brute: Brute, policy: Explore, was_forced: set[int]) -> list[
     ids=lambda value: repr(value) if isinstance(value, CommitPolicy) else "",
 )
 def test_each_rule_is_what_it_says(policy: Any, expect: Any) -> None:
-    """Each commit, of whole runs, is what the rule says of marginals that were summed over all members."""
+    """Each commit of whole runs follows the rule, for marginals summed over all strings."""
     sizes = set()
     for seed in range(8):
         model = HashDiffusion(VOCABULARY, seed=seed)
@@ -206,7 +206,10 @@ def test_each_rule_is_what_it_says(policy: Any, expect: Any) -> None:
 
 @pytest.mark.parametrize(("steps", "block", "sizes"), [(3, None, [3, 2, 2]), (2, 4, [2, 2, 2, 1]), (9, None, [1] * 7)])
 def test_static_spreads_slots_over_steps(steps: int, block: int | None, sizes: list[int]) -> None:
-    """Of ``m`` slots, ``m // steps`` in each step and one more in the first ``m % steps``."""
+    """Of ``m`` slots, ``m
+
+    steps`` come in each step and one more in the first ``m % steps``.
+    """
     model = HashDiffusion(VOCABULARY)
     result = fill_canvas(model, "", sg.regex(r"(1|\.){7}"), canvas=7, policy=Static(steps=steps), block=block)
     assert result.canvas is not None
@@ -230,7 +233,7 @@ def test_static_takes_the_surest_slot_or_any() -> None:
 
 
 def test_the_end_comes_last_in_every_ranking() -> None:
-    """Whatever the scores say, and slots after the end are not in it."""
+    """This holds for any scores, and slots after the end are not in the ranking."""
     run = new_run(HashDiffusion(VOCABULARY, writes="ab"), "(a|b)*", 6)
     denoised = run.denoise()
     assert denoised.completion.tokens.tolist() == [3, 0, 0, 0, 0, 0]
@@ -247,7 +250,7 @@ def test_the_end_comes_last_in_every_ranking() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("policy", LOSSY, ids=repr)
 def test_passes_are_saved_where_slots_do_not_mind_each_other(policy: Any, json_vocabulary: Vocabulary) -> None:
-    """Without context the order of commits cannot matter: the same as slot by slot, in two thirds of the passes."""
+    """Without context the order of commits cannot matter: two thirds of the passes give the same output."""
     tokens = [*json_vocabulary.tokens, b""]
     vocabulary = Vocabulary(tokens, eos=list(json_vocabulary.eos), special={len(tokens) - 1: "<mask>"})
     schema = {
@@ -284,7 +287,7 @@ def test_the_bound_of_the_theorem() -> None:
     """With n tokens of marginals above 1 - e and (n + 1) e <= 1, the product's best choice is the joint's.
 
     The joint is the distribution given the language, so the slots depend on each other; all subsets of slots of 400
-    distributions.  Where the bound does not hold, the conclusion fails somewhere: the premise is what makes it true.
+    distributions are tested. Where the bound does not hold, the conclusion fails somewhere, so the premise is needed.
     """
     rng = np.random.Generator(np.random.PCG64(3))
     held = failed = 0
@@ -306,12 +309,12 @@ def test_the_bound_of_the_theorem() -> None:
 
 
 def test_factor_of_one_commits_the_best_joint_choice_of_the_true_distribution() -> None:
-    """On a hidden Markov model, whose joint distribution is known.
+    """This is on a hidden Markov model, whose joint distribution is known.
 
-    What is committed is its most probable choice of the slots.
+    The policy commits its most probable choice of the slots.
 
-    Its distributions of single slots are exact, and the language is all that it can write, so the theorem speaks of the
-    true distribution.  ``Threshold(0.4)`` does not keep the bound, and commits something else somewhere.
+    Its distributions of single slots are exact, and the language is its whole support, so the theorem is about the true
+    distribution. ``Threshold(0.4)`` does not keep the bound, and commits something else somewhere.
     """
     rng = np.random.Generator(np.random.PCG64(17))
     slots, several, wrong = 4, 0, 0
@@ -337,7 +340,7 @@ def test_factor_of_one_commits_the_best_joint_choice_of_the_true_distribution() 
 
 
 def test_credit_brings_steady_tokens_over_the_threshold() -> None:
-    """A token that is the best for some steps is committed earlier than by the threshold alone; no credit is none."""
+    """A token that stays the best is committed earlier than by the threshold alone; zero credit changes nothing."""
     logits = np.zeros((8, VOCABULARY.size))
     logits[:, 1] = 2.5  # probability 0.72 of 'a' given the language: below the threshold, again and again
     model = ScriptedDiffusion(lambda canvas: logits)
@@ -354,7 +357,7 @@ def test_credit_brings_steady_tokens_over_the_threshold() -> None:
 
 
 def test_credit_goes_to_what_the_language_allows() -> None:
-    """However much the model wants another token, in no step does a token earn that no member has there."""
+    """However likely another token is for the model, a token that no string has there earns nothing."""
     logits = np.zeros((SLOTS, VOCABULARY.size))
     logits[:, 5] = 9.0
     model = ScriptedDiffusion(lambda canvas: logits)
@@ -371,7 +374,7 @@ def test_credit_goes_to_what_the_language_allows() -> None:
 
 
 def test_learned_reads_marginals_and_commits_what_is_settled() -> None:
-    """A filter sees the top tokens of the marginals given the language; what it takes to be settled is committed."""
+    """The filter sees the top tokens of the marginals given the language; the slots that it settles are committed."""
     filter_ = Confident(0.6)
     model = HashDiffusion(VOCABULARY, seed=1)
     run = new_run(model, PATTERN, SLOTS)
@@ -392,7 +395,7 @@ def test_learned_reads_marginals_and_commits_what_is_settled() -> None:
 
 
 def test_learned_takes_the_filter_of_the_embedded_model() -> None:
-    """A network of the shape that training writes, with weights that ask for a confidence of one half."""
+    """The network has the shape of a trained one, with weights that need a confidence of one half."""
     pytest.importorskip("torch")
     from structgen.methods.policies.stateful import FEATURES, SlotFilter
 
@@ -408,7 +411,7 @@ def test_learned_takes_the_filter_of_the_embedded_model() -> None:
 
 
 def test_a_filter_of_another_shape_is_refused() -> None:
-    """One number a slot, no fewer."""
+    """It must have one number per slot, no fewer."""
 
     class Short:
         def settled(self, views: Any, /) -> NDArray[np.float64]:
@@ -419,7 +422,7 @@ def test_a_filter_of_another_shape_is_refused() -> None:
 
 
 def test_policies_are_values() -> None:
-    """Equal if they say the same, usable for several canvases, and honest about what they change."""
+    """They are equal if their settings are, work for several canvases, and report what they change."""
     for policy in [Static(), *LOSSY]:
         assert isinstance(policy, CommitPolicy)
         assert policy.start() is not policy.start()
@@ -467,6 +470,6 @@ def test_policies_are_values() -> None:
     ],
 )
 def test_arguments_are_checked(make: Any, match: str) -> None:
-    """Each says what is wrong and what was found."""
+    """The error says what is wrong and what was found."""
     with pytest.raises(ValueError, match=match):
         make()

@@ -1,4 +1,4 @@
-"""A*: the best outputs of all, against going through all of them."""
+"""A*: the best outputs, against enumeration of all outputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_it_finds_the_best_outputs_of_all(seed: int, budget: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_perfect_heuristic_leads_straight_to_the_best(seed: int) -> None:
-    """With the exact best completion as heuristic nothing is followed but the best output's own prefixes."""
+    """With the exact best completion as heuristic only the prefixes of the best output are expanded."""
     budget = 3
     language = ToyLanguage(HashModel(VOCABULARY, seed=seed), "ab", PATTERN, budget)
     totals = {output: language.log_p((*output, -1)) for output in language.outputs}
@@ -94,7 +94,7 @@ def test_what_is_no_bound_is_found_out() -> None:
 
 
 def test_a_draft_may_give_up_prefixes() -> None:
-    """What a reward model thinks nothing of is not followed, though it be the most probable."""
+    """A prefix with a low reward is not expanded, even if it is the most probable."""
     model = HashModel(VOCABULARY, seed=1)
     followed: set[str] = set()
 
@@ -126,14 +126,14 @@ def test_a_search_that_is_too_long_says_so() -> None:
 
 
 def test_ties_go_to_the_first_tokens() -> None:
-    """A model for which all tokens are alike: by falling probability, then by tokens."""
+    """The model gives all tokens the same probability: outputs come by falling probability, then by tokens."""
 
     class Flat(HashModel):
         def logits(self, state: int, matched: int) -> np.ndarray:
             return np.zeros(self.vocabulary.size, dtype=np.float32)
 
     drawn = sample(Flat(VOCABULARY), "ab", regex("[abc]{2}"), sampler=AStar(outputs=4), max_tokens=2)
-    # Longer outputs are less probable: "ab" and "bc" in one token come first.
+    # Longer outputs are less probable: "ab" and "bc" as one token come first.
     assert [each.result.tokens for each in drawn.samples] == [(3,), (5,), (1, 1), (1, 2)]
 
 

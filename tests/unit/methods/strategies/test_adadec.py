@@ -1,4 +1,4 @@
-"""AdaDec against a second implementation over a toy language, and the threshold that is learned."""
+"""AdaDec against a second implementation over a toy language, and its learned threshold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def mean_ahead(language: ToyLanguage, output: Prefix, token: int, lookahead: int
 
 
 def decoded(language: ToyLanguage, threshold: float, candidates: int, lookahead: int) -> tuple[Prefix, int]:
-    """The output, and how often the look ahead decided against the most probable token."""
+    """The output, and how often the look-ahead chose another token than the most probable."""
     output: Prefix = ()
     turned = 0
     while True:
@@ -59,7 +59,7 @@ def test_it_takes_the_token_with_the_best_continuation(threshold: float, candida
         turns += turned
         if turned:
             assert drawn.best().tokens != language.greedy(())[:-1] or turned > 1
-    # The look ahead matters unless it never takes place, or is the token's own probability.
+    # The look-ahead matters unless it never takes place, or is the token's own probability.
     assert (turns > 5) == (threshold < 1 and lookahead > 0)
 
 
@@ -76,7 +76,7 @@ def test_outputs_are_members_within_any_budget(budget: int) -> None:
 
 
 def test_what_is_forbidden_is_not_written() -> None:
-    """A text that only its end shows to be forbidden: the look ahead meets the end and turns away."""
+    """The text is forbidden only at its end: the look-ahead meets the end and avoids it."""
     model = HashModel(VOCABULARY, seed=0)
     grammar = regex("[ab]{2}")
     free = sample(model, "ab", grammar, sampler=AdaDec(0.0, candidates=4, lookahead=4)).best().text
@@ -112,7 +112,7 @@ def test_references_that_are_no_members_are_refused() -> None:
 
 
 def test_the_threshold_is_where_mistakes_become_likely() -> None:
-    """Against a fine search of the best penalised likelihood, over thresholds and slopes."""
+    """It agrees with a fine search of the best penalised likelihood, over thresholds and slopes."""
     rng = random.Random(0)
     steps = []
     for _ in range(600):
@@ -139,7 +139,7 @@ def test_thresholds_of_special_cases() -> None:
     assert learn_threshold([Trace(0.1, False), Trace(2.0, False)]) == math.inf
     assert learn_threshold([Trace(0.1, True), Trace(2.0, True)]) == 0.0
     clear = learn_threshold([Trace(h / 10, h >= 12) for h in range(20)])
-    assert 1.1 < clear < 1.2  # what tells them apart without error
+    assert 1.1 < clear < 1.2  # what separates them without error
     for bad in ([], [Trace(1.0, True), Trace(1.0, False)], [Trace(0.1, True), Trace(2.0, False)]):
         with pytest.raises(ValueError, match="learn_threshold"):
             learn_threshold(bad)

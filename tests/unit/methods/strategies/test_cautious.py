@@ -1,4 +1,4 @@
-"""Cautious decoding: its exact distribution on a toy language, the number of trials, and what bounds them."""
+"""Cautious decoding: its exact distribution on a toy language, and the number of trials."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def exact_distribution(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [9, 18])
 def test_outputs_have_exactly_the_distribution_of_the_best_trial(seed: int) -> None:
-    """3,000 runs a model, alpha 1e-7; the same counts do not fit plain sampling, nor trials where there is no doubt."""
+    """Of 3,000 runs per model, alpha 1e-7, counts fit, and do not fit plain sampling or trials without doubt."""
     language = toy(seed)
     sampler = Cautious(threshold=0.6, full=1.1, trials=3, boundary=Boundary(marks=",", forced=False, most=2))
     constraint = compile(regex(PATTERN), VOCABULARY)
@@ -103,9 +103,9 @@ def test_the_number_of_trials_grows_with_entropy() -> None:
 
 
 def test_entropy_is_that_of_what_the_mask_leaves() -> None:
-    """Where the grammar leaves no choice nothing is doubtful, however uncertain the model is."""
+    """Where the grammar leaves no choice there is no doubt, however uncertain the model is."""
     model = HashModel(VOCABULARY, seed=0)
-    # Only the token "a" spells a thing that fits, five times; the stop is all that remains.
+    # Only the token "a" spells something that fits, five times; then only the stop is possible.
     cautious = Cautious(threshold=0.0, full=0.0, trials=8)
     drawn = sample(model, "ab", regex("a{5}"), sampler=cautious, max_tokens=5)
     assert drawn.best().text == "aaaaa"
@@ -173,7 +173,7 @@ def test_outputs_are_members_within_any_budget(budget: int) -> None:
 
 
 def test_potentials_count_and_forbid() -> None:
-    """A score of 30 for one text wins wherever a trial reaches it; what is forbidden never comes up."""
+    """A score of 30 for one text wins wherever a trial reaches it; forbidden texts never occur."""
     model = HashModel(VOCABULARY, seed=3)
     sampler = Cautious(threshold=0.0, full=0.0, trials=64, boundary=Boundary(marks="", forced=False))
     wanted = sample(

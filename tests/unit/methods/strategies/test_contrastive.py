@@ -1,4 +1,4 @@
-"""Two prompts side by side, against two sessions that know nothing of each other."""
+"""Two prompts side by side, against two independent sessions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROMPTS = [
 
 
 class Plain:
-    """A model that runs one sequence at a time, and fails when it is told to."""
+    """A model that runs one sequence at a time, and fails on request."""
 
     def __init__(self, model: HashModel) -> None:
         self.model = model
@@ -88,7 +88,7 @@ class PlainSession:
 
 
 def fresh(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float64]:
-    """What a session of its own says after tokens."""
+    """The logits of a new session after tokens."""
     return model.start().extend(tokens).astype(np.float64)
 
 
@@ -99,7 +99,7 @@ def log_distribution(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def by_hand(model: LanguageModel, prompt: str, other: str, output: Sequence[int], gain: float, alpha: float) -> Any:
-    """The mixed distribution, from two sessions, with log-probabilities in the place of logits."""
+    """The mixed distribution from two sessions, with log-probabilities in place of logits."""
     with_prompt = log_distribution(fresh(model, [*model.encode_prompt(prompt), *output]))
     with_other = log_distribution(fresh(model, [*model.encode_prompt(other), *output]))
     return log_distribution(gain * with_prompt - alpha * with_other)
@@ -130,7 +130,7 @@ def test_the_distribution_is_the_mixture_of_two_sessions(
         for length, row in enumerate(rows):
             expected = by_hand(model, prompt, other, output[:length], gain, alpha)
             assert log_distribution(row) == pytest.approx(expected, abs=1e-5)
-        # Power: without the other prompt, or with the mixture the wrong way round, it would be another distribution.
+        # Power: without the other prompt, or with the mixture inverted, the distribution would be different.
         assert (
             np.abs(log_distribution(rows[0]) - log_distribution(fresh(model, model.encode_prompt(prompt)))).max() > 0.1
         )
@@ -168,7 +168,7 @@ def test_what_a_session_says_depends_on_its_ids_alone(
         else:
             count = int(random.integers(1, 8))
             more = prompt_ids[len(ids) : len(ids) + count]
-            if not more:  # any tokens, or a later piece that was encoded, whose first ids are no tokens
+            if not more:  # any tokens, or a later piece that was encoded, whose first ids are not tokens
                 piece = contrastive.encode_prompt("more")[:count]
                 more = piece if random.random() < 0.4 else random.integers(1, 300, size=count).tolist()
             before = list(ids)
@@ -186,7 +186,7 @@ def test_what_a_session_says_depends_on_its_ids_alone(
 
 
 def test_both_streams_share_a_pass_where_they_can(json_vocabulary: Vocabulary) -> None:
-    """On a model that packs, a step is one pass for both streams of all sessions; on another it is two passes."""
+    """With a packing model, a step is one pass for both streams of all sessions; otherwise it is two passes."""
     packed, plain = (Contrastive(model, without="other") for model in models(json_vocabulary))
     assert isinstance(packed, PackedModel)
     assert not isinstance(plain, PackedModel)
@@ -235,7 +235,7 @@ def test_extend_many_is_what_each_session_says_alone(json_vocabulary: Vocabulary
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
 def test_a_pass_that_fails_leaves_no_trace(fails_at: int, json_vocabulary: Vocabulary) -> None:
-    """Where one of the two streams fails, the sequence is what it was, and goes on as if nothing had happened."""
+    """If one of the two streams fails, the sequence is unchanged, and goes on as if nothing had happened."""
     model = Plain(HashModel(json_vocabulary, seed=3))
     contrastive = Contrastive(model, without="other")
     ids = contrastive.encode_prompt("a prompt")
@@ -271,7 +271,7 @@ def test_only_plausible_tokens_are_contrasted(json_vocabulary: Vocabulary) -> No
 
 
 def test_a_grammar_may_allow_implausible_tokens_alone(json_vocabulary: Vocabulary) -> None:
-    """Where the mask leaves no plausible token, the model's own distribution decides, and nothing ends in an error."""
+    """Where the mask leaves no plausible token, the model's own distribution decides, and there is no error."""
     model = HashModel(json_vocabulary, seed=3, writes="zzz")  # any other token is implausible
     contrastive = Contrastive(model, without="other", plausibility=0.5)
     grammar = choice("a", "b", "c", "d")
@@ -281,7 +281,7 @@ def test_a_grammar_may_allow_implausible_tokens_alone(json_vocabulary: Vocabular
 
 
 def test_contrast_only_where_the_model_is_uncertain(json_vocabulary: Vocabulary) -> None:
-    """The threshold is compared with the standard deviation of the probabilities, as a share of its largest value."""
+    """The threshold is compared with the standard deviation of the probabilities, as a share of its maximum."""
     model = HashModel(json_vocabulary, seed=3)
     main = fresh(model, model.encode_prompt("a prompt"))
     p = np.exp(log_distribution(main))
@@ -307,7 +307,7 @@ def test_impossible_tokens_stay_impossible(json_vocabulary: Vocabulary) -> None:
 
 @pytest.mark.exhaustive
 def test_the_sampled_distribution_is_the_contrasted_one(ab_vocabulary: Vocabulary) -> None:
-    """Drawn tokens have the masked contrasted distribution (alpha = 1e-6); the model's own distribution is refused.
+    """Sampled tokens have the masked contrasted distribution (alpha = 1e-6); the model's own is rejected.
 
     4,000 draws over 14 outcomes; the G statistic is chi-square with 13 degrees of freedom, whose quantile at 1 - 1e-6
     is 53.6 (Wilson and Hilferty's formula gives 53.5).
@@ -338,7 +338,7 @@ def test_the_sampled_distribution_is_the_contrasted_one(ab_vocabulary: Vocabular
 
 
 def test_smc_estimates_the_contrasted_evidence(json_vocabulary: Vocabulary) -> None:
-    """Two words that are one token each: strata keep the estimate within 2 / n of the sum that is written out."""
+    """For two words of one token each, strata keep the estimate within 2 / n of the explicit sum."""
     model = HashModel(json_vocabulary, seed=9)
     contrastive = Contrastive(model, without="other", alpha=1.0)
     count = 1_000
@@ -401,7 +401,7 @@ def test_scores_are_those_of_the_contrasted_distribution(json_vocabulary: Vocabu
 
 
 def test_chat_and_text_prompts_are_not_mixed_up(json_vocabulary: Vocabulary) -> None:
-    """The other prompt is encoded as the prompt is: in the chat template, or as it is."""
+    """The other prompt is encoded like the prompt: by the chat template, or as plain text."""
     model = Plain(HashModel(json_vocabulary, seed=3))
     contrastive = Contrastive(model, without="other")
     for chat in (True, False):
@@ -411,7 +411,7 @@ def test_chat_and_text_prompts_are_not_mixed_up(json_vocabulary: Vocabulary) -> 
 
 
 def test_later_pieces_follow_both_prompts(json_vocabulary: Vocabulary) -> None:
-    """What a conversation encodes and appends later is text of both streams."""
+    """The text that a conversation appends later goes to both streams."""
     model = HashModel(json_vocabulary, seed=3)
     contrastive = Contrastive(model, without="other")
     with Context(contrastive, contrastive.encode_prompt("a prompt")) as context:
@@ -426,7 +426,7 @@ def test_later_pieces_follow_both_prompts(json_vocabulary: Vocabulary) -> None:
 
 @pytest.mark.parametrize(("prompt", "other"), [("a" * 9, "b" * 40), ("a" * 40, "b" * 9)])
 def test_the_longer_prompt_counts(prompt: str, other: str, json_vocabulary: Vocabulary) -> None:
-    """Either prompt must fit the context with the output: one token too many is refused before any pass."""
+    """Both prompts must fit the context with the output: one token too many is refused before any pass."""
     grammar = Repeat(LETTER, 5, 5)
     inner = Plain(HashModel(json_vocabulary, seed=1))
     longer = max(len(inner.encode_prompt(text)) for text in (prompt, other))
@@ -442,7 +442,7 @@ def test_the_longer_prompt_counts(prompt: str, other: str, json_vocabulary: Voca
 
 
 def test_a_prompt_of_the_inner_model_is_refused(json_vocabulary: Vocabulary) -> None:
-    """Ids that do not say where the prompt ends are an error at once, not an output without contrast."""
+    """Ids that do not say where the prompt ends are an error, not an output without contrast."""
     model = HashModel(json_vocabulary, seed=3)
     contrastive = Contrastive(model, without="other")
     constraint = compile(choice("a", "b"), json_vocabulary)
@@ -475,7 +475,7 @@ def test_numbers_out_of_range_are_refused(arguments: dict[str, float], json_voca
 
 
 def test_it_says_that_it_changes_the_distribution(json_vocabulary: Vocabulary) -> None:
-    """The wrapper is a model that is not lossless, and says what its distribution is."""
+    """The wrapper is a model that is not lossless, and describes its distribution."""
     contrastive = Contrastive.selective(HashModel(json_vocabulary), lame="other")
     assert contrastive.lossless is False
     assert "where the first is uncertain" in contrastive.target

@@ -60,7 +60,7 @@ def subsets(items: Iterable[Any]) -> list[frozenset[Any]]:
 
 
 def a_tree(rng: random.Random, leaves: int) -> dict[str, str]:
-    """Leaves below a few inner nodes, some of these below others."""
+    """Leaves below a few inner nodes, and some inner nodes below others."""
     inner = [f"n{index}" for index in range(rng.randint(1, 3))]
     parents = {inner[index]: rng.choice(inner[:index]) for index in range(1, len(inner)) if rng.random() < 0.7}
     for index in range(leaves):
@@ -132,12 +132,12 @@ def test_no_node_and_no_set_of_nodes_has_a_higher_hierarchical_f_beta(seed: int)
     closed = {frozenset().union(*(chain(parents, each) for each in some)) for some in subsets(nodes)}
     assert chosen in closed
     assert is_best(distribution, chosen, closed, utility)
-    # Nor is any set better that is not closed: to name what is above costs nothing where it is right.
+    # A set that is not closed is no better either: adding ancestors is free where it is right.
     assert is_best(distribution, chosen, subsets(nodes), utility)
 
 
 def test_the_checks_notice_a_rule_that_is_not_best() -> None:
-    """The most probable label is not the best answer where errors do not cost the same."""
+    """The most probable label is not the best answer where errors have different costs."""
     failures = dict.fromkeys(("absolute", "squared", "f", "hierarchical"), 0)
     for seed in range(60):
         rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What all strategies have in common: the protocol, vocabularies with several EOS ids or none, tight budgets, seeds."""
+"""The common behaviour of all strategies: protocol, several EOS ids or none, tight budgets, seeds."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_outputs_are_members_whatever_ends_them(strategy: Any, vocabulary: Vocab
 
 
 def log_prob(model: HashModel, tokens: tuple[int, ...], *, stops: bool) -> float:
-    """What the model itself gives to an output and its stop, in one pass."""
+    """The model's own log-probability of an output and its stop, in one pass."""
     import numpy as np
 
     start = model.encode_prompt("ab")
@@ -109,7 +109,7 @@ def test_it_is_a_sampler_of_outputs_that_says_what_it_is(strategy: Any) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=NAMES)
 def test_what_potentials_forbid_never_comes_up(strategy: Any) -> None:
-    """One strategy may find nothing where only the end shows what is forbidden; none writes it."""
+    """A strategy may find nothing where only the end shows what is forbidden; none writes it."""
     for seed in range(8):
         model = HashModel(VOCABULARIES[0], seed=seed)
         early = sample(
@@ -122,7 +122,7 @@ def test_what_potentials_forbid_never_comes_up(strategy: Any) -> None:
 
 
 def test_caches_are_freed() -> None:
-    """Every session that a run opens is closed or empty when it is over."""
+    """Every session that a run opens is closed or empty at its end."""
     opened: list[Any] = []
 
     def track(session: Any) -> None:

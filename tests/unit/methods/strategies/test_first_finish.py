@@ -24,7 +24,7 @@ BUDGET = 4
 
 
 def plain(language: ToyLanguage, prefix: Prefix = ()) -> dict[Prefix, float]:
-    """The distribution of what is added to a prefix until the stop, which ends it."""
+    """The distribution of the tokens added to a prefix, up to the stop."""
     found: dict[Prefix, float] = {}
     pending: list[tuple[Prefix, float]] = [((), 1.0)]
     while pending:
@@ -63,7 +63,7 @@ def exact_distribution(language: ToyLanguage, samples: int, until: str | None) -
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("seed", "until"), [(0, None), (5, None), (7, "|")])
 def test_outputs_have_exactly_the_distribution_of_the_first(seed: int, until: str | None) -> None:
-    """1,200 runs a case, alpha 1e-7; the same counts do not fit one sample, nor with ``until`` the shortest output."""
+    """Of 1,200 runs per case, alpha 1e-7, counts fit, and do not fit one sample or the shortest output."""
     language = ToyLanguage(HashModel(VOCABULARY, seed=seed), "ab", PATTERN, BUDGET)
     constraint = compile(regex(PATTERN), VOCABULARY)
     sampler = FirstFinish(3, until=None if until is None else lambda hypothesis: until in hypothesis.text)
@@ -93,7 +93,7 @@ def test_outputs_are_members_within_any_budget(budget: int) -> None:
 
 
 def test_others_are_given_up() -> None:
-    """No token is drawn for anyone once one has won."""
+    """No further token is drawn for any path once one has won."""
     model = HashModel(VOCABULARY, seed=0)
     drawn = sample(model, "ab", regex("(a|b){1,40}"), sampler=FirstFinish(8), max_tokens=40, seed=3)
     assert drawn.particles == 8

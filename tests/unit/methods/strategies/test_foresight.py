@@ -30,12 +30,12 @@ DRAWN = 3
 
 
 def marks(texts: list[str]) -> list[str]:
-    """Texts that end alike are of one cluster."""
+    """Texts with the same end belong to one cluster."""
     return [text[-1:] for text in texts]
 
 
 def weights_by_hand(steps: list[tuple[int, float, str]], temperature: float) -> list[float]:
-    """Counts, futures and clusters; a step that was drawn twice stands there twice."""
+    """Weights from counts, futures and clusters; a step that was drawn twice occurs twice."""
     total = sum(count for count, _, _ in steps)
     shares = [sum(count for count, _, mark in steps if mark == own) / total for _, _, own in steps]
     advantages = [count * math.exp(future / temperature) for count, future, _ in steps]
@@ -46,10 +46,10 @@ def weights_by_hand(steps: list[tuple[int, float, str]], temperature: float) -> 
 def exact_distribution(
     language: ToyLanguage, *, width: float, agreement: float, temperature: float = 0.6
 ) -> dict[Prefix, float]:
-    """Of one beam whose steps are single tokens."""
+    """The distribution of one beam whose steps are single tokens."""
 
     def future(prefix: Prefix, token: int) -> tuple[float, str]:
-        """The mean log-probability of what follows, or of the stop itself, and the text from the token on."""
+        """The mean log-probability of the following tokens, or of the stop itself, and the text from the token on."""
         start = (*prefix, token)
         if token == STOP:
             return language.options(prefix)[STOP], ""
@@ -88,7 +88,7 @@ def exact_distribution(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("seed", "width", "agreement"), [(18, math.inf, 1.1), (16, 0.5, 1.1), (22, 1.0, 0.7)])
 def test_outputs_have_exactly_the_distribution_of_the_search(seed: int, width: float, agreement: float) -> None:
-    """1,000 runs a case, alpha 1e-7; the same counts do not fit plain sampling, nor a search without pruning."""
+    """Of 1,000 runs per case, alpha 1e-7, counts fit, and do not fit plain sampling or a search without pruning."""
     language = ToyLanguage(HashModel(VOCABULARY, seed=seed), "ab", PATTERN, BUDGET)
     constraint = compile(regex(PATTERN), VOCABULARY)
     sampler = Foresight(
@@ -116,7 +116,7 @@ def test_outputs_have_exactly_the_distribution_of_the_search(seed: int, width: f
 
 def test_weights_join_advantage_and_agreement() -> None:
     steps = [(2, -1.0, "x"), (1, -0.5, "y"), (3, -2.0, "x"), (1, -1.2, "z")]
-    valued = [Valued(count, value + 7, mark) for count, value, mark in steps]  # what came before makes no difference
+    valued = [Valued(count, value + 7, mark) for count, value, mark in steps]  # earlier steps make no difference
     assert step_weights(valued, 0.6).tolist() == pytest.approx(weights_by_hand(steps, 0.6))
     dead = [Valued(1, -math.inf, "x"), Valued(3, -1.0, "y")]
     assert step_weights(dead, 0.6).tolist() == pytest.approx([0, 1])

@@ -49,7 +49,7 @@ def beam(language: ToyLanguage, weight: float, beams: int, candidates: int) -> l
                 options = language.options(path)
                 ranked = sorted(options, key=lambda token: -options[token])[:candidates]
                 grown += [(*path, token) for token in ranked]
-        # Of equal ones complete ones first, then by tokens.
+        # Among equal ones, complete ones come first, then ties are broken by tokens.
         held = sorted(grown, key=lambda path: (-worth(path), path[-1:] != (STOP,), path))[:beams]
     return [(path[:-1], worth(path)) for path in held]
 
@@ -134,7 +134,7 @@ def test_what_is_given_up_or_forbidden_is_not_written() -> None:
     for result in sample(model, "ab", regex("[ab]{2}"), sampler=sampler).results:
         assert result.text == "bb"
     rewarded = TransferQ(lambda hypothesis: -math.inf if hypothesis.text != "ba" else 1.0, strength=1.0)
-    # The greedy completions of all first tokens but one may be unwanted, and so may all: then nothing is written.
+    # The greedy completions of all first tokens but one may be unwanted, or all: then nothing is written.
     drawn = sample(model, "ab", regex("b[ab]"), sampler=rewarded)
     assert {result.text for result in drawn.results} <= {"ba"}
     for judge, message in (

@@ -1,4 +1,4 @@
-"""Momentum and look-back decoding, against loops that follow the papers word for word."""
+"""Momentum and look-back decoding, against loops that follow the papers literally."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def letters_of(vocabulary: Vocabulary, pattern: bytes) -> list[int]:
 
 
 def repetition(text: Sequence[int], token: int, longest: int) -> int:
-    """The length of the longest run that ends with ``token``, would now come, and has come before; by looking."""
+    """The length of the longest run that ends with ``token`` here and has occurred before, by search."""
     after = [*text, token]
     for length in range(min(longest, len(after)), 0, -1):
         run = after[len(after) - length :]
@@ -85,7 +85,7 @@ def repetition(text: Sequence[int], token: int, longest: int) -> int:
 def test_momentum_is_the_papers_rule(
     seed: int, alpha: float, top_k: int, with_prompt: bool, json_vocabulary: Vocabulary
 ) -> None:
-    """In text where one token is one letter, every choice is that of the rule over all runs, found by looking."""
+    """In text with one letter per token, every choice follows the rule over all runs, found by search."""
     model = HashModel(json_vocabulary, seed=seed)
     momentum = Momentum(alpha, top_k, free=EVERYWHERE, prompt=with_prompt)
     result = generate(model, "abcabcab", Repeat(FEW, 40, 40), max_tokens=40, sampler=momentum)
@@ -114,7 +114,7 @@ def test_momentum_is_the_papers_rule(
 
 
 def repetition_in(pieces: list[list[int]], token: int) -> int:
-    """As ``repetition`` over several pieces; the last goes on with ``token``; at most 5."""
+    """As ``repetition`` over several pieces; the last continues with ``token``; at most 5."""
     *others, last = pieces
     after = [*last, token]
     for length in range(min(5, len(after)), 0, -1):
@@ -127,7 +127,7 @@ def repetition_in(pieces: list[list[int]], token: int) -> int:
 
 
 def test_momentum_leaves_a_loop(json_vocabulary: Vocabulary) -> None:
-    """A model that would say "abcabc..." for ever is made to leave at the point where the resistance outweighs it."""
+    """A model that would write "abcabc..." forever leaves where the resistance outweighs its preference."""
     following = {b"a": b"b", b"b": b"c", b"c": b"a"}
 
     def distribution(text: bytes) -> dict[bytes, float]:
@@ -143,7 +143,7 @@ def test_momentum_leaves_a_loop(json_vocabulary: Vocabulary) -> None:
 
 
 def greedy_choices(model: LanguageModel, prompt: str, result: Any, matcher: Any) -> list[tuple[int, int, bool]]:
-    """For each choice: its position, how many tokens the mask allowed, and whether the most probable was taken."""
+    """For each choice: its position, the number of allowed tokens, and whether the most probable was taken."""
     size = model.vocabulary.size
     found = []
     base = model.encode_prompt(prompt)
@@ -176,7 +176,7 @@ def test_structure_is_never_resisted(seed: int, make: Any, json_vocabulary: Voca
     assert len(structure) > 10
     assert all(structure)
     assert not all(text)
-    # Power: where everything counts as text, structure is resisted too.
+    # Power: if everything counts as text, structure is resisted too.
     result = generate(model, "ab", constraint, max_tokens=300, sampler=make(free=EVERYWHERE, **strong), seed=seed)
     jsonschema.validate(json.loads(result.text), RECORDS)
     choices = greedy_choices(model, "ab", result, constraint.matcher())
@@ -194,7 +194,7 @@ def test_a_closing_quote_is_structure(json_vocabulary: Vocabulary) -> None:
     model = FunctionModel(json_vocabulary, distribution)
     constraint = compile(json_schema(RECORDS, policy=JsonPolicy(whitespace="compact")), json_vocabulary)
     result = generate(model, "-", constraint, max_tokens=300, sampler=Momentum(free=FreeText(share=0.3)))
-    # Names repeat letters, which is resisted; each ends at once all the same.
+    # Names repeat letters, which is resisted; still, each ends at once.
     assert [record["name"] for record in json.loads(result.text)] == ["h", "i", "j", "h"]
 
 
@@ -223,7 +223,7 @@ def test_look_back_is_the_papers_rule(
     def distribution(tokens: Sequence[int]) -> NDArray[np.float64]:
         return log_distribution(inner.start().extend(tokens))
 
-    # The distributions that precede each token of the prompt, but the first, which none precedes.
+    # The distributions before each token of the prompt except the first.
     within = [distribution(base[:length]) for length in range(1, len(base))][-window:]
     output: list[int] = []
     past: list[NDArray[np.float64]] = []
@@ -261,7 +261,7 @@ def test_look_back_is_the_papers_rule(
 def test_look_back_leaves_a_loop(json_vocabulary: Vocabulary) -> None:
     """A distribution that returns raises the alarm at once.
 
-    Of the candidates the one that leads back to the prompt is taken.
+    The candidate that leads back to the prompt is taken.
     """
 
     def distribution(text: bytes) -> dict[bytes, float]:
@@ -281,7 +281,7 @@ def test_look_back_leaves_a_loop(json_vocabulary: Vocabulary) -> None:
 
 
 def test_free_text_is_a_share_of_tokens_and_of_probability(json_vocabulary: Vocabulary) -> None:
-    """Both conditions, at their edges; and what is free is decided by the mask, not by the position."""
+    """Both conditions are tested at their limits; the mask, not the position, decides what is free."""
     from structgen.decode.step.distribution import Distribution
 
     distribution = Distribution.of(np.arange(30, dtype=np.int32), np.log(np.full(30, 0.02)))
@@ -294,7 +294,7 @@ def test_free_text_is_a_share_of_tokens_and_of_probability(json_vocabulary: Voca
 
 
 def test_mass_alone_can_decide_what_is_free(json_vocabulary: Vocabulary) -> None:
-    """Letters that the model gives little to are no free text where half of the probability is asked for."""
+    """Letters with a small probability are no free text where half of the probability is required."""
 
     def distribution(text: bytes) -> dict[bytes, float]:
         return {b"a": 0.25, b"b": 0.15, b" ": 0.55}
@@ -307,7 +307,7 @@ def test_mass_alone_can_decide_what_is_free(json_vocabulary: Vocabulary) -> None
 
 
 def test_pieces_of_text_are_apart(json_vocabulary: Vocabulary) -> None:
-    """A run does not reach over structure: "a" before a bracket and "b" after it are no "ab"."""
+    """A run does not cross structure: "a" before a bracket and "b" after it are not "ab"."""
 
     def distribution(text: bytes) -> dict[bytes, float]:
         if text.endswith(b"[a"):
@@ -323,7 +323,7 @@ def test_pieces_of_text_are_apart(json_vocabulary: Vocabulary) -> None:
 
 
 def test_a_run_does_not_reach_over_structure(json_vocabulary: Vocabulary) -> None:
-    """Text that ends with q and text that begins with r are no "qr": later "qr" is a run of one token only."""
+    """Text that ends with q and text that begins with r are not "qr": later "qr" is a run of one token only."""
     wishes = {b"[": b"p", b"[p": b"x", b"[px": b"q", b"[pxq": b"y", b"][": b"r", b"][r": b"q", b"][rq": b"r"}
 
     def distribution(text: bytes) -> dict[bytes, float]:
@@ -334,13 +334,14 @@ def test_a_run_does_not_reach_over_structure(json_vocabulary: Vocabulary) -> Non
     model = FunctionModel(json_vocabulary, distribution)
     part = sequence("[", Repeat(LETTERS, 4, 4), "]")
     result = generate(model, "-", sequence(part, part), max_tokens=12, sampler=Momentum(free=FreeText(share=0.05)))
-    # The third letter: of the letters r has 0.66 and t 0.33.  r has come once (0.46); as a run of two it had 0.26.
+    # The third letter: among the letters r has 0.66 and t 0.33. r has come once (0.46); as a run of two it would have
+    # 0.26.
     assert result.text[:9] == "[pxqy][rq"
     assert result.text[9] == "r"
 
 
 def test_look_back_forgets_what_is_beyond_its_window(json_vocabulary: Vocabulary) -> None:
-    """Distributions that come back after three steps are found in a window of three, and not in one of two."""
+    """Distributions that return after three steps are found in a window of three, and not in one of two."""
 
     def distribution(text: bytes) -> dict[bytes, float]:
         letter = b"abc"[(len(text) - 1) % 3]
@@ -355,7 +356,7 @@ def test_look_back_forgets_what_is_beyond_its_window(json_vocabulary: Vocabulary
 
 
 def test_they_are_samplers_of_outputs() -> None:
-    """They say that they are not lossless, and refuse numbers out of range."""
+    """They report that they are not lossless, and refuse numbers out of range."""
     for sampler in (Momentum(), LookBack()):
         assert isinstance(sampler, SequenceSampler)
         assert sampler.lossless is False

@@ -27,7 +27,7 @@ SCHEMA = {
 
 @pytest.mark.parametrize("weights", [[1, 1, 2], [8, 1, 1, 4, 0], [1] * 100, [1, 1e-9]])
 def test_what_a_situation_says(weights: list[float]) -> None:
-    """Count, entropy and the largest probability, by their definitions."""
+    """Count, entropy and the largest probability agree with their definitions."""
     p = np.array(weights) / sum(weights)
     with np.errstate(divide="ignore"):
         situation = Situation.of(np.log(p))
@@ -88,7 +88,7 @@ def test_each_step_has_the_sampler_of_its_situation(json_vocabulary: Vocabulary)
 
 @pytest.mark.exhaustive
 def test_entropy_sets_the_temperature() -> None:
-    """Temperature as a function of entropy.
+    """The temperature is a function of entropy.
 
     Draws follow the distribution at that temperature (Hoeffding, alpha = 1e-6).
     """

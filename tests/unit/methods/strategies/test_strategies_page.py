@@ -13,7 +13,7 @@ from structgen.models import HashModel
 
 
 def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block runs, in order, on a model that is a hash, and gives what the text says."""
+    """Every Python block runs, in order, on a hash model, and gives the documented output."""
     seeds = iter(range(100))
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=next(seeds)), raising=False)
     names = run_page("strategies.md")

@@ -1,4 +1,4 @@
-"""Superposed drafts against a second implementation, over a recurrent model whose mixtures are computed by hand."""
+"""Superposed drafts against a second implementation, over a recurrent model with mixtures computed by hand."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RecurrentModel:
         return RecurrentSession(self)
 
     def after(self, positions: Sequence[Mapping[int, float]]) -> NDArray[np.float32]:
-        """What follows positions, from scratch."""
+        """The distribution after positions, from scratch."""
         state = np.zeros(6)
         for mixture in positions:
             embedding = sum((weight * self.embeddings[token] for token, weight in mixture.items()), np.zeros(6))
@@ -106,7 +106,7 @@ class RecurrentSession:
 
 
 def by_hand(language: ToyLanguage, model: RecurrentModel, sampler: Superposed) -> tuple[list[Prefix], int]:
-    """The drafts by the definition, the best by the model's own distribution first, and how many mixtures were read."""
+    """The drafts by the definition, the best by the model's own distribution first, and the number of mixtures."""
     eos = list(model.vocabulary.eos)
     positions: list[Mapping[int, float]] = [{token: 1.0} for token in model.encode_prompt("ab")]
     prompt = len(positions)
@@ -122,7 +122,7 @@ def by_hand(language: ToyLanguage, model: RecurrentModel, sampler: Superposed) -
                 token: float(np.logaddexp.reduce(distribution[eos])) if token == STOP else float(distribution[token])
                 for token in language.options(path)
             }
-            # Sorting keeps the order of equal ones; that of options is that of ids.
+            # Sorting keeps the order of ties; options come in the order of ids.
             for token in sorted(options, key=lambda each: -options[each])[: sampler.candidates or sampler.drafts]:
                 gain = options[token]
                 if sampler.ngram is not None:
@@ -175,7 +175,7 @@ def drawn_by(model: Any, sampler: Superposed, pattern: str = PATTERN, budget: in
     ids=repr,
 )
 def test_drafts_are_those_of_the_definition(sampler: Superposed, vocabulary: Vocabulary) -> None:
-    """And what their steps say, and what they are ranked by, is the model's true distribution."""
+    """Their steps and their ranking use the model's true distribution."""
     unlike = {"exact distribution": 0, "even weights": 0}
     for seed in range(12):
         language, model = toy(seed, vocabulary)
@@ -183,7 +183,7 @@ def test_drafts_are_those_of_the_definition(sampler: Superposed, vocabulary: Voc
         model.calls.clear()
         drawn = drawn_by(model, sampler)
         assert [result.tokens for result in drawn.results] == right
-        # The prompt, a mixture a step, and the drafts once more; this model reads one sequence in a pass.
+        # The prompt, a mixture per step, and the drafts once more; this model runs one sequence per pass.
         assert model.calls[: 1 + mixtures] == [("tokens", 1), *[("mixtures", 1)] * mixtures]
         assert sorted(model.calls[1 + mixtures :]) == sorted(("tokens", len(path)) for path in right)
         assert drawn.forwards == drawn.best().stats.forwards == len(model.calls)
@@ -191,7 +191,7 @@ def test_drafts_are_those_of_the_definition(sampler: Superposed, vocabulary: Voc
             assert each.log_weight == pytest.approx(language.log_p((*path, STOP)))
             assert each.result.logprob + each.result.log_z == pytest.approx(each.log_weight)
             assert [step.token for step in each.result.steps] == [*path, None]
-        # Power: other mixtures come to other drafts.
+        # Power: other mixtures give other drafts.
         unlike["exact distribution"] += right != beam(language, sampler)
         even = Superposed(sampler.drafts, sampler.candidates, 1e9, sampler.ngram, sampler.alpha)
         unlike["even weights"] += right != by_hand(language, model, even)[0]
@@ -214,7 +214,7 @@ def beam(language: ToyLanguage, sampler: Superposed) -> list[Prefix]:
 
 
 def test_one_draft_is_greedy_decoding() -> None:
-    """Token by token: the mixture is the token, so nothing is approximate."""
+    """The mixture is the token at every step, so nothing is approximate."""
     letters = Vocabulary([b"", b"a", b"b", b"c"], eos=[0])  # every text has one spelling, forced or not
     for seed in range(20):
         language, _ = toy(seed)
@@ -231,7 +231,7 @@ def test_one_draft_is_greedy_decoding() -> None:
 
 
 def test_passes_are_those_of_one_sequence(json_vocabulary: Vocabulary) -> None:
-    """However many drafts: the prompt, one for each position, and one in which all drafts are read together."""
+    """For any number of drafts: the prompt, one per position, and one for all drafts together."""
     model = HashModel(json_vocabulary, seed=1)
     for drafts in (1, 2, 8):
         drawn = sample(model, "x", regex("[a-z]{5,12}"), sampler=Superposed(drafts), max_tokens=12, seed=0)
@@ -243,7 +243,7 @@ def test_passes_are_those_of_one_sequence(json_vocabulary: Vocabulary) -> None:
 
 
 def test_long_drafts_are_read_in_parts() -> None:
-    """What 512 tokens do not hold comes in the next pass, and no step is lost."""
+    """What does not fit in 512 tokens comes in the next pass, and no step is lost."""
     language = Vocabulary([b"", b"a", b"b"], eos=[0])
     model = HashModel(language, seed=4)
     drawn = drawn_by(model, Superposed(3), "[ab]{400}", 400)
@@ -259,7 +259,7 @@ def test_long_drafts_are_read_in_parts() -> None:
 
 @pytest.mark.parametrize("budget", range(1, 7))
 def test_outputs_are_members_whatever_ends_them(budget: int) -> None:
-    """Drafts are at different places of the grammar; each keeps to its own."""
+    """Drafts are in different states of the grammar; each keeps to its own."""
     pattern = r"a+|b(ab)*c|c{2,5}"
     for vocabulary in (VOCABULARY, SEVERAL):
         for seed in range(10):

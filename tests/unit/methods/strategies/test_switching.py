@@ -1,4 +1,4 @@
-"""Two models by turns, against a loop that recomputes everything from scratch at each step."""
+"""Two alternating models, against a loop that recomputes everything from scratch at each step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RECORDS = {
 
 
 def distribution_of(logits: NDArray[Any], ids: list[int]) -> list[float]:
-    """Probabilities of ids among themselves."""
+    """Probabilities of ids, renormalised."""
     top = max(float(logits[token]) for token in ids)
     weights = [math.exp(float(logits[token]) - top) for token in ids]
     total = math.fsum(weights)
@@ -65,7 +65,7 @@ def by_hand(
     *,
     masked: bool = True,
 ) -> tuple[list[int], list[bool], list[float]]:
-    """Greedy outputs, which model chose, and the entropies; ``masked`` is false for a wrong way to measure them."""
+    """Greedy outputs, the choosing model, and the entropies; ``masked`` is false for a wrong way to measure them."""
     matcher, size, eos = constraint.matcher(), constraint.vocabulary.size, constraint.vocabulary.eos[0]
     output: list[int] = []
     entropies: list[float] = []
@@ -104,7 +104,7 @@ def by_hand(
 def test_the_rule_is_the_papers_after_masking(
     seed: int, settings: tuple[float, int, int], json_vocabulary: Vocabulary
 ) -> None:
-    """Tokens, shares and entropies are those of the loop that recomputes everything; forced tokens take no part."""
+    """Tokens, shares and entropies equal those of the loop that recomputes everything; forced tokens do not count."""
     threshold, window, min_run = settings
     small, large = HashModel(json_vocabulary, seed=seed), HashModel(json_vocabulary, seed=seed + 100)
     constraint = compile(json_schema(RECORDS, policy=JsonPolicy(whitespace="compact")), json_vocabulary)
@@ -127,7 +127,7 @@ def test_the_rule_is_the_papers_after_masking(
 
 
 def test_entropy_before_masking_would_decide_otherwise(json_vocabulary: Vocabulary) -> None:
-    """Power: with the entropy of the whole vocabulary, another model would choose, and another output come."""
+    """Power: with the entropy of the whole vocabulary, another model would choose, and the output would differ."""
     small, large = HashModel(json_vocabulary, seed=1), HashModel(json_vocabulary, seed=101)
     constraint = compile(json_schema(RECORDS, policy=JsonPolicy(whitespace="compact")), json_vocabulary)
     switching, prompt = Switching(large, 2.0, 3, 0), small.encode_prompt("a prompt")
@@ -150,26 +150,27 @@ def test_a_schedule_that_is_known_by_hand(json_vocabulary: Vocabulary) -> None:
     large = FunctionModel(json_vocabulary, lambda text: {b"z": 0.9})
     reports: list[SwitchingReport] = []
     grammar = Repeat(LETTER, 8, 8)
-    # Means of two: 0, .69, 1.39, .69, 0, 0, .35, 1.04 against 0.5: the large model wants 2, 3, 4 and 8.
+    # Means of two: 0, .69, 1.39, .69, 0, 0, .35, 1.04 against 0.5: the large model is due at 2, 3, 4 and 8.
     result = generate(small, "x", grammar, sampler=Switching(large, 0.5, 2, 0, report=reports.append))
     assert result.text == "azzzaaaz"
     assert reports[0].entropies == pytest.approx([math.log(width) for width in widths], abs=1e-4)
     assert (reports[0].by_large, reports[0].switches, reports[0].share) == (4, 3, 0.5)
-    # Each model goes on for two tokens at least: the large one takes over at 3 and, wanted no more from 5 on, leaves.
+    # Each model goes on for at least two tokens: the large one takes over at 3 and leaves, since it is not due from 5
+    # on.
     result = generate(small, "x", grammar, sampler=Switching(large, 0.5, 2, 2, report=reports.append))
     assert result.text == "aazzaaaz"
     assert reports[1].by_large == 3
-    # At 4 the large model is wanted no more, but has chosen one token only, and goes on for a second.
+    # At 4 the large model is not due any more, but has chosen one token only, and goes on for a second.
     result = generate(small, "x", grammar, sampler=Switching(large, 0.5, 1, 2, report=reports.append))
     assert result.text == "aazzaazz"
     assert reports[2].switches == 3
-    # Five tokens each: the small model to the fifth, when the mean is low again, and then it has long been its turn.
+    # Five tokens each: the small model up to the fifth, when the mean is low again although its turn is over.
     result = generate(small, "x", grammar, sampler=Switching(large, 0.5, 2, 5, report=reports.append))
     assert result.text == "aaaaaaaz"
 
 
 def test_the_large_model_catches_up_in_one_pass(json_vocabulary: Vocabulary) -> None:
-    """Where it is needed for the first time it reads prompt and output at once, and later what came in between."""
+    """When it is first needed it reads prompt and output at once, and later the tokens since then."""
     small = FunctionModel(json_vocabulary, lambda text: {b"a": 0.5, b"b": 0.5} if text.endswith(b"-") else {b"c": 1.0})
     large = FunctionModel(json_vocabulary, lambda text: {b"b": 1.0})
     part = sequence("[", LETTER, LETTER, "-", LETTER, "]")
@@ -182,7 +183,7 @@ def test_the_large_model_catches_up_in_one_pass(json_vocabulary: Vocabulary) -> 
 
 
 def test_tokens_are_drawn_as_the_sampler_says(json_vocabulary: Vocabulary) -> None:
-    """With one model twice, the output is that of the model alone, drawn from the same random numbers."""
+    """With the same model twice, the output is that of the model alone, drawn from the same random numbers."""
     model = HashModel(json_vocabulary, seed=5)
     constraint = compile(json_schema(RECORDS, policy=JsonPolicy(whitespace="compact")), json_vocabulary)
     for seed in range(4):
@@ -194,7 +195,7 @@ def test_tokens_are_drawn_as_the_sampler_says(json_vocabulary: Vocabulary) -> No
 
 
 def test_potentials_and_budgets_hold(json_vocabulary: Vocabulary) -> None:
-    """What a potential forbids does not come from either model, and the output ends within the budget."""
+    """What a potential forbids comes from neither model, and the output ends within the budget."""
     small, large = HashModel(json_vocabulary, seed=1), HashModel(json_vocabulary, seed=2)
     no_e = potential(always=True)(lambda text: "e" not in text)
     samples = sample(
@@ -226,7 +227,7 @@ def test_potentials_and_budgets_hold(json_vocabulary: Vocabulary) -> None:
     ],
 )
 def test_the_budget_is_always_enough(grammar: Grammar, pattern: str, spelling_vocabulary: Vocabulary) -> None:
-    """From the exact minimum on, every budget gives a member, also where forced text needs a short spelling."""
+    """From the exact minimum on, every budget gives a string, also where forced text needs a short spelling."""
     constraint = compile(grammar, spelling_vocabulary)
     small, large = (HashModel(spelling_vocabulary, seed=seed) for seed in (1, 2))
     least = constraint.min_tokens()
@@ -238,7 +239,7 @@ def test_the_budget_is_always_enough(grammar: Grammar, pattern: str, spelling_vo
 
 @pytest.fixture(scope="module")
 def spelling_vocabulary(json_vocabulary: Vocabulary) -> Vocabulary:
-    """A tokenizer whose own spelling takes a token for each byte, which is far from the shortest."""
+    """A tokenizer whose own spelling takes one token per byte, far from the shortest."""
     tokens = json_vocabulary.tokens
     return Vocabulary(tokens, eos=[0], tokenize=lambda text: [tokens.index(bytes([byte])) for byte in text.encode()])
 
@@ -261,7 +262,7 @@ def test_a_vocabulary_without_eos(json_vocabulary: Vocabulary) -> None:
 
 
 def test_another_vocabulary_is_refused(json_vocabulary: Vocabulary, ab_vocabulary: Vocabulary) -> None:
-    """Models must share their tokens; and the large one's context must do, before it is run."""
+    """The models must share their tokens, and the large one's context must fit, before it is run."""
     small = HashModel(json_vocabulary)
     with pytest.raises(VocabularyError, match="another vocabulary"):
         generate(small, "ab", choice("ab", "cd"), sampler=Switching(HashModel(ab_vocabulary)))
@@ -272,7 +273,7 @@ def test_another_vocabulary_is_refused(json_vocabulary: Vocabulary, ab_vocabular
 
 
 def test_it_is_a_sampler_of_outputs(json_vocabulary: Vocabulary) -> None:
-    """It says that it is not lossless, and refuses numbers out of range."""
+    """It reports that it is not lossless, and refuses numbers out of range."""
     model = HashModel(json_vocabulary)
     switching = Switching(model)
     assert isinstance(switching, SequenceSampler)

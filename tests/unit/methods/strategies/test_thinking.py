@@ -65,7 +65,7 @@ def test_a_thought_is_ended_at_its_most(most: int) -> None:
         free_thought, _ = parts(free.text)
         if thought_tokens(free.tokens, free_thought + "</think>") <= most:
             left += 1
-            assert free.tokens == drawn.tokens  # what ends in time is left as it is
+            assert free.tokens == drawn.tokens  # a thought that ends in time is unchanged
         else:
             cut += 1
             # Up to the cut both are the same.
@@ -98,7 +98,7 @@ def test_the_budget_holds_and_tokens_are_kept_for_the_answer(budget: int, reserv
 
 
 def test_a_model_that_never_stops_thinking_still_answers() -> None:
-    """A power check: without the strategy the thought takes all that the budget leaves."""
+    """A power check: without the strategy the thought takes the whole budget."""
     model = HashModel(VOCABULARY, writes="abc." * 100)
     constraint = compile(grammar(), VOCABULARY)
     cut = sample(model, "ab", constraint, sampler=Thinking(4, sampler=Greedy()), max_tokens=80).best()
@@ -135,7 +135,7 @@ def test_a_redundant_thought_is_ended_at_a_boundary() -> None:
 
 
 def test_where_the_end_may_not_stand_yet_the_shortest_way_is_taken() -> None:
-    """Thoughts of whole sentences of at least four letters: the cut comes within one."""
+    """Thoughts consist of whole sentences of at least four letters, and the cut comes within one."""
     thought = r"([abc]{4,}\.)+"
     constraint = compile(grammar(thought), VOCABULARY)
     for seed in range(20):
@@ -148,7 +148,7 @@ def test_where_the_end_may_not_stand_yet_the_shortest_way_is_taken() -> None:
 
 
 def test_the_end_may_be_begun_already() -> None:
-    """The cut comes right after ``<``, which only the end of the thought may go on from."""
+    """The cut comes right after ``<``, which only the end of the thought can continue."""
     constraint = compile(grammar("[abc]*"), VOCABULARY)
     model = HashModel(VOCABULARY, writes="a</think>")
     for most in (1, 2, 3):

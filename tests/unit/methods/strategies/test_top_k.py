@@ -1,4 +1,4 @@
-"""Sparse distributions by Bregman divergences, against minimisation over all supports and all distributions on them."""
+"""Sparse distributions by Bregman divergences, against minimisation over all supports and their distributions."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_reference_is_a_minimum(alpha: float, dual: bool) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("alpha", "dual"), DECODERS)
 def test_the_distribution_is_the_minimum_over_all_supports(alpha: float, dual: bool) -> None:
-    """On small distributions no support at all, with the nearest distribution on it, costs less."""
+    """On small distributions no support, with the nearest distribution on it, costs less."""
     sizes = set()
     for p in distributions(3, (3, 6), 2):
         costs = []
@@ -130,7 +130,7 @@ def test_the_distribution_is_the_minimum_over_all_supports(alpha: float, dual: b
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("alpha", "dual"), DECODERS)
 def test_k_is_the_best_of_all(alpha: float, dual: bool) -> None:
-    """On larger distributions the search finds what trying every k finds, whose costs are discretely convex."""
+    """On larger distributions the search finds the best k of all, since the costs are discretely convex."""
     for p in distributions(2, (12, 30), 3):
         order = np.argsort(-p, kind="stable")
         costs = [
@@ -149,7 +149,7 @@ def test_k_is_the_best_of_all(alpha: float, dual: bool) -> None:
 
 @pytest.mark.parametrize("dual", [False, True])
 def test_half_the_squared_distance_in_fractions(dual: bool) -> None:
-    """For alpha = 2 both decoders add the same to each kept token; everything is exact."""
+    """For alpha = 2 both decoders add the same amount to each kept token; everything is exact."""
     random = np.random.default_rng(4)
     seen = set()
     for _ in range(60):
@@ -199,7 +199,7 @@ def test_alpha_moves_probability() -> None:
 
 
 def test_extreme_distributions() -> None:
-    """Zeros, tiny probabilities and certainty: a distribution comes out, and nothing impossible is kept."""
+    """Zeros, tiny probabilities and certainty give a distribution, and nothing impossible is kept."""
     for alpha, dual in DECODERS:
         sampler = BregmanTopK(1e-6, alpha, dual)
         with np.errstate(divide="ignore"):
@@ -219,7 +219,7 @@ def test_extreme_distributions() -> None:
 def test_tokens_are_drawn_from_the_distribution() -> None:
     """20,000 draws have the sparse distribution (alpha = 1e-6, Hoeffding's bound for each token).
 
-    The dense distribution is refused.
+    The dense distribution is rejected.
     """
     p = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
     sampler, random = BregmanTopK(0.01, 2.0), np.random.default_rng(0)
@@ -234,7 +234,7 @@ def test_tokens_are_drawn_from_the_distribution() -> None:
 
 
 def test_it_is_a_sampler_of_any_grammar(json_vocabulary: Vocabulary) -> None:
-    """Outputs are valid for an independent validator, and the input distribution is left as it is."""
+    """Outputs are valid for an independent validator, and the input distribution is unchanged."""
     sampler = BregmanTopK(0.02, 1.5)
     assert isinstance(sampler, Sampler)
     assert sampler.lossless is False

@@ -1,4 +1,4 @@
-"""Acceptances by rank, and what became of draft tokens."""
+"""Acceptance rates by rank, and the fates of draft tokens."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def test_choices_that_rows_told() -> None:
     tree = a_tree()
     assert choice_count(tree, (5,)) == 0
     assert choice_count(tree, (2, 5)) == 1
-    assert choice_count(tree, (1, 5)) == 0  # the row after token 1 told nothing: token 8 was forced
+    assert choice_count(tree, (1, 5)) == 0  # the row after token 1 gave no choice: token 8 was forced
     assert choice_count(tree, (1, 8, 9, 5)) == 1
     assert choice_count(tree, (1, 8, 9, 3, 5)) == 2

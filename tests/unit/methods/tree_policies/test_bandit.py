@@ -1,4 +1,4 @@
-"""Bandits: simulated arms whose best is known, and drafters chosen by what they bring."""
+"""Bandits: simulated arms with a known best, and drafters chosen by their rewards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEANS = (0.2, 0.5, 0.45, 0.3)
 
 
 def regret(policy: Policy, plays: int, *, seed: int, reward: Callable[[random.Random, int, int], float]) -> list[float]:
-    """What was missed after each play, compared with the arm of the largest mean."""
+    """The loss after each play, compared with the arm of the largest mean."""
     arms = Arms(policy, len(MEANS))
     rng = random.Random(seed)
     uniform = np.random.default_rng(seed).random
@@ -46,7 +46,7 @@ def test_regret_grows_less_and_less(policy: Policy) -> None:
     mean = np.mean(curves, axis=0)
     early, late = mean[999], mean[3999] - mean[2999]
     assert late < 0.7 * early
-    assert mean[-1] < 0.6 * 4000 * (max(MEANS) - np.mean(MEANS))  # of what choosing at random misses
+    assert mean[-1] < 0.6 * 4000 * (max(MEANS) - np.mean(MEANS))  # compared with random choice
 
 
 def test_the_regret_of_upper_bounds_is_logarithmic() -> None:
@@ -57,7 +57,7 @@ def test_the_regret_of_upper_bounds_is_logarithmic() -> None:
 
 
 def test_drawn_arms_follow_rewards_that_change() -> None:
-    """The best arm changes in the middle: what was learned before must not bind for ever."""
+    """The best arm changes in the middle: old rewards must be forgotten."""
     policy = EXP3(0.2)
     arms = Arms(policy, 2)
     uniform = np.random.default_rng(3).random
@@ -88,7 +88,7 @@ def test_arms_that_are_drawn_have_the_probability_that_is_told() -> None:
 
 
 def test_arms_that_wait_for_their_reward_are_not_all_the_same() -> None:
-    """Several outputs start at once: each gets another arm."""
+    """Several outputs start at once, and each gets another arm."""
     arms = Arms(UCB(), 3)
     assert [arms.choose(0, random.random)[0] for _ in range(4)] == [0, 1, 2, 0]
     assert arms.plays(0) == (0, 0, 0)
@@ -101,7 +101,7 @@ COST = CostModel(0.1)
 
 
 class Failing(Drafter, Drafting):
-    """A drafter that cannot."""
+    """A drafter that fails."""
 
     name = "failing"
 
@@ -125,7 +125,7 @@ def speed(written: list[Round]) -> float:
 
 @pytest.mark.parametrize("policy", [UCB(0.3), EXP3(0.05)], ids=str)
 def test_drafters_are_chosen_by_kind_and_nearly_as_well_as_by_one_who_knows(policy: Policy) -> None:
-    """One drafter is right in texts, one in numbers, one seldom and with many rows."""
+    """One drafter is right in texts, one in numbers, one rarely and with many rows."""
     arms = (
         Lucky("text", {0: 0.9, 1: 0.1}, 4),
         Lucky("number", {0: 0.2, 1: 0.8}, 3),
@@ -153,7 +153,7 @@ def test_rewards_are_choices_by_time() -> None:
 
 
 def test_a_round_is_rewarded_for_what_was_run_of_it() -> None:
-    """The loop may cut a tree: then fewer rows are told, and paid."""
+    """The loop may cut a tree: then fewer rows are reported, and paid."""
 
     bandit = Bandit((Lucky("sure", 1.0, 4),), cost=COST, most=4.0)
     context = Context(HashModel(VOCABULARY), [token(0)])

@@ -1,4 +1,4 @@
-"""OPT-Tree and DySpec: no tree of the size is expected to bring more, of all trees there are."""
+"""OPT-Tree and DySpec: among all trees of the size, none has a larger expected gain."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_the_depth_is_nearly_the_best_of_all(right: float, row: float) -> None:
 
 
 def test_depths_are_measured_where_nothing_is_run() -> None:
-    """What was off is asked now and then, is right, and is on again; nothing but time told so."""
+    """A drafter that was off is asked now and then, is right, and is on again; only its time was measured before."""
     lucky = Lucky("lucky", {0: 0.02, 1: 0.9}, 6)
     goodput = Goodput(lucky, CostModel(0.3), trial=4, survival=Survival(memory=30))
     written = list(rounds(goodput, 300, kind=lambda _: 0))

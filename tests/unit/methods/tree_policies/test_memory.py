@@ -1,4 +1,4 @@
-"""How many draft tokens fit: compared with counting upward."""
+"""How many draft tokens fit in memory: compared with counting upward."""
 
 from __future__ import annotations
 

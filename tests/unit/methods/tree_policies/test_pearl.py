@@ -1,4 +1,4 @@
-"""Lengths that follow what was accepted."""
+"""Draft lengths that follow the accepted lengths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from structgen.models.toy.hash import HashModel
 
 
 class Planned(Drafter, Drafting):
-    """Is right for a planned number of tokens, one number a draft."""
+    """Is right for a planned number of tokens, one number per draft."""
 
     name = "planned"
 

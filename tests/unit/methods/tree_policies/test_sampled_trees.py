@@ -1,6 +1,6 @@
 """Trees whose children are drawn.
 
-Whoever verifies them gets the target's distribution, by every outcome of every draw.
+A verifier gives the target's distribution, over every outcome of every draw.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHAPES = (
 
 
 class ExactChance:
-    """Answers a verifier from the same decisions that the children are drawn by."""
+    """Answers a verifier with the same decisions that draw the children."""
 
     def __init__(self, chances: Chances) -> None:
         self._chances = chances
@@ -67,7 +67,7 @@ def exact_samplers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Decisions:
-    """Stands for a generator: what is drawn is decided elsewhere."""
+    """Replaces a generator: decisions are made elsewhere."""
 
     def __init__(self, chances: Chances) -> None:
         self._chances = chances
@@ -139,7 +139,7 @@ def test_a_tree_that_drops_what_was_drawn_is_found_out() -> None:
 
 
 def test_places_are_filled_in_the_order_of_their_worth() -> None:
-    """The worth of a place is known before its token is: that of each draw is no larger than that of the one before."""
+    """The worth of a place is known before its token: that of each draw is at most that of the one before."""
     for seed in range(10):
 
         def grow(chances: Any, seed: int = seed) -> DraftTree:

@@ -1,4 +1,4 @@
-"""Sequoia: the best form by trying every tree, and the size and depth that write the fastest."""
+"""Sequoia: the best shape by enumeration of all trees, and the fastest size and depth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from structgen.methods.tree_policies.sequoia import OptimalForm, RankAcceptance,
 
 
 def expected(tree: frozenset[Prefix], rates: tuple[float, ...]) -> float:
-    """The expected number of nodes that are taken, each path told by the ranks on its way."""
+    """The expected number of accepted nodes; each path is given by the ranks on it."""
     return sum(math.prod(rates[rank] for rank in path) for path in tree)
 
 
@@ -50,7 +50,7 @@ def test_no_form_brings_more(size: int, depth: int | None) -> None:
 
 
 def test_large_forms_hold_the_likeliest_paths() -> None:
-    """With falling rates the best form is made of the largest products, which a search finds that knows no table."""
+    """With falling rates the best shape has the paths of the largest products, which a plain search finds."""
     rates = (0.55, 0.2, 0.1, 0.05)
     products = sorted(
         (math.prod(rates[rank] for rank in path) for depth in range(1, 8) for path in product(range(4), repeat=depth)),

@@ -1,4 +1,4 @@
-"""Floats at their limits: no verifier fails, and none takes what the target gives no probability."""
+"""Extreme floats: no verifier fails, and none accepts a token of target probability zero."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ verifiers = pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda each: type
 
 
 class Contrary:
-    """Answers with what has hardly any probability, for as long as it is not zero."""
+    """Chooses the outcome of the smallest positive probability."""
 
     def coin(self, probability: Any) -> bool:
         return bool(probability > 0 and not probability >= 1 - 1e-12)
@@ -47,7 +47,7 @@ class Contrary:
 
 
 class Rejecting(Contrary):
-    """Every coin that may fall the other way does, rounding errors included."""
+    """Every coin that can reject does, rounding errors included."""
 
     def coin(self, probability: Any) -> bool:
         return False
@@ -155,7 +155,7 @@ def test_rho_of_degenerate_distributions_is_in_its_range() -> None:
 
 @pytest.mark.parametrize("verifier", [each for each in VERIFIERS if each.lossless], ids=repr)
 def test_drawing_many_times_gives_the_target(verifier: Verifier) -> None:
-    """With a generator, of 4000 draws, within five standard deviations."""
+    """With a generator, 4000 draws are within five standard deviations."""
     generator = np.random.default_rng(4)
     p, q = np.array([0.5, 0.3, 0.0, 0.2]), np.array([0.1, 0.2, 0.4, 0.3])
     chance = GeneratorChance(generator)

@@ -1,4 +1,4 @@
-"""Fixed noise: draft tokens change nothing, and drafters that share it agree as often as they can."""
+"""Fixed noise: draft tokens change nothing, and drafters that share it agree as often as possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tokens = tuple[int, ...]
 
 
 class Toy:
-    """Distributions that depend on all tokens before, and the keys of the positions."""
+    """Distributions that depend on all earlier tokens, and the keys of the positions."""
 
     def __init__(self, seed: int, length: int, *, dependence: float = 1.0) -> None:
         self.length = length
@@ -60,13 +60,13 @@ def test_what_is_taken_is_what_writing_one_by_one_takes(seed: int) -> None:
     assert tokens not in {tuple(tree.prefix(node)) for node in range(len(tree))}
 
 
-# how often a drafter agrees that shares the noise
+# how often a drafter with the same noise agrees
 
 
 def agreement(p: Sequence[Fraction], q: Sequence[Fraction]) -> Fraction:
     """The probability that both choose the same.
 
-    From the distribution of the least of independent exponential numbers.
+    It follows from the distribution of the minimum of independent exponential variates.
     """
     both = [i for i in range(len(p)) if p[i] and q[i]]
     return sum(
@@ -83,7 +83,7 @@ def test_agreement_is_bounded_from_below(seed: int) -> None:
 
 
 def test_agreement_is_what_the_distributions_say() -> None:
-    """Of 4000 keys, within five standard deviations; independent noise would agree far less."""
+    """Of 4000 keys, counts are within five standard deviations; independent noise would agree far less."""
     rng = random.Random(5)
     for _ in range(4):
         p, q = random_distribution(rng, 5), random_distribution(rng, 5)
@@ -138,7 +138,7 @@ def test_fixed_points_need_few_rounds_where_tokens_depend_little_on_each_other()
 
 @pytest.mark.parametrize("seed", range(30))
 def test_an_output_that_ends_before_its_draft_does(seed: int) -> None:
-    """A stop after two equal tokens: after it nothing follows, and other tokens may be no prefix at all."""
+    """A stop comes after two equal tokens: nothing follows it, and other tokens may be no prefix at all."""
     toy = Toy(seed, 8)
 
     def one(tokens: Tokens) -> int | None:

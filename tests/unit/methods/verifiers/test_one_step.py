@@ -1,6 +1,6 @@
 """The distribution of the next token.
 
-By exact enumeration of the drafts and of everything that verifiers leave to chance.
+It is computed by exact enumeration of the drafts and of all random decisions of verifiers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ seeds = pytest.mark.parametrize("seeds", SEEDS, ids=lambda each: f"from {each.st
 
 @functools.cache
 def sufficient_rho(p: tuple[Fraction, ...], q: tuple[Fraction, ...], count: int) -> Fraction:
-    """The least rho but for 2**-14, as the definition says it, by bisection in fractions."""
+    """The least rho up to 2**-14, by the definition, with bisection in fractions."""
     low, high = Fraction(1), Fraction(count)
     for _ in range(16 if count > 1 else 0):
         middle = (low + high) / 2
@@ -69,9 +69,9 @@ verifiers = pytest.mark.parametrize(("choose", "replaced"), VERIFIERS.values(), 
 def next_token(
     choose: Choose, p: Distribution, q: Distribution, count: int, *, replaced: bool, told: Distribution | None = None
 ) -> list[Fraction]:
-    """The distribution of what is chosen.
+    """The distribution of the chosen token.
 
-    ``told`` is what the verifier is told in place of the distribution of the drafts.
+    ``told`` is given to the verifier in place of the distribution of the drafts.
     """
     q_told = q if told is None else told
     found = distribution_of(lambda chance: choose(p, q_told, drawn_from(q, count, chance, replaced=replaced), chance))
@@ -79,7 +79,7 @@ def next_token(
 
 
 def taken(choose: Choose, p: Distribution, q: Distribution, count: int, *, replaced: bool) -> tuple[Fraction, Fraction]:
-    """The probability that a draft is taken, and that the outcome is among the drafts at all."""
+    """The probability that a draft is accepted, and that the outcome is among the drafts at all."""
 
     def run(chance: EveryChance) -> tuple[bool, bool]:
         drafts = drawn_from(q, count, chance, replaced=replaced)
@@ -92,7 +92,7 @@ def taken(choose: Choose, p: Distribution, q: Distribution, count: int, *, repla
 
 
 def best_transport(p: Distribution, q: Distribution, count: int) -> Fraction:
-    """The most that any verifier of independent drafts can take: the least cut of the transport to tokens."""
+    """The most that any verifier of independent drafts can accept: the minimum cut of the transport to tokens."""
     subsets = itertools.product((False, True), repeat=len(p))
     return min(
         sum(p[i] for i in range(len(p)) if inside[i])
@@ -109,9 +109,9 @@ def overlap(p: Distribution, q: Distribution) -> Fraction:
 def filtered(
     choose: Choose, p: Distribution, q: Distribution, drafts: Sequence[int], mask: Sequence[bool], chance: EveryChance
 ) -> int:
-    """What is chosen if drafts that are refused are left out.
+    """The distribution of the chosen token if refused drafts are left out.
 
-    And the rest verified with their distribution under the mask.
+    The rest is verified with its distribution under the mask.
     """
     distribution, left = restricted(q, drafts, np.array(mask))
     assert list(distribution) == list(masked(q, mask))
@@ -134,9 +134,9 @@ def test_what_is_chosen_has_the_distribution_of_the_target(choose: Choose, repla
 @verifiers
 @seeds
 def test_with_a_mask_the_distribution_is_the_masked_target(choose: Choose, replaced: bool, seeds: range) -> None:
-    """Drafts from the whole distribution, from the masked distribution.
+    """Drafts come from the whole distribution, or from the masked distribution.
 
-    And from the whole distribution with those that are refused left out.
+    Or from the whole distribution without the refused ones.
     """
     for rng in map(random.Random, seeds):
         size = rng.choice((2, 3, 4))
@@ -172,7 +172,7 @@ def test_no_drafts_and_drafts_of_no_probability_leave_the_target(choose: Choose,
     assert as_distribution(distribution_of(lambda chance: choose(p, nothing, [], chance)), 3) == list(p)
 
 
-# how often drafts are taken
+# how often drafts are accepted
 
 
 def vectors(shared_data: Path) -> Iterator[tuple[Distribution, Distribution, dict[str, Any]]]:
@@ -184,7 +184,7 @@ def vectors(shared_data: Path) -> Iterator[tuple[Distribution, Distribution, dic
 
 
 def test_published_vectors(shared_data: Path) -> None:
-    """Exact acceptance that others computed."""
+    """The exact acceptance rates are the published ones."""
     recursive, independent = RecursiveRejection().choose, IndependentRejection().choose
     for p, q, wanted in vectors(shared_data):
         vanilla = Fraction(wanted["accept_vanilla"])
@@ -289,7 +289,7 @@ def test_any_rho_will_do(rho: Fraction) -> None:
 
 
 def test_a_rho_that_is_too_small_would_show() -> None:
-    """The control: the residual of the least rho but a little is negative somewhere."""
+    """A control: the residual for slightly less than the least rho is negative somewhere."""
     p, q = exact_distribution([1, 1]), exact_distribution([3, 1])
     assert sufficient_rho(tuple(p), tuple(q), 2) > Fraction(11, 10)
     beta = sum(np.minimum(p / Fraction(11, 10), q))
@@ -303,7 +303,7 @@ def test_a_rho_below_one_is_refused(rho: float) -> None:
 
 
 def test_k_sequential_that_solves_for_rho_has_the_distribution_too() -> None:
-    """In floats, so that the distribution is that of the target but for rounding."""
+    """It uses floats, so the distribution is that of the target up to rounding."""
     for seed in range(20):
         p, q, count = case(seed)
         found = next_token(KSequential().choose, p, q, count, replaced=True)
@@ -332,7 +332,7 @@ def test_recursive_rejection_may_be_given_more_drafts_after_some_than_after_othe
 
 
 def test_k_sequential_may_not() -> None:
-    """Why it says that how many drafts there are must not depend on which they are."""
+    """So it documents that the number of drafts must not depend on their values."""
     found = 0
     for seed in range(30):
         p, q, _ = case(seed)
@@ -358,7 +358,7 @@ def unmasked_target(
 
 
 def no_residual(p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance) -> int:
-    """What is rejected is drawn anew from the target itself."""
+    """A rejected draft is drawn anew from the target itself."""
     for draft in drafts:
         if chance.coin(min(Fraction(1), p[draft] / q[draft])):
             return draft
@@ -374,7 +374,7 @@ def absolute_residual(p: Distribution, q: Distribution, drafts: Sequence[int], c
 
 
 def not_renormalised(p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance) -> int:
-    """After a rejection the residual is used as it is, without making it a distribution again."""
+    """After a rejection the residual is used without renormalising it."""
     for draft in drafts:
         if chance.coin(min(Fraction(1), p[draft] / q[draft])):
             return draft
@@ -388,7 +388,7 @@ def not_renormalised(p: Distribution, q: Distribution, drafts: Sequence[int], ch
 
 
 def stale_q(p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance) -> int:
-    """Drafts without replacement, each tested against the distribution of the first."""
+    """Drafts without replacement are each tested against the distribution of the first."""
     for draft in drafts:
         if chance.coin(min(Fraction(1), p[draft] / q[draft])):
             return draft
@@ -398,7 +398,7 @@ def stale_q(p: Distribution, q: Distribution, drafts: Sequence[int], chance: Eve
 
 
 def biased(choose: Choose, *, replaced: bool, least: int = 1) -> int:
-    """Of 50 cases, how many have another distribution than the target."""
+    """How many of 50 cases have another distribution than the target."""
     found = 0
     for seed in range(50):
         p, q, count = case(seed)

@@ -1,4 +1,4 @@
-"""Trained heads: what they say is what the papers write, and training makes them right more often."""
+"""Trained heads: their logits are those of the papers, and training makes them right more often."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LlamaModel:
 
 @pytest.fixture(scope="module")
 def said(model: LlamaModel) -> Any:
-    """What heads are trained on."""
+    """The training data of heads."""
     return spoken(model, count=24, length=32, seed=0)
 
 
@@ -58,7 +58,7 @@ def heads(request: pytest.FixtureRequest, model: LlamaModel, tmp_path_factory: p
 
 
 def passes(model: LlamaModel, tokens: list[int]) -> tuple[np.ndarray[Any, Any], Any]:
-    """The last states of tokens as a session notes them, and normed."""
+    """The last states of tokens as a session records them, and normed."""
     session = model.start()
     session.watched = (session.layers,)
     session.extend(tokens)
@@ -86,7 +86,7 @@ def expected(
 
 @pytest.mark.parametrize("split", [[9], [4, 3, 2], [1] * 9])
 def test_logits_are_those_of_the_formulas(model: LlamaModel, heads: Any, split: list[int]) -> None:
-    """In whatever portions states come, for paths that share prefixes, asked in any order."""
+    """This holds however states are split, for paths that share prefixes, asked in any order."""
     kind, weights, loaded = heads
     tokens = [5, 80, 3, 250, 99, 5, 17, 200, 42]
     states, normed = passes(model, tokens)
@@ -107,7 +107,7 @@ def test_logits_are_those_of_the_formulas(model: LlamaModel, heads: Any, split: 
 
 
 def test_going_back_and_going_on(model: LlamaModel, heads: Any) -> None:
-    """What is followed from an earlier position on replaces what was there; after a gap, all begins anew."""
+    """Rows followed from an earlier position replace the old ones; after a gap, all starts anew."""
     kind, weights, loaded = heads
     tokens, other = [5, 80, 3, 250, 99, 5], [5, 80, 3, 11, 12]
     session = loaded.start()
@@ -117,7 +117,7 @@ def test_going_back_and_going_on(model: LlamaModel, heads: Any) -> None:
     np.testing.assert_allclose(
         session.logits([[7, 8]])[0], expected(kind, weights, model, normed, other, [7, 8]), rtol=1e-3, atol=1e-3
     )
-    # Rotations are relative, so a layer that sees nothing before is one at the start.
+    # Rotations are relative, so a layer without context is a layer at the start.
     session.follow(40, other[2:], states[2:])
     np.testing.assert_allclose(
         session.logits([[7, 8]])[0], expected(kind, weights, model, normed[2:], other[2:], [7, 8]), rtol=1e-3, atol=1e-3
@@ -150,7 +150,7 @@ def test_what_cannot_be_asked(heads: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_makes_them_right(model: LlamaModel, said: Any, kind: str, tmp_path: Path) -> None:
-    """On texts that were not trained on, through files, sessions and all: the share of right first draft tokens."""
+    """On unseen texts, through files, sessions and all, the share of right first draft tokens grows."""
     tokens, _ = spoken(model, count=8, length=20, seed=99)
     shares = []
     for number, weights in enumerate(

@@ -1,4 +1,4 @@
-"""Trained heads in the loop: the output is that of the plain one, in fewer passes where they were trained."""
+"""Trained heads in the loop: the plain output, in fewer passes where they were trained."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LlamaModel:
 
 @pytest.fixture(scope="module", params=KINDS)
 def folders(request: pytest.FixtureRequest, model: LlamaModel, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Heads before training and after it."""
+    """Heads before and after training."""
     from safetensors.torch import save_file
 
     kind: str = request.param
@@ -70,7 +70,7 @@ def folders(request: pytest.FixtureRequest, model: LlamaModel, tmp_path_factory:
 
 @pytest.mark.exhaustive
 def test_they_save_passes_and_change_nothing(model: LlamaModel, folders: list[Path]) -> None:
-    """Greedy and sampled, free text and records, trees and chains, whole heads and trimmed ones."""
+    """Greedy and sampled outputs, free text and records, trees and chains, whole and trimmed heads are tested."""
     saved = [0, 0]
     for number, folder in enumerate(folders):
         heads = load_heads(folder, model)
@@ -89,7 +89,7 @@ def test_they_save_passes_and_change_nothing(model: LlamaModel, folders: list[Pa
 def test_heads_see_the_states_of_what_came(
     model: LlamaModel, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is followed are the tokens of the output with the states that a pass over all of them gives."""
+    """Heads see the tokens of the output with the states of a pass over all of them."""
     heads = load_heads(folders[1], model)
     followed: list[tuple[int, list[int], Any]] = []
     kind = type(heads.start())
@@ -111,7 +111,7 @@ def test_heads_see_the_states_of_what_came(
     session.watched = (2,)
     session.extend(tokens)
     whole = session.states[2]
-    end = followed[0][0]  # a prompt in a pass of its own is not seen
+    end = followed[0][0]  # a prompt in a separate pass is not seen
     for position, ids, states in followed:
         assert position == end
         end = position + len(ids)
