@@ -1,4 +1,4 @@
-"""Tiny models made on the spot: random weights, a byte-level tokenizer, no download."""
+"""Tiny models, made on the fly: random weights, a byte-level tokenizer, no download."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Any, t
 
 @pytest.fixture(params=["all shared", "all padded", "all apart", "in float32", "as it is"])
 def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The same sums in other ways: which one is quickest must not matter."""
+    """The same sums in other ways: the result must not depend on which is fastest."""
     from structgen.models.llama import attention as llama_attention, cache as llama_cache
 
     way: str = request.param

@@ -1,4 +1,4 @@
-"""The rendezvous of programs: their answers are those of a model of their own, and nothing makes them wait for ever."""
+"""The rendezvous of programs: their answers are those of a separate model, and none waits forever."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMA = {
 
 
 class Recorder(HashModel):
-    """A model that records who ran together: for each pass the lengths before it, with the tokens that were added."""
+    """A model that records which sessions ran together: for each pass the lengths before it and the added tokens."""
 
     def __init__(self, fault: Callable[[int], BaseException | None] = lambda passes: None) -> None:
         super().__init__(VOCABULARY, max_context=400)
@@ -43,7 +43,7 @@ class Recorder(HashModel):
         self.passes.append([(each.session.length, tuple(each.token_ids)) for each in extensions])
         error = self.fault(len(self.passes))
         if error is not None:
-            extensions[0].session.extend(extensions[0].token_ids)  # what a pass leaves that stops half-way
+            extensions[0].session.extend(extensions[0].token_ids)  # what a half-finished pass leaves
             raise error
         return super().extend_many(extensions)
 
@@ -94,12 +94,12 @@ def in_threads(programs: Sequence[Callable[[], object]], workers: Sequence[Worke
 
 
 def run_together(batch: Batch, programs: Sequence[Callable[[], object]]) -> list[Any]:
-    """Run each program in a worker of its own; all of them are made first."""
+    """Run each program in its own worker; all workers are made first."""
     return in_threads(programs, [batch.worker() for _ in programs])
 
 
 def wander(model: LanguageModel, seed: int, *, turns: int = 30) -> list[float]:
-    """Extend, cut, fork and close sessions at random; return what the model said.  Some end early, some with errors."""
+    """Extend, cut, fork and close sessions at random; return the model's answers. Some end early, some with errors."""
     random = np.random.default_rng(seed)
     sessions: list[Session] = [model.start()]
     heard = []
@@ -132,7 +132,7 @@ def wander(model: LanguageModel, seed: int, *, turns: int = 30) -> list[float]:
 
 
 def look_ahead(model: LanguageModel, seed: int) -> list[float]:
-    """Look at trees, keep some of their tokens, and do other things at random; return what the model said."""
+    """Run trees, keep some of their tokens, and do other things at random; return the model's answers."""
     random = np.random.default_rng(seed)
     session: Any = model.start()
     heard = [float(session.extend([1 + seed])[7])]
@@ -155,7 +155,7 @@ def look_ahead(model: LanguageModel, seed: int) -> list[float]:
 
 
 def alone(program: Callable[[], object]) -> Any:
-    """What a program gives on its own."""
+    """The results of a program alone."""
     try:
         return program()
     except ZeroDivisionError as error:
@@ -165,7 +165,7 @@ def alone(program: Callable[[], object]) -> Any:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("packed", [True, False])
 def test_programs_hear_what_they_would_hear_alone(seed: int, packed: bool) -> None:
-    """Whatever sessions are put through, by however many threads, with programs that fail and end early among them."""
+    """This holds for all operations, for any number of threads, with programs that fail or end early."""
     count = [1, 2, 3, 5, 8, 13, 21, 34][seed % 8]
     model = Recorder() if packed else Unpacked()
     expected = [alone(lambda i=i: wander(HashModel(VOCABULARY, max_context=400), 100 * seed + i)) for i in range(count)]
@@ -178,7 +178,7 @@ def test_programs_hear_what_they_would_hear_alone(seed: int, packed: bool) -> No
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("packed", [True, False])
 def test_trees_are_looked_at_together(seed: int, packed: bool) -> None:
-    """Each worker is told of its own tree, also after passes that failed half-way."""
+    """Each worker gets the answers for its own tree, also after passes that failed half-way."""
     faulty = Recorder(lambda passes: RuntimeError("too many") if passes % 3 == 2 else None)
     model = faulty if packed else Unpacked()
     with Batch(model, pass_tokens=[1, 20, 512][seed % 3]) as batch:
@@ -202,7 +202,7 @@ def test_the_tokens_of_trees_count() -> None:
 
 
 def test_trees_of_models_that_know_none_are_refused() -> None:
-    """A session of a batch has the methods whatever it stands for, and says that they are of no use."""
+    """A session of a batch always has the methods, and raises if its model has no trees."""
     model = FunctionModel(VOCABULARY, lambda text: {b"ab": 0.5})
     with Batch(model) as batch:
         session = batch.start()
@@ -219,7 +219,7 @@ def test_trees_of_models_that_know_none_are_refused() -> None:
 
 
 def test_a_model_that_packs_sequences_need_not_know_trees() -> None:
-    """It is not given any, so that it cannot overlook them."""
+    """It is not given any, so that it cannot ignore them."""
 
     class Packing(FunctionModel):
         def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
@@ -246,7 +246,7 @@ def test_what_runs_together_does_not_depend_on_the_threads() -> None:
 
 
 def test_generations_are_those_of_one_program_after_the_other() -> None:
-    """``generate`` in eight workers writes what it writes alone, token by token."""
+    """``generate`` in eight workers writes the output of a single run, token by token."""
     constraint = compile(json_schema(SCHEMA), VOCABULARY)
     model = Recorder()
 
@@ -262,7 +262,7 @@ def test_generations_are_those_of_one_program_after_the_other() -> None:
 
 
 def test_a_pass_takes_as_many_requests_as_the_bound_allows() -> None:
-    """In the workers' order; one that is longer than the bound has a pass of its own."""
+    """Requests come in the workers' order; one that is longer than the bound has its own pass."""
     model = Recorder()
     assert isinstance(model, PackedModel)
     sizes = [3, 4, 3, 1, 30, 2, 2, 6]
@@ -274,7 +274,7 @@ def test_a_pass_takes_as_many_requests_as_the_bound_allows() -> None:
 
 
 def test_a_pass_that_fails_fails_only_who_is_at_fault() -> None:
-    """Its requests are run one by one, from where they were."""
+    """Its requests are run one by one, from their old state."""
     model = Recorder(lambda passes: MemoryError("too many") if passes == 2 else None)
     ids = [[5], [999], [6, 7]]
     with Batch(model) as batch:
@@ -290,7 +290,7 @@ def test_a_pass_that_fails_fails_only_who_is_at_fault() -> None:
 @pytest.mark.parametrize("when", [1, 2, 5])
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
 def test_an_interruption_belongs_to_the_thread_that_runs_the_pass(when: int, interruption: type[BaseException]) -> None:
-    """It alone is interrupted, its session is as it was, and the others are answered as if it had never been there."""
+    """Only that thread is interrupted and its session is unchanged; the others get their answers as usual."""
     model = Recorder(lambda passes: interruption() if passes == when else None)
     interrupted = []
 
@@ -350,7 +350,7 @@ def test_a_worker_that_is_interrupted_while_it_waits_leaves_no_trace() -> None:
 
 
 def test_a_request_that_was_run_for_an_interrupted_worker_is_undone() -> None:
-    """Where another thread's pass cannot be stopped, its result is thrown away when it is there."""
+    """If another thread's pass cannot be stopped, its result is discarded."""
     running, go_on = threading.Event(), threading.Event()
 
     def fault(passes: int) -> None:
@@ -392,7 +392,7 @@ def test_a_request_that_was_run_for_an_interrupted_worker_is_undone() -> None:
 
 
 def test_closing_ends_those_who_wait_and_frees_the_caches() -> None:
-    """A program that waits is told so, and so is one that asks afterwards."""
+    """A waiting program gets an error, and so does one that asks afterwards."""
     batch = Batch(Recorder())
     workers = [batch.worker() for _ in range(4)]  # the fourth never comes
     sessions = [batch.start() for _ in range(3)]
@@ -413,7 +413,7 @@ def test_closing_ends_those_who_wait_and_frees_the_caches() -> None:
 
 
 def test_other_threads_are_not_waited_for() -> None:
-    """A thread that is no worker is answered at once, also while a worker waits for it."""
+    """A thread that is not a worker is answered at once, also while a worker waits for it."""
     batch = Batch(Recorder())
 
     def program() -> Logits:
@@ -429,7 +429,7 @@ def test_other_threads_are_not_waited_for() -> None:
 
 @pytest.mark.parametrize("use", ["extend", "start", "fork", "close the batch"])
 def test_nothing_else_is_in_the_model_during_a_pass(use: str) -> None:
-    """Who uses or closes it meanwhile, from any thread, waits until the pass is over."""
+    """Any other thread that uses or closes the model waits until the pass is over."""
     over, early = threading.Event(), []
 
     def visit() -> None:
@@ -457,7 +457,7 @@ def test_nothing_else_is_in_the_model_during_a_pass(use: str) -> None:
 
 
 def test_a_worker_is_one_thread() -> None:
-    """Two workers in one thread, one in two, or one that has left would be waited for without end."""
+    """Two workers in one thread, a worker in two threads, or one that has left would block forever."""
     batch = Batch(Recorder())
     first, second = batch.worker(), batch.worker()
     with first:

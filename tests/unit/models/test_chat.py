@@ -27,7 +27,7 @@ def test_a_text_is_one_message_of_the_user() -> None:
     ],
 )
 def test_malformed_messages_are_refused(prompt: Any, problem: str) -> None:
-    """The message that is wrong is named."""
+    """The error names the wrong message."""
     with pytest.raises(ModelError, match=problem):
         messages_of_prompt(prompt)
 
@@ -50,7 +50,7 @@ def test_blocks_leave_no_blank_lines() -> None:
     ],
 )
 def test_templates_that_fail_or_escape_are_refused(template: str, evidence: str) -> None:
-    """A template's own objection, a syntax error and an attempt to reach Python all end in one clear error."""
+    """A template's own error, a syntax error and an attempt to reach Python each end in one clear error."""
     with pytest.raises(ModelError, match="the chat template refuses the messages") as caught:
         render_chat(template, messages_of_prompt("x"), name="m")
     assert evidence in caught.value.evidence

@@ -1,4 +1,4 @@
-"""What every session refuses before a forward pass."""
+"""The checks of every session before a forward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMITS = SequenceLimits("m", id_limit=10, max_context=8)
 
 
 def test_ids_become_plain_ints() -> None:
-    """Arrays and numpy integers are taken too."""
+    """Arrays and numpy integers are accepted too."""
     ids = LIMITS.check_extension(np.array([9, 0]), length=6)
     assert ids == [9, 0]
     assert {type(token) for token in ids} == {int}
@@ -33,7 +33,7 @@ def test_ids_become_plain_ints() -> None:
     ],
 )
 def test_bad_extensions_are_refused(ids: list[int], problem: str) -> None:
-    """Each fault has its own message."""
+    """Each error has its own message."""
     with pytest.raises(GenerationError, match=problem):
         LIMITS.check_extension(ids, length=6)
 
@@ -50,14 +50,14 @@ def test_bad_extensions_are_refused(ids: list[int], problem: str) -> None:
     ],
 )
 def test_bad_trees_are_refused(tree: TokenTree, problem: str) -> None:
-    """As bad tokens are; depth is what the context bounds."""
+    """The checks are those of tokens; the context bounds the depth."""
     with pytest.raises(GenerationError, match=problem.replace(": ", ".*")):
         LIMITS.check_extension([1], length=6, tree=tree)
     assert LIMITS.check_extension([1], length=6, tree=TokenTree([1, 2, 3], [-1, -1, -1])) == [1]
 
 
 def test_only_paths_are_kept() -> None:
-    """From a root down, each the parent of the next."""
+    """A path goes from a root down, and each token is the parent of the next."""
     tree = TokenTree([1, 2, 3], [-1, 0, 0])
     for nodes in ([], [0], [0, 1], [0, 2]):
         assert check_kept(nodes, tree=tree, name="m") is tree
@@ -69,7 +69,7 @@ def test_only_paths_are_kept() -> None:
 
 
 def test_an_extension_says_what_is_done() -> None:
-    """By one of three methods; a session that has no trees says so before anything is run."""
+    """One of three methods is named; a session without trees refuses before anything is run."""
     session = HashModel(Vocabulary([b"", b"a", b"b"], eos=[0])).start()
     tree = TokenTree([1, 2], [-1, -1])
     shapes = [extend(Extension(session, [1, 2], *rest), name="m").shape for rest in ((False,), (True,), (True, tree))]
@@ -83,13 +83,13 @@ def test_an_extension_says_what_is_done() -> None:
 
 
 def test_there_may_be_no_bound() -> None:
-    """A model without a stated context takes any length."""
+    """A model without a stated context accepts any length."""
     assert len(LIMITS._replace(max_context=None).check_extension([1] * 1000, length=6)) == 1000
 
 
 @pytest.mark.parametrize("length", [-1, 7])
 def test_truncation_stays_within_the_sequence(length: int) -> None:
-    """A sequence cannot be cut to more than it holds."""
+    """A sequence cannot be cut to more tokens than it has."""
     with pytest.raises(GenerationError, match=f"cannot be cut to {length} tokens"):
         check_truncation(length, held=6, name="m")
     check_truncation(0, held=6, name="m")

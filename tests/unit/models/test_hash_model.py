@@ -24,7 +24,7 @@ def longest_suffix_that_starts(text: bytes, written: bytes) -> int:
 
 
 def test_it_is_a_language_model() -> None:
-    """It offers everything that the protocols ask for."""
+    """It implements all of the protocols."""
     model = HashModel(VOCABULARY)
     assert isinstance(model, LanguageModel)
     assert isinstance(model.start(), Session)
@@ -67,7 +67,7 @@ def test_logits_depend_on_the_tokens_alone(ids: list[int], cut: int, more: list[
 
 @given(requests=st.lists(st.tuples(IDS, IDS, st.booleans()), min_size=1, max_size=4))
 def test_sequences_in_one_pass_do_not_see_each_other(requests: list[tuple[list[int], list[int], bool]]) -> None:
-    """What comes back is what each session would have answered alone, bit for bit."""
+    """The answers are those of each session alone, bit for bit."""
     model = HashModel(VOCABULARY, writes="abba")
     assert isinstance(model, PackedModel)
     extensions, expected = [], []
@@ -82,7 +82,7 @@ def test_sequences_in_one_pass_do_not_see_each_other(requests: list[tuple[list[i
 
 
 def test_a_pass_that_is_not_possible_extends_nothing() -> None:
-    """One request that is refused, or a session of another model, leaves all sessions as they were."""
+    """A refused request, or a session of another model, leaves all sessions unchanged."""
     model = HashModel(VOCABULARY, max_context=4)
     first, second, stranger = model.start(), model.start(), HashModel(VOCABULARY).start()
     for bad, message in (
@@ -101,7 +101,7 @@ def strings(alphabet: str, longest: int) -> list[str]:
 
 @pytest.mark.parametrize("text", strings("ab", 7)[1:])
 def test_it_wants_to_go_on_with_its_text(text: str) -> None:
-    """The wish goes to the longest token that the rest of the text starts with, or to the end.
+    """The preferred token is the longest that the rest of the text starts with, or the end.
 
     The contexts are all short ones, and every prefix of the text followed by up to two letters.
     """
@@ -137,7 +137,7 @@ def test_it_writes_any_text(
 
 
 def test_prompts_become_tokens() -> None:
-    """A text is spelled by the vocabulary, messages by their contents, and nothing by an end token."""
+    """The vocabulary spells a text, messages give their contents, and an empty prompt gives an end token."""
     model = HashModel(VOCABULARY)
     assert VOCABULARY.decode(model.encode_prompt("abba")) == b"abba"
     with_newline = HashModel(Vocabulary([b"", b"a", b"\n"], eos=[0]))

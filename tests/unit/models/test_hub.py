@@ -1,4 +1,4 @@
-"""What the hub says, and what becomes of it; the network is replaced where the hub's library meets it."""
+"""Answers of the hub and their handling; the network is replaced where the hub's library meets it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ huggingface_hub = pytest.importorskip("huggingface_hub")
 
 
 class Offline(Exception):
-    """Stands for whatever error the HTTP library of the day raises."""
+    """Stands for any error of the current HTTP library."""
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
-    """Let the hub answer every question by ``error``, or by success."""
+    """Let the hub answer every request with ``error``, or with success."""
 
     def model_info(self: Any, repository: str, *, timeout: float) -> None:
         assert timeout <= 10
@@ -54,7 +54,7 @@ def test_a_known_model_is_online(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_unknown_and_gated_models(monkeypatch: pytest.MonkeyPatch, name: str, problem: str) -> None:
-    """Each answer of the hub is one error, with one line of evidence."""
+    """Each answer of the hub gives one error, with one line of evidence."""
     answering(monkeypatch, of_the_hub(name))
     with pytest.raises(ModelError, match=problem) as caught:
         hub.reach("a/b")
@@ -64,7 +64,7 @@ def test_unknown_and_gated_models(monkeypatch: pytest.MonkeyPatch, name: str, pr
 
 @pytest.mark.parametrize("error", [Offline("no route"), OSError("name or service not known")])
 def test_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception) -> None:
-    """Without the hub, its local cache is enough; without both, the error says so at once."""
+    """Without the hub its local cache is enough; without both, the error comes at once."""
     answering(monkeypatch, error)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args: None)
     with pytest.raises(SourceUnavailable, match="cannot be reached") as caught:
@@ -75,7 +75,7 @@ def test_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Excepti
 
 
 def test_downloads_report_files_and_keep_errors_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A failed download leaves the turn to another source; a full disk is for the caller to explain."""
+    """After a failed download the next source is tried; the caller explains a full disk."""
     got: list[str] = []
 
     def fetch(repository: str, name: str, *, local_dir: Path) -> None:
@@ -111,7 +111,7 @@ def test_downloads_report_files_and_keep_errors_apart(monkeypatch: pytest.Monkey
 def test_weights_are_fetched_with_progress(
     monkeypatch: pytest.MonkeyPatch, published: list[str], chosen: list[str]
 ) -> None:
-    """Only what transformers reads is fetched, at the revision that was listed; progress counts bytes."""
+    """Only the files that transformers reads are fetched, at the listed revision; progress counts bytes."""
     files = [SimpleNamespace(rfilename=name, size=10) for name in published]
 
     def model_info(self: Any, repository: str, **options: Any) -> Any:

@@ -41,7 +41,7 @@ def reference(tiny_folder: Path) -> Any:
 
 @pytest.fixture(scope="module", params=KEPT, ids=str)
 def without(request: pytest.FixtureRequest, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Some layers, and a folder of a network that has no others."""
+    """Some layers, and a folder of a network with only these."""
     from safetensors.torch import load_file, save_file
 
     kept: tuple[int, ...] = request.param
@@ -79,7 +79,7 @@ def test_a_draft_from_nothing_is_a_network_without_the_layers(model: LlamaModel,
 def test_a_draft_sees_what_the_whole_network_left(
     model: LlamaModel, reference: Any, without: Any, shared: bool
 ) -> None:
-    """After a prefix: transformers without the layers, given their keys and values of the whole network."""
+    """After a prefix it equals transformers without the layers, given their keys and values of the whole network."""
     transformers = pytest.importorskip("transformers")
     kept, folder = without
     if not kept:
@@ -113,7 +113,7 @@ def test_all_layers_are_the_model(model: LlamaModel) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_drafts_leave_no_trace(model: LlamaModel, shared: bool) -> None:
-    """The session and its forks answer the same, whatever was drafted after it, and count no pass for it."""
+    """The session and its forks answer the same, whatever was drafted, and count no pass for it."""
     session, other = model.start(), model.start()
     for each in (session, other):
         each.extend((IDS * 4)[:40])
@@ -152,7 +152,7 @@ def test_a_draft_ends_with_what_it_stands_after(model: LlamaModel) -> None:
 
 
 def test_a_draft_drops_a_tree(model: LlamaModel) -> None:
-    """It writes where the tree's keys and values lie, so that none of them can be kept any more."""
+    """It overwrites the tree's keys and values, so that none of them can be kept any more."""
     session, other = model.start(), model.start()
     session.extend_tree(IDS, TokenTree([5, 6], [-1, -1]))
     session.skipping([0], room=2).extend([7, 8])
@@ -170,7 +170,7 @@ def test_layers_that_are_none_are_refused(model: LlamaModel, kept: list[int]) ->
 
 
 def test_states_are_those_of_transformers(model: LlamaModel, reference: Any) -> None:
-    """Of all rows of the pass, a prompt in several calls; the last one is meant before the final norm."""
+    """This holds for all rows of a pass, with a prompt in several calls; the last state is before the final norm."""
     with torch.inference_mode():
         found = reference(input_ids=torch.tensor([IDS]), output_hidden_states=True)
     hidden = [layer[0].numpy() for layer in found.hidden_states]

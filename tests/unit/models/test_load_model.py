@@ -1,4 +1,4 @@
-"""``load_model``: what it takes, what it refuses, and what importing it costs."""
+"""``load_model``: its arguments, its errors, and the cost of importing it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from structgen.models.location import place
 
 
 def test_importing_the_package_imports_no_model_library() -> None:
-    """Programs that never load a model do not pay for torch."""
+    """Programs that never load a model do not import torch."""
     code = (
         "import structgen.models, sys\n"
         "heavy = {'torch', 'transformers', 'tokenizers', 'huggingface_hub', 'safetensors', 'gguf', 'jinja2'}\n"
@@ -28,7 +28,7 @@ def test_importing_the_package_imports_no_model_library() -> None:
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99", "cpu:x"])
 def test_unknown_devices_are_refused(device: str) -> None:
-    """What torch cannot use is refused before anything is loaded."""
+    """A device that torch cannot use is refused before anything is loaded."""
     pytest.importorskip("torch")
     with pytest.raises(ModelError, match="torch cannot use it") as caught:
         place(device, "auto")
@@ -46,7 +46,7 @@ def test_dtypes_are_resolved_by_device() -> None:
 
 
 def test_threads_are_set_only_when_asked(tiny_folder: Path) -> None:
-    """The setting of the process stays as it is by default."""
+    """By default the setting of the process stays."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     before = torch.get_num_threads()
@@ -70,7 +70,7 @@ def test_pairs_have_two_parts(pair: Any) -> None:
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
 def test_a_missing_package_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """The extra that holds it is named."""
+    """The error names the extra that contains it."""
     (tmp_path / "config.json").write_text("{}")
     real = importlib.import_module
 
@@ -99,7 +99,7 @@ def test_threads_wait_passively_unless_told(
 
 
 def test_unknown_models_are_refused_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A typing error costs no seconds."""
+    """A typing error is reported at once."""
 
     def unknown(repository: str) -> hub.Reach:
         raise ModelError(f"model {repository!r}", "unknown")

@@ -1,4 +1,4 @@
-"""Which local files a name means, and when it is an id of the hub."""
+"""The local files that a name means, and ids of the hub."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_files_and_folders_are_found(models: Path, source: str | Path, found: st
 @pytest.mark.parametrize("source", ["gpt2", "HuggingFaceTB/SmolLM2-135M-Instruct", "a/b_c.d-1"])
 @pytest.mark.usefixtures("models")
 def test_other_names_are_ids_of_the_hub(source: str) -> None:
-    """What is spelled like an id and is not there locally is looked for on the hub."""
+    """A name that is spelled like an id and does not exist locally is looked up on the hub."""
     assert find_local(source) is None
 
 
@@ -66,7 +66,7 @@ def test_other_names_are_ids_of_the_hub(source: str) -> None:
 )
 @pytest.mark.usefixtures("models")
 def test_other_things_are_refused(source: str | Path, problem: str) -> None:
-    """Each is one clear, short error."""
+    """Each gives one clear, short error."""
     with pytest.raises(ModelError, match=problem) as caught:
         find_local(source)
     assert len(str(caught.value)) < 700

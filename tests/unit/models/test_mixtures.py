@@ -1,4 +1,4 @@
-"""Several tokens in one position: the embedded network against transformers, and the distributions of sessions."""
+"""Several tokens in one position: the embedded network against transformers, and its sessions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def plain(ids: Sequence[int]) -> list[dict[int, float]]:
 
 @pytest.mark.parametrize("calls", [[4], [1, 1, 1, 1], [1, 3], [3, 1]])
 def test_mixtures_are_mixed_embeddings(model: Any, reference: Any, calls: list[int]) -> None:
-    """However they are split into calls, after a prompt and before more tokens."""
+    """They may be split into calls, and stand after a prompt and before more tokens."""
     expected = by_hand(reference, [*plain(IDS), *MIXTURES, *plain([9, 11])])
     session = model.start()
     assert isinstance(session, SuperposableSession)
@@ -77,14 +77,14 @@ def test_mixtures_are_mixed_embeddings(model: Any, reference: Any, calls: list[i
         np.testing.assert_allclose(row, expected[len(IDS) + at - 1], atol=1e-4)
     assert (session.length, session.forwards) == (len(IDS) + 4, 1 + len(calls))
     np.testing.assert_allclose(session.extend_all([9, 11]), expected[-2:], atol=1e-4)
-    # The comparison would not pass with the heaviest token alone in each position.
+    # With only the heaviest token in each position the comparison would fail.
     heaviest = by_hand(reference, plain([*IDS, *(max(each, key=lambda token: each[token]) for each in MIXTURES)]))
     assert np.abs(heaviest[-1] - expected[-3]).max() > 0.1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_one_token_is_that_token_exactly(tiny_folder: Path, dtype: str) -> None:
-    """Bit by bit, also with a weight that is 1 but for rounding."""
+    """They agree bit by bit, also with a weight that is 1 up to rounding."""
     model = load(tiny_folder, getattr(torch, dtype))
     tokens, mixtures = model.start(), model.start()
     for token in [*IDS, 263, 0]:
@@ -93,7 +93,7 @@ def test_one_token_is_that_token_exactly(tiny_folder: Path, dtype: str) -> None:
 
 
 def test_going_back_and_branching_off(model: Any, reference: Any) -> None:
-    """Mixtures leave no trace below them, nor in other sessions that share the cache."""
+    """Mixtures leave no trace after a truncation, nor in other sessions that share the cache."""
     session = model.start()
     session.extend((IDS * 20)[:130])
     other_session = session.fork()
@@ -127,7 +127,7 @@ def test_going_back_and_branching_off(model: Any, reference: Any) -> None:
     ],
 )
 def test_what_is_no_mixture_is_refused(model: Any, mixtures: list[dict[int, float]], problem: str) -> None:
-    """And the sessions stay as they were."""
+    """The sessions stay unchanged."""
     wide = Vocabulary([b"", *(b"%d" % index for index in range(263))], eos=[0])
     for session in (model.start(), HashModel(wide, max_context=640).start()):
         with pytest.raises(GenerationError, match=problem):

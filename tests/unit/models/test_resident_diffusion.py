@@ -64,7 +64,7 @@ def network(code: Any, style: str, *, dtype: Any = torch.float32, **config: Any)
 
 
 def pair(code: Any, tokenizer: Any, style: str, **config: Any) -> tuple[Any, Any]:
-    """A model whose logits are copied to the host, and one whose stay."""
+    """A model whose logits are copied to the host, and one whose logits stay."""
     made = [
         load_diffusion_model((network(code, style, **config), tokenizer), mask_token=MASK, resident=resident)
         for resident in (False, True)
@@ -73,7 +73,7 @@ def pair(code: Any, tokenizer: Any, style: str, **config: Any) -> tuple[Any, Any
 
 
 def alike(wanted: Any, found: Any) -> None:
-    """Two results of one canvas."""
+    """Compare two results for one canvas."""
     assert found.tokens == wanted.tokens
     assert found.canvas.commits == wanted.canvas.commits
     assert found.stats.forwards == wanted.stats.forwards
@@ -92,7 +92,7 @@ CANVASES[1, [1, 2, 5]] = 70, 80, 90
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_of_slots_that_are_asked_about(code: Any, tokenizer: Any, style: str, dtype: Any) -> None:
-    """For each canvas those of its own, of the type of the network; later passes do not change them."""
+    """Each canvas has its own, in the dtype of the network; later passes do not change them."""
     copied, stays = pair(code, tokenizer, style, dtype=dtype)
     denoiser = stays.start([7, 80])
     assert isinstance(denoiser, ResidentDenoiser)
@@ -127,7 +127,7 @@ def test_logits_of_slots_that_are_asked_about(code: Any, tokenizer: Any, style: 
 def test_canvases_are_those_of_the_host(
     code: Any, tokenizer: Any, kind: str, style: str, policy: Any, sampler: Any
 ) -> None:
-    """Over a regular and a context-free grammar; no row is copied."""
+    """This holds for a regular and a context-free grammar; no row is copied."""
     copied, stays = pair(code, tokenizer, style)
     options: dict[str, Any] = {"canvas": SLOTS, "policy": policy, "sampler": sampler, "seed": 2, "chat": False}
     alike(fill_canvas(copied, "go", GRAMMARS[kind], **options), fill_canvas(stays, "go", GRAMMARS[kind], **options))
@@ -139,7 +139,7 @@ def test_canvases_are_those_of_the_host(
 @pytest.mark.parametrize("style", FAST)
 @pytest.mark.parametrize("rule", [PrefixReuse(), DualReuse(), DelayedReuse(2)], ids=["prefix", "dual", "delayed"])
 def test_live_slots_keep_logits_on_the_device(code: Any, tokenizer: Any, style: str, rule: Any) -> None:
-    """Those of slots that did not run are those of an earlier pass; decoding is that of the host."""
+    """Slots that did not run keep the logits of an earlier pass; decoding is that of the host."""
     copied, stays = pair(code, tokenizer, style)
     options: dict[str, Any] = {
         "canvas": SLOTS,
@@ -159,7 +159,7 @@ def test_live_slots_keep_logits_on_the_device(code: Any, tokenizer: Any, style: 
         wanted = host.denoise_live(canvas, live)
         first = denoiser.denoise_live_resident(canvas, live, canvas == MASK)
         assert np.array_equal(first.host_all(), wanted[canvas == MASK])
-        again = denoiser.denoise_live(canvas, some())  # nothing is live: what is there is copied
+        again = denoiser.denoise_live(canvas, some())  # nothing is live: the old logits are copied
         assert np.array_equal(again, wanted)
     kept = first.host_all().copy()
     denoiser.denoise_live_resident(CANVASES[1], some(*range(SLOTS)), some(0))
@@ -169,7 +169,7 @@ def test_live_slots_keep_logits_on_the_device(code: Any, tokenizer: Any, style: 
 
 @pytest.mark.parametrize("style", ["TinyLLaDA", "TinyFastDream"])
 def test_compiled_networks_are_called_as_they_are_written(code: Any, tokenizer: Any, style: str) -> None:
-    """``torch.compile`` hides neither what a network can do nor its name; canvases are the same."""
+    """``torch.compile`` hides neither a network's abilities nor its name; canvases are the same."""
     plain = network(code, style)
     compiled = torch.compile(network(code, style), backend="eager")
     wanted = load_diffusion_model((plain, tokenizer), mask_token=MASK, resident=False)
@@ -191,7 +191,7 @@ def test_compiled_networks_are_called_as_they_are_written(code: Any, tokenizer: 
 
 
 def test_a_network_that_writes_to_the_same_memory(code: Any, tokenizer: Any) -> None:
-    """As a captured one does: what an earlier pass said stands."""
+    """A captured network does so; the logits of an earlier pass stay valid."""
     made = network(code, "TinyLLaDA")
     place: list[Any] = []
     answer = made.answer
@@ -214,7 +214,7 @@ def test_a_network_that_writes_to_the_same_memory(code: Any, tokenizer: Any) -> 
 
 
 def test_logits_stay_by_default_where_the_device_is_a_gpu(code: Any, tokenizer: Any) -> None:
-    """On a CPU they come as arrays, unless it is asked otherwise."""
+    """On a CPU they come as arrays, unless the caller asks otherwise."""
     made = network(code, "TinyLLaDA")
     for resident, wanted in ((None, False), (False, False), (True, True)):
         model: Any = load_diffusion_model((made, tokenizer), mask_token=MASK, resident=resident)
@@ -229,7 +229,7 @@ def test_logits_stay_by_default_where_the_device_is_a_gpu(code: Any, tokenizer: 
 def test_logits_that_are_no_distribution_are_refused_by_their_slot(
     code: Any, tokenizer: Any, wrong: float, shown: str
 ) -> None:
-    """Whether they stay or not."""
+    """This holds whether they stay or not."""
     made = network(code, "TinyLLaDA")
     made.head.weight.data[100] = wrong
     for resident in (False, True):
@@ -241,7 +241,7 @@ def test_logits_that_are_no_distribution_are_refused_by_their_slot(
 
 
 def test_what_cannot_be_asked_about_is_refused(code: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slots that do not fit the canvases; and a network that fails says so, also on the way to the host."""
+    """Slots that do not fit the canvases are refused; a failing network raises, also on the way to the host."""
     _, model = pair(code, tokenizer, "TinyFastLLaDA")
     denoiser = model.start([7])
     for asked in (np.ones(SLOTS, dtype=np.bool_), np.ones((2, SLOTS), dtype=np.int64)):
@@ -263,7 +263,7 @@ def test_what_cannot_be_asked_about_is_refused(code: Any, tokenizer: Any, monkey
 
 @pytest.fixture(scope="module")
 def embedded() -> tuple[Any, Any]:
-    """The embedded model on the CPU, with logits that are copied and with ones that stay."""
+    """The embedded model on the CPU, with logits that are copied and with logits that stay."""
     return tuple(load_diffusion_model(device="cpu", resident=resident) for resident in (False, True))  # type: ignore[return-value]
 
 
@@ -285,7 +285,7 @@ NESTED = sg.lark(r'start: "[" (start ("," start)*)? "]" | /[0-9]/')
         (sg.policies.Threshold(0.8), sg.diffusion.Dingo(), {}),
         (sg.policies.Threshold(0.8), sg.diffusion.Posterior(), {"temperature": 0.7}),
         (sg.policies.Prophet(), sg.diffusion.Dingo(), {}),
-        # Not so sure that slots are equally sure to the rounding of float32, which decides about their order.
+        # Not so sure that slots are equal up to the rounding of float32, which would decide their order.
         (sg.diffusion.SelfSpeculative(3), sg.diffusion.Dingo(), {"temperature": 3.0}),
         (sg.policies.Threshold(0.8), sg.diffusion.Dingo(), {"reuse": DualReuse(), "block": 12}),
     ],
@@ -294,7 +294,7 @@ NESTED = sg.lark(r'start: "[" (start ("," start)*)? "]" | /[0-9]/')
 def test_the_embedded_model_writes_the_same(
     embedded: tuple[Any, Any], grammar: Any, policy: Any, sampler: Any, rest: dict[str, Any]
 ) -> None:
-    """Its distributions are computed for free slots alone; the bytes that cross are few."""
+    """Its distributions are computed for free slots alone; few bytes are copied."""
     copied, stays = embedded
     options: dict[str, Any] = {"canvas": 24, "policy": policy, "sampler": sampler, "seed": 5, **rest}
     before = stays.residence.copied_bytes
@@ -307,7 +307,7 @@ def test_the_embedded_model_writes_the_same(
 
 
 def test_log_distributions_of_some_slots_are_those_of_all(embedded: tuple[Any, Any]) -> None:
-    """Up to rounding; with a prompt and without, and of a live canvas."""
+    """They agree up to rounding; with a prompt and without, and for a live canvas."""
     copied, stays = embedded
     mask = stays.mask_token
     canvases = np.full((2, 10), mask, dtype=np.int32)
@@ -327,7 +327,7 @@ def test_log_distributions_of_some_slots_are_those_of_all(embedded: tuple[Any, A
 
 
 def test_live_canvases_of_any_network_may_stay() -> None:
-    """A network that answers with tensors keeps them on its device, one that answers with arrays may as well."""
+    """A network that returns tensors keeps them on its device, and one that returns arrays may as well."""
     table = torch.randn(20, 6, generator=torch.Generator().manual_seed(1)).bfloat16()
 
     def run(canvas: NDArray[np.int32], through: SlotPass) -> Any:

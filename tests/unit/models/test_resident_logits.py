@@ -1,4 +1,4 @@
-"""Logits that stay in torch: what they answer is what the host finds in the same numbers."""
+"""Logits that stay in torch: their answers are those of the host for the same numbers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SHAPES = st.one_of(
     seed=st.integers(0, 99),
 )
 def test_answers_are_those_of_the_host(asked: list[Any], dtype: Any, seed: int) -> None:
-    """Any rows in any order, masks of any size, every shape, and tokens scored beside tokens chosen, in one launch."""
+    """Any order of rows, masks of any size, every shape, and scored beside chosen tokens agree, in one launch."""
     residence = Residence()
     held = TorchLogits(residence, logits(5, seed=seed, dtype=dtype))
     choices = [SampleQuery(row, words(ids), shape, uniform) for row, ids, shape, uniform, _ in asked]
@@ -109,7 +109,7 @@ def test_each_row_is_copied_once_and_is_the_same_array() -> None:
 
 
 def test_rows_in_another_order() -> None:
-    """A row that was not run is NaN on the host; the others are asked and copied as they were."""
+    """A row that was not run is NaN on the host; the others are asked and copied as before."""
     numbers = logits(4)
     held = TorchLogits(Residence(), numbers).arranged([3, -1, 0]).arranged([2, 0, 1])
     assert held.shape == (3, SIZE)
@@ -127,7 +127,7 @@ def test_rows_in_another_order() -> None:
 
 
 def test_rows_without_a_token() -> None:
-    """Nothing allowed, nothing possible, no distribution: told apart, and no NaN among the numbers."""
+    """Nothing allowed, nothing possible, and no distribution are distinguished, without NaN among the numbers."""
     numbers = logits(4)
     numbers[1, 5:9] = -torch.inf
     numbers[2, 300] = torch.nan
@@ -145,7 +145,7 @@ def test_rows_without_a_token() -> None:
 
 
 def test_a_mask_is_sent_once() -> None:
-    """Whoever asks with it, and of whatever pass."""
+    """This holds for every caller, and for every pass."""
     residence = Residence()
     TorchLogits(residence, logits(2)).ask(SampleQuery(0, words(range(0, SIZE, 2)), GREEDY))
     pool = residence._pool

@@ -1,4 +1,4 @@
-"""Sessions whose logits stay with the model, and models that ``torch.compile`` made: both say what they said before."""
+"""Sessions whose logits stay on the device, and compiled models: both give the same answers as before."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def network(tiny_folder: Path) -> Any:
 
 @pytest.fixture(scope="module", params=["transformers", "llama"])
 def models(request: pytest.FixtureRequest, tiny_folder: Path, network: Any, tokenizer: Any) -> tuple[Any, Any]:
-    """The same model with its logits on the host, and where it is."""
+    """The same model with its logits on the host, and on the device."""
     if request.param == "transformers":
         return from_transformers(network, tokenizer), from_transformers(network, tokenizer, resident=True)
     from structgen.models.llama.model import LlamaModel
@@ -57,7 +57,7 @@ def test_sessions_say_where_their_logits_are(models: tuple[Any, Any]) -> None:
 
 
 def test_the_same_rows(models: tuple[Any, Any]) -> None:
-    """After the last token, after each, and after a tree; a path is kept; arrays are there as ever."""
+    """After the last token, after each, and after a tree they agree; a path is kept; arrays are there as ever."""
     plain, resident = (model.start() for model in models)
     np.testing.assert_allclose(resident.extend_resident(IDS).host(0), plain.extend(IDS), atol=CLOSE)
     found, expected = resident.extend_resident([7, 8], all_positions=True), plain.extend_all([7, 8])
@@ -117,7 +117,7 @@ def test_outputs_are_those_of_the_host(models: tuple[Any, Any], sampler: Any, dr
 
 
 def test_other_numbers(network: Any, tokenizer: Any, tiny_folder: Path) -> None:
-    """In bfloat16 many logits are equal; the first is taken; the logits stay in it where they are asked."""
+    """In bfloat16 many logits are equal; the first is taken; the logits keep the dtype where they are asked."""
     half = transformers.AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.bfloat16)
     pair = from_transformers(half, tokenizer), from_transformers(half, tokenizer, resident=True)
     for sampler in (Greedy(), Multinomial(top_k=3)):
@@ -133,7 +133,7 @@ def test_load_model_says_it(network: Any, tokenizer: Any) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.model
 def test_the_embedded_model() -> None:
-    """Real distributions over 49,152 tokens, one wait a pass; with drafts it learns from the largest logits alone."""
+    """Over 49,152 tokens there is one wait per pass; drafters learn from the top logits alone."""
     models: list[Any] = [load_model(device="cpu", resident=resident) for resident in (False, True)]
     grammar = json_schema(
         {
@@ -215,11 +215,11 @@ def test_compiled_models(
 
 
 def test_what_a_compiled_model_returns_is_its_own(tokenizer: Any) -> None:
-    """CUDA graphs write what they return in the same memory each time; here a model does that itself."""
+    """CUDA graphs return results in the same memory each time; here a model does that itself."""
     made = small(tokenizer)
 
     class Reusing(torch.nn.Module):
-        """As ``torch.compile`` wraps a model."""
+        """Wraps a model as ``torch.compile`` does."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Passes over some slots of a canvas: what they leave exact, what they only approximate, what restores it."""
+"""Passes over some slots of a canvas: which results are exact, which are approximate, and what restores them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Toy:
         generator = torch.Generator().manual_seed(layers)
 
         def weight(*shape: int) -> Any:
-            # In float64, so that rounding, which depends on the machine, is far below what the tests tell apart.
+            # In float64, so that rounding, which depends on the machine, is far below the differences that are tested.
             return torch.randn(*shape, generator=generator).double() * shape[0] ** -0.5
 
         self.prompt = prompt
@@ -76,7 +76,7 @@ EVERYTHING = some(*range(SLOTS))
 
 @pytest.mark.parametrize("layers", [1, 2, 4])
 def test_with_every_slot_live_it_is_a_plain_pass(layers: int) -> None:
-    """Whatever was kept before, and also where the first call names no live slot at all."""
+    """This holds whatever was cached before, and also if the first call has no live slot at all."""
     toy = Toy(layers)
     canvas = LiveCanvas(toy.live, layers=layers)
     np.testing.assert_allclose(canvas.denoise(START, some()), toy.plain(START), atol=1e-5)
@@ -87,7 +87,7 @@ def test_with_every_slot_live_it_is_a_plain_pass(layers: int) -> None:
 
 
 def test_one_layer_is_exact_in_the_live_slots() -> None:
-    """Its keys and values depend on a slot's own token alone; the other slots keep the logits that they had."""
+    """Its keys and values depend only on a slot's own token; the other slots keep their logits."""
     toy = Toy(1)
     canvas = LiveCanvas(toy.live, layers=1)
     first = canvas.denoise(START, EVERYTHING)
@@ -99,7 +99,7 @@ def test_one_layer_is_exact_in_the_live_slots() -> None:
 
 
 def test_a_change_that_is_not_live_is_not_seen() -> None:
-    """A slot is read as it stood when it was live, until it is live again."""
+    """A slot is read as it was when it was last live, until it is live again."""
     toy = Toy(1)
     canvas = LiveCanvas(toy.live, layers=1)
     canvas.denoise(START, EVERYTHING)
@@ -112,7 +112,7 @@ def test_a_change_that_is_not_live_is_not_seen() -> None:
 
 @pytest.mark.parametrize("layers", [2, 4])
 def test_more_layers_are_an_approximation_until_refreshed(layers: int) -> None:
-    """Slots left out would have become something else, and are read as what they were."""
+    """Skipped slots would have changed, and are read as they were."""
     toy = Toy(layers)
     canvas = LiveCanvas(toy.live, layers=layers)
     canvas.denoise(START, EVERYTHING)
@@ -126,7 +126,7 @@ def test_more_layers_are_an_approximation_until_refreshed(layers: int) -> None:
 
 
 def test_a_prompt_can_be_left_out_exactly_iff_it_does_not_see_the_canvas() -> None:
-    """Three positions of prompt, six slots, and four layers."""
+    """There are three prompt positions, six slots, and four layers."""
     later = changed(START, s4=7, s8=1)
     slots = some(*range(3, SLOTS))
     for prompt, exact in ((3, True), (0, False)):
@@ -139,7 +139,7 @@ def test_a_prompt_can_be_left_out_exactly_iff_it_does_not_see_the_canvas() -> No
 
 
 def test_nothing_live_costs_no_pass_and_another_length_starts_over() -> None:
-    """What is given back is the caller's."""
+    """The returned array belongs to the caller."""
     toy = Toy(2)
     canvas = LiveCanvas(toy.live, layers=2)
     first = canvas.denoise(START, EVERYTHING)
@@ -173,7 +173,7 @@ def test_a_pass_that_breaks_off_leaves_nothing_after() -> None:
 
 
 def test_misuse_is_refused() -> None:
-    """A pass that leaves out a slot never run, and one that forgets a layer."""
+    """A pass that skips a slot never run, and one that skips a layer, are refused."""
     cache = SlotCache(2, 4)
     assert cache.missing.all()
     with pytest.raises(ValueError, match="slot 2 is not"):

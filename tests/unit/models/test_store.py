@@ -1,4 +1,4 @@
-"""Model folders in the cache: whole or not there, made by one process at a time, with clear errors of the disk."""
+"""Model folders in the cache: whole or absent, made by one process at a time, with clear errors of the disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from structgen.models.protocol import silent
 
 
 def build_two_files(folder: Path) -> str:
-    """Fill a folder as a conversion would."""
+    """Fill a folder as a conversion does."""
     (folder / "small.txt").write_text("small")
     (folder / "large.bin").write_bytes(b"x" * 1000)
     return "a test"
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_an_installed_folder_is_whole(folder: Path) -> None:
-    """The manifest lists the files and where they came from, and nothing else stays after."""
+    """The manifest lists the files and their sources, and nothing else remains."""
     assert store.find_fault(folder) is None
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["source"] == "a test"
@@ -54,7 +54,7 @@ def test_an_installed_folder_is_whole(folder: Path) -> None:
     ],
 )
 def test_damage_is_found_and_repaired(folder: Path, damage: object, fault: str) -> None:
-    """Each kind of damage is named, and installing again makes the folder whole."""
+    """Each kind of damage is named, and installing again repairs the folder."""
     damage(folder)  # type: ignore[operator]
     assert fault in (store.find_fault(folder) or "")
     store.install(folder, build_two_files, needed_bytes=1000, progress=silent)
@@ -62,7 +62,7 @@ def test_damage_is_found_and_repaired(folder: Path, damage: object, fault: str) 
 
 
 def test_a_whole_folder_is_not_made_again(folder: Path) -> None:
-    """Whoever comes second finds the work done."""
+    """The second installer finds the work done."""
 
     def fail(new: Path) -> str:
         raise AssertionError(new)
@@ -71,7 +71,7 @@ def test_a_whole_folder_is_not_made_again(folder: Path) -> None:
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
-    """Neither a half-made folder nor the space that it took stays."""
+    """Neither a half-made folder nor its space remains."""
 
     def break_off(new: Path) -> str:
         (new / "half.bin").write_bytes(b"x")
@@ -83,7 +83,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_leavings_of_a_killed_process_are_removed(tmp_path: Path) -> None:
-    """Half a gigabyte must not stay for ever."""
+    """Half a gigabyte must not remain forever."""
     abandoned = tmp_path / ".making-m-abc"
     abandoned.mkdir()
     (abandoned / "half.bin").write_bytes(b"x")
@@ -109,7 +109,7 @@ def test_too_little_space_is_said_before_any_work(tmp_path: Path) -> None:
     ],
 )
 def test_errors_of_writing_are_explained(tmp_path: Path, number: int, problem: str) -> None:
-    """What the system reports while a file is written becomes an error that says what to do."""
+    """The system's error while a file is written becomes an error that says what to do."""
 
     def write(new: Path) -> str:
         raise OSError(number, os.strerror(number), str(new))
@@ -147,7 +147,7 @@ install(target, build, needed_bytes=1, progress=silent)
 
 
 def test_processes_build_once(tmp_path: Path) -> None:
-    """The first process builds; the others wait for it and use what it made."""
+    """The first process builds; the others wait for it and use the result."""
     target, log = tmp_path / "models" / "m", tmp_path / "log"
     command = [sys.executable, "-c", INSTALL_SLOWLY, str(target), str(log)]
     processes = [subprocess.Popen(command) for _ in range(3)]
@@ -157,7 +157,7 @@ def test_processes_build_once(tmp_path: Path) -> None:
 
 
 def test_waiting_is_reported(folder: Path) -> None:
-    """Whoever waits for another process is told so."""
+    """A process that waits for another one reports it."""
     from filelock import FileLock
 
     stages: list[str] = []
@@ -173,7 +173,7 @@ def test_waiting_is_reported(folder: Path) -> None:
 
 
 def test_the_cache_may_be_chosen_or_turned_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """STRUCTGEN_CACHE names the folder; empty, there is none to keep a model in."""
+    """STRUCTGEN_CACHE names the folder; if it is empty, no model is cached."""
     monkeypatch.setenv("STRUCTGEN_CACHE", str(tmp_path))
     assert store.model_folder("m") == tmp_path / "models" / "m"
     monkeypatch.setenv("STRUCTGEN_CACHE", "")

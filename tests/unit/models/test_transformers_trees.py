@@ -1,4 +1,4 @@
-"""Which architectures of transformers look at trees, and that those that do say what sequences say."""
+"""The architectures of transformers that run trees, and that their trees agree with sequences."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def tokenizer(byte_tokenizer: Any) -> Any:
 
 @pytest.mark.parametrize("kind", BRANCHING)
 def test_architectures_that_look_at_trees(tokenizer: Any, kind: str) -> None:
-    """Trees after a past, kept from and looked at again, as sequences have it."""
+    """Trees after a prefix, kept paths and further trees agree with sequences."""
     model = from_transformers(BRANCHING[kind](), tokenizer, name=kind)
     session = model.start()
     assert isinstance(session, TreeSession)
@@ -124,7 +124,7 @@ def test_architectures_that_run_chains(tokenizer: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("fault", ["mask", "positions", "error"])
 def test_what_is_not_declared_is_tried_out(tokenizer: Any, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """A model that takes no notice of the mask or of positions, or fails on them, is found by a trial, run once."""
+    """A model that ignores the mask or positions, or fails on them, is found by a single trial."""
     model = from_transformers(BRANCHING["full attention"](), tokenizer)
     real, calls = model.model.forward, []
 
@@ -183,7 +183,7 @@ def test_a_cache_that_was_lost_is_made_again(tokenizer: Any, monkeypatch: pytest
 
 
 def test_a_fork_does_not_hold_the_tree(tokenizer: Any) -> None:
-    """Nor what is kept afterwards in the other session, as tensors are replaced and never written to."""
+    """Nor does it hold tokens kept later in the other session, since tensors are replaced and never written to."""
     model = from_transformers(BRANCHING["full attention"](), tokenizer)
     session: Any = model.start()
     session.extend(IDS)
@@ -199,7 +199,7 @@ def test_a_fork_does_not_hold_the_tree(tokenizer: Any) -> None:
 
 
 def test_masks_have_the_form_that_the_attention_takes(tokenizer: Any) -> None:
-    """By hand: a past of two, a token, and a tree with a fork."""
+    """By hand: a prefix of two, a token, and a tree with a fork."""
     tree = TokenTree([4, 5, 6], [-1, -1, 0])
     seen = [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 1, 0], [1, 1, 1, 1, 0, 1]]
     for attention in ("sdpa", "eager"):

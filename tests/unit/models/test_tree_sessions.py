@@ -1,4 +1,4 @@
-"""Trees in every kind of session: random lives of sessions, against sequential ones that know no trees."""
+"""Trees in every kind of session: random operations, against sequential sessions without trees."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def llama(tiny_folder: Path) -> Any:
 
 @pytest.fixture(scope="module", params=["sdpa", "eager"])
 def of_transformers(request: pytest.FixtureRequest, tiny_folder: Path, byte_tokenizer: Any) -> Any:
-    """The same weights in transformers, with both kinds of attention, which want their masks in different forms."""
+    """The same weights in transformers, with both kinds of attention, which take masks in different forms."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     transformers.utils.logging.disable_progress_bar()
@@ -52,20 +52,20 @@ def of_transformers(request: pytest.FixtureRequest, tiny_folder: Path, byte_toke
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(steps=STEPS)
 def test_sessions_of_hashes(steps: list[tuple[str, int]]) -> None:
-    """Exactly, as hashes have no rounding."""
+    """They agree exactly, as hashes have no rounding."""
     Lives(hashing(), most=4, tolerance=0, tokens=259).follow(steps)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(steps=STEPS)
 def test_sessions_of_a_llama(llama: Any, steps: list[tuple[str, int]]) -> None:
-    """With segments as they are; those that are short on purpose are in the tests of sharing."""
+    """Segments have their usual length; tests of sharing use short ones."""
     Lives(llama, most=4, tolerance=TOLERANCE, tokens=264).follow(steps)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_sessions_of_transformers(of_transformers: Any, seed: int) -> None:
-    """With a cache that is cut and put together again."""
+    """The cache is cut and joined again."""
     random = np.random.default_rng(seed)
     kinds = ["tree", "tree", "tree", "keep", "keep", "extend", "extend_all", "fork", "truncate", "close", "refused"]
     steps = [(str(random.choice(kinds)), int(random.integers(2**32))) for _ in range(25)]
@@ -75,7 +75,7 @@ def test_sessions_of_transformers(of_transformers: Any, seed: int) -> None:
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(steps=STEPS, packed=st.booleans())
 def test_sessions_of_a_batch(steps: list[tuple[str, int]], packed: bool) -> None:
-    """As those that they stand for; ``extend_many`` is the batch's own affair."""
+    """They agree with the sessions that they wrap; only the batch itself calls ``extend_many``."""
     with Batch(hashing() if packed else Unpacked(hashing())) as batch:
         Lives(batch, most=4, tolerance=0, tokens=259).follow(steps)
 
@@ -91,7 +91,7 @@ class Unpacked:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", ["hash", "llama"])
 def test_chains_of_trees(kind: str, seed: int, request: pytest.FixtureRequest) -> None:
-    """The first chain is known, the rest is not a number, and what is kept of it needs no pass."""
+    """The first chain has logits, the rest is NaN, and keeping it needs no pass."""
     model: LanguageModel = hashing() if kind == "hash" else request.getfixturevalue("llama")
     random = np.random.default_rng(seed)
     session, ids = model.start(), [3]
@@ -101,7 +101,7 @@ def test_chains_of_trees(kind: str, seed: int, request: pytest.FixtureRequest) -
         news = [int(token) for token in random.integers(250, size=random.choice([1, 2, 6]))]
         tree = random_tree(random, int(random.choice([1, 2, 5, 16])), tokens=250)
         run, every = tree.first_chain(), bool(random.integers(2))
-        if random.integers(3) == 0:  # what it looked at before is gone
+        if random.integers(3) == 0:  # the tree before is gone
             chain.extend_tree(news, random_tree(random, 4, tokens=250))
             ids += news
         forwards = session.forwards
@@ -126,7 +126,7 @@ def test_chains_of_trees(kind: str, seed: int, request: pytest.FixtureRequest) -
 
 
 def test_chains_refuse_what_is_no_tree_or_too_long() -> None:
-    """And leave the session as it was."""
+    """The session stays unchanged."""
     model = HashModel(VOCABULARY, max_context=6)
     session = model.start()
     session.extend([1, 2])
@@ -148,7 +148,7 @@ def test_chains_refuse_what_is_no_tree_or_too_long() -> None:
 
 
 def test_an_interrupted_chain_leaves_no_trace() -> None:
-    """Ctrl-C after the pass, before it was told to anybody."""
+    """Ctrl-C comes after the pass, before its result is returned."""
 
     class Interrupted(HashModel):
         def logits(self, state: int, matched: int) -> Logits:
@@ -162,7 +162,7 @@ def test_an_interrupted_chain_leaves_no_trace() -> None:
 
 
 def test_hashes_are_bounded_by_positions() -> None:
-    """Alone and in a batch."""
+    """This holds alone and in a batch."""
     model = HashModel(VOCABULARY, max_context=640)
     check_bounds(model)
     check_bounds(Batch(model))
@@ -174,12 +174,12 @@ def test_a_llama_is_bounded_by_positions(llama: Any) -> None:
 
 
 def test_transformers_are_bounded_by_positions(of_transformers: Any) -> None:
-    """As their own caches have no bound."""
+    """Their own caches have no bound."""
     check_bounds(of_transformers)
 
 
 def check_bounds(model: Any) -> None:
-    """Depth counts, not how many tokens a tree has; all of them may lie at the last positions of 640."""
+    """The depth counts, not the number of tokens of a tree; all of them may be at the last positions of 640."""
     session: TreeSession = model.start()
     ids = [int(token) for token in np.random.default_rng(1).integers(250, size=638)]
     session.extend(ids[:-1])
@@ -201,7 +201,7 @@ def check_bounds(model: Any) -> None:
 
 
 def test_trees_tell_their_shape() -> None:
-    """Depths, ancestors and the first chain, by hand."""
+    """Depths, ancestors and the first chain agree with results by hand."""
     tree = TokenTree([5, 6, 7, 8, 9], [-1, 0, -1, 0, 3])
     assert tree.depths() == [0, 1, 0, 1, 2]
     assert tree.first_chain() == [0, 1]

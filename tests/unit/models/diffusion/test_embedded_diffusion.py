@@ -1,4 +1,4 @@
-"""The embedded diffusion model: the distributions of denoisers, and that it has learnt its task."""
+"""The embedded diffusion model: the distributions of its denoisers, and that it has learnt its task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def model() -> EmbeddedDiffusion:
 
 @pytest.fixture(scope="module")
 def canvases(model: EmbeddedDiffusion) -> NDArray[np.int32]:
-    """Five canvases of 24 slots, free to different shares."""
+    """Five canvases of 24 slots with different shares of free slots."""
     generator = np.random.default_rng(1)
     tokens = generator.integers(4, len(model.tokenizer.tokens), size=(5, 24))
     free = generator.random((5, 24)) < np.linspace(0, 1, 5)[:, None]
@@ -41,7 +41,7 @@ def canvases(model: EmbeddedDiffusion) -> NDArray[np.int32]:
 
 
 def test_it_is_a_diffusion_model(model: EmbeddedDiffusion, canvases: NDArray[np.int32]) -> None:
-    """It offers what the protocols ask for; logits are float32 and logarithms of probabilities."""
+    """It implements the protocols; logits are float32 and logarithms of probabilities."""
     denoiser = model.start(model.encode_prompt(PROMPTS[0]))
     assert isinstance(model, DiffusionModel)
     assert isinstance(denoiser, Denoiser)
@@ -58,7 +58,7 @@ def test_it_is_a_diffusion_model(model: EmbeddedDiffusion, canvases: NDArray[np.
 
 @pytest.mark.parametrize("prompt", ["", *PROMPTS])
 def test_canvases_do_not_see_one_another(model: EmbeddedDiffusion, canvases: NDArray[np.int32], prompt: str) -> None:
-    """In a batch, alone, asked again, after any prompt: the same distribution."""
+    """The distribution is the same in a batch, alone, asked again, and beside any prompt."""
     denoiser = model.start(model.encode_prompt(prompt))
     together = denoiser.denoise(canvases)
     alone = np.concatenate([denoiser.denoise(canvas[None]) for canvas in canvases])
@@ -69,7 +69,7 @@ def test_canvases_do_not_see_one_another(model: EmbeddedDiffusion, canvases: NDA
 
 
 def test_the_empty_prompt_is_one(model: EmbeddedDiffusion, canvases: NDArray[np.int32]) -> None:
-    """Without any token the distribution is still one."""
+    """Without any token there is still a distribution."""
     logits = model.start([]).denoise(canvases)
     np.testing.assert_allclose(np.exp(logits.astype(np.float64)).sum(2), 1, atol=1e-4)
 
@@ -95,14 +95,14 @@ def test_prompts_do_not_see_one_another(model: EmbeddedDiffusion, canvases: NDAr
 
 
 def test_two_loads_are_one_model(model: EmbeddedDiffusion, canvases: NDArray[np.int32]) -> None:
-    """Bit by bit."""
+    """They agree bit by bit."""
     ids = model.encode_prompt(PROMPTS[2])
     other = load_embedded_diffusion(device="cpu")
     np.testing.assert_array_equal(other.start(ids).denoise(canvases), model.start(ids).denoise(canvases))
 
 
 def test_both_neighbours_and_far_slots_count(model: EmbeddedDiffusion) -> None:
-    """It is no autoregressive model: a slot's distribution changes with slots on either side, near and far."""
+    """The model is not autoregressive: a slot's distribution changes with slots on either side, near and far."""
     denoiser = model.start(model.encode_prompt(PROMPTS[0]))
     free = np.full(20, model.mask_token, dtype=np.int32)
     plain = denoiser.denoise(free[None])[0, 10]
@@ -115,7 +115,7 @@ def test_both_neighbours_and_far_slots_count(model: EmbeddedDiffusion) -> None:
 def test_the_distribution_is_a_mixture_of_writing_and_copying(
     model: EmbeddedDiffusion, canvases: NDArray[np.int32]
 ) -> None:
-    """Worked out in float64, token by token, from the network's last stream."""
+    """It is recomputed in float64, token by token, from the network's last layer."""
     network, ids = model.network, model.encode_prompt(PROMPTS[0])
     with torch.inference_mode():
         prompt = network.read(torch.tensor([ids]))
@@ -142,7 +142,7 @@ def test_the_distribution_is_a_mixture_of_writing_and_copying(
 
 
 def test_all_slots_live_is_no_approximation(model: EmbeddedDiffusion, canvases: NDArray[np.int32]) -> None:
-    """Each canvas after the other through the cache; so is leaving slots out when nothing has changed."""
+    """This holds for each canvas in turn through the cache; so is leaving slots out when nothing has changed."""
     denoiser = model.start(model.encode_prompt(PROMPTS[1]))
     generator = np.random.default_rng(2)
     for canvas in canvases:
@@ -154,7 +154,7 @@ def test_all_slots_live_is_no_approximation(model: EmbeddedDiffusion, canvases: 
 
 
 def test_slots_left_out_keep_what_they_said(model: EmbeddedDiffusion, canvases: NDArray[np.int32]) -> None:
-    """Of another canvas only live slots speak; the first pass, and that after ``forget``, runs all of them."""
+    """For another canvas only live slots are new; the first pass, and that after ``forget``, runs all of them."""
     denoiser = model.start(model.encode_prompt(PROMPTS[1]))
     live = np.arange(24) % 3 == 0
     none = np.zeros(24, dtype=np.bool_)
@@ -176,7 +176,7 @@ def test_slots_left_out_keep_what_they_said(model: EmbeddedDiffusion, canvases: 
 
 
 def read_right(model: EmbeddedDiffusion, split: Split, *, count: int, masked: float) -> float:
-    """The share of masked slots of documents whose most probable token is the right one, EOS apart."""
+    """The share of masked slots of documents whose most probable token is right, EOS apart."""
     generator = np.random.default_rng(5)
     right = []
     for example in examples(split, 77, count):
@@ -194,7 +194,7 @@ def read_right(model: EmbeddedDiffusion, split: Split, *, count: int, masked: fl
 
 @pytest.mark.parametrize(("split", "half", "all_"), [("new_combinations", 0.97, 0.85), ("new_values", 0.97, 0.85)])
 def test_it_has_learnt_to_copy(model: EmbeddedDiffusion, split: Split, half: float, all_: float) -> None:
-    """It fills in what training never showed; an untrained network of the same sizes cannot."""
+    """It copies words that training never showed; an untrained network of the same sizes cannot."""
     assert read_right(model, split, count=60, masked=0.5) > half
     assert read_right(model, split, count=60, masked=1.0) > all_
     trained, model.network = model.network, type(model.network)(model.network.shape).eval()
@@ -206,7 +206,7 @@ def test_it_has_learnt_to_copy(model: EmbeddedDiffusion, split: Split, half: flo
 
 @pytest.mark.parametrize("split", ["new_combinations", "new_values"])
 def test_it_knows_what_words_mean(model: EmbeddedDiffusion, split: Split) -> None:
-    """Booleans stand in no prompt; drafting gets more than nine of ten of 80 right with a chance below 1e-13."""
+    """Booleans are in no prompt; random answers to 80 would be nine tenths right with probability below 1e-13."""
     truths = {text: model.tokenizer.encode(text)[0] for text in ("true", "false")}
     right = []
     for example in examples(split, 78, 130):
@@ -221,7 +221,7 @@ def test_it_knows_what_words_mean(model: EmbeddedDiffusion, split: Split) -> Non
 
 
 def test_it_writes_what_it_is_told(model: EmbeddedDiffusion) -> None:
-    """Decoded greedily, one slot a step, without any constraint."""
+    """It is decoded greedily, one slot per step, without any constraint."""
     denoiser = model.start(model.encode_prompt(PROMPTS[0]))
     canvas = np.full(40, model.mask_token, dtype=np.int32)
     while len(free := np.flatnonzero(canvas == model.mask_token)):
@@ -233,7 +233,7 @@ def test_it_writes_what_it_is_told(model: EmbeddedDiffusion) -> None:
 
 
 def test_its_files_are_small() -> None:
-    """What every installation carries."""
+    """Every installation contains them."""
     assert sum(path.stat().st_size for path in FOLDER.iterdir() if path.is_file()) <= 12_000_000
     assert (FOLDER / "weights.safetensors").stat().st_mode & 0o044 == 0o044
 
@@ -249,7 +249,7 @@ def test_its_files_are_small() -> None:
     ],
 )
 def test_bad_canvases_are_refused(model: EmbeddedDiffusion, canvas: list[list[int]], problem: str) -> None:
-    """Before anything runs."""
+    """The error comes before anything runs."""
     denoiser = model.start(model.encode_prompt(PROMPTS[0]))
     with pytest.raises(GenerationError, match=problem):
         denoiser.denoise(np.array(canvas, dtype=np.int32))
@@ -258,13 +258,13 @@ def test_bad_canvases_are_refused(model: EmbeddedDiffusion, canvas: list[list[in
 
 @pytest.mark.parametrize(("ids", "problem"), [([3, 1008], "no token 1008"), ([-1], "no token -1"), ([5] * 257, "257")])
 def test_bad_prompts_are_refused(model: EmbeddedDiffusion, ids: list[int], problem: str) -> None:
-    """By ``start``."""
+    """``start`` refuses them."""
     with pytest.raises(GenerationError, match=problem):
         model.start(ids)
 
 
 def test_prompts_of_any_characters_are_read(model: EmbeddedDiffusion) -> None:
-    """What training never showed is bytes; special tokens are spelled, not meant; a lone surrogate is refused."""
+    """Unknown words are read as bytes; special tokens are spelled, not parsed; a lone surrogate is refused."""
     free = np.full((1, 8), model.mask_token, dtype=np.int32)
     for text in ("pet: 犬 the dog", "\x00\n", "<mask><eos>", ""):
         ids = model.encode_prompt(text)
@@ -276,7 +276,7 @@ def test_prompts_of_any_characters_are_read(model: EmbeddedDiffusion) -> None:
 
 
 def test_prompts_and_messages(model: EmbeddedDiffusion) -> None:
-    """A text is one message; without ``chat`` it has no frame; messages stand one to a line."""
+    """A text is one message; without ``chat`` it has no template; each message has its own line."""
     text = model.encode_prompt("pet: Rex")
     assert model.encode_prompt([{"role": "user", "content": "pet: Rex"}]) == text
     assert model.encode_prompt("pet: Rex", chat=False) == text[1:-1]
@@ -288,7 +288,7 @@ def test_prompts_and_messages(model: EmbeddedDiffusion) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "text"])
 def test_damaged_weights_are_refused(tmp_path: Path, damage: str) -> None:
-    """With the name of the file."""
+    """The error names the file."""
     path = tmp_path / "weights.safetensors"
     if damage == "cut":
         shutil.copy(FOLDER / path.name, path)
@@ -300,6 +300,6 @@ def test_damaged_weights_are_refused(tmp_path: Path, damage: str) -> None:
 
 
 def test_an_unknown_device_is_refused() -> None:
-    """In words, not in torch's."""
+    """The error is structgen's, not torch's."""
     with pytest.raises(ModelError, match="device 'abacus'"):
         load_embedded_diffusion(device="abacus")

@@ -33,7 +33,7 @@ def tokenizer() -> Tokenizer:
 
 
 def leaves(value: Any) -> list[tuple[str, Any]]:
-    """Each value that is no container, with the name of its field."""
+    """Each value that is not a container, with the name of its field."""
     found = []
     stack = [("", value)]
     while stack:
@@ -49,7 +49,7 @@ def leaves(value: Any) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_documents_obey_their_schemas(split: Split) -> None:
-    """As jsonschema has it, with formats; properties stand in the order of the schema, for a grammar wants that."""
+    """jsonschema accepts them, with formats; properties come in the order of the schema, as a grammar needs."""
     validators = {
         name: jsonschema.Draft202012Validator(task.schema, format_checker=jsonschema.FormatChecker())
         for name, task in TASKS.items()
@@ -67,13 +67,13 @@ def test_documents_obey_their_schemas(split: Split) -> None:
 
 
 def test_the_schemas_are_schemas() -> None:
-    """Of draft 2020-12."""
+    """They are schemas of draft 2020-12."""
     for task in TASKS.values():
         jsonschema.Draft202012Validator.check_schema(task.schema)
 
 
 def test_optional_fields_come_and_go() -> None:
-    """Every field that is not required is both there and not there."""
+    """Every optional field is present in some documents and absent in others."""
     found = list(examples("train", 5, 3000))
     for name, task in TASKS.items():
         records = [example.record for example in found if example.task == name]
@@ -85,7 +85,7 @@ def test_optional_fields_come_and_go() -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_prompts_tell_all_that_documents_say(split: Split) -> None:
-    """What is not worded stands in the prompt as it is; what is worded is told by one of its wordings."""
+    """A value is in the prompt as it is, or in one of its wordings."""
     for example in examples(split, 8, 600):
         wordings = TASKS[example.task].wordings
         assert example.prompt.startswith(f"{example.task}: ")
@@ -96,7 +96,7 @@ def test_prompts_tell_all_that_documents_say(split: Split) -> None:
 
 
 def test_the_same_arguments_give_the_same_examples() -> None:
-    """On every machine: what the weights were trained for is pinned."""
+    """This holds on every machine: the training data of the weights are pinned."""
     text = "\n".join(f"{example.prompt} {example.document}" for split in SPLITS for example in examples(split, 1, 200))
     assert zlib.crc32(text.encode()) == PINNED
     assert list(examples("train", 1, 20)) == list(examples("train", 1, 30))[:20]
@@ -105,7 +105,7 @@ def test_the_same_arguments_give_the_same_examples() -> None:
 
 
 def test_what_is_kept_out_of_training_is_out() -> None:
-    """No document of ``new_combinations`` is drawn in training; no name and no number of ``new_values`` is."""
+    """Training draws no document of ``new_combinations``, and no name or number of ``new_values``."""
     trained = list(examples("train", 11, 20_000, tasks=("pet", "weather")))
     documents = {example.document for example in trained}
     assert not documents & {example.document for example in examples("new_combinations", 11, 3000, tasks=("weather",))}
@@ -120,7 +120,7 @@ def test_what_is_kept_out_of_training_is_out() -> None:
 
 
 def test_pools_keep_some_words_out() -> None:
-    """About a tenth of all words; no pool that keeps some out keeps all out."""
+    """They are about a tenth of all words; no pool that excludes some words excludes all."""
     every = [word for words in POOLS.values() for word in words]
     assert 0.06 < np.mean([is_held_out(word) for word in every]) < 0.14
     for name in ("first", "surname", "city", "street", "noun", "good", "verb", "team"):
@@ -129,7 +129,7 @@ def test_pools_keep_some_words_out() -> None:
 
 @pytest.mark.parametrize(("split", "tasks"), [("test", None), ("train", ("person", "planet"))])
 def test_unknown_splits_and_tasks_are_refused(split: Any, tasks: Any) -> None:
-    """By name, before anything is drawn."""
+    """The error names them, before anything is drawn."""
     with pytest.raises(ValueError, match=r"'test'|'planet'"):
         examples(split, 0, 1, tasks=tasks)
 
@@ -137,7 +137,7 @@ def test_unknown_splits_and_tasks_are_refused(split: Any, tasks: Any) -> None:
 @given(st.text())
 @settings(max_examples=300, deadline=None)
 def test_tokens_spell_every_text(text: str) -> None:
-    """Also texts of characters that training never saw."""
+    """This includes texts of characters that training never showed."""
     tokenizer = Tokenizer.load(FOLDER / "tokenizer.json")
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text.encode()
@@ -151,7 +151,7 @@ def test_a_lone_surrogate_is_refused(tokenizer: Tokenizer) -> None:
 
 
 def test_a_copied_word_has_the_same_tokens(tokenizer: Tokenizer) -> None:
-    """In a text, in quotes of JSON, at the end of a list, and as a number."""
+    """This holds in a text, in quotes of JSON, at the end of a list, and as a number."""
 
     def contains(ids: list[int], part: list[int]) -> bool:
         return any(ids[start : start + len(part)] == part for start in range(len(ids)))
@@ -168,7 +168,7 @@ def test_a_copied_word_has_the_same_tokens(tokenizer: Tokenizer) -> None:
 
 
 def test_every_byte_is_a_token_and_no_two_tokens_are_alike(tokenizer: Tokenizer) -> None:
-    """And some tokens join what a grammar of JSON keeps apart."""
+    """Some tokens join parts that a grammar of JSON separates."""
     spelled = [token for token in tokenizer.tokens if token]
     assert len(spelled) == len(set(spelled)) == len(tokenizer.tokens) - len(SPECIAL)
     assert {bytes([byte]) for byte in range(256)} <= set(spelled)
@@ -189,7 +189,7 @@ def test_the_vocabulary_of_the_tokenizer(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("content", ["", "[]", '{"punctuation": [], "words": []}', '{"punctuation": 3}'])
 def test_a_damaged_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
-    """With the name of the file."""
+    """The error names the file."""
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
@@ -203,7 +203,7 @@ def view(confidences: list[float], tokens: list[int], free: list[bool]) -> SlotV
 
 
 def test_the_filter_trusts_what_is_sure_and_steady() -> None:
-    """More than what is unsure or has just changed; fixed slots are settled."""
+    """It trusts such tokens more than unsure or changed ones; fixed slots are settled."""
     found = load_slot_filter()
     steps = [
         view([0.99, 0.3, 0.6, 1.0], [5, 6, 7, 8], [True, True, True, False]),
@@ -216,7 +216,7 @@ def test_the_filter_trusts_what_is_sure_and_steady() -> None:
 
 
 def test_features_of_a_slot() -> None:
-    """Worked out by hand for two steps of three slots; steps before the first are like the first."""
+    """For two steps of three slots they are worked out by hand; steps before the first are like the first."""
     steps = [
         view([0.5, 0.2, 1.0], [5, 6, 8], [True, True, False]),
         view([0.8, 0.4, 1.0], [5, 7, 8], [True, True, False]),
@@ -231,7 +231,7 @@ def test_features_of_a_slot() -> None:
 
 
 def test_a_filter_that_is_saved_is_the_same_filter(tmp_path: Path) -> None:
-    """Up to the rounding of its numbers."""
+    """The numbers are equal up to rounding."""
     generator = np.random.default_rng(0)
     width = len(FEATURES)
     made = SlotFilter(
@@ -248,14 +248,14 @@ def test_a_filter_that_is_saved_is_the_same_filter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "{}", '{"centre": [0], "scale": [1], "hidden": [[1, 1]], "out": [1, 1]}'])
 def test_a_damaged_filter_is_refused(tmp_path: Path, content: str) -> None:
-    """Also one for other features."""
+    """So is a filter for other features."""
     (tmp_path / "filter.json").write_text(content)
     with pytest.raises(ModelError, match=r"filter\.json"):
         load_slot_filter(tmp_path / "filter.json")
 
 
 def test_a_filter_wants_views_of_one_canvas() -> None:
-    """And at least one."""
+    """There must be at least one view."""
     short, long = view([0.5], [1], [True]), view([0.5, 0.5], [1, 1], [True, True])
     for views in ([], [short, long]):
         with pytest.raises(ValueError, match="views of one canvas"):
@@ -263,7 +263,7 @@ def test_a_filter_wants_views_of_one_canvas() -> None:
 
 
 def test_an_example_is_a_value() -> None:
-    """Equal to one with the same content."""
+    """It equals an example with the same content."""
     first, second = (next(iter(examples("train", 1, 1))) for _ in range(2))
     assert isinstance(first, Example)
     assert first == second

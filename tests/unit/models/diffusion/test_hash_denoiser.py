@@ -24,7 +24,7 @@ def canvases(*rows: list[int]) -> Any:
 
 
 def test_it_is_a_diffusion_model() -> None:
-    """It offers everything that the protocols ask for."""
+    """It implements all of the protocols."""
     model = HashDiffusion(VOCABULARY)
     assert isinstance(model, DiffusionModel)
     assert isinstance(model.start([]), Denoiser)
@@ -65,7 +65,7 @@ def test_logits_are_the_same_on_every_machine(context: float) -> None:
 
 @given(first=CANVASES, prompt=st.lists(st.integers(0, 5), max_size=3), data=st.data())
 def test_a_canvas_is_answered_as_if_it_were_alone(first: list[int], prompt: list[int], data: st.DataObject) -> None:
-    """Neither the other canvases of a pass, nor earlier passes, nor the slots asked about change a bit."""
+    """Other canvases of a pass, earlier passes, and the slots that are asked about do not change a bit."""
     second = data.draw(st.lists(st.integers(0, 6), min_size=len(first), max_size=len(first)))
     denoiser = HashDiffusion(VOCABULARY, writes="abc").start(prompt)
     both = denoiser.denoise(canvases(first, second))
@@ -80,9 +80,9 @@ def test_a_canvas_is_answered_as_if_it_were_alone(first: list[int], prompt: list
 
 @given(canvas=CANVASES, data=st.data(), context=st.sampled_from([0.0, 0.25, 1.0]))
 def test_a_slot_minds_the_others_as_much_as_it_is_told(canvas: list[int], data: st.DataObject, context: float) -> None:
-    """Another token changes no distribution of its own slot.
+    """A token does not change the distribution of its own slot.
 
-    And those of the other slots by the share that is asked for.
+    It changes those of the other slots by the requested share.
     """
     slot = data.draw(st.integers(0, len(canvas) - 1))
     token = data.draw(st.integers(0, 6).filter(lambda token: token != canvas[slot]))
@@ -96,7 +96,7 @@ def test_a_slot_minds_the_others_as_much_as_it_is_told(canvas: list[int], data: 
 
 
 def test_positions_prompts_and_seeds_matter() -> None:
-    """The same tokens in other slots, after another prompt or of another model give other distributions."""
+    """The same tokens in other slots, after another prompt or with another seed give other distributions."""
     free = canvases([MASK, MASK, MASK])
     base = HashDiffusion(VOCABULARY).start([A]).denoise(free)[0]
     assert not np.array_equal(base[0], base[1])
@@ -108,7 +108,7 @@ def test_positions_prompts_and_seeds_matter() -> None:
 
 
 def test_it_writes_what_it_is_told_and_then_ends() -> None:
-    """Whatever stands on the canvas, each slot wants its token of the text; a short canvas takes what fits."""
+    """Whatever is on the canvas, each slot prefers its token of the text; a short canvas gets what fits."""
     denoiser = HashDiffusion(VOCABULARY, writes="abcab").start([])
     for canvas in ([MASK] * 5, [C, MASK, A, MASK, EOS]):
         assert denoiser.denoise(canvases(canvas)).argmax(axis=2).tolist() == [[ABC, AB, EOS, EOS, EOS]]
@@ -122,7 +122,7 @@ def test_it_writes_what_it_is_told_and_then_ends() -> None:
 
 
 def test_slots_left_out_of_a_pass_are_seen_as_they_were() -> None:
-    """A live slot is answered as if the others still held what they held when they were live themselves."""
+    """The logits of a live slot use the tokens that the other slots had when they were last live."""
     denoiser = HashDiffusion(VOCABULARY).start([A])
     start = canvases([MASK, MASK, MASK, MASK])[0]
     first = denoiser.denoise_live(start, np.zeros(4, dtype=bool))
@@ -167,7 +167,7 @@ def test_bad_canvases_are_refused(message: str) -> None:
 
 
 def test_other_bad_arguments_are_refused() -> None:
-    """Of prompts, of slots that are asked about, of live slots, and of the model itself."""
+    """Bad prompts, slots, live slots and parameters of the model are refused."""
     model = HashDiffusion(VOCABULARY, max_context=3)
     with pytest.raises(GenerationError, match="it has no token 99"):
         model.start([1, 99])

@@ -1,6 +1,6 @@
 """``HiddenMarkovDiffusion``.
 
-Its distributions against sums over all canvases and all hidden paths, in exact fractions.
+Its distributions are compared with sums over all canvases and all hidden paths, in exact fractions.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ class Exact:
         return sum((self.joint(fill) for fill in fills), Fraction(0))
 
     def distribution(self, canvas: Sequence[int], slot: int) -> Distribution:
-        """The distribution of a slot given the others; given nothing, where the others have no chance."""
+        """The distribution of a slot given the others; unconditional if the others have probability zero."""
         rows = [self.evidence([*canvas[:slot], token, *canvas[slot + 1 :]]) for token in WRITTEN]
         if not any(rows):
             return self.distribution([MASK] * len(canvas), slot)
         return [row / sum(rows) for row in rows]
 
     def model(self, **options: Any) -> HiddenMarkovDiffusion:
-        """The same as a diffusion model."""
+        """The same model as a diffusion model."""
         numbers = [[[float(x) for x in row] for row in rows] for rows in (self.transition, self.emission)]
         return HiddenMarkovDiffusion(VOCABULARY, [float(x) for x in self.initial], *numbers, **options)
 
 
 def random_distribution(generator: random.Random, size: int) -> Distribution:
-    """Eighths, zeros among them, which doubles hold exactly."""
+    """Multiples of an eighth, with zeros, which doubles represent exactly."""
     while sum(parts := [generator.choice([0, 0, 1, 2, 3]) for _ in range(size - 1)]) > 8:
         pass
     distribution = [*parts, 8 - sum(parts)]
@@ -111,13 +111,13 @@ def check(exact: Exact, rows: list[tuple[int, ...]], model: HiddenMarkovDiffusio
 
 @pytest.mark.parametrize("seed", range(8))
 def test_distributions_are_exact(seed: int) -> None:
-    """Every canvas of three slots, free and fixed slots, possible and impossible ones."""
+    """Every canvas of three slots is tested: free and fixed slots, possible and impossible ones."""
     exact = random_model(seed)
     check(exact, list(itertools.product((EOS, A, B, C, MASK), repeat=3)), exact.model())
 
 
 def test_distributions_of_texts_that_end_are_exact() -> None:
-    """With an absorbing state: once EOS is fixed, everything after it is EOS."""
+    """With an absorbing state, everything after a fixed EOS is EOS."""
     exact = ending_model()
     model = exact.model(slots=3)
     check(exact, list(itertools.product((EOS, A, C, MASK), repeat=3)), model)
@@ -127,7 +127,7 @@ def test_distributions_of_texts_that_end_are_exact() -> None:
 
 
 def test_joint_probabilities_are_those_of_all_canvases() -> None:
-    """They sum to one, and the chain rule over single slots gives them back."""
+    """They sum to one, and the chain rule over single slots gives the same."""
     exact = ending_model()
     model = exact.model()
     texts = list(itertools.product(WRITTEN, repeat=4))
@@ -147,7 +147,7 @@ def test_joint_probabilities_are_those_of_all_canvases() -> None:
 
 
 def test_a_prompt_is_what_the_chain_wrote_before() -> None:
-    """Where it is read; a prompt without a chance, and any prompt by default, leave the distribution as it is."""
+    """Where prompts are read; an impossible prompt, and any prompt by default, does not change the distribution."""
     exact = random_model(3)
     reading, deaf = exact.model(reads_prompt=True), exact.model()
     prompt = next(list(p) for p in itertools.product(WRITTEN, repeat=2) if exact.joint(p))
@@ -165,8 +165,8 @@ def test_a_prompt_is_what_the_chain_wrote_before() -> None:
     assert not np.array_equal(ended.start([A, EOS]).denoise(rows), ended.start([]).denoise(rows))
 
 
-def test_long_canvases_and_tiny_chances_do_not_underflow() -> None:
-    """Sums are of logs: 2,000 tokens of chance 1e-4, and a token that only one state of chance 1e-250 writes."""
+def test_long_canvases_and_tiny_probabilities_do_not_underflow() -> None:
+    """Sums are in logs: 2,000 tokens of probability 1e-4, and a token only of a state of probability 1e-250."""
     rare = 1e-4
     model = HiddenMarkovDiffusion(VOCABULARY, [1.0], [[1.0]], [[0, rare, 1 - rare, 0, 0]])
     assert model.log_evidence([A] * 2000) == pytest.approx(2000 * math.log(rare))
@@ -180,7 +180,7 @@ def test_long_canvases_and_tiny_chances_do_not_underflow() -> None:
 
 
 def test_canvases_of_one_pass_do_not_see_each_other() -> None:
-    """A batch gives what each canvas gets alone, and a range of slots what the whole canvas gets."""
+    """A batch gives the results of single canvases, and a range of slots gives those of the whole canvas."""
     model = random_model(5, states=3).model()
     rows = np.array(list(itertools.product((EOS, A, B, MASK), repeat=4)), dtype=np.int32)[::5]
     denoiser = model.start([])
@@ -193,7 +193,7 @@ def test_canvases_of_one_pass_do_not_see_each_other() -> None:
 
 
 def test_it_is_a_diffusion_model() -> None:
-    """It offers everything that the protocols ask for."""
+    """It implements all of the protocols."""
     model = ending_model().model()
     assert isinstance(model, DiffusionModel)
     assert isinstance(model.start([]), Denoiser)
@@ -201,7 +201,7 @@ def test_it_is_a_diffusion_model() -> None:
 
 
 def test_what_is_no_model_is_refused() -> None:
-    """Chances that are no distributions, shapes that do not fit, MASK that is written."""
+    """Probabilities that do not sum to 1, shapes that do not fit, and a model that writes MASK are refused."""
     fine: list[Any] = [[1.0], [[1.0]], [[0, 1, 0, 0, 0]]]
     wrong: dict[str, tuple[int, Any]] = {
         "initial must hold distributions that sum to 1": (0, [0.5]),
@@ -222,7 +222,7 @@ def test_what_is_no_model_is_refused() -> None:
 
 
 def test_canvases_that_it_cannot_write_are_refused() -> None:
-    """Another length than its own, a free slot in a text, and ids that it lacks."""
+    """Another length than its own, a free slot in a text, and unknown ids are refused."""
     model = ending_model().model(slots=2)
     with pytest.raises(GenerationError, match="one canvas length; found 3 slots; it was made for 2"):
         model.start([]).denoise(np.full((1, 3), MASK, dtype=np.int32))

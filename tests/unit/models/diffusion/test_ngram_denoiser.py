@@ -22,27 +22,27 @@ START = -1
 
 
 class Exact:
-    """The chain by its definition: it goes on as a text did in its context, or forgets the context."""
+    """The chain by its definition: it continues as a text did after its context, or forgets the context."""
 
     def __init__(self, order: int, smoothing: Fraction) -> None:
         self.order, self.smoothing = order, smoothing
         self.texts = [[START, *text, EOS] for text in TEXTS]
 
     def count(self, gram: tuple[int, ...]) -> int:
-        """How often the tokens stand in the texts, in this order."""
+        """How often the tokens occur in the texts, in this order."""
         return sum(
             tuple(text[i : i + len(gram)]) == gram for text in self.texts for i in range(len(text) - len(gram) + 1)
         )
 
     def known(self, context: tuple[int, ...]) -> tuple[int, ...]:
-        """The longest end of a context that something follows in a text."""
+        """The longest suffix of a context that something follows in a text."""
         context = context[max(0, len(context) - self.order + 1) :]
         while context and not any(self.count((*context, token)) for token in WRITTEN):
             context = context[1:]
         return context
 
     def joint(self, tokens: Sequence[int], context: tuple[int, ...] = (START,)) -> Fraction:
-        """The probability of tokens after a context: a sum over what was forgotten when."""
+        """The probability of tokens after a context: a sum over the places where the context was forgotten."""
         if not tokens:
             return Fraction(1)
         token, rest = tokens[0], tokens[1:]
@@ -63,7 +63,7 @@ class Exact:
         return sum((self.joint(fill) for fill in fills if not set(fill) & {MASK, PAD}), Fraction(0))
 
     def distribution(self, canvas: Sequence[int], slot: int) -> list[Fraction]:
-        """The distribution of a slot given the others; given nothing, where the others have no chance."""
+        """The distribution of a slot given the others; unconditional if the others have probability zero."""
         rows = [self.evidence([*canvas[:slot], token, *canvas[slot + 1 :]]) for token in WRITTEN]
         if not any(rows):
             return self.distribution([MASK] * len(canvas), slot)
@@ -79,7 +79,7 @@ def fitted(order: int, smoothing: float, reads_prompt: bool = False) -> NGramDif
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("smoothing", [Fraction(0), Fraction(1, 4)])
 def test_distributions_are_exact(order: int, smoothing: Fraction) -> None:
-    """Every canvas of three slots, with tokens that no text has, and with one that the chain never writes."""
+    """Every canvas of three slots is tested, with tokens that no text has, and with one that the chain never writes."""
     exact, model = Exact(order, smoothing), fitted(order, float(smoothing))
     rows = [*itertools.product((EOS, A, B, C, MASK), repeat=3), (A, PAD, MASK), (PAD, MASK, EOS)]
     logits = model.start([]).denoise(np.array(rows, dtype=np.int32))
@@ -92,7 +92,7 @@ def test_distributions_are_exact(order: int, smoothing: Fraction) -> None:
         assert model.evidence(canvas) == pytest.approx(expected, rel=1e-12, abs=0)
         for slot in range(3):
             distribution = [Fraction(0)] * 4
-            for fixed in (canvas, [MASK] * 3):  # the others as they are; where these have no chance, none of them
+            for fixed in (canvas, [MASK] * 3):  # the others as they are; if these have probability zero, none of them
                 for text, joint in joints.items():
                     others = (fixed[i] in (text[i], MASK) for i in range(3) if i != slot)
                     distribution[text[slot]] += joint if all(others) else 0
@@ -123,7 +123,7 @@ def test_pairs_are_the_bigram_model_with_additive_smoothing() -> None:
 
 
 def test_without_smoothing_it_writes_n_grams_of_the_texts_alone() -> None:
-    """All canvases with a chance are made of triples that a text has, and all texts have one."""
+    """All canvases of positive probability consist of triples of the texts, and all texts have one."""
     model = fitted(3, 0.0)
     exact = Exact(3, Fraction(0))
     texts = [text for text in itertools.product(WRITTEN, repeat=5) if model.joint(text) > 0]
@@ -136,7 +136,7 @@ def test_without_smoothing_it_writes_n_grams_of_the_texts_alone() -> None:
 
 
 def test_a_prompt_is_the_text_before() -> None:
-    """Where it is read; a prompt without a chance, and any prompt by default, leave the distribution as it is."""
+    """Where prompts are read; an impossible prompt, and any prompt by default, does not change the distribution."""
     exact, reading = Exact(3, Fraction(1, 4)), fitted(3, 0.25, reads_prompt=True)
     for prompt in ([A, B], [C], [B, C, A]):
         for canvas in itertools.product((A, EOS, MASK), repeat=2):
@@ -152,7 +152,7 @@ def test_a_prompt_is_the_text_before() -> None:
 
 
 def test_canvases_of_one_pass_do_not_see_each_other() -> None:
-    """A batch gives what each canvas gets alone, and a range of slots what the whole canvas gets."""
+    """A batch gives the results of single canvases, and a range of slots gives those of the whole canvas."""
     rows = np.array(list(itertools.product((EOS, A, B, C, MASK), repeat=4)), dtype=np.int32)[::7]
     denoiser = fitted(3, 0.01).start([])
     together = denoiser.denoise(rows)
@@ -162,7 +162,7 @@ def test_canvases_of_one_pass_do_not_see_each_other() -> None:
 
 
 def test_wide_vocabularies_and_long_canvases() -> None:
-    """20,000 tokens and 120 slots: as many states as the text has n-grams, and no underflow."""
+    """With 20,000 tokens and 120 slots there are as many states as n-grams, and no underflow."""
     tokens = [b"", b"", *(b"%d," % number for number in range(20_000))]
     vocabulary = Vocabulary(tokens, eos=[0], special={0: "<eos>", 1: "<mask>"})
     text = [2 + (7 * i * i) % 500 for i in range(100)]
@@ -182,14 +182,14 @@ def test_wide_vocabularies_and_long_canvases() -> None:
 
 
 def test_it_is_a_diffusion_model() -> None:
-    """It offers what the protocol asks for."""
+    """It implements the protocol."""
     model = fitted(2, 0.1)
     assert isinstance(model, DiffusionModel)
     assert (model.mask_token, model.encode_prompt("ab")) == (MASK, [A, B])
 
 
 def test_bad_arguments_are_refused() -> None:
-    """Of the fit, of a joint probability, and counts that did not come from a fit."""
+    """Bad arguments of the fit and of a joint probability are refused, and counts that did not come from a fit."""
     for options, message in (
         ({"order": 0}, "order must be at least 1"),
         ({"smoothing": -1.0}, "smoothing must be 0 or more"),

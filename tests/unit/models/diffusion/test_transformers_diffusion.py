@@ -1,4 +1,4 @@
-"""Diffusion models of transformers: tiny checkpoints with code of their own, against passes made by hand."""
+"""Diffusion models of transformers: tiny checkpoints with their own code, against passes made by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def own_modules(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code of checkpoints is copied into a folder of its own, which the next test does not find."""
+    """Copy the code of checkpoints into a separate folder, which the next test does not find."""
     folder = tmp_path_factory.mktemp("modules")
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))
     monkeypatch.syspath_prepend(str(folder))
@@ -86,12 +86,12 @@ def make(tmp_path: Path, byte_tokenizer: Any) -> Make:
 
 
 def family(style: str) -> str:
-    """The style without what Fast-dLLM adds."""
+    """The family's style without the additions of Fast-dLLM."""
     return style.replace("Fast", "")
 
 
 def raw(folder: Path) -> Any:
-    """The network of a checkpoint, with its weights where it has some."""
+    """The network of a checkpoint, with its weights if it has some."""
     if (folder / "model.safetensors").exists():
         return transformers.AutoModel.from_pretrained(folder, trust_remote_code=True, dtype="auto")
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
@@ -104,7 +104,7 @@ def load(folder: Path, **options: Any) -> Any:
 
 
 def by_hand(folder: Path, prompt: list[int], canvas: Any, shift: int) -> Any:
-    """One pass over prompt and canvas; the rows about the slots."""
+    """One pass over prompt and canvas; return the rows of the slots."""
     with torch.inference_mode():
         logits = raw(folder).eval()(input_ids=torch.tensor([[*prompt, *canvas.tolist()]])).logits[0].float().numpy()
     return logits[len(prompt) - shift : len(prompt) - shift + len(canvas)]
@@ -115,7 +115,7 @@ CANVASES = np.array([[MASK] * 6, [9, MASK, MASK, 40, MASK, 11], [9, 10, 11, 12, 
 
 @pytest.mark.parametrize("style", SHIFTS)
 def test_logits_are_those_of_a_pass_made_by_hand(make: Make, style: str) -> None:
-    """Of every canvas, alone and with others, of all slots and of some; after a prompt and after another."""
+    """This holds for every canvas, alone and with others, all slots and some, after two prompts."""
     folder = make(style)
     assert isinstance(load(folder), DiffusionModel)
     model = load(folder)
@@ -143,7 +143,7 @@ def test_logits_are_those_of_a_pass_made_by_hand(make: Make, style: str) -> None
 
 @pytest.mark.parametrize("style", [LLADA, DREAM])
 def test_rows_are_about_slots(make: Make, style: str) -> None:
-    """A network that answers with the id after a position's own shows which position a row comes from."""
+    """A network that predicts the id after a position's own shows which position a row comes from."""
     folder = make(style, config={"echo": True})
     canvas = np.array([[20, MASK, 30, 40]], dtype=np.int32)
     own, before = [21, MASK + 1, 31, 41], [PROMPT[-1] + 1, 21, MASK + 1, 31]
@@ -157,7 +157,7 @@ def test_rows_are_about_slots(make: Make, style: str) -> None:
 
 @pytest.mark.parametrize("style", [LLADA, DREAM])
 def test_an_empty_prompt(make: Make, style: str) -> None:
-    """Where the first slot has no position before it, the prefix-of-text token is put there, else an end token."""
+    """If the first slot has no position before it, BOS is put there, or else an end token."""
     folder = make(style)
     model = load(folder)
     assert model.encode_prompt("") == []
@@ -174,7 +174,7 @@ def test_an_empty_prompt(make: Make, style: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_answers_in_float32(make: Make, dtype: str) -> None:
-    """Whether the files are of that dtype or the caller asks for it; near the logits of float32."""
+    """This holds if the files have that dtype or the caller asks for it; logits are near those of float32."""
     folder = make(DREAM)
     full = load(folder).start(PROMPT).denoise(CANVASES)
     asked = load(folder, dtype=dtype)
@@ -188,7 +188,7 @@ def test_half_precision_answers_in_float32(make: Make, dtype: str) -> None:
 
 
 def test_mask_is_found_where_the_files_name_it(make: Make) -> None:
-    """In the configuration, else in the generation settings, else in the tokenizer; the caller comes before all."""
+    """It is in the configuration, else in the generation settings, else in the tokenizer; the caller comes first."""
     named: dict[str, dict[str, Any]] = {
         "config": {"config": {"mask_token_id": 260}},
         "generation": {"generation": {"mask_token_id": 259}},
@@ -219,7 +219,7 @@ def test_without_mask_it_is_no_diffusion_model(make: Make) -> None:
 
 
 def test_the_family_says_what_a_position_is_about(make: Make) -> None:
-    """Nothing is drafted: an unknown family needs to be told."""
+    """Nothing is inferred: for an unknown family the caller must say it."""
     other = make("TinyOther")
     with pytest.raises(ModelError, match="its logits are about is unknown; its model_type is 'tiny-other'"):
         load(other)
@@ -230,7 +230,7 @@ def test_the_family_says_what_a_position_is_about(make: Make) -> None:
 
 
 def test_ends_of_text(make: Make) -> None:
-    """Those that the files name, then the tokenizer's ends of turns; MASK is none."""
+    """They are those of the files, then the tokenizer's ends of turns; MASK is not among them."""
     assert load(make(LLADA, config={"eos_token_id": 0})).vocabulary.eos == (0, 2)
     assert load(make(DREAM, config={"eos_token_id": None}, generation={"eos_token_id": [5, 2]})).vocabulary.eos == (
         5,
@@ -243,7 +243,7 @@ def test_ends_of_text(make: Make) -> None:
 
 
 def test_prompts(make: Make) -> None:
-    """A text is a message of the user where there is a template and nobody says otherwise."""
+    """A text is a user's message if there is a template and the caller does not say otherwise."""
     plain, chat = load(make(LLADA)), load(make(LLADA, tokenizer={"chat_template": CHAT_TEMPLATE}))
     spelled = plain.vocabulary.tokenize("hi")
     assert plain.encode_prompt("hi") == chat.encode_prompt("hi", chat=False) == spelled
@@ -274,7 +274,7 @@ def test_code_is_run_only_where_it_is_trusted(make: Make) -> None:
 
 
 def as_old_code(folder: Path, **config: Any) -> Path:
-    """The same checkpoint with the code of another day."""
+    """The same checkpoint with code of older versions."""
     settings = json.loads((folder / "config.json").read_text())
     settings["auto_map"]["AutoModel"] = "modeling_tiny.TinyOldDream"
     (folder / "config.json").write_text(json.dumps(settings | config))
@@ -284,7 +284,7 @@ def as_old_code(folder: Path, **config: Any) -> Path:
 
 
 def test_code_for_transformers_4_is_loaded_by_hand(make: Make) -> None:
-    """Where the loader of transformers fails: the same network, with the weights of one file or of several."""
+    """Where the loader of transformers fails, the network is the same, with the weights of one file or of several."""
     from safetensors.torch import load_file, save_file
 
     folder = make(DREAM)
@@ -311,7 +311,7 @@ def test_code_for_transformers_4_is_loaded_by_hand(make: Make) -> None:
 
 
 def test_weights_loaded_by_hand_are_complete(make: Make) -> None:
-    """None is missing but the head that is the embedding, and none is left over."""
+    """None is missing except a head that is tied to the embedding, and none is left over."""
     from safetensors.torch import load_file, save_file
 
     folder = as_old_code(make(DREAM))
@@ -364,7 +364,7 @@ def test_tokenizers_written_in_python(byte_tokenizer: Any) -> None:
 
 
 def test_what_does_not_fit_is_refused(make: Make) -> None:
-    """Ids that the model lacks and more positions than it has, before a pass."""
+    """Ids that the model lacks and too many positions are refused before a pass."""
     model = load(make(LLADA))
     denoiser = model.start(PROMPT)
     with pytest.raises(GenerationError, match=f"it has no token {SIZE}"):
@@ -381,7 +381,7 @@ def test_what_does_not_fit_is_refused(make: Make) -> None:
 
 @pytest.mark.exhaustive
 def test_a_network_that_fails_or_lies_is_reported(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what it said, as an error of decoding."""
+    """It is an error of decoding with the network's own message."""
     model = load(make(LLADA))
     denoiser = model.start(PROMPT)
     forward = model.model.forward
@@ -402,7 +402,7 @@ def test_a_network_that_fails_or_lies_is_reported(make: Make, monkeypatch: pytes
 
 
 def test_files_that_are_no_diffusion_model(make: Make, tmp_path: Path, tiny_folder: Path) -> None:
-    """Broken code, an autoregressive model, a GGUF file, a pair that is none."""
+    """Broken code, an autoregressive model, a GGUF file, and a wrong pair are refused."""
     broken = make(LLADA)
     (broken / "modeling_tiny.py").write_text("this is no Python")
     with pytest.raises(ModelError, match=r"SyntaxError.*pass load_diffusion_model\(\(model, tokenizer\)\)"):
@@ -420,7 +420,7 @@ def test_files_that_are_no_diffusion_model(make: Make, tmp_path: Path, tiny_fold
 
 
 def test_a_loaded_pair_and_a_model_of_the_library(make: Make, byte_tokenizer: Any) -> None:
-    """The caller may load; and a masked language model without code of its own is one of these too."""
+    """The caller may load the model; a masked language model without its own code works too."""
     folder = make(DREAM)
     model = load(folder)
     pair = load_diffusion_model((model.model, model.tokenizer), mask_token=MASK)
@@ -478,7 +478,7 @@ def test_live_slots_of_networks_that_replace_positions(make: Make, style: str) -
 
 @pytest.mark.parametrize("style", [FAST_LLADA, FAST_DREAM])
 def test_live_slots_of_deeper_networks_are_an_approximation(make: Make, style: str) -> None:
-    """The prompt and slots left out would have become something else; with all slots live the prompt is still old."""
+    """The prompt and skipped slots would have changed; even with all slots live the prompt is still old."""
     denoiser = load(make(style, config={"layers": 3})).start(PROMPT)
     denoiser.denoise_live(CANVASES[0], np.ones(6, dtype=bool))
     full = denoiser.denoise(CANVASES[1:2])[0]
@@ -510,7 +510,7 @@ def test_a_failed_pass_is_forgotten(make: Make, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_a_name_it_is_the_embedded_model() -> None:
-    """The same that its own module loads."""
+    """It is the model that its own module loads."""
     from structgen.models.diffusion.embedded.model import EmbeddedDiffusion
 
     model = load_diffusion_model(device="cpu")

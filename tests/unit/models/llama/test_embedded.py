@@ -22,14 +22,14 @@ FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "toke
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty cache of its own."""
+    """A separate, empty cache."""
     monkeypatch.setenv("STRUCTGEN_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "models" / embedded.NAME
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> list[str]:
-    """Sources that work: the package gives a folder ready-made, the hub gives files as they are published."""
+    """Working sources: the package gives a finished folder, the hub gives files as they are published."""
     made: list[str] = []
 
     def from_package(folder: Path, progress: Any) -> None:
@@ -49,7 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> list[str]:
 
 
 def no_package(folder: Path, progress: Any) -> None:
-    """Stand for an index that cannot be reached."""
+    """Simulate an index that cannot be reached."""
     raise SourceUnavailable("package p", "pip cannot download it", evidence="no route to host")
 
 
@@ -67,7 +67,7 @@ def test_it_is_made_once(calls: list[str], cache: Path) -> None:
 
 
 def test_a_damaged_cache_is_made_again(calls: list[str], cache: Path) -> None:
-    """A file that lost a byte is noticed by its size."""
+    """A file that lost a byte is detected by its size."""
     embedded_folder()
     weights = cache / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
@@ -88,7 +88,7 @@ def test_the_hub_is_next(calls: list[str], cache: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("calls")
 def test_malformed_published_files_are_refused(cache: Path, monkeypatch: pytest.MonkeyPatch, tiny_folder: Path) -> None:
-    """Files without what is needed are one error, and nothing is kept."""
+    """Files without required content give one error, and nothing is kept."""
 
     def download(repository: str, files: list[str], folder: Path, progress: Any) -> None:
         for name in files:
@@ -132,7 +132,7 @@ def test_without_any_source_all_reasons_are_given(
 
 
 def test_a_broken_download_ends_the_search(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong bytes are not papered over by another source."""
+    """No other source hides wrong bytes."""
 
     def broken(folder: Path, progress: Any) -> None:
         raise ModelError("package p", "the download is broken")
@@ -144,7 +144,7 @@ def test_a_broken_download_ends_the_search(calls: list[str], monkeypatch: pytest
 
 
 def test_a_full_disk_while_fetching(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """The error of the system is explained, whichever step it met."""
+    """The system's error is explained at every step."""
 
     def full(scratch: Path, progress: Any) -> Path:
         raise OSError(28, "No space left on device")

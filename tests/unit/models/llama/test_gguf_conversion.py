@@ -1,4 +1,4 @@
-"""Converting a GGUF file: a tiny Llama goes in as llama.cpp writes it, and comes out as it was."""
+"""Converting a GGUF file: a tiny Llama in llama.cpp's format is converted back unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from structgen.models.protocol import silent
 
 gguf = pytest.importorskip("gguf")
 
-# Written against llama.cpp's conversion script, from Hugging Face's names to its own.
+# Based on llama.cpp's conversion script, from Hugging Face's names to its own.
 NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -42,7 +42,7 @@ def gguf_name(name: str) -> str:
 
 
 def interleaved(weight: Any, heads: int) -> Any:
-    """Reorder the rows of a head from halves to pairs, row by row, as the definition says."""
+    """Reorder the rows of a head from halves to pairs, row by row, by the definition."""
     size = weight.shape[0] // heads
     order = [head * size + row // 2 + (row % 2) * (size // 2) for head in range(heads) for row in range(size)]
     return weight[order]
@@ -91,7 +91,7 @@ def write_gguf(path: Path, weights: dict[str, Any], *, pre: str = "smollm", extr
 
 @pytest.fixture
 def converted(tmp_path: Path, tiny_weights: dict[str, Any]) -> Path:
-    """The folder that comes out."""
+    """The converted folder."""
     write_gguf(tmp_path / "tiny.gguf", tiny_weights)
     folder = tmp_path / "out"
     folder.mkdir()
@@ -110,7 +110,7 @@ def test_weights_come_out_as_they_were(converted: Path, tiny_weights: dict[str, 
 
 
 def test_the_configuration_is_complete(converted: Path, tiny_folder: Path) -> None:
-    """config.json says what the file said; both end tokens are named; the template is text."""
+    """config.json has the values of the file; both end tokens are named; the template is text."""
     config = json.loads((converted / "config.json").read_text())
     expected = json.loads((tiny_folder / "config.json").read_text())
     assert {key: config[key] for key in expected} == expected
@@ -121,7 +121,7 @@ def test_the_configuration_is_complete(converted: Path, tiny_folder: Path) -> No
 
 
 def test_digits_stand_alone(converted: Path) -> None:
-    """Digits are cut off before anything else, so "12" never merges and two spaces before a digit do."""
+    """Digits are split off first, so "12" never merges and two spaces before a digit do."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(converted / "tokenizer.json"))
@@ -133,7 +133,7 @@ def test_digits_stand_alone(converted: Path) -> None:
 
 
 def test_progress_counts_the_tensors(tmp_path: Path, tiny_weights: dict[str, Any]) -> None:
-    """One report a tensor, in order."""
+    """There is one report per tensor, in order."""
     write_gguf(tmp_path / "tiny.gguf", tiny_weights)
     seen: list[tuple[str, int, int | None]] = []
     convert_gguf(tmp_path / "tiny.gguf", tmp_path, lambda *report: seen.append(report))
@@ -142,7 +142,7 @@ def test_progress_counts_the_tensors(tmp_path: Path, tiny_weights: dict[str, Any
 
 
 def test_other_files_are_refused(tmp_path: Path, tiny_weights: dict[str, Any]) -> None:
-    """Another tokenizer, another tensor, a file that is cut off or is no GGUF: each is one error."""
+    """Another tokenizer, another tensor, a truncated file, or no GGUF file each give one error."""
     out = tmp_path / "out"
     out.mkdir()
     write_gguf(tmp_path / "pre.gguf", tiny_weights, pre="llama-bpe")

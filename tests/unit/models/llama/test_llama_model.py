@@ -1,4 +1,4 @@
-"""The Llama in plain torch against the one of transformers, and the distributions of sessions on it."""
+"""The Llama in plain torch against that of transformers, and its sessions."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def reference_logits(reference: Any, ids: list[int]) -> Any:
 
 
 def test_logits_equal_those_of_transformers(model: LlamaModel, reference: Any) -> None:
-    """After every position, also far into the context and beyond the first capacity of the cache."""
+    """This holds at every position, also far into the context and beyond the first capacity of the cache."""
     long = (IDS * 60)[:620]
     expected = reference_logits(reference, long)
     np.testing.assert_allclose(model.start().extend_all(long), expected, atol=1e-4)
 
 
 def test_it_is_a_language_model(model: LlamaModel) -> None:
-    """It offers what the protocols ask for; logits are float32, as wide as the vocabulary."""
+    """It implements the protocols; logits are float32, as wide as the vocabulary."""
     session = model.start()
     assert isinstance(model, LanguageModel)
     assert isinstance(session, Session)
@@ -68,7 +68,7 @@ def test_it_is_a_language_model(model: LlamaModel) -> None:
 
 @pytest.mark.parametrize("parts", [[12], [1] * 12, [5, 1, 6], [1, 11], [11, 1]])
 def test_splitting_into_calls_changes_nothing(model: LlamaModel, reference: Any, parts: list[int]) -> None:
-    """However the tokens come, the logits are those of one pass over all of them."""
+    """However the tokens are split, the logits are those of one pass over all of them."""
     expected = reference_logits(reference, IDS)
     session, at = model.start(), 0
     for size in parts:
@@ -79,7 +79,7 @@ def test_splitting_into_calls_changes_nothing(model: LlamaModel, reference: Any,
 
 
 def test_truncation_and_forks_are_exact(model: LlamaModel, reference: Any) -> None:
-    """Going back and branching off leave no trace of what was there, also where the cache had to grow."""
+    """Going back and branching off leave no trace of removed tokens, also where the cache had to grow."""
     session = model.start()
     session.extend((IDS * 30)[:300])
     session.truncate(4)
@@ -97,7 +97,7 @@ def test_truncation_and_forks_are_exact(model: LlamaModel, reference: Any) -> No
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sequences_in_one_pass_do_not_see_each_other(model: LlamaModel, reference: Any, seed: int) -> None:
-    """Packs of prompts and single tokens, with truncations and forks in between, against passes of transformers."""
+    """Packs of prompts and single tokens, with truncations and forks between, agree with transformers."""
     random = np.random.default_rng(seed)
     sessions: list[tuple[LlamaSession, list[int]]] = [(model.start(), []) for _ in range(5)]
     for _ in range(12):
@@ -128,7 +128,7 @@ def test_sequences_in_one_pass_do_not_see_each_other(model: LlamaModel, referenc
 
 
 def test_a_pass_that_is_not_possible_extends_nothing(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One request that is refused, a session of another model, or a lack of memory leave all sessions as they were."""
+    """A refused request, a session of another model, or lack of memory leaves all sessions unchanged."""
     first, second = model.start(), model.start()
     first.extend(IDS)
     with pytest.raises(GenerationError, match="no token has the id 264"):
@@ -144,7 +144,7 @@ def test_a_pass_that_is_not_possible_extends_nothing(model: LlamaModel, monkeypa
 
 
 def test_the_context_is_a_bound(model: LlamaModel) -> None:
-    """All of it can be used, one token more is refused, and the session stays usable."""
+    """The whole context can be used, one token more is refused, and the session stays usable."""
     session = model.start()
     session.extend([5] * 639)
     with pytest.raises(GenerationError, match="1 tokens longer than the context"):
@@ -158,7 +158,7 @@ def test_the_context_is_a_bound(model: LlamaModel) -> None:
 def test_an_interrupted_pass_leaves_no_trace(
     model: LlamaModel, reference: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C in the middle of a forward pass does not spoil the cache."""
+    """Ctrl-C in the middle of a forward pass does not damage the cache."""
     session = model.start()
     session.extend(IDS[:6])
     calls = []
@@ -190,7 +190,7 @@ def test_memory_that_cannot_be_had_is_explained(model: LlamaModel, monkeypatch: 
 
 
 def test_prompts_follow_the_template(model: LlamaModel, byte_tokenizer: Any) -> None:
-    """A text becomes the user's message; without chat it stays as it is; nothing becomes a first token."""
+    """A text becomes the user's message; without chat it stays as it is; an empty prompt becomes a first token."""
     ids = model.encode_prompt("the cat")
     expected = "<|im_start|>user\nthe cat<|im_end|>\n<|im_start|>assistant\n"
     assert byte_tokenizer.decode(ids, skip_special_tokens=False) == expected
@@ -202,7 +202,7 @@ def test_prompts_follow_the_template(model: LlamaModel, byte_tokenizer: Any) -> 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "generation_config.json"])
 def test_missing_and_damaged_files_are_explained(tiny_folder: Path, tmp_path: Path, name: str) -> None:
-    """Whatever is wrong with a file, the error names the model and the fault."""
+    """For any bad file, the error names the model and the problem."""
     folder = tmp_path / "copy"
     shutil.copytree(tiny_folder, folder)
     (folder / name).write_bytes((folder / name).read_bytes()[:20])
@@ -225,7 +225,7 @@ def test_missing_and_damaged_files_are_explained(tiny_folder: Path, tmp_path: Pa
     ],
 )
 def test_other_architectures_are_refused(tiny_folder: Path, key: str, value: Any) -> None:
-    """What the network does not do is refused by name, for its logits would be silently wrong."""
+    """Unsupported architectures are refused by name, since their logits would be silently wrong."""
     config = json.loads((tiny_folder / "config.json").read_text())
     with pytest.raises(ModelError, match=r"config\.json has"):
         LlamaShape.from_config(config | {key: value}, name="m")
@@ -235,7 +235,7 @@ def test_other_architectures_are_refused(tiny_folder: Path, key: str, value: Any
 
 
 def test_half_precision_works(tiny_folder: Path, reference: Any) -> None:
-    """In bfloat16 the logits stay near those of float32, and leave as float32."""
+    """In bfloat16 the logits stay near those of float32, and are returned as float32."""
     model = LlamaModel(tiny_folder, name="tiny", device=torch.device("cpu"), dtype=torch.bfloat16)
     row = model.start().extend(IDS)
     assert row.dtype == np.float32

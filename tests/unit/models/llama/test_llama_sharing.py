@@ -43,7 +43,7 @@ def load(folder: Path, dtype: Any = torch.float32) -> LlamaModel:
 
 
 def fresh_logits(model: LlamaModel, ids: list[int]) -> Any:
-    """The logits after each token, of a session that has nothing in common with any other."""
+    """The logits after each token, of a session that shares nothing."""
     return model.start().extend_all(ids)
 
 
@@ -71,7 +71,7 @@ STEPS = st.lists(
 
 
 def follow(model: LlamaModel, steps: list[tuple[str, int]], *, most: int) -> None:
-    """Do what the steps say with a few sessions, and compare each answer with a fresh session's.
+    """Follow the steps with a few sessions, and compare each answer with a fresh session's.
 
     Args:
         model: see above.
@@ -116,7 +116,7 @@ def follow(model: LlamaModel, steps: list[tuple[str, int]], *, most: int) -> Non
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(steps=STEPS)
 def test_answers_depend_on_the_tokens_alone(tiny_folder: Path, steps: list[tuple[str, int]]) -> None:
-    """Whatever was forked, cut, closed and run together before, with short segments so that all cases occur."""
+    """Earlier forks, cuts, closes and shared passes do not matter; short segments make all cases occur."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama_cache, "_COPIED", 2)
         patch.setattr(llama_cache, "_FIRST_CAPACITY", 1)
@@ -132,7 +132,7 @@ MODELS: dict[Path, LlamaModel] = {}
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.usefixtures("ways")
 def test_every_way_of_summing_gives_the_same(model: LlamaModel, seed: int) -> None:
-    """Shared, padded and separate attention against fresh sessions, on long random walks."""
+    """Shared, padded and separate attention agree with fresh sessions, on long random walks."""
     random = np.random.default_rng(seed)
     kinds = ["extend", "extend_all", "many", "many", "many", "many", "fork", "fork", "fork", "truncate", "truncate"]
     follow(model, [(str(random.choice(kinds)), int(random.integers(2**32))) for _ in range(60)], most=6)
@@ -141,7 +141,7 @@ def test_every_way_of_summing_gives_the_same(model: LlamaModel, seed: int) -> No
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("ways")
 def test_generations_of_forks_equal_transformers(model: LlamaModel, reference: Any) -> None:
-    """Sequences that fork off each other again and again, as particles do, a token at a time in one pass."""
+    """Sequences that fork repeatedly, as particles do, agree, a token at a time in one pass."""
     random = np.random.default_rng(3)
     base = model.start()
     base.extend(PROMPT)
@@ -161,7 +161,7 @@ def test_generations_of_forks_equal_transformers(model: LlamaModel, reference: A
 
 
 def test_forks_hold_the_prompt_once(model: LlamaModel) -> None:
-    """64 forks add nothing; a token of each adds as much as a token needs, and closing them gives it back."""
+    """64 forks add nothing; a token of each adds as much as a token needs, and closing them frees it."""
     base = model.start()
     base.extend(PROMPT)
     alone = held_bytes(base)
@@ -180,7 +180,7 @@ def test_forks_hold_the_prompt_once(model: LlamaModel) -> None:
 
 
 def test_a_fork_copies_no_more_than_a_short_tail(model: LlamaModel) -> None:
-    """However long the sequence and its tail are, entries are copied only of a tail that is short."""
+    """However long the sequence and its tail are, only entries of a short tail are copied."""
     base = model.start()
     base.extend(PROMPT)
     for more in (0, 5, llama_cache._COPIED, 40):
@@ -201,7 +201,7 @@ def test_a_fork_copies_no_more_than_a_short_tail(model: LlamaModel) -> None:
 
 
 def test_the_one_that_goes_on_keeps_its_segment(model: LlamaModel) -> None:
-    """A session with forks writes on where it is; only after a cut into what they hold it needs another segment."""
+    """A session with forks goes on writing in place; it needs another segment only after a cut into shared tokens."""
     base = model.start()
     base.extend(PROMPT)
     forks = [base.fork() for _ in range(2)]
@@ -216,7 +216,7 @@ def test_the_one_that_goes_on_keeps_its_segment(model: LlamaModel) -> None:
 
 
 def test_a_fork_that_is_cut_back_does_not_write_where_another_one_did(model: LlamaModel) -> None:
-    """Without a segment of its own any more, it begins one anew."""
+    """It has lost its own segment, so it starts a new one."""
     base = model.start()
     base.extend(PROMPT)
     fork = base.fork()
@@ -231,7 +231,7 @@ def test_a_fork_that_is_cut_back_does_not_write_where_another_one_did(model: Lla
 
 
 def test_the_last_one_has_all_in_one_segment(model: LlamaModel) -> None:
-    """Where its relatives are gone, a session joins its segments without a copy of the long one."""
+    """When its relatives are gone, a session joins its segments without a copy of the long one."""
     base = model.start()
     base.extend(PROMPT)
     (segment,) = segments(base)
@@ -244,7 +244,7 @@ def test_the_last_one_has_all_in_one_segment(model: LlamaModel) -> None:
 
 
 def test_one_that_stays_alone_copies_what_it_shares(model: LlamaModel) -> None:
-    """After some passes alone, and not where it runs with others in between."""
+    """This happens after some passes alone, and not if it runs with others in between."""
     base = model.start()
     base.extend(PROMPT)
     fork, other = base.fork(), base.fork()
@@ -266,7 +266,7 @@ def test_one_that_stays_alone_copies_what_it_shares(model: LlamaModel) -> None:
 def test_an_interrupted_pass_of_relatives_leaves_no_trace(
     model: LlamaModel, monkeypatch: pytest.MonkeyPatch, layer: int
 ) -> None:
-    """Ctrl-C in any layer: the same tokens may be run again, or others."""
+    """After Ctrl-C in any layer the same tokens may be run again, or others."""
     base = model.start()
     base.extend(PROMPT)
     family = [base, base.fork(), base.fork()]
@@ -331,7 +331,7 @@ def test_half_precision_works_together(tiny_folder: Path) -> None:
 
 @pytest.mark.parametrize("hidden", [False, True])
 def test_attention_tells_its_sums(hidden: bool) -> None:
-    """The kernel and the sums in float32 against the definition in float64."""
+    """The kernel and the sums in float32 agree with the definition in float64."""
     random = torch.Generator().manual_seed(5)
     queries, keys, values = (10 * torch.randn(3, count, 16, generator=random) for count in (7, 40, 40))
     bias = llama_attention._bias([1, 2, 3, 10, 20, 39, 40], 40, torch.device("cpu")) if hidden else None

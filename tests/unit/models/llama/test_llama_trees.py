@@ -1,4 +1,4 @@
-"""Trees in sessions of the Llama that share their caches: one pass against sequential ones, however it is summed."""
+"""Trees in sessions of the Llama that share their caches: one pass against sequential ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def family(model: LlamaModel) -> list[LlamaSession]:
 
 
 def last_row(model: LlamaModel, ids: list[int]) -> Any:
-    """What a session says after tokens that has nothing in common with any other."""
+    """The logits of a session that shares nothing, after tokens."""
     return model.start().extend(ids)
 
 
@@ -53,7 +53,7 @@ def last_row(model: LlamaModel, ids: list[int]) -> Any:
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(steps=STEPS)
 def test_answers_depend_on_the_tokens_alone(model: LlamaModel, steps: list[tuple[str, int]]) -> None:
-    """Whatever was looked at, kept, forked, cut and run together, with short segments so that all cases occur."""
+    """Earlier trees, kept paths, forks, cuts and shared passes do not matter; short segments make all cases occur."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama_cache, "_COPIED", 2)
         patch.setattr(llama_cache, "_FIRST_CAPACITY", 1)
@@ -66,7 +66,7 @@ def test_answers_depend_on_the_tokens_alone(model: LlamaModel, steps: list[tuple
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.usefixtures("ways")
 def test_every_way_of_summing_gives_the_same(model: LlamaModel, seed: int) -> None:
-    """Shared, padded and separate attention on long random walks."""
+    """Shared, padded and separate attention agree on long random walks."""
     random = np.random.default_rng(seed)
     kinds = [*KINDS, "many", "many", "many", "fork", "fork"]
     steps = [(str(random.choice(kinds)), int(random.integers(2**32))) for _ in range(40)]
@@ -75,7 +75,7 @@ def test_every_way_of_summing_gives_the_same(model: LlamaModel, seed: int) -> No
 
 @pytest.mark.parametrize("past", [1, 40, 300, 600])
 def test_large_trees_after_long_pasts(model: LlamaModel, past: int) -> None:
-    """Up to 32 tokens of any shape, alone and beside a relative with a tree of its own."""
+    """Trees of up to 32 tokens of any shape agree, alone and beside a relative with its own tree."""
     random = np.random.default_rng(past)
     ids = [int(token) for token in random.integers(264, size=past)]
     base = model.start()
@@ -101,7 +101,7 @@ def test_large_trees_after_long_pasts(model: LlamaModel, past: int) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("ways")
 def test_relatives_look_at_trees_in_one_pass(model: LlamaModel, family: list[LlamaSession]) -> None:
-    """Step by step, each with a tree, one without; what is kept of one is not seen by another."""
+    """Step by step, each but one has a tree; the kept path of one is not seen by another."""
     random = np.random.default_rng(3)
     held = [list(PROMPT) for _ in family]
     for step in range(6):
@@ -123,7 +123,7 @@ def test_relatives_look_at_trees_in_one_pass(model: LlamaModel, family: list[Lla
 
 
 def test_relatives_may_write_while_a_tree_waits(model: LlamaModel, family: list[LlamaSession]) -> None:
-    """Whoever writes on in the common segment: forks that run, fork and are closed do not touch the tree."""
+    """Forks that run, fork and are closed in the common segment do not touch the tree."""
     base, first, second = family
     base.extend_tree([3], TREE)
     first.extend([1, 2])
@@ -150,7 +150,7 @@ def test_a_fork_keeps_its_tree_when_its_relatives_are_gone(model: LlamaModel, fa
 
 
 def test_forks_of_what_was_kept(model: LlamaModel, family: list[LlamaSession]) -> None:
-    """A fork holds what was kept and nothing of the rest, and ends the tree as every other call does."""
+    """A fork has the kept tokens and nothing of the rest, and ends the tree as every other call does."""
     base = family[0]
     base.extend_tree([3], TREE)
     base.keep(PATH[:2])
@@ -168,7 +168,7 @@ def test_forks_of_what_was_kept(model: LlamaModel, family: list[LlamaSession]) -
 def test_the_first_tokens_of_a_tree_stay_where_they_are(
     model: LlamaModel, family: list[LlamaSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is copied where no token that is not kept lies between; elsewhere only what lies after it."""
+    """Nothing is copied if no dropped token lies between; otherwise only the tokens after it are."""
     moved: list[int] = []
     select = torch.Tensor.index_select
 
@@ -191,7 +191,7 @@ def test_the_first_tokens_of_a_tree_stay_where_they_are(
 def test_an_interrupted_look_leaves_no_trace(
     model: LlamaModel, family: list[LlamaSession], monkeypatch: pytest.MonkeyPatch, layer: int
 ) -> None:
-    """Ctrl-C in any layer, while one session has a tree already: it is gone, the tokens are not."""
+    """After Ctrl-C in any layer, while a session has a tree, the tree is gone and the tokens stay."""
     family[0].extend_tree([3], TREE)
     real, calls = torch.nn.functional.silu, []
 
@@ -217,7 +217,7 @@ def test_an_interrupted_look_leaves_no_trace(
 def test_an_interrupted_choice_leaves_no_trace(
     model: LlamaModel, family: list[LlamaSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while entries are moved: nothing is kept, and the session goes on."""
+    """After Ctrl-C while entries are moved, nothing is kept, and the session goes on."""
     base = family[0]
     base.extend_tree([3], TREE)
 
@@ -235,7 +235,7 @@ def test_an_interrupted_choice_leaves_no_trace(
 
 
 def test_a_refused_pack_keeps_the_trees(model: LlamaModel, family: list[LlamaSession]) -> None:
-    """One request that is not possible leaves all sessions as they were, with the trees that they had."""
+    """A refused request leaves all sessions unchanged, with their trees."""
     base, fork, _ = family
     base.extend_tree([3], TREE)
     with pytest.raises(GenerationError, match="token 0 has the parent 0"):
@@ -249,7 +249,7 @@ def test_a_refused_pack_keeps_the_trees(model: LlamaModel, family: list[LlamaSes
 def test_lack_of_memory_is_explained(
     model: LlamaModel, family: list[LlamaSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all tokens of the pass."""
+    """The error names all tokens of the pack."""
     monkeypatch.setattr(torch.nn.functional, "silu", lambda x: (_ for _ in ()).throw(RuntimeError("can't allocate")))
     with pytest.raises(GenerationError, match="can't allocate at 300 \\+ 8, 300 \\+ 1 tokens"):
         model.extend_many([Extension(family[0], [5, 6], False, TREE), Extension(family[1], [5], False)])

