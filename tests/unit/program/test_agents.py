@@ -1,4 +1,4 @@
-"""Agents on models without weights that want to write one reply after the other."""
+"""Agents on models without weights that prefer to write one reply after the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fail(reason: Literal["a", "b"]) -> None:
 
 
 class _Scripted(HashModel):
-    """Wants to write the replies one after the other: the n-th in the n-th turn of the assistant."""
+    """Prefers the replies in turn: the n-th in the n-th turn of the assistant."""
 
     def __init__(self, vocabulary: Vocabulary, *replies: str, **settings: Any) -> None:
         super().__init__(vocabulary, **settings)

@@ -1,4 +1,4 @@
-"""Annotations as grammars: what is text, what is JSON, and what is neither."""
+"""Annotations as grammars: which are text, which are JSON, and which are neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are made part by part are those that the type makes of the whole text, and nothing is validated twice."""
+"""Values made part by part equal those that the type makes of the whole text, and nothing is validated twice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def assembled(adapter: TypeAdapter[Any], text: bytes) -> Assembly:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether values are equal and alike: of one type, with the same fields set."""
+    """Whether values are equal, of one type, and have the same fields set."""
     if type(one) is not type(other) or one != other:
         return False
     if isinstance(one, BaseModel):

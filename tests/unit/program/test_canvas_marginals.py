@@ -40,7 +40,7 @@ VOCABULARY = Vocabulary(PIECES, eos=[EOS], special={MASK: "<mask>"})
 
 
 def _text(canvas: tuple[int, ...]) -> bytes | None:
-    """What a canvas spells; None where something stands after its end, or MASK on it."""
+    """The text of a canvas; None if anything stands after its end, or MASK on it."""
     if MASK in canvas:
         return None
     length = canvas.index(EOS) if EOS in canvas else len(canvas)
@@ -50,7 +50,7 @@ def _text(canvas: tuple[int, ...]) -> bytes | None:
 
 
 def _masses(model: HashDiffusion, prompt: str, canvas: list[int], temperature: float, tail: str) -> dict[bytes, float]:
-    """The mass of each text under the distribution of one pass, by going through all canvases."""
+    """The mass of each text under the distribution of one pass, by enumeration of all canvases."""
     denoiser = model.start(model.encode_prompt(prompt))
     logits = denoiser.denoise(np.array([[MASK if token == FREE else token for token in canvas]], dtype=np.int32))[0]
     distributions = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(np.float64) / temperature)
@@ -79,7 +79,7 @@ def label(text: str) -> Literal["a", "ab", "abb", "b"]:
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 @pytest.mark.parametrize("tail", ["free", "scored"])
 def test_labels_have_the_mass_of_all_their_spellings(tail: str, temperature: float) -> None:
-    """Four labels on three slots, 4,913 canvases."""
+    """There are four labels on three slots, 4,913 canvases."""
     for seed in range(3):
         model = HashDiffusion(VOCABULARY, seed=seed)
         unmasking = sg.Unmasking(canvas=3, temperature=temperature)

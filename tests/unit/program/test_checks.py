@@ -108,7 +108,7 @@ class Node(BaseModel):
 
 
 def refused(kind: Any, text: str) -> tuple[tuple[str | int, ...], str] | None:
-    """The path of the first value that a validator refuses, and what it says; None if all are taken."""
+    """The path of the first value that a validator refuses, and its message; None if all are accepted."""
     assembly, cursor = Assembly(TypeAdapter(kind)), JsonCursor()
     for end in (*cursor.feed(text.encode()), *cursor.finish()):
         if isinstance(end, FieldEnd):

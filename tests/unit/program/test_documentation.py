@@ -16,7 +16,7 @@ from structgen.models import HashModel
 def test_examples_run(
     json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every Python block runs, in order, on a model that is a hash, and gives what the text says."""
+    """Every Python block runs, in order, on a hash model, and gives the documented output."""
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary), raising=False)
     monkeypatch.setattr(HashModel, "encode_prompt", _with_turns(HashModel.encode_prompt))
     names = run_page("programs.md")

@@ -1,4 +1,4 @@
-"""Programs whose outputs are drafted: every event, value and score is that of the program without drafts."""
+"""Programs with drafts: every event, value and score is that of the program without drafts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def drafters(model: HashModel) -> list[AnyDrafter]:
 
 
 def told(job: Any, model: Any, text: str, **options: Any) -> tuple[list[Any], Run[Any] | None, str]:
-    """All events but the last, what came of it, and what went wrong."""
+    """All events but the last, the result, and the error."""
     events: list[Any] = []
     try:
         arguments = [text] if job is not extract else [Found, text]
@@ -115,7 +115,7 @@ def result_of(outcome: Outcome) -> Result:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("title", JOBS)
 def test_events_values_and_scores_are_the_same(json_vocabulary: Vocabulary, title: str) -> None:
-    """Fields that are taken back, quotations, turns on one text; greedy and drawn."""
+    """Fields that are taken back, quotations, and turns on one text agree; greedy and sampled."""
     job, text, writes = JOBS[title]
     failed = 0
     for seed, sampler in enumerate(SAMPLERS):
@@ -137,7 +137,7 @@ def test_events_values_and_scores_are_the_same(json_vocabulary: Vocabulary, titl
 
 
 def test_programs_in_one_batch_are_the_same(json_vocabulary: Vocabulary) -> None:
-    """Six programs in four places, with one drafter for all."""
+    """Six programs share four places and one drafter."""
     model = HashModel(json_vocabulary, seed=3, writes=JOBS["checks"][2])
     texts = [f"person {number}: Ada, {number}, friend" for number in range(6)]
     for sampler in SAMPLERS[:2]:
@@ -152,7 +152,7 @@ def test_programs_in_one_batch_are_the_same(json_vocabulary: Vocabulary) -> None
 
 
 def test_an_interruption_ends_a_program(json_vocabulary: Vocabulary) -> None:
-    """Ctrl-C in a pass; the next run on the same model is as ever."""
+    """Ctrl-C comes in a pass; the next run on the same model is normal."""
 
     class Interrupted(HashModel):
         left = 4

@@ -56,14 +56,14 @@ DOCUMENTS = ("a b", "ab a", 'b"a', "a\\b")
 
 @pytest.fixture(scope="module")
 def vocabulary() -> Vocabulary:
-    """Every byte, and tokens that reach over the ends of quotations; id 0 is EOS."""
+    """Every byte, and tokens that span the ends of quotations; id 0 is EOS."""
     return Vocabulary(
         [b"", *(bytes([byte]) for byte in range(256)), *JOINTS, b"null", b"a\\", b"\\\\", b'\\"'], eos=[0]
     )
 
 
 class Sharp(HashModel):
-    """A hash whose distribution is less even, so that token by token is often not the best."""
+    """A sharper hash model, for which token by token is often not the best."""
 
     scale = 1.5
 
@@ -80,7 +80,7 @@ def spelled(text: str | None) -> str:
 
 
 def outputs_of(kind: Any, document: str) -> set[bytes]:
-    """All that may be written for a type."""
+    """All possible outputs for a type."""
     held = parts(document)
     if kind is One:
         texts = {f'{{"a": {spelled(part)}}}' for part in held}
@@ -99,7 +99,7 @@ ITEMS = Annotated[list[str], Field(max_length=2)]
 
 
 def closing(data: bytes, opened: int) -> int | None:
-    """Where the string that opens before ``opened`` is closed."""
+    """The place where the string that opens before ``opened`` is closed."""
     at = opened
     while at < len(data):
         if data[at] == ord('"'):
@@ -116,7 +116,7 @@ def distribution(model: HashModel, tokens: list[int]) -> Any:
 def all_quotations(
     model: HashModel, prompt: list[int], before: list[int], begins: bytes, outputs: set[bytes]
 ) -> dict[tuple[tuple[int, ...], bytes], float]:
-    """Log-probabilities of all quotations that may follow, each by the tokens before its last and its text."""
+    """Log-probabilities of all possible quotations, each by the tokens before its last and its text."""
     texts = model.vocabulary.tokens
     prefixes = {output[:length] for output in outputs for length in range(len(output) + 1)}
     written = b"".join(texts[token] for token in before)
@@ -141,11 +141,11 @@ def all_quotations(
 
 
 def places_of(outcome: Outcome) -> Iterator[tuple[tuple[Any, ...], list[tuple[list[int], bytes, int]]]]:
-    """The quoted fields, each with the places from which it may have been searched for, the likeliest first.
+    """The quoted fields, each with the places where its search may have started, the likeliest first.
 
-    A place is the tokens before it, the bytes from there to the opening quotation mark, and how many bytes stand
-    before.  The search begins with the token in which the sampler would have begun the quotation, but may write with
-    several tokens what that one has before the quotation mark.
+    A place is the tokens before it, the bytes from there to the opening quotation mark, and the number of bytes before.
+    The search starts with the token in which the sampler would have begun the quotation, but may spell that token's
+    bytes before the quotation mark with several tokens.
     """
     tokens, texts = list(outcome.result.tokens), outcome.result.vocabulary.tokens
     starts = [sum(len(texts[token]) for token in tokens[:count]) for count in range(len(tokens) + 1)]
@@ -177,7 +177,7 @@ def prompt_of(model: HashModel, kind: Any, document: str) -> list[int]:
 @pytest.mark.parametrize("document", DOCUMENTS)
 @pytest.mark.parametrize("kind", [One, Two, ITEMS, str | None], ids=["one", "two", "list", "optional"])
 def test_the_quotation_is_the_most_probable_of_all(vocabulary: Vocabulary, kind: Any, document: str, seed: int) -> None:
-    """Every quoted field, given the tokens before it: the same quotation with the same probability."""
+    """Every quoted field, given the tokens before it, has the same quotation with the same probability."""
     model = Sharp(vocabulary, seed=seed)
     run = run_of(model, kind, document, evidence="exact")
     outcome = run.outcomes[0]
@@ -200,7 +200,7 @@ def test_the_quotation_is_the_most_probable_of_all(vocabulary: Vocabulary, kind:
 
 
 def test_it_is_never_less_probable_than_token_by_token(vocabulary: Vocabulary) -> None:
-    """The first quotation of both, given the same tokens before it; and often it is more probable."""
+    """The first quotation of both, given the same tokens before it, is compared; often it is more probable."""
     better = 0
     for seed in range(60):
         document = DOCUMENTS[seed % len(DOCUMENTS)]
@@ -219,7 +219,7 @@ def test_it_is_never_less_probable_than_token_by_token(vocabulary: Vocabulary) -
         }
         found = exact.evidence[0]
         assert found.logprob is not None
-        score = held[max(held)]  # the last token of the others reaches further than that which was taken
+        score = held[max(held)]  # the last token of the others reaches further than the one that was taken
         assert found.logprob >= score - 1e-6
         better += found.logprob > score + 1e-6
     assert better > 10
@@ -275,7 +275,7 @@ def test_packs_make_no_difference(vocabulary: Vocabulary, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_scores_of_the_steps_are_those_of_the_model(vocabulary: Vocabulary, seed: int) -> None:
-    """``logprob + log_z`` of each step is the model's own, as in any generation; and the model has seen every token."""
+    """``logprob + log_z`` of each step is the model's own, as in any generation; the model has run every token."""
     model = Sharp(vocabulary, seed=seed)
     result = run_of(model, Two, "ab a", evidence="exact").outcomes[0].result
     prompt = prompt_of(model, Two, "ab a")
@@ -287,14 +287,14 @@ def test_the_scores_of_the_steps_are_those_of_the_model(vocabulary: Vocabulary, 
 
 
 class Even(HashModel):
-    """All tokens are as probable as the others."""
+    """All tokens are equally probable."""
 
     def logits(self, state: int, matched: int) -> Any:
         return np.zeros(self.vocabulary.size, dtype=np.float32)
 
 
 def test_of_equally_probable_ones_the_first_tokens_win() -> None:
-    """Of the quotations with the fewest tokens, the one whose ids come first."""
+    """Of the quotations with the fewest tokens, the one with the lowest ids wins."""
     vocabulary = Vocabulary([b"", b"b", b"a", *(bytes([byte]) for byte in range(256) if byte not in b"ab")], eos=[0])
     run = run_of(Even(vocabulary), str, "a b", evidence="exact")
     assert run.value == "b"
@@ -325,7 +325,7 @@ class Unlike(BaseModel):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_a_check_refuses_is_passed_over(vocabulary: Vocabulary, seed: int) -> None:
-    """The next is the most probable one of those that were not refused, whatever the spelling of these."""
+    """The next one is the most probable quotation that was not refused, in any spelling."""
     model = Sharp(vocabulary, seed=seed)
     document = "a b"
     run = run_of(model, Longer, document, evidence="exact")
@@ -379,7 +379,7 @@ def test_where_all_are_refused_something_else_may_stand(vocabulary: Vocabulary, 
 
 
 def test_events_are_those_of_the_text(vocabulary: Vocabulary) -> None:
-    """What streams, less what is taken back, is the text."""
+    """The streamed text without what is taken back is the text."""
     for seed in range(6):
         text = ""
         events = list(

@@ -72,7 +72,7 @@ def test_texts_are_quoted(json_vocabulary: Vocabulary) -> None:
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("whole_words", [True, False])
 def test_whatever_the_model_wants_is_in_the_document(json_vocabulary: Vocabulary, seed: int, whole_words: bool) -> None:
-    """The values are parts of the document by ``in``, and each has its evidence."""
+    """The values are substrings of the document, and each has its evidence."""
     wish = '{"subject": "Nobody at all", "kind": "person", "quotes": ["was it", "Charles"'
     run = extract.run(
         Fact,
@@ -105,7 +105,7 @@ def test_restrictions_from_elsewhere_are_refused(json_vocabulary: Vocabulary) ->
 
 
 def test_every_character_can_be_quoted(json_vocabulary: Vocabulary) -> None:
-    """Escapes stand where JSON needs them, and lengths count characters of the document."""
+    """JSON escapes are used where they are needed, and lengths count characters of the document."""
     document = "".join(map(chr, range(1, 0x20))) + '"\\/\x7fé\u2028😀'
     kind = Annotated[str, Field(min_length=len(document), max_length=len(document))]
     run = extract.run(kind, document, model=model(json_vocabulary), evidence=True, whole_words=False)
@@ -116,7 +116,7 @@ def test_every_character_can_be_quoted(json_vocabulary: Vocabulary) -> None:
 
 @given(st.text(alphabet='ab "\\\né', min_size=1, max_size=10), st.text(alphabet='ab "\\\né', max_size=4))
 def test_what_may_be_written_is_what_occurs(document: str, other: str) -> None:
-    """Every part in one spelling, no other text, and no escape that need not be."""
+    """Every substring is accepted in one spelling, no other text, and no needless escape."""
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
     kind = Annotated[str, Field(min_length=1)]
     matcher = compile(quoted(kind, document, whole_words=False).grammar, vocabulary).matcher()

@@ -1,4 +1,4 @@
-"""Where fields begin and end, against ``json.loads`` of the finished text."""
+"""The start and end of fields, against ``json.loads`` of the finished text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_part_is_found_once_with_its_bytes(value: Any, indent: int | None,
     for at in range(0, len(data), step):
         copy = cursor.copy()
         events += cursor.feed(data[at : at + step])
-        copy.feed(data[at:])  # leaves the original as it is
+        copy.feed(data[at:])  # leaves the original unchanged
     events += cursor.finish()
     ends = [event for event in events if isinstance(event, FieldEnd)]
     starts = [event for event in events if isinstance(event, FieldStart)]

@@ -121,7 +121,7 @@ def test_a_model_that_fails_fails_its_items(json_vocabulary: Vocabulary) -> None
 
 @dataclass(frozen=True, eq=False)
 class Present(ScriptedDrafter):
-    """Draft tokens nothing, and keeps the prompts of the outputs that it was asked for."""
+    """Drafts nothing, and records the prompts of its outputs."""
 
     prompts: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -143,7 +143,7 @@ def test_a_drafter_reaches_every_item(json_vocabulary: Vocabulary) -> None:
 
 
 class Passes(HashModel):
-    """Counts what runs: passes over several sequences with the sizes of their trees, and all that sessions were in."""
+    """Counts passes over several sequences with the sizes of their trees, and all passes of sessions."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary, seed=2)
@@ -162,9 +162,9 @@ def letters(text: str) -> Annotated[str, regex("[a-f]{12}")]:
 
 @pytest.mark.parametrize("settings", [{}, {"sampler": Multinomial(temperature=0.2), "seed": 3}])
 def test_drafts_run_in_the_passes_that_items_share(json_vocabulary: Vocabulary, settings: dict[str, Any]) -> None:
-    """Two programs whose draft model is the target itself.
+    """Two programs use the target itself as their draft model.
 
-    Fewer passes for both together, with the same outputs.
+    Together they take fewer passes, with the same outputs.
     """
     model = HashModel(json_vocabulary, seed=2)
     reference = DraftModel(model, draws=False)

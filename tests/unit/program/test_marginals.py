@@ -1,4 +1,4 @@
-"""Marginals are those of the loop itself, found by running it through all of its choices."""
+"""Marginals are those of the loop itself, found by enumeration of all its choices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def vocabulary() -> Vocabulary:
 
 
 class TableModel(HashModel):
-    """Looks its logits up by all tokens so far, in a table that is filled with normal numbers."""
+    """Looks up its logits by all earlier tokens, in a table of normal random numbers."""
 
     def __init__(self, vocabulary: Vocabulary, seed: int) -> None:
         super().__init__(vocabulary)
@@ -97,7 +97,7 @@ PROMPT = "Choose: "
 
 
 class _Told:
-    """Takes the choices that it is told, then the first; notes how many there were, and how probable its own was."""
+    """Takes the given choices, then the first; records the number of options and the probability of each choice."""
 
     lossless = True
 
@@ -115,7 +115,7 @@ class _Told:
 
 
 def all_outputs(model: TableModel, kind: Any, **settings: Any) -> list[Output]:
-    """Every output of the loop, with its probability: those of all ways through its choices."""
+    """Every output of the loop with its probability, by enumeration of all choices."""
     answer, told, found = answer_of(kind), list[int](), []
     constraint = compile(answer.grammar, model.vocabulary)
     while True:
@@ -163,7 +163,7 @@ class Counts(BaseModel):
 
 
 class Near(BaseModel):
-    """The end of a number and what follows it share tokens."""
+    """The end of a number and the text after it share tokens."""
 
     n: int = Field(ge=8, le=12)
     m: Literal["ab", "aab"]
@@ -220,7 +220,7 @@ def test_they_are_those_of_all_outputs(vocabulary: Vocabulary, kind: Any, seed: 
 
 @pytest.mark.parametrize("budget", range(1, 6))
 def test_they_keep_to_the_budget(vocabulary: Vocabulary, budget: int) -> None:
-    """What the tokens that are left cannot spell has no probability."""
+    """What the remaining tokens cannot spell has no probability."""
     kind, model = Literal["ab", "aabab", "b"], TableModel(vocabulary, 3)
 
     @program(chat=False, marginals=True, max_tokens=budget)
@@ -237,10 +237,10 @@ def test_they_keep_to_the_budget(vocabulary: Vocabulary, budget: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_masks_made_by_hand_agree(seed: int) -> None:
-    """Without matcher or loop: a token may come where some text begins with what is written and the token."""
+    """Without matcher or loop, a token is allowed iff some text begins with the written text and the token."""
     rng = random.Random(seed)
     words = [b"".join(rng.choices([b"a", b"b"], k=rng.randint(1, 4))) for _ in range(5)]
-    # With every start of a text there is always a choice; the loop takes what is forced.
+    # With every prefix of a text there is always a choice; the loop takes forced tokens.
     texts = sorted({word[:size] for word in (b"a", b"b", *words) for size in range(1, len(word) + 1)})
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab", b"ba", b"aa", b"bab"], eos=[0])
     model = TableModel(vocabulary, seed)
@@ -272,7 +272,7 @@ def test_masks_made_by_hand_agree(seed: int) -> None:
 
 @pytest.mark.exhaustive
 def test_samples_have_these_frequencies(vocabulary: Vocabulary) -> None:
-    """2,000 draws: no frequency is off by more than 6 standard errors (a chance of 2e-9 for each value)."""
+    """Of 2,000 draws no frequency is off by more than 6 standard errors (2e-9 for each value)."""
     kind, model, count = Literal["ab", "aab", "abab", "ba", "b"], TableModel(vocabulary, 5), 2_000
 
     @program(chat=False, sampler=Multinomial())

@@ -1,4 +1,4 @@
-"""Streams offer the answer so far: what is final, validated once, and nothing else."""
+"""Streams offer the answer so far: final values, validated once, and nothing else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SEEN = {
 
 
 def check(events: list[Event], value: Order) -> None:
-    """Events that were all kept show what was there when each came, when asked from the first to the last."""
+    """Check that events show the values at their own time, when asked from the first to the last."""
     assert dict(CALLS) == ONCE
     assert {event.name: repr(event.partial) for event in events if isinstance(event, FieldFinal)} == SEEN
     assert dict(CALLS) == ONCE

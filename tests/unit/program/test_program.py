@@ -1,4 +1,4 @@
-"""Programs on a model without weights that has a text it wants to write."""
+"""Programs on a model without weights that prefers a given text."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_run_knows_how_sure_the_model_was(json_vocabulary: Vocabulary) -> None
 
 
 def test_probabilities_of_choices_sum_to_one(json_vocabulary: Vocabulary) -> None:
-    """Of each first letter one choice: its probability is that of its letter among the allowed ones."""
+    """There is one choice per first letter: its probability is that of its letter among the allowed ones."""
     total = 0.0
     for wish in ("x", "y", "z"):
 
@@ -96,7 +96,7 @@ def test_probabilities_of_choices_sum_to_one(json_vocabulary: Vocabulary) -> Non
 
 
 class _Wish:
-    """Takes the token at a fixed place of the projection: the first, second, third of the allowed ones."""
+    """Takes the token at a fixed rank of the projection: the first, second, third of the allowed ones."""
 
     lossless = False
 
@@ -264,7 +264,7 @@ def test_the_cache_is_kept_from_step_to_step(json_vocabulary: Vocabulary) -> Non
             yield regex("[a-z]{3}")
 
     run = steps.run(model=fed)
-    assert fed.tokens_fed <= len(run.text) + 30  # one token a byte at most, none of them twice but at the seams
+    assert fed.tokens_fed <= len(run.text) + 30  # at most one token per byte, twice only at boundaries
 
 
 class _Counted(HashModel):
@@ -307,7 +307,7 @@ def test_forks_share_the_prefix_and_go_their_own_ways(json_vocabulary: Vocabular
 
 
 class _Chat(HashModel):
-    """Spells turns in its own way, and notes the prompts."""
+    """Encodes turns in its own way, and records the prompts."""
 
     def __init__(self, vocabulary: Vocabulary, **settings: Any) -> None:
         super().__init__(vocabulary, **settings)
@@ -417,7 +417,7 @@ def test_awaiting_and_cancelling(json_vocabulary: Vocabulary) -> None:
 
 
 class _Slow(HashModel):
-    """Waits in its third forward pass until it is told to go on."""
+    """Waits in its third forward pass until it is released."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)

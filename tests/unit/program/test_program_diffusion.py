@@ -49,7 +49,7 @@ def test_a_program_returns_its_value() -> None:
 
 
 def test_the_same_program_runs_on_both_kinds_of_model() -> None:
-    """What the models want to say is the same; white space is none on a canvas, and a space otherwise."""
+    """The models prefer the same text; a canvas has no white space, and other outputs have a space."""
     canvas = extract.run("x", model=model(ADA))
     tokens = extract.run("x", model=HashModel(VOCABULARY, writes='{"name": "Ada", "age": 36}'))
     assert canvas.value == tokens.value
@@ -68,7 +68,7 @@ def test_a_run_tells_scores_and_costs() -> None:
         field = run.fields[name]
         assert result.data[field.start : field.end] == text
         assert field.probability is not None
-        assert 0.9 < field.probability <= 1  # a wish of 16 nats against noise of 6
+        assert 0.9 < field.probability <= 1  # a preference of 16 nats against noise of 6
     assert json.loads(json.dumps(run.trace))["value"] == {"name": "Ada", "age": 36}
 
 
@@ -84,7 +84,7 @@ def test_events_come_as_on_other_models() -> None:
 
 
 def test_a_generator_program_is_a_conversation_of_canvases() -> None:
-    """Every answer is a canvas after all that was said, which the next one reads."""
+    """Every answer is a canvas after the whole conversation, which the next canvas reads."""
     heard: list[list[int]] = []
 
     @sg.program(system="Be brief.")
@@ -102,7 +102,7 @@ def test_a_generator_program_is_a_conversation_of_canvases() -> None:
     assert first in ("yes", "no")
     assert isinstance(third, bool)
     assert len(heard) == 3
-    # The answer that the model goes on with stands in the prompt with the very tokens of its canvas.
+    # The earlier answer is in the prompt with the very tokens of its canvas.
     said = run.outcomes[0].result
     assert isinstance(said, sg.Result)
     end = VOCABULARY.tokenize(" and ")
@@ -141,7 +141,7 @@ def test_forks_share_what_was_said() -> None:
 
     run = branches.run(model=model())
     first, second, third = run.value
-    assert first != second  # the model hears another prompt; noise of 26^3 texts
+    assert first != second  # the model gets another prompt; noise of 26^3 texts
     assert run.text == f"Say left{first}{third}"
 
 
@@ -161,7 +161,7 @@ def _turns() -> Generator[Any, Any, Any]:
 
 
 def test_each_answer_has_a_stream_of_its_own() -> None:
-    """With draws, answers to the same prompt differ, and the same seed gives the same run."""
+    """With sampling, answers to the same prompt differ, and the same seed gives the same run."""
 
     @sg.program(sampler=sg.diffusion.Posterior())
     def twice() -> Generator[Any, Any, Any]:
@@ -237,7 +237,7 @@ def never() -> Annotated[str, sg.regex("[0-7]"), AfterValidator(nothing)]:  # ty
 
 
 def test_refused_values_do_not_come_again() -> None:
-    """Eight values; only the last passes: with eight tries it is always found."""
+    """Of eight values only the last passes: with eight tries it is always found."""
     for seed in range(8):
         run = lucky.run(model=model(seed=seed), sampler=sg.diffusion.Posterior(), seed=seed)
         tried = [each.text for each in run.outcomes[0].violations]
@@ -247,7 +247,7 @@ def test_refused_values_do_not_come_again() -> None:
 
 @pytest.mark.parametrize(("tries", "found"), [(3, 3), (20, 8)])
 def test_a_language_of_which_all_is_refused_fails(tries: int, found: int) -> None:
-    """The error tells what was tried: as often as was allowed, or all that there is."""
+    """The error says what was tried: as many values as allowed, or all of them."""
     with pytest.raises(ValidationFailed, match=f"refuse all {found} values") as caught:
         never(model=model(), tries=tries)
     assert len(set(caught.value.violations)) == found
@@ -271,7 +271,7 @@ def big() -> Big:
 
 
 def test_a_number_is_refused_and_not_what_begins_with_it() -> None:
-    """36 is wished for and refused; 360, which begins alike, is not."""
+    """36 is preferred and refused; 360, which has the same prefix, is not."""
     run = big.run(model=model('{"n":36,"last":true}'))
     assert run.outcomes[0].violations[0].text == "36"
     assert run.value.n == 360
@@ -324,7 +324,7 @@ def tree(text: str) -> Tree:
 
 
 def test_grammars_that_recur_are_drawn_anew() -> None:
-    """Nothing can be left out of them: draws begin from the front, and the most probable canvas would come again."""
+    """Nothing can be excluded from them: sampling restarts, and the most probable canvas would come again."""
     want = '{"label":"b","below":[{"label":"b","below":[]}]}'
     assert tree("x", model=model(want), max_tokens=60) == Tree.model_validate_json(want)
     with pytest.raises(GenerationError, match=r"refuse '\"a\"', which cannot be left out .* recurs; .*Posterior"):
@@ -334,7 +334,7 @@ def test_grammars_that_recur_are_drawn_anew() -> None:
     found = [tree.run("x", model=model(seed=seed), sampler=drawn, unmasking=flat, seed=seed) for seed in range(6)]
     assert all("a" not in re.findall('"label":"(.)"', run.text) for run in found)
     refused = [each for run in found for each in run.outcomes[0].violations]
-    assert refused  # else nothing was drawn anew
+    assert refused  # otherwise nothing was drawn anew
 
 
 class Line(BaseModel):
@@ -387,7 +387,7 @@ def test_in_threads() -> None:
 
 
 def test_unmasking_says_how_canvases_are_filled() -> None:
-    """Slots, policy, blocks and what is told of it, for each answer."""
+    """Slots, policy, blocks and stream are set for each answer."""
     seen: list[Snapshot] = []
     unmasking = sg.Unmasking(canvas=24, policy=sg.policies.Static(per_step=6), block=12, stream=seen.append)
     run = extract.run("x", model=model(ADA), unmasking=unmasking)

@@ -1,4 +1,4 @@
-"""Programs on models on a server, without a server: what comes is checked here."""
+"""Programs on remote models, without a server: the answers are checked here."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ SPELT = [
 
 @pytest.mark.parametrize(("kind", "good", "bad"), SPELT)
 def test_grammars_of_texts_hold_for_arguments(kind: Any, good: Any, bad: Any) -> None:
-    """For what a model may write, and for what is given to ``call``."""
+    """They hold for the model's output, and for the arguments of ``call``."""
 
     def function(code: Any, times: int = 1) -> Any:
         return code
