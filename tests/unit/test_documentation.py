@@ -1,4 +1,4 @@
-"""The pages of the documentation hang together."""
+"""The pages of the documentation are linked and complete."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#([^)\s]+))?\)")
 
 
 def _anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as they are made from their words."""
+    """The anchors of a page's headings, made from their words."""
     headings = re.findall(r"^#+ +(.*)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every link to a file of the checkout leads to one, and to a heading in it where it names one."""
+    """Every link to a file of the checkout leads to one, and to an existing heading if it names one."""
     for target, anchor in _LINK.findall(_FENCE.sub("", page.read_text())):
         found = (page.parent / target).resolve()
         assert found.exists(), target
@@ -34,7 +34,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_on_the_map() -> None:
-    """The index of the documentation leads to every page beside it and to every decision."""
+    """The index of the documentation links to every page beside it and to every decision."""
     index = (CHECKOUT / "docs" / "index.md").read_text()
     for page in (CHECKOUT / "docs").rglob("*.md"):
         if page.name != "index.md":

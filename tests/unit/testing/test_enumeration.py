@@ -1,4 +1,4 @@
-"""The exhaustive scopes hold what they claim, each once."""
+"""The exhaustive enumerations contain what they claim, each item once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from structgen.testing.small_scope import BOOLEAN, ITSELF, REGULAR
 
 
 def size(term: Grammar) -> int:
-    """Nodes of a term, counted at each of its places."""
+    """The number of nodes of a term, counted at each of its places."""
     sizes: dict[int, int] = {}
     for node in postorder(term):
         sizes[id(node)] = 1 + sum(sizes[id(child)] for child in node.children)
@@ -16,7 +16,7 @@ def size(term: Grammar) -> int:
 
 
 def test_terms_come_once_each_and_small_ones_first() -> None:
-    """No term is repeated, none is too large, sizes never fall."""
+    """No term is repeated, none is too large, and sizes never fall."""
     terms = list(small_terms(5, [literal("a"), ITSELF]))
     sizes = [size(term) for term in terms]
     assert len(set(terms)) == len(terms)
@@ -34,7 +34,7 @@ def test_terms_number_what_counting_says() -> None:
 
 
 def test_boolean_operators_are_among_the_terms() -> None:
-    """Each operator that is asked for occurs."""
+    """Each requested operator occurs."""
     kinds = {type(term) for term in small_terms(3, [literal("a")], [*REGULAR, *BOOLEAN])}
     assert {Complement, Intersection} <= kinds
 

@@ -1,4 +1,4 @@
-"""Instances are brought into the order of the schema's names, whatever order they come in."""
+"""Instances are brought into the order of the schema's names, whatever order they have."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ONE, TWO = {"properties": {"a": {}, "b": {}}}, {"properties": {"c": {}, "a": {}}
     ],
 )
 def test_declared_order(schema: dict[str, Any], order: str) -> None:
-    """Own names at the place of ``properties``, required ones after them, those of conditions last."""
+    """Own names come at the place of ``properties``, required ones after them, those of conditions last."""
     for names in permutations("abc"):
         assert "".join(declared_order(dict.fromkeys(names, 1), schema)) == order
 
@@ -42,7 +42,7 @@ def test_undeclared_names_and_inner_values() -> None:
 
 
 def test_names_of_alternatives_that_are_not_taken() -> None:
-    """There is one order, but where an alternative that is not taken names what the taken one does not."""
+    """There is one order, except where an alternative that is not taken names more than the taken one."""
     data = {"b": 1, "c": 1, "a": 1}
     assert [list(one) for one in declared_orders(data, ONE)] == [["a", "b", "c"]]
     schema = {"anyOf": [{"properties": {"b": {}}}, {"properties": {"a": {}, "c": {}}}]}

@@ -1,4 +1,4 @@
-"""Where the two validators of the tests leave the specification, and that the corrections say what it says."""
+"""The departures of the two test validators from the specification, and their corrections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from json_validators import Judge, python_pattern
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
-# (schema, text, what the specification says, the one that says otherwise)
+# (schema, text, the specification's verdict, the validator that departs from it)
 DEPARTURES: list[tuple[Any, str, bool, str]] = [
     # ECMA-262, 22.2.2.4: without the flag m, $ matches at the end of the input only.
     ({"pattern": "^a$"}, '"a\\n"', False, "jsonschema"),
@@ -38,7 +38,7 @@ DEPARTURES: list[tuple[Any, str, bool, str]] = [
     # Drafts do not list all formats; structgen asserts each of them in every draft.
     ({"$schema": DRAFT_4, "format": "uuid"}, '"x"', False, "both"),
     ({"$schema": DRAFT_4, "format": "date"}, '"2021-02-29"', False, "jsonschema"),
-    # JSON Schema Core, 8.1.1: $schema has no meaning in a schema that is no resource.
+    # JSON Schema Core, 8.1.1: $schema has no meaning in a schema that is not a resource.
     ({"$ref": "#/$defs/a", "$defs": {"a": {"$schema": DRAFT_4, "type": "integer"}}}, "1.0", True, "jsonschema"),
     # RFC 8259, 6: a number is its decimal value.
     ({"multipleOf": 0.1}, "0.3", True, "jsonschema"),
@@ -49,7 +49,7 @@ DEPARTURES: list[tuple[Any, str, bool, str]] = [
 
 @pytest.mark.parametrize(("schema", "text", "expected", "departs"), DEPARTURES)
 def test_departures(schema: Any, text: str, expected: bool, departs: str) -> None:
-    """Both judges say what the specification says; as they come, the named one does not."""
+    """Both corrected judges agree with the specification; uncorrected, the named one does not."""
     assert Judge(schema).has_both
     assert Judge(schema).is_valid(text) == expected
     value = json.loads(text)
@@ -70,7 +70,7 @@ def test_moments_that_are_no_leap_seconds() -> None:
 
 
 def test_translated_patterns() -> None:
-    """Classes in brackets and negated ones, groups with names, and characters that ``re`` would warn about."""
+    """Classes and negated ones, named groups, and characters that ``re`` warns about are translated."""
     for pattern, good, bad in (
         (r"^[\s\S]+$", "a\n\u0085", ""),
         (r"^[^\d.]$", "a", "1"),

@@ -1,7 +1,7 @@
-"""The laws hold for a plain matcher, and each of them notices the faults that it is there for.
+"""The laws hold for a plain matcher, and each law detects its faults.
 
-The plain matcher implements the public contract with the reference and brute force, so that a law can be seen to
-fail: each fault below breaks one promise.
+The plain matcher implements the public contract with the reference implementation and brute force; each fault below
+breaks one promise.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Vocabulary:
 
 
 class Matcher:
-    """The contract, slowly: a history of references, and distances by breadth-first search."""
+    """The contract, slowly: a history of reference states, and distances by breadth-first search."""
 
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -365,7 +365,7 @@ def test_batch_equals_map_notices_a_row_out_of_place() -> None:
 
 
 def test_a_violation_is_reported_after_the_shortest_path() -> None:
-    """The fault shows after any b, so one token is left of the path and no longer one would do."""
+    """The fault shows after any b, so a path of one token is left and no longer one."""
 
     class RefusesAfterB(Matcher):
         def accept(self, token_id: int, /) -> bool:

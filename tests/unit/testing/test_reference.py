@@ -1,4 +1,4 @@
-"""The reference against set algebra, ``re`` and ``json``: what the engine is compared with must itself be right."""
+"""The reference implementation against set algebra, ``re`` and ``json``: the engine's oracle must itself be right."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TEXT = repeat(ANY_CHAR)
 
 
 def members(grammar: Grammar, max_length: int, alphabet: bytes) -> tuple[set[bytes], set[bytes]]:
-    """The members and the live prefixes that the reference finds, up to a length."""
+    """The strings and the live prefixes that the reference implementation finds, up to a length."""
     found: set[bytes] = set()
     live: set[bytes] = set()
     agenda = [(b"", ReferenceMatcher(grammar))]
@@ -68,7 +68,7 @@ def prefixes(words: set[bytes]) -> set[bytes]:
 
 
 def agree(grammar: Grammar, max_length: int, alphabet: bytes) -> None:
-    """Members are equal; a prefix of a member is live.  Other live prefixes have members that are longer."""
+    """Check that strings are equal; their prefixes are live, and other live prefixes have longer strings."""
     wanted = language(grammar, max_length, alphabet)
     found, live = members(grammar, max_length, alphabet)
     assert found == wanted
@@ -108,52 +108,52 @@ HAND_PICKED = {
 
 @pytest.mark.parametrize("grammar", HAND_PICKED.values(), ids=HAND_PICKED.keys())
 def test_hand_picked_terms_mean_what_set_algebra_says(grammar: Grammar) -> None:
-    """Members up to five bytes are those of the naive definition."""
+    """The strings of up to five bytes are those of the naive definition."""
     agree(grammar, 5, b"ab")
 
 
 def test_every_small_regular_term_means_what_set_algebra_says() -> None:
-    """All terms of up to four nodes."""
+    """This holds for all terms of up to four nodes."""
     for term in small_terms(4, [literal("a"), literal("ab"), EPSILON, EMPTY]):
         agree(term, 4, b"ab")
 
 
 def test_every_small_boolean_term_means_what_set_algebra_says() -> None:
-    """All terms of up to four nodes with intersection and complement."""
+    """This holds for all terms of up to four nodes with intersection and complement."""
     for term in small_terms(4, [literal("a"), repeat("ab")], [*REGULAR, *BOOLEAN]):
         agree(term, 4, b"ab")
 
 
 def test_every_small_recursive_term_means_what_set_algebra_says() -> None:
-    """All rules of up to five nodes that refer to themselves."""
+    """This holds for all rules of up to five nodes that refer to themselves."""
     for term in small_terms(5, [ITSELF, literal("a"), EPSILON]):
         agree(recursive(term), 4, b"ab")
 
 
 @given(regular_terms(b"ab"))
 def test_any_regular_term_means_what_set_algebra_says(term: Grammar) -> None:
-    """Random terms, larger than the exhaustive ones."""
+    """This holds for random terms, larger than the exhaustive ones."""
     agree(term, 4, b"ab")
 
 
 @pytest.mark.exhaustive
 @given(rule_terms(b"ab"))
 def test_any_rules_mean_what_set_algebra_says(term: Grammar) -> None:
-    """Random rules with any recursion."""
+    """This holds for random rules with any recursion."""
     agree(term, 4, b"ab")
 
 
 @pytest.mark.exhaustive
 @given(rule_terms(b"ab", nested=True))
 def test_any_rules_inside_rules_mean_what_set_algebra_says(term: Grammar) -> None:
-    """Random rules that hide the names of others."""
+    """This holds for random rules that shadow each other."""
     agree(term, 4, b"ab")
 
 
 @given(text_terms("aé€😀"))
 @settings(max_examples=60)
 def test_any_text_term_means_what_set_algebra_says(term: Grammar) -> None:
-    """Characters of one to four bytes, also cut in the middle."""
+    """This holds for characters of one to four bytes, also cut in the middle."""
     agree(term, 5, b"a\xc3\xa9\xe2\x82")
 
 
@@ -186,7 +186,7 @@ def test_regular_terms_match_what_re_matches(pattern: str) -> None:
     wanted = {word.encode() for word in words if re.fullmatch(pattern, word)}
     found, live = members(term, 7, b"ab")
     assert found == wanted
-    # Every live prefix of these has a member within three bytes more.
+    # Every live prefix of these has a string within three more bytes.
     assert {word for word in live if len(word) <= 4} == {word for word in prefixes(wanted) if len(word) <= 4}
 
 
@@ -216,7 +216,7 @@ def test_a_class_of_one_character_has_one_member(code: int) -> None:
 
 
 def test_a_json_string_has_every_spelling_and_no_other() -> None:
-    """All strings of up to six characters over those of escapes, against ``json.loads``."""
+    """All strings of up to six characters over those of escapes agree with ``json.loads``."""
     texts = ("\u0010", "\n", "u", "\\", "/", '"', "")
     start = ReferenceMatcher(JsonString(choice(*texts)))
     members: set[bytes] = set()
@@ -258,7 +258,7 @@ def test_surrogate_pairs_spell_one_character(text: str, *, wanted: bool) -> None
 
 
 def test_escapes_are_live_only_while_a_member_remains() -> None:
-    r"""Of ``"\ud8..`` only what spells a character of the value may go on."""
+    r"""After ``"\ud8..`` only spellings of a character of the value may follow."""
     matcher = ReferenceMatcher(JsonString(literal("😀")))  # U+1F600, spelled \ud83d\ude00
     for byte in rb'"\ud83d\ude00"':
         allowed = matcher.allowed_bytes()
@@ -303,7 +303,7 @@ def test_special_tokens_are_symbols_by_id_and_by_text() -> None:
 @given(st.one_of(json_terms('a"é'), text_terms("aé€"), rule_terms(b"ab")), st.integers(0, 99))
 @settings(max_examples=60)
 def test_allowed_bytes_are_those_that_can_be_read(term: Grammar, seed: int) -> None:
-    """Each of the 256 bytes, tried on its own along a random walk."""
+    """Each of the 256 bytes is tried alone along a random walk."""
     rng = random.Random(seed)
     matcher = ReferenceMatcher(term)
     for _ in range(8):
@@ -315,7 +315,7 @@ def test_allowed_bytes_are_those_that_can_be_read(term: Grammar, seed: int) -> N
 
 
 def test_mask_is_what_each_token_alone_says() -> None:
-    """EOS goes by acceptance, special tokens by symbol, and empty tokens never come."""
+    """EOS follows acceptance, special tokens their symbol, and empty tokens never come."""
     tokens = [b"", b"a", b"aa", b"ab", b"b", b"", b"aa", b"a"]
     matcher = ReferenceMatcher(sequence(repeat("a"), repeat(choice(SpecialToken("<x>"), "b"), 0, 1)), {7: "<x>"})
     assert matcher.mask(tokens, eos=[0]) == {0, 1, 2, 3, 4, 6, 7}
@@ -326,7 +326,7 @@ def test_mask_is_what_each_token_alone_says() -> None:
 
 
 def test_rollback_and_fork_keep_histories_apart() -> None:
-    """Rolling one back leaves the other where it was."""
+    """Rolling one back does not move the other."""
     matcher = ReferenceMatcher(literal("abc"))
     assert matcher.accept_bytes(b"abx") == 2
     fork = matcher.fork()
@@ -356,7 +356,7 @@ def test_an_empty_language_is_dead_from_the_start() -> None:
     ],
 )
 def test_unbound_and_recursive_regular_terms_are_refused(grammar: Grammar) -> None:
-    """Both definitions refuse alike."""
+    """Both definitions refuse them."""
     with pytest.raises(GrammarError):
         ReferenceMatcher(grammar)
     with pytest.raises(GrammarError):
@@ -364,7 +364,7 @@ def test_unbound_and_recursive_regular_terms_are_refused(grammar: Grammar) -> No
 
 
 def test_deep_terms_need_no_recursion() -> None:
-    """Sequences, choices, repetitions and rules, nested far beyond the interpreter's stack."""
+    """Sequences, choices, repetitions and rules, nested far beyond the interpreter's stack, work."""
     depth = 20_000
     nested: Grammar = literal("x")
     for _ in range(depth):
@@ -375,6 +375,6 @@ def test_deep_terms_need_no_recursion() -> None:
 
 
 def test_literals_may_hold_any_bytes() -> None:
-    """Bytes that are no UTF-8 are members of literals, and of no complement."""
+    """Bytes that are not UTF-8 are allowed in literals, and in no complement."""
     agree(sequence(Literal(b"\xff\xfe"), ByteClass([(0x80, 0xFF)])), 3, b"\xff\xfe\x80a")
     agree(Complement(Literal(b"\xff")), 2, b"\xff\xc3\xa9a")

@@ -1,4 +1,4 @@
-"""What repeats, told apart by hand and by ``json``."""
+"""Detection of repetition, by hand and by ``json``."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from structgen.testing.node_semantics import repeats
         ('{"a":1,"a', False),
         ('{"a":{"b":1,"b":2}}', True),
         ('{"a":[1,1]}', False),
-        ('["a", "b"] ["a"]', False),  # what follows the array is no part of it
+        ('["a", "b"] ["a"]', False),  # the text after the array is not part of it
     ],
 )
 def test_repetitions(text: str, expected: bool) -> None:
-    """Whole texts and their prefixes."""
+    """Whole texts and their prefixes are judged right."""
     assert repeats(text.encode()) == expected
 
 
 def test_complete_arrays_are_judged_as_json_values() -> None:
-    """Python's own equality, but for booleans, decides the same for all short arrays."""
+    """Python's own equality, with booleans handled separately, gives the same for all short arrays."""
     texts = ["1", "1.0", "0", "-0", "2", "true", '"a"', r'"\u0061"', "[1]", "[1.0]", "{}", '{"a":1}']
     for items in product(texts, repeat=2):
         one, other = map(json.loads, items)

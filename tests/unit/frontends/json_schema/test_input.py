@@ -268,7 +268,7 @@ def test_what_is_not_enforced_is_refused_by_name(schema: Any, feature: str, poin
     ],
 )
 def test_refusal_is_a_property_of_the_place(schema: Any) -> None:
-    """A keyword that can exclude nothing where it stands is not refused."""
+    """A keyword that cannot exclude anything where it stands is not refused."""
     assert isinstance(json_schema(schema), Grammar)
 
 
