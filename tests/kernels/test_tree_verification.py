@@ -181,7 +181,7 @@ def test_positions_without_a_distribution_say_why() -> None:
     assert paths.status.tolist() == [MASSLESS, EMPTY, NON_FINITE, NON_FINITE, NON_FINITE, NON_FINITE, CHOSEN]
     assert paths.tokens[:6].tolist() == [-1] * 6
     assert paths.counts.tolist() == [0, 0, 0, 1, 0, 0, 0]
-    assert 0 <= int(paths.tokens[6]) < 3  # a draft that is no token is passed over
+    assert 0 <= int(paths.tokens[6]) < 3  # a draft that is not a token is skipped
 
 
 @pytest.mark.usefixtures("backend")

@@ -23,12 +23,12 @@ class Replay:
     """What a drafter did for an output.
 
     Attributes:
-        tokens: of the output, and one for a stop that the model has to choose.
-        passes: forward passes of a loop that looks at each tree.
-        seconds: of processor time that the drafter took, for each pass.
-        trees: that were looked at.
-        spans: the tokens of the output that each pass told, and what was forced before the next.
-        reached: for each node whose parent was taken, its confidence and whether it was taken as well.
+        tokens: the number of tokens of the output, and one for a stop that the model has to choose.
+        passes: the number of forward passes of a loop that runs each tree.
+        seconds: the processor time of the drafter for each pass.
+        trees: the trees that were run.
+        spans: the tokens of the output that each pass gave, with those forced before the next pass.
+        reached: for each node whose parent was accepted, its confidence and whether it was accepted.
     """
 
     tokens: int

@@ -62,10 +62,10 @@ class Lattice:
 
 
 class Rescored(NamedTuple):
-    """A way through a lattice.
+    """A path through a lattice.
 
     Attributes:
-        tokens: one of each position, up to the last that any way reaches.
+        tokens: one of each position, up to the last that any path reaches.
         score: the sum of their log-probabilities, and of the scorer's.
     """
 
@@ -74,7 +74,7 @@ class Rescored(NamedTuple):
 
 
 class _LatticePath(NamedTuple):
-    """The end of a way, and the way to it; the smallest is the best, and ties are broken by smaller tokens."""
+    """The end of a path, and the path to it; the smallest is the best, and ties are broken by smaller tokens."""
 
     cost: float
     tokens: tuple[int, ...]
@@ -93,11 +93,11 @@ def rescored(
     """Return the ``count`` best sequences through a lattice, the best first.
 
     The score of a sequence is the sum of its tokens' log-probabilities and ``weight`` times those that ``scorer`` gives
-    to its tokens one after the other.  Where no sequence of the whole length is a prefix of what the grammar allows,
-    it is that of the longest that are; none where not even one token is.
+    to its tokens one after the other. If the grammar allows no sequence of the whole length, the longest allowed
+    sequences are returned; none if not even one token is allowed.
 
-    A dynamic program over positions: what the future of a way depends on is its last ``scorer.order`` tokens and the
-    state of the grammar; of the ways that agree in these, the ``count`` best are kept.
+    A dynamic program over positions: the future of a path depends on its last ``scorer.order`` tokens and the state of
+    the grammar; among the paths that agree in these, the ``count`` best are kept.
 
     Source: T. Kim et al., "Exploring and Improving Drafts in Blockwise Parallel Decoding" (2024, arXiv 2404.09221);
     the intersection with the grammar is new here.

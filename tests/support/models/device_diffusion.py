@@ -20,7 +20,7 @@ FREE = -1
 
 
 class ResidentToy:
-    """A model as it is, but for its denoisers.
+    """The given model with denoisers whose logits are tensors.
 
     Args:
         model: the model.

@@ -399,7 +399,7 @@ def test_closing_ends_those_who_wait_and_frees_the_caches() -> None:
     with batch.worker():
         pass
     for session in sessions:
-        session.extend([1, 2, 3])  # this thread is no worker
+        session.extend([1, 2, 3])  # this thread is not a worker
     closer = threading.Timer(0.2, batch.close)
     closer.start()
     found = in_threads([lambda s=s: s.extend([4]) for s in sessions], workers[:3])

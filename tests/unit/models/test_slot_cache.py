@@ -158,7 +158,7 @@ def test_nothing_live_costs_no_pass_and_another_length_starts_over() -> None:
         assert found[:, 0].tolist() == list(range(length))
 
 
-def test_a_pass_that_breaks_off_leaves_nothing_after() -> None:
+def test_a_pass_that_breaks_off_leaves_nothing() -> None:
     """Some layers were written and others not: the next pass runs every slot again."""
     toy = Toy(3)
     canvas = LiveCanvas(toy.live, layers=3)

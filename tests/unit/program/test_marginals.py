@@ -163,7 +163,7 @@ class Counts(BaseModel):
 
 
 class Near(BaseModel):
-    """The end of a number and the text after it share tokens."""
+    """The end of a number and what follows it share tokens."""
 
     n: int = Field(ge=8, le=12)
     m: Literal["ab", "aab"]

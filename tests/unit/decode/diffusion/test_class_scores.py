@@ -164,7 +164,7 @@ def test_distributions_so_steep_or_flat_that_scales_overflow() -> None:
             assert known.max(axis=1) - known.min(axis=1) == pytest.approx(np.full(14, span), abs=1e-6)
 
 
-# what is no distribution
+# rows that are no distribution
 
 
 @pytest.mark.parametrize("size", [4, 70_000])

@@ -193,8 +193,8 @@ def dynamic_bundle(rng: random.Random) -> dict[str, Any]:
 def recursive_bundle(rng: random.Random) -> dict[str, Any]:
     """The same with ``$recursiveRef``.
 
-    All resources have the anchor or none has it: between two that have it, ``jsonschema`` lets one without it end the
-    search, where the specification says that the outermost counts.
+    All resources have the anchor or none has it. Otherwise ``jsonschema`` lets a resource without it end the search,
+    while the specification says that the outermost anchor counts.
     """
     names = [f"r{index}" for index in range(4)]
     is_anchor = rng.random() < 0.7

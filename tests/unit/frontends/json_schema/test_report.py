@@ -201,7 +201,7 @@ def test_rules_are_for_recursion_and_repeated_use() -> None:
     assert list(rules_of(json_schema(recursive))) == ["#/$defs/a"]
 
 
-def test_alternatives_that_were_proved_disjoint_leave_no_rules_after() -> None:
+def test_alternatives_that_were_proved_disjoint_leave_no_rules() -> None:
     """Rules that only the proof for ``oneOf`` needed are not part of the grammar."""
     item = {"type": "object", "properties": {"n": {"type": "array", "items": {"$ref": "#/$defs/i"}}}}
     one = {"$ref": "#/$defs/i", "properties": {"k": {"$ref": "#/$defs/k1"}}, "required": ["k"]}

@@ -296,7 +296,7 @@ def test_contrast_only_where_the_model_is_uncertain(json_vocabulary: Vocabulary)
 
 
 def test_impossible_tokens_stay_impossible(json_vocabulary: Vocabulary) -> None:
-    """Minus infinity with the prompt stays; minus infinity with the other prompt alone is no infinite evidence."""
+    """Minus infinity with the prompt stays; minus infinity with only the other prompt gives no infinite score."""
     contrastive = Contrastive(HashModel(json_vocabulary), without="other", plausibility=0.1)
     main = np.array([0.0, -1.0, -np.inf, -0.5], dtype=np.float32)
     other = np.array([0.0, -np.inf, -np.inf, -3.0], dtype=np.float32)
