@@ -12,7 +12,9 @@ Result = TypeVar("Result")
 class Chances:
     """Decisions: first those of ``script``, then always the first possible one.
 
-    Attributes: probability: of all decisions so far. others: scripts that decide otherwise somewhere.
+    Attributes:
+        probability: of all decisions so far.
+        others: scripts that decide otherwise somewhere.
     """
 
     def __init__(self, script: Sequence[int]) -> None:

@@ -19,7 +19,9 @@ Outcome = list[Output | None]
 class Branching:
     """Decisions: first those of ``script``, then always the first possible one.
 
-    Attributes: probability: of all decisions so far. others: scripts that decide otherwise somewhere.
+    Attributes:
+        probability: of all decisions so far.
+        others: scripts that decide otherwise somewhere.
     """
 
     def __init__(self, script: list[int]) -> None:
