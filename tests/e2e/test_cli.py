@@ -506,6 +506,7 @@ def _transcripts() -> list[tuple[str, str]]:
     return [found.group(1, 2) for page in pages for found in _TRANSCRIPT.finditer(page.read_text())]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("command", "output"), _transcripts(), ids=lambda text: text[:40])
 def test_transcripts_are_true(command: str, output: str) -> None:
     """Commands write what the documentation shows; ``...`` stands for the rest."""

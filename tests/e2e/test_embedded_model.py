@@ -204,6 +204,7 @@ class Guest:
     name: str
 
 
+@pytest.mark.exhaustive
 def test_the_quotation_that_is_searched_for_is_the_most_probable_of_all(model: LanguageModel) -> None:
     """The search finds the best of all spellings of all quotations of a short document, each run through the model."""
     outputs = [f'{{"name": "{part}"}}'.encode() for part in ("Bo", "Al", "Bo, Al")]

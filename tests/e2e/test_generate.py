@@ -65,7 +65,9 @@ def check(name: str, text: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("whitespace", "most"), [("compact", 0.75), ("flexible", 1.0)])
+@pytest.mark.parametrize(
+    ("whitespace", "most"), [("compact", 0.75), pytest.param("flexible", 1.0, marks=pytest.mark.nightly)]
+)
 def test_jump_forward_saves_passes_and_changes_nothing(
     model: LanguageModel, whitespace: Whitespace, most: float
 ) -> None:

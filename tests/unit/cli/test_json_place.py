@@ -48,6 +48,7 @@ def _resolve(document: Any, pointer: str) -> Any:
     return document
 
 
+@pytest.mark.exhaustive
 @given(_values, st.data())
 def test_pointer_resolves_in_the_whole_document(document: Any, data: st.DataObject) -> None:
     """Wherever a document is cut, the pointer leads to one of its values."""

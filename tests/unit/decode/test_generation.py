@@ -190,6 +190,7 @@ def test_a_single_word_needs_no_model(json_vocabulary: Vocabulary) -> None:
     assert (scored.unscored, scored.stats.forwards) == (0, 2)
 
 
+@pytest.mark.exhaustive
 def test_the_budget_is_always_enough(json_vocabulary: Vocabulary, constraints: list[Constraint]) -> None:
     """From the exact minimum on, every budget gives a complete string within it, greedy and sampled."""
     for constraint, (_, pattern) in zip(constraints, LANGUAGES, strict=True):

@@ -48,6 +48,7 @@ def number_of_tokens(tokens: list[int] | tuple[int, ...], start: int, end: int) 
     return count
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(2))
 def test_drafts_change_nothing(seed: int) -> None:
     """Outputs are the same with and without drafts, also with a budget for the whole output."""

@@ -156,6 +156,7 @@ def test_what_matters(grammar: Grammar, tokens: Vocabulary) -> None:
     check_everywhere(grammar, tokens)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("tokens", [FEW, COMPLETE], ids=["few-bytes", "all-bytes"])
 def test_all_token_sequences(tokens: Vocabulary) -> None:
     """On random terms sequences, masks, masks with a budget, trees, forks and rollbacks agree."""

@@ -103,6 +103,7 @@ def test_trees_of_all_grammars_on_a_real_vocabulary(name: str, smollm_vocabulary
         check(matcher, *random_tree(matcher, rng, 16))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None)
 @given(
     tokens=vocabularies(b"ab"),

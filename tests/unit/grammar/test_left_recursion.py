@@ -261,6 +261,7 @@ def test_a_grammar_without_left_recursion_is_the_same_object() -> None:
         assert remove_left_recursion(words) is words
 
 
+@pytest.mark.exhaustive
 def test_deep_left_recursion() -> None:
     """Long chains and deep nesting need no recursion."""
     rules: dict[str, Grammar] = {f"r{i}": Choice([Reference(f"r{i + 1}") + "x", literal("y")]) for i in range(2000)}

@@ -245,6 +245,7 @@ def test_what_runs_together_does_not_depend_on_the_threads() -> None:
     assert all(passes() == first for _ in range(9))
 
 
+@pytest.mark.exhaustive
 def test_generations_are_those_of_one_program_after_the_other() -> None:
     """``generate`` in eight workers writes the output of a single run, token by token."""
     constraint = compile(json_schema(SCHEMA), VOCABULARY)

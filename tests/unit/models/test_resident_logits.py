@@ -54,6 +54,7 @@ SHAPES = st.one_of(
 )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     asked=st.lists(

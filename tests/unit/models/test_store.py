@@ -146,6 +146,7 @@ install(target, build, needed_bytes=1, progress=silent)
 """
 
 
+@pytest.mark.exhaustive
 def test_processes_build_once(tmp_path: Path) -> None:
     """The first process builds; the others wait for it and use the result."""
     target, log = tmp_path / "models" / "m", tmp_path / "log"

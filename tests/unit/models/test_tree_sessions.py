@@ -56,6 +56,7 @@ def test_sessions_of_hashes(steps: list[tuple[str, int]]) -> None:
     Lives(hashing(), most=4, tolerance=0, tokens=259).follow(steps)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(steps=STEPS)
 def test_sessions_of_a_llama(llama: Any, steps: list[tuple[str, int]]) -> None:

@@ -103,6 +103,7 @@ def count() -> Count:
     """ab"""
 
 
+@pytest.mark.exhaustive
 def test_a_number_is_not_what_begins_with_it() -> None:
     """12 is not 1, whether it is one token, two, or one that closes the object; the slots before it stay fixed."""
     for seed in range(4):

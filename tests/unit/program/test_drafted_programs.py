@@ -136,6 +136,7 @@ def test_events_values_and_scores_are_the_same(json_vocabulary: Vocabulary, titl
     assert failed < len(SAMPLERS)
 
 
+@pytest.mark.exhaustive
 def test_programs_in_one_batch_are_the_same(json_vocabulary: Vocabulary) -> None:
     """Six programs share four places and one drafter."""
     model = HashModel(json_vocabulary, seed=3, writes=JOBS["checks"][2])

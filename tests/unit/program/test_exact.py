@@ -199,6 +199,7 @@ def test_the_quotation_is_the_most_probable_of_all(vocabulary: Vocabulary, kind:
     assert all(held.text == document[held.start : held.end] for held in run.evidence)
 
 
+@pytest.mark.exhaustive
 def test_it_is_never_less_probable_than_token_by_token(vocabulary: Vocabulary) -> None:
     """The first quotation of both, given the same tokens before it, is compared; often it is more probable."""
     better = 0

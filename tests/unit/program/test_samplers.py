@@ -46,6 +46,7 @@ def test_samplers_write_valid_answers(json_vocabulary: Vocabulary, sampler: Any)
     assert find("now", model=model, sampler=sampler) == span
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), SMC(64, ess_threshold=0)], ids=repr)
 def test_potentials_hold_in_programs(json_vocabulary: Vocabulary, sampler: Any) -> None:
     for seed in range(4):

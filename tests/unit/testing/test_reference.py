@@ -150,6 +150,7 @@ def test_any_rules_inside_rules_mean_what_set_algebra_says(term: Grammar) -> Non
     agree(term, 4, b"ab")
 
 
+@pytest.mark.exhaustive
 @given(text_terms("aé€😀"))
 @settings(max_examples=60)
 def test_any_text_term_means_what_set_algebra_says(term: Grammar) -> None:

@@ -188,6 +188,7 @@ def test_ambiguous_grammars_are_filled(sampler: CanvasSampler) -> None:
         sg.sample(HashDiffusion(vocabulary), "", grammar, sampler=sg.samplers.SMC(2), canvas=7)
 
 
+@pytest.mark.exhaustive
 def test_what_the_model_wants_is_written(mask_vocabulary: Vocabulary) -> None:
     """A model that prefers a string of the language gets it; any other model gets a similar one."""
     wish = '{"name": "Ada", "age": 36, "tags": ["ab"]}'
@@ -432,6 +433,7 @@ def test_canvas_lengths(pattern: str, expected: int) -> None:
     assert canvas_length.canvas_length(canvas_language(compile(sg.regex(pattern), VOCABULARY))) == expected
 
 
+@pytest.mark.exhaustive
 def test_canvas_lengths_cover_the_walks() -> None:
     """Three of four walks fit; the walks are simulated letter by letter with Python's regular expressions.
 

@@ -68,6 +68,7 @@ def random_term(rng: random.Random, depth: int, names: list[str]) -> tuple[Gramm
     return Capture(name, term), f"(?P<{name}>{source})"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_regular_captures_are_those_of_re(seed: int) -> None:
     """On all strings up to length 5 a capture is the group that Python's backtracking matcher reports."""

@@ -40,6 +40,7 @@ SMALL = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FAR)
 def test_success_is_a_bound_that_only_falls(name: str) -> None:
     """At every node, over 60 calls with 5 outputs each, it falls, at last nearly to the expected future."""

@@ -110,6 +110,7 @@ def chi_square(counts: Counter[Output], distribution: dict[Output, float], draws
     return statistic - (degrees + 2 * math.sqrt(degrees * x) + 2 * x)
 
 
+@pytest.mark.exhaustive
 def test_side_by_side_each_comes_up_as_often() -> None:
     """The mean share of every output over 300 runs of 8 lies within 6 standard errors of its probability."""
     toy = Toy("[abc]{1,3}", 3, seed=6)

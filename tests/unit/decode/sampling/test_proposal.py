@@ -125,6 +125,7 @@ def test_where_the_mask_says_all_the_weight_is_exact() -> None:
         assert as_proposal(patient).propose(branches, root, logits, 1, generator)[0].log_weight == pytest.approx(log_z)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mass", [1e-6, 1e-9, 1e-12])
 def test_tiny_masses_keep_their_weight(mass: float) -> None:
     """Hardly anything is admitted: published code gives weight zero below 1e-5. 400 draws, one z-score."""

@@ -234,6 +234,7 @@ def test_a_trie_that_knows_all_rejects_nothing() -> None:
     assert found.standard_error == 0.0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("max_bytes", [0, 200])
 @pytest.mark.parametrize("max_nodes", [1, 4, 20])
 def test_a_bounded_trie_is_as_exact(max_nodes: int, max_bytes: int) -> None:

@@ -28,6 +28,7 @@ TOKENS = [b"", b"a", b"b", b"ab", b"c", b"ca"]
 VOCABULARY = Vocabulary(TOKENS, eos=[0])
 TWO_STOPS = Vocabulary([*TOKENS, b""], eos=[0, 6])
 MYOPIC = "a{4}|(b|c)(a|b|c){2,3}"  # the model does not know that an a at first must be followed by three more
+NIGHTLY = pytest.mark.nightly
 LIMIT = 6.0
 
 
@@ -143,7 +144,7 @@ def expected(target: dict[tuple[int, ...], float]) -> dict[str, float]:
     ("name", "case"),
     [
         *((name, "both") for name in SAMPLERS),
-        *((name, case) for name in ("awrs", "lookahead") for case in ("none", "soft")),
+        *(pytest.param(name, case, marks=NIGHTLY) for name in ("awrs", "lookahead") for case in ("none", "soft")),
         ("awrs", "palindromes"),
     ],
 )
@@ -166,7 +167,7 @@ def test_the_test_of_bias_sees_what_is_wrong() -> None:
     assert max(abs(z_score(unweighted[key], right[key])) for key in ("a", "long", "split")) > LIMIT
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_potentials_that_tell_of_all_tokens_are_unbiased_too() -> None:
     """Over 200 runs one z-score is small; outputs cost 0.4 a token here."""
     model = HashModel(VOCABULARY, seed=5)

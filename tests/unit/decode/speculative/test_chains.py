@@ -138,6 +138,7 @@ def toys() -> list[Toy]:
     return [*dense, *(Toy(seed, size, length) for seed, (size, length) in enumerate(shapes))]
 
 
+@pytest.mark.exhaustive
 @verifiers
 def test_sequences_have_the_distribution_of_the_target(verifier: ChainVerifier) -> None:
     for toy in toys():
@@ -157,6 +158,7 @@ def test_a_longer_chain_of_two_tokens() -> None:
         assert sequences(toy, verifier.verify, toy.draft) == toy.sequences()
 
 
+@pytest.mark.exhaustive
 def test_blocks_are_never_shorter_than_chains_and_often_longer() -> None:
     longer = 0
     for toy in toys():
@@ -244,6 +246,7 @@ def unclipped_worth(
     return VerificationResult(tuple(range(len(drafts))), chance.draw(p[-1]))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("wrong", "least"), [(bonus_of_another_mask, 8), (residual_without_the_worth, 3), (unclipped_worth, 8)]
 )

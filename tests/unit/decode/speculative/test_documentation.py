@@ -17,6 +17,7 @@ WRITES = (
 )
 
 
+@pytest.mark.exhaustive
 def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every Python block runs, in order, on a hash model, and gives the documented output; no drafter fails."""
     model = HashModel(json_vocabulary, writes=WRITES)

@@ -195,6 +195,7 @@ FORCED = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("place", FORCED)
 def test_text_that_is_forced(json_vocabulary: Vocabulary, place: str) -> None:
     """Draft tokens come before it, in it, and after it."""
@@ -298,6 +299,7 @@ def test_other_tokens_that_were_likely(json_vocabulary: Vocabulary) -> None:
 THOUGHT: Grammar = regex(r"[a-z.]{0,60}") + regex("</think>") + RECORD
 
 
+@pytest.mark.exhaustive
 def test_thoughts(json_vocabulary: Vocabulary) -> None:
     """A thought before the answer is written token by token, and another is cut short by a strategy."""
     constraint = compile(THOUGHT, json_vocabulary)

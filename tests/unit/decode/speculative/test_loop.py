@@ -183,6 +183,7 @@ def test_settings_are_checked() -> None:
         Speculation(Noisy(), verifier=Greedy())  # type: ignore[arg-type]
 
 
+@pytest.mark.exhaustive
 def test_a_budget_ends_inside_a_draft(json_vocabulary: Vocabulary) -> None:
     """Whatever is drafted, the output is complete within its tokens."""
     model = HashModel(json_vocabulary, seed=4, writes='{"name": "Grace Hopper", "age": 85, "tags": ["blue", "red"]}')

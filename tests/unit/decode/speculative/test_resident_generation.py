@@ -125,6 +125,7 @@ def test_drafts_that_come_are_not_asked_for_again(json_vocabulary: Vocabulary) -
     assert model.residence.copied_rows == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("drafter", ["auto", "noisy", "recycling"])
 def test_chains_on_sessions_that_know_no_trees(
     drafter: str, constraints: dict[str, Constraint], json_vocabulary: Vocabulary

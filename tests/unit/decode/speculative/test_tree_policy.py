@@ -77,6 +77,7 @@ def test_chosen_children_come_in_the_order_of_the_distribution() -> None:
     assert not tree.drawn
 
 
+@pytest.mark.exhaustive
 def test_drawn_children_follow_the_distribution_without_replacement() -> None:
     generator = np.random.default_rng(0)
     counts: Counter[tuple[int, ...]] = Counter()

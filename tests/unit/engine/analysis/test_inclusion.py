@@ -63,6 +63,7 @@ def test_small_languages(terms: list[Grammar]) -> None:
     assert certain > 100
 
 
+@pytest.mark.exhaustive
 def test_what_is_simulated_is_included() -> None:
     """A simulation proof is never wrong, and is found for a fair share of the inclusions."""
     proofs = 0

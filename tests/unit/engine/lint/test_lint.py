@@ -158,6 +158,7 @@ def test_a_shortest_ambiguous_text(name: str) -> None:
     assert not finding.is_warning
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CLEAR)
 def test_no_ambiguity_up_to_a_length(name: str) -> None:
     """Where no text has two derivations, the length up to which that is known is reported."""

@@ -68,6 +68,7 @@ def test_encoding_without_end_of_text_has_no_eos() -> None:
 ENCODING = Vocabulary.load(encoding(endoftext=270))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=200, deadline=None)
 @given(any_text)
 def test_tokens_are_those_of_the_encoding(text: str) -> None:

@@ -165,6 +165,7 @@ def test_what_is_refused_is_named(text: str, feature: str) -> None:
     assert caught.value.remedy
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "text", ["(" * 100_000, "(=" * 100_000, "Token(" * 50_000, "TagDispatch((" * 20_000, "a[" * 50_000]
 )

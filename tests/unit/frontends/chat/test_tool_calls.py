@@ -168,6 +168,7 @@ def test_families_of_users(tmp_path: Any) -> None:
         load_family(tmp_path / "none.toml")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["mistral-v3", "mistral-tekken"])
 def test_mistral_writes_it_so(name: str) -> None:
     """The history that mistral-common encodes contains calls that the grammar accepts."""

@@ -314,6 +314,7 @@ def test_repeats_of_one_part_are_one_rule() -> None:
     assert text.count("rather") == 1
 
 
+@pytest.mark.exhaustive
 def test_deep_terms_are_written() -> None:
     term: Grammar = literal("a")
     for _ in range(2_000):

@@ -159,6 +159,7 @@ def test_lone_surrogates_break_the_reader(policy: JsonPolicy) -> None:
         assert sorted(allowed_bytes(matcher)) == sorted(following)
 
 
+@pytest.mark.exhaustive
 def test_large_enum_takes_minutes_and_gigabytes() -> None:
     """A hundred thousand strings take seconds and some hundred megabytes, and are exact."""
     values = [f"value {number * 7919 % 1_000_003} of {number}" for number in range(100_000)]

@@ -110,6 +110,7 @@ def with_few_escapes(allowed: npt.NDArray[np.int64], _: Vocabulary, rng: random.
     return int(rng.choice(plain if rng.random() < 0.97 else allowed.tolist()))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(ASSERTED))
 def test_walks_belong_to_the_format(name: str) -> None:
     """What the masks allow is valid by the definition of the format; for exact formats they agree both ways."""

@@ -54,6 +54,7 @@ class Judge:
         }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("dialect", "table"), [("ecma", ECMA), ("rust", RUST)], ids=["ecma", "rust"])
 def test_languages(dialect: DialectName, table: dict[str, Any]) -> None:
     """Each pattern that the dialect accepts matches the texts that the other implementation matches."""

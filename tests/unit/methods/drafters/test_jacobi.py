@@ -96,6 +96,7 @@ def test_the_fixed_point_is_the_sequence(pattern: str, sampler: Sampler) -> None
         assert rounds <= chosen + 1  # the last one finds that nothing changes
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), GumbelMax()], ids=["greedy", "drawn", "noise"])
 @pytest.mark.parametrize("window", [1, 3, 12])
 def test_outputs_are_the_same_in_no_more_passes(sampler: Sampler, window: int) -> None:

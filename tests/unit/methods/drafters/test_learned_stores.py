@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
+
 from structgen.decode.speculative.drafters.likely_tokens import NGramTable
 from structgen.decode.speculative.drafters.token_recycling import Successors
 from structgen.engine import Vocabulary
@@ -12,6 +14,7 @@ from structgen.methods.drafters.lookahead import PhrasePool
 from structgen.methods.drafters.ngram_tables import Trials
 
 
+@pytest.mark.exhaustive
 def test_stores_do_not_keep_a_vocabulary_alive() -> None:
     vocabulary = Vocabulary([b"", b"p", b"q"], eos=[0])
     successors, distributions, pool, trials = Successors(), NGramTable(), PhrasePool(), Trials()

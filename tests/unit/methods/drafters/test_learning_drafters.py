@@ -86,6 +86,7 @@ def test_what_was_written_before_helps(name: str) -> None:
     assert second <= first
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [*MAKERS, "stand that draws"])
 def test_the_same_happens_each_time(name: str) -> None:
     def run() -> list[object]:

@@ -268,6 +268,7 @@ def test_the_judges_find_faults(tmp_path: Path) -> None:
     assert not any(map(problem_of_molecule, MOLECULES))
 
 
+@pytest.mark.exhaustive
 def test_programs_from_the_left(code: TextSet, tmp_path: Path) -> None:
     """The compiler accepts all fillings of twenty programs with one to three holes."""
     assert problems_of_code(filled_from_the_left(code, most=10), tmp_path) == []

@@ -425,6 +425,7 @@ PG_TEMPLATES = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("template", PG_TEMPLATES)
 def test_what_is_allowed_runs_in_postgresql_too(template: str, postgres: Any) -> None:
     """Case matters in quotes, derived tables need an alias, and ON sees fewer tables."""

@@ -308,6 +308,7 @@ def test_the_bound_of_the_theorem() -> None:
     assert failed > 20
 
 
+@pytest.mark.exhaustive
 def test_factor_of_one_commits_the_best_joint_choice_of_the_true_distribution() -> None:
     """This is on a hidden Markov model, whose joint distribution is known.
 

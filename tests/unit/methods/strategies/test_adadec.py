@@ -111,6 +111,7 @@ def test_references_that_are_no_members_are_refused() -> None:
         trace(model, "ab", regex(PATTERN), "cccc", max_tokens=3)
 
 
+@pytest.mark.exhaustive
 def test_the_threshold_is_where_mistakes_become_likely() -> None:
     """It agrees with a fine search of the best penalised likelihood, over thresholds and slopes."""
     rng = random.Random(0)

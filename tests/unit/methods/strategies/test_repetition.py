@@ -160,6 +160,7 @@ def greedy_choices(model: LanguageModel, prompt: str, result: Any, matcher: Any)
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("make", [Momentum, LookBack])
 def test_structure_is_never_resisted(seed: int, make: Any, json_vocabulary: Vocabulary) -> None:

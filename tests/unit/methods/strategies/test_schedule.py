@@ -36,6 +36,7 @@ def test_what_a_situation_says(weights: list[float]) -> None:
     assert situation.likeliest == pytest.approx(max(p))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), Multinomial(temperature=0.3, top_p=0.8)])
 def test_a_constant_schedule_is_the_sampler(sampler: Sampler, json_vocabulary: Vocabulary) -> None:
     """With the same random numbers the outputs are the same."""

@@ -257,6 +257,7 @@ def test_long_drafts_are_read_in_parts() -> None:
     assert drawn.forwards == 1 + 400 + math.ceil(400 / (512 // 3))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("budget", range(1, 7))
 def test_outputs_are_members_whatever_ends_them(budget: int) -> None:
     """Drafts are in different states of the grammar; each keeps to its own."""

@@ -198,6 +198,7 @@ def test_alpha_moves_probability() -> None:
     assert near == pytest.approx(BregmanTopK(0.05).sparse(np.log(p)), abs=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_extreme_distributions() -> None:
     """Zeros, tiny probabilities and certainty give a distribution, and nothing impossible is kept."""
     for alpha, dual in DECODERS:

@@ -153,6 +153,7 @@ def test_rho_of_degenerate_distributions_is_in_its_range() -> None:
             assert 1 <= min_rho(p, q, count) <= count
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("verifier", [each for each in VERIFIERS if each.lossless], ids=repr)
 def test_drawing_many_times_gives_the_target(verifier: Verifier) -> None:
     """With a generator, 4000 draws are within five standard deviations."""

@@ -82,6 +82,7 @@ def test_agreement_is_bounded_from_below(seed: int) -> None:
     assert (1 - distance) / (1 + distance) <= agreement(p, q) <= 1 - distance
 
 
+@pytest.mark.exhaustive
 def test_agreement_is_what_the_distributions_say() -> None:
     """Of 4000 keys, counts are within five standard deviations; independent noise would agree far less."""
     rng = random.Random(5)

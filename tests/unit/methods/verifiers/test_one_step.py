@@ -124,6 +124,7 @@ def case(seed: int) -> tuple[Distribution, Distribution, int]:
     return random_distribution(rng, size), random_distribution(rng, size), count
 
 
+@pytest.mark.exhaustive
 @verifiers
 @seeds
 def test_what_is_chosen_has_the_distribution_of_the_target(choose: Choose, replaced: bool, seeds: range) -> None:

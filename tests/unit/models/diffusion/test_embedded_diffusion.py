@@ -192,6 +192,7 @@ def read_right(model: EmbeddedDiffusion, split: Split, *, count: int, masked: fl
     return float(np.mean(right))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("split", "half", "all_"), [("new_combinations", 0.97, 0.85), ("new_values", 0.97, 0.85)])
 def test_it_has_learnt_to_copy(model: EmbeddedDiffusion, split: Split, half: float, all_: float) -> None:
     """It copies words that training never showed; an untrained network of the same sizes cannot."""

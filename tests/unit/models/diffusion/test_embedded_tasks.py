@@ -104,6 +104,7 @@ def test_the_same_arguments_give_the_same_examples() -> None:
     assert {example.task for example in examples("train", 1, 40, tasks=("pet", "bug"))} == {"pet", "bug"}
 
 
+@pytest.mark.exhaustive
 def test_what_is_kept_out_of_training_is_out() -> None:
     """Training draws no document of ``new_combinations``, and no name or number of ``new_values``."""
     trained = list(examples("train", 11, 20_000, tasks=("pet", "weather")))

@@ -113,6 +113,7 @@ def by_hand(folder: Path, prompt: list[int], canvas: Any, shift: int) -> Any:
 CANVASES = np.array([[MASK] * 6, [9, MASK, MASK, 40, MASK, 11], [9, 10, 11, 12, MASK, 2]], dtype=np.int32)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("style", SHIFTS)
 def test_logits_are_those_of_a_pass_made_by_hand(make: Make, style: str) -> None:
     """This holds for every canvas, alone and with others, all slots and some, after two prompts."""

@@ -121,6 +121,7 @@ SMALL = list(small_terms(6, [ITSELF, literal("a"), choice("b", "")]))
 """All small grammars that may recur: left, right, in the middle, through the empty text, and in several ways."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(3))
 def test_small_grammars_are_read_as_they_are_meant(part: int) -> None:
     """A hundred random grammars agree: masks and maxima always, masses if the grammar is known to be unambiguous.
@@ -411,6 +412,7 @@ def test_ids_that_the_vocabulary_does_not_have_complete_nothing() -> None:
 # the choice of a route
 
 
+@pytest.mark.exhaustive
 def test_canvas_language_takes_the_regular_route_where_it_can() -> None:
     vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [b""], eos=[256])
     finite = compile(regex("[ab]{3}"), vocabulary)

@@ -21,6 +21,7 @@ def model(request: pytest.FixtureRequest, ab_vocabulary: Vocabulary) -> Any:
     return model if request.param == "trees" else PlainModel(model)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(20))
 def test_it_stays_in_step(model: Any, seed: int) -> None:
     """Whatever is accepted, rejected, rolled back and asked, every row is that of a new session."""

@@ -148,6 +148,7 @@ def test_what_cannot_be_asked(heads: Any) -> None:
             session.logits([[7] * 4])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_makes_them_right(model: LlamaModel, said: Any, kind: str, tmp_path: Path) -> None:
     """On unseen texts, through files, sessions and all, the share of right first draft tokens grows."""
