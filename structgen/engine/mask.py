@@ -7,13 +7,10 @@ Bit ``i & 31`` of word ``i >> 5`` is set where token ``i`` is allowed. A row has
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from structgen.engine.vocabulary import Vocabulary
 
 __all__ = ["MaskWords", "allowed_ids", "contains", "empty_masks", "mask_width", "only_token", "pack", "without"]
 
@@ -30,7 +27,15 @@ def mask_width(size: int) -> int:
     return (size + 31) // 32
 
 
-def empty_masks(vocabulary_or_size: Vocabulary | int, rows: int = 1) -> MaskWords:
+class _Sized(Protocol):
+    """A vocabulary: ``size`` is the number of tokens."""
+
+    @property
+    def size(self) -> int:
+        """The number of tokens."""
+
+
+def empty_masks(vocabulary_or_size: _Sized | int, rows: int = 1) -> MaskWords:
     """Return masks that allow nothing, ``[rows, ceil(V / 32)]``, for ``Matcher.fill_mask`` to write into."""
     size = vocabulary_or_size if isinstance(vocabulary_or_size, int) else vocabulary_or_size.size
     return np.zeros((rows, mask_width(size)), dtype=np.int32)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import subprocess
 import sys
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +16,7 @@ import pytest
 from machine_load import slowness
 
 import structgen
+from structgen.grammar.analysis import strongly_connected
 from structgen.lazy import stub_names
 from structgen.moved import MOVED
 
@@ -102,6 +105,31 @@ def test_moved_modules_are_found_under_their_old_names(old: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"is now {MOVED[old]}"):
         module = importlib.import_module(old)
     assert module is importlib.import_module(MOVED[old])
+
+
+def _imports_of(path: Path, modules: Collection[str]) -> set[str]:
+    """The own modules that a file imports anywhere, for types too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else node.module for name in names}
+    return found & set(modules)
+
+
+def test_circles_of_imports_are_small() -> None:
+    """No circle has more than five files, with imports for types and inside functions; a reader goes bottom up."""
+    root = Path(structgen.__file__).parent
+    files = {
+        ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in root.rglob("*.py")
+    }
+    graph = {module: _imports_of(path, files) - {module} for module, path in files.items()}
+    assert len(graph["structgen.decode.autoregressive.loop"]) > 5
+    largest = max(strongly_connected(graph), key=len)
+    assert len(largest) <= 5, largest
 
 
 def test_unknown_names_are_refused() -> None:

@@ -27,10 +27,10 @@ from structgen.grammar.nodes import EMPTY, Choice, Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry
 
 if TYPE_CHECKING:
-    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
     from structgen.frontends.json_schema.normal.object_layout import NameLanguage
     from structgen.frontends.json_schema.policy import JsonPolicy
+    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
 

@@ -20,7 +20,6 @@ from structgen.grammar.nodes import EMPTY, Choice, Grammar, JsonString, Literal,
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.normal.container_assertion import ArrayLayout
     from structgen.frontends.json_schema.normal.object_layout import ObjectLayout
     from structgen.frontends.json_schema.source.dialect import Dialect
@@ -286,18 +285,21 @@ class LeafCache:
 class SharedLeaves:
     """The plans of schemas without subschemas, which a document shares with the others of a setting.
 
+    Args:
+        leaves_of: the cache of a dialect, ``Setting.leaves``.
+
     Attributes:
         used: the schemas whose plans were in the cache, by identity.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, leaves_of: Callable[[Dialect], LeafCache]) -> None:
         self.used: set[int] = set()
-        self._setting = setting
+        self._leaves_of = leaves_of
         self._dialect: Dialect | None = None  # of `_leaves`
         self._leaves: LeafCache | None = None
 
     def of(self, dialect: Dialect) -> LeafCache:
         """The leaves of the dialect of a schema, nearly always the same as before."""
         if self._leaves is None or dialect is not self._dialect:
-            self._dialect, self._leaves = dialect, self._setting.leaves(dialect)
+            self._dialect, self._leaves = dialect, self._leaves_of(dialect)
         return self._leaves

@@ -27,10 +27,10 @@ from structgen.grammar.nodes import EMPTY, Grammar, Rules
 from structgen.grammar.trampoline import trampoline
 
 if TYPE_CHECKING:
-    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.emit.plan import EmptinessProof, LeafCache, LeafKey
     from structgen.frontends.json_schema.emit.scalar_term import Reasons
     from structgen.frontends.json_schema.normal.schema_reader import Applicator, ParsedSchema
+    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.json_value import Json
 
 __all__ = ["AlternativesOverlap", "Planner"]
@@ -61,7 +61,7 @@ class Planner:
     """
 
     def __init__(self, forms: NormalForm, setting: Setting) -> None:
-        self.leaves = SharedLeaves(setting)
+        self.leaves = SharedLeaves(setting.leaves)
         self.nameless: set[int] = set()
         self.are_proofs = False
         self._forms = forms

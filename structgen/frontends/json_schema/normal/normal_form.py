@@ -31,9 +31,9 @@ from structgen.frontends.json_schema.source.reference import enter
 from structgen.grammar.trampoline import trampoline
 
 if TYPE_CHECKING:
-    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.normal.exclusion import Exclusion
     from structgen.frontends.json_schema.normal.object_layout import ObjectLayout
+    from structgen.frontends.json_schema.source.document import DocumentSetting
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.frontends.json_schema.source.reference import References
 
@@ -166,7 +166,10 @@ class NormalForm:
     """
 
     def __init__(
-        self, schemas: DocumentSchemas, setting: Setting, overlaps: Mapping[int, BranchPairs] = MappingProxyType({})
+        self,
+        schemas: DocumentSchemas,
+        setting: DocumentSetting,
+        overlaps: Mapping[int, BranchPairs] = MappingProxyType({}),
     ) -> None:
         self.schemas = schemas
         self.closes = setting.policy.additional == "forbidden"

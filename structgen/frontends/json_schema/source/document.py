@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named, dialect_of, identity
@@ -16,8 +16,8 @@ from structgen.frontends.json_schema.source.json_value import parse_json
 from structgen.frontends.json_schema.source.location import Resource, absolute_uri, escape, shown, without_fragment
 
 if TYPE_CHECKING:
-    from structgen.frontends.json_schema import Setting
     from structgen.frontends.json_schema.formats.user_format import StringFormat
+    from structgen.frontends.json_schema.policy import JsonPolicy
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.grammar.limits import Limits
 
@@ -26,6 +26,7 @@ __all__ = [
     "NO_FORMATS",
     "RECURSIVE",
     "Document",
+    "DocumentSetting",
     "Documents",
     "SchemaPath",
     "SchemaRegistry",
@@ -39,6 +40,15 @@ _SPECIFICATIONS: Final = {
     "DRAFT201909": "2019-09",
     "DRAFT202012": "2020-12",
 }
+
+
+class DocumentSetting(Protocol):
+    """The part of a ``Setting`` that reading and normalising a document need."""
+
+    policy: JsonPolicy
+    limits: Limits
+    asserts_formats: bool
+    formats: Mapping[str, StringFormat]
 
 
 class SchemaRegistry:
@@ -311,7 +321,7 @@ class Documents:
         schema: Json,
         chosen: Dialect | None,
         library: SchemaRegistry,
-        setting: Setting,
+        setting: DocumentSetting,
         *,
         finds_copies: bool | None = None,
     ) -> None:
