@@ -116,7 +116,7 @@ class Engine {
   bool same_symbols(StateId one, StateId other);
   static uint64_t row_key(TrieId trie, StateId state) { return uint64_t{trie} << 32 | state; }
 
-  // Rows (rows.cpp).  A row of the vocabulary's trie leaves out the rules that its state calls before it has consumed
+  // Rows (rows.cpp, walk.cpp).  A row of the vocabulary's trie leaves out the rules that its state calls before it has consumed
   // anything, for the closure of a node has entered them; rows of residual tries include them.
   const Row& row(TrieId trie, StateId state);
   const Row* find_row(TrieId trie, StateId state) const;
@@ -331,6 +331,7 @@ class Engine {
   static constexpr TrieId kOwn = TrieId{1} << 31;
   // From so many nodes on, what is left of tokens is walked by the rules that are called, each by itself.
   static constexpr uint32_t kManyNodes = 512;
+  static constexpr uint32_t kDearness = 32;  // of a node of the trie when two states are compared, where a walk has one
 };
 
 }  // namespace structgen
