@@ -1,3 +1,4 @@
+// Which rules are left-recursive, and what is written instead of them.
 #include "frontends/lark/left_recursion.h"
 
 #include <algorithm>
@@ -8,23 +9,11 @@
 #include <unordered_set>
 #include <utility>
 
+#include "frontends/lark/rewriting.h"
+
 namespace structgen {
 
 namespace {
-
-using Kind = RuleTerms::Kind;
-using Rule = uint32_t;
-
-struct TooMuch {};  // the result is too large, or not made of what is known here
-
-// A rule with what follows it at the start of a term, in the order in which they were met.
-using Parts = std::vector<std::pair<Rule, RuleTerm>>;
-
-// A term as `rest`, or a nonempty string of a rule followed by its part.
-struct Split {
-  RuleTerm rest;
-  Parts parts;
-};
 
 // Numbers in the order in which they came, each once.
 class OrderedSet {
@@ -79,444 +68,223 @@ std::vector<std::vector<uint32_t>> strongly_connected(const std::vector<std::vec
   return components;
 }
 
-class Rewriting {
- public:
-  Rewriting(RuleTerms& terms, uint64_t max_nodes) : terms_(terms), max_nodes_(max_nodes), given_(static_cast<Rule>(terms.rules.size())) {}
+}  // namespace
 
-  void all(RuleTerm body) {
-    terms_.solve_nullable();
-    find_cycles();
-    if (cycles_.empty()) return;
-    for (const RuleTerms::Rule& rule : terms_.rules) bodies_.push_back(rule.body), taken_.insert(rule.name);
-    makers_.resize(given_);
-    std::vector<bool> found, seen;
-    std::vector<Rule> stack;
-    called_below(body, seen, stack);
-    while (!stack.empty()) {
-      const Rule rule = stack.back();
-      stack.pop_back();
-      if (rule < found.size() && found[rule]) continue;
-      found.resize(terms_.rules.size());
-      found[rule] = true;
-      const RuleTerm made = expression(rule);
-      terms_.rules[rule].body = made;
-      called_below(made, seen, stack);
-    }
+void Rewriting::all(RuleTerm body) {
+  terms_.solve_nullable();
+  find_cycles();
+  if (cycles_.empty()) return;
+  for (const RuleTerms::Rule& rule : terms_.rules) bodies_.push_back(rule.body), taken_.insert(rule.name);
+  makers_.resize(given_);
+  std::vector<bool> found, seen;
+  std::vector<Rule> stack;
+  called_below(body, seen, stack);
+  while (!stack.empty()) {
+    const Rule rule = stack.back();
+    stack.pop_back();
+    if (rule < found.size() && found[rule]) continue;
+    found.resize(terms_.rules.size());
+    found[rule] = true;
+    const RuleTerm made = expression(rule);
+    terms_.rules[rule].body = made;
+    called_below(made, seen, stack);
   }
+}
 
- private:
-  // Where the text of a new rule comes from: the nonempty strings of `of`, or what turns one of `of` into one of `into`.
-  struct Maker {
-    enum class Kind : uint8_t { kGiven, kNonempty, kAfter } kind = Kind::kGiven;
-    Rule of = 0, into = 0;
-  };
-  // The equations of a set of rules, X_b = base[b] | X_a step[a][b] | ..., over classes of equal rules.
-  struct System {
-    std::unordered_map<Rule, Rule> leader;
-    std::vector<std::pair<Rule, RuleTerm>> base;
-    std::unordered_map<Rule, Parts> step;
-  };
-
-  // Left positions
-
-  // The parts of a term that can start it and have a call below them.
-  void starts(RuleTerm term, std::vector<RuleTerm>& out) const {
-    const RuleTerms::Node& node = terms_.at(term);
-    if (!terms_.holds_parts(node.kind) || (node.kind == Kind::kRepeat && node.high == 0)) return;
-    for (RuleTerm part : terms_.parts(term)) {
-      if (terms_.at(part).has_call) out.push_back(part);
-      if (node.kind == Kind::kSequence && !terms_.is_nullable(part)) return;
-    }
+// The parts of a term that can start it and have a call below them.
+void Rewriting::starts(RuleTerm term, std::vector<RuleTerm>& out) const {
+  const RuleTerms::Node& node = terms_.at(term);
+  if (!terms_.holds_parts(node.kind) || (node.kind == Kind::kRepeat && node.high == 0)) return;
+  for (RuleTerm part : terms_.parts(term)) {
+    if (terms_.at(part).has_call) out.push_back(part);
+    if (node.kind == Kind::kSequence && !terms_.is_nullable(part)) return;
   }
+}
 
-  void find_cycles() {
-    std::vector<std::vector<uint32_t>> graph(given_);
-    std::vector<uint32_t> seen(terms_.size(), kNone);
-    std::vector<RuleTerm> stack, next;
-    for (Rule rule = 0; rule < given_; ++rule) {
-      stack.assign(1, terms_.rules[rule].body);
-      while (!stack.empty()) {
-        const RuleTerm term = stack.back();
-        stack.pop_back();
-        if (std::exchange(seen[term], rule) == rule) continue;
-        if (terms_.at(term).kind == Kind::kCall) {
-          graph[rule].push_back(terms_.at(term).low);
-        } else {
-          next.clear();
-          starts(term, next);
-          stack.insert(stack.end(), next.rbegin(), next.rend());
-        }
-      }
-    }
-    cycle_of_.assign(given_, kNone);
-    for (std::vector<uint32_t>& component : strongly_connected(graph)) {
-      if (component.size() == 1 && std::ranges::find(graph[component[0]], component[0]) == graph[component[0]].end()) continue;
-      for (Rule rule : component) cycle_of_[rule] = static_cast<uint32_t>(cycles_.size());
-      cycles_.push_back(std::move(component));
-    }
-    systems_.resize(cycles_.size());
-  }
-
-  // Puts the rules that a term calls on the stack, but for those in nodes that were seen before.
-  void called_below(RuleTerm root, std::vector<bool>& seen, std::vector<Rule>& out) const {
-    seen.resize(terms_.size());
-    std::vector<RuleTerm> stack{root};
+void Rewriting::find_cycles() {
+  std::vector<std::vector<uint32_t>> graph(given_);
+  std::vector<uint32_t> seen(terms_.size(), kNone);
+  std::vector<RuleTerm> stack, next;
+  for (Rule rule = 0; rule < given_; ++rule) {
+    stack.assign(1, terms_.rules[rule].body);
     while (!stack.empty()) {
       const RuleTerm term = stack.back();
       stack.pop_back();
-      if (seen[term] || !terms_.at(term).has_call) continue;
-      seen[term] = true;
+      if (std::exchange(seen[term], rule) == rule) continue;
       if (terms_.at(term).kind == Kind::kCall) {
-        out.push_back(terms_.at(term).low);
+        graph[rule].push_back(terms_.at(term).low);
       } else {
-        stack.insert(stack.end(), terms_.parts(term).begin(), terms_.parts(term).end());
-      }
-    }
-  }
-
-  // The expressions of rules
-
-  bool is_recursive(Rule rule) const { return rule < given_ && cycle_of_[rule] != kNone; }
-
-  RuleTerm expression(Rule rule) {
-    const Maker maker = makers_[rule];
-    switch (maker.kind) {
-      case Maker::Kind::kAfter: return after_rule(maker.of, maker.into);
-      case Maker::Kind::kNonempty: return is_recursive(maker.of) ? solution(maker.of) : without_empty(bodies_[maker.of]);
-      case Maker::Kind::kGiven: break;
-    }
-    if (!is_recursive(rule)) return bodies_[rule];
-    if (!terms_.rules[rule].is_nullable) return solution(rule);
-    return choice({RuleTerms::kEpsilon, terms_.call(nonempty(rule))});
-  }
-
-  // The nonempty strings of a left-recursive rule.
-  RuleTerm solution(Rule rule) {
-    const System& system = system_of(rule);
-    const Rule leader = system.leader.at(rule);
-    if (leader != rule) return terms_.call(terms_.rules[leader].is_nullable ? nonempty(leader) : leader);
-    std::vector<RuleTerm> ways;
-    for (const auto& [source, base] : system.base)
-      if (sources(rule).contains(source)) ways.push_back(sequence({base, after(source, rule)}));
-    return choice(ways);
-  }
-
-  // What turns a string of `source` into one of `target`.
-  RuleTerm after(Rule source, Rule target) {
-    const Parts& step = steps(source);
-    const auto leads_on = [&](const auto& one) { return one.first != source && sources(target).contains(one.first); };
-    if (source == target && std::ranges::none_of(step, leads_on)) return loop(source);
-    const auto key = std::pair(source, target);
-    const auto found = after_rules_.find(key);
-    if (found != after_rules_.end()) return terms_.call(found->second);
-    const Rule made = add_rule(terms_.rules[target].name + ".after." + terms_.rules[source].name, {Maker::Kind::kAfter, source, target});
-    after_rules_.emplace(key, made);
-    return terms_.call(made);
-  }
-
-  RuleTerm after_rule(Rule source, Rule target) {
-    std::vector<RuleTerm> ways;
-    const Parts step = steps(source);
-    for (const auto& [other, part] : step)
-      if (other != source && sources(target).contains(other)) ways.push_back(sequence({part, after(other, target)}));
-    if (source == target) ways.push_back(RuleTerms::kEpsilon);
-    const RuleTerm rest = choice(ways);
-    return sequence({loop(source), rest});
-  }
-
-  RuleTerm loop(Rule source) {
-    for (const auto& [other, part] : steps(source))
-      if (other == source) return terms_.repeat(part, 0, kNone);
-    return RuleTerms::kEpsilon;
-  }
-
-  // The steps from a class of rules; none where there are none.
-  const Parts& steps(Rule source) {
-    static const Parts none;
-    const System& system = system_of(source);
-    const auto found = system.step.find(source);
-    return found == system.step.end() ? none : found->second;
-  }
-
-  // The classes from which steps lead to `target`, itself included.
-  const std::unordered_set<Rule>& sources(Rule target) {
-    const auto [slot, is_new] = reaching_.try_emplace(target);
-    if (!is_new) return slot->second;
-    std::unordered_map<Rule, std::vector<Rule>>& before = before_[cycle_of_[target]];
-    if (before.empty())
-      for (const auto& [source, targets] : system_of(target).step)
-        for (const auto& [other, part] : targets) before[other].push_back(source);
-    std::unordered_set<Rule>& found = slot->second;
-    found.insert(target);
-    std::vector<Rule> stack{target};
-    while (!stack.empty()) {
-      const Rule rule = stack.back();
-      stack.pop_back();
-      const auto sources = before.find(rule);
-      if (sources == before.end()) continue;
-      for (Rule source : sources->second)
-        if (found.insert(source).second) stack.push_back(source);
-    }
-    return found;
-  }
-
-  Rule nonempty(Rule rule) {
-    const auto found = nonempty_rules_.find(rule);
-    if (found != nonempty_rules_.end()) return found->second;
-    const Rule made = add_rule(terms_.rules[rule].name + ".nonempty", {Maker::Kind::kNonempty, rule, 0});
-    nonempty_rules_.emplace(rule, made);
-    return made;
-  }
-
-  Rule add_rule(const std::string& wish, Maker maker) {
-    std::string name = wish;
-    for (int count = 2; !taken_.insert(name).second; ++count) name = wish + "." + std::to_string(count);
-    makers_.push_back(maker);
-    return terms_.add_rule(std::move(name));
-  }
-
-  // The equations
-
-  const System& system_of(Rule rule) {
-    std::optional<System>& system = systems_[cycle_of_[rule]];
-    if (!system) system = make_system(cycles_[cycle_of_[rule]], cycle_of_[rule]);
-    return *system;
-  }
-
-  System make_system(const std::vector<Rule>& cycle, uint32_t members) {
-    std::unordered_map<Rule, uint32_t> order;
-    for (uint32_t i = 0; i < cycle.size(); ++i) order[cycle[i]] = i;
-    std::vector<Split> splits;
-    for (Rule rule : cycle) splits.push_back(split(bodies_[rule], members));
-    // Rules that turn into each other by reading nothing have the same strings.
-    std::vector<std::vector<uint32_t>> silent(cycle.size());
-    for (uint32_t i = 0; i < cycle.size(); ++i)
-      for (const auto& [source, part] : splits[i].parts)
-        if (terms_.is_nullable(part)) silent[order.at(source)].push_back(i);
-    System system;
-    for (const std::vector<uint32_t>& equal : strongly_connected(silent)) {
-      const Rule first = cycle[*std::ranges::min_element(equal)];
-      for (uint32_t i : equal) system.leader[cycle[i]] = first;
-    }
-    std::unordered_map<Rule, std::vector<RuleTerm>> bases;
-    std::map<std::pair<Rule, Rule>, std::vector<RuleTerm>> steps;
-    OrderedSet targets;
-    std::vector<std::pair<Rule, Rule>> step_order;
-    for (Rule rule : cycle) targets.add(system.leader.at(rule));
-    for (uint32_t i = 0; i < cycle.size(); ++i) {
-      const Rule target = system.leader.at(cycle[i]);
-      bases[target].push_back(without_empty(splits[i].rest));
-      for (const auto& [source, part] : splits[i].parts) {
-        const Rule from = system.leader.at(source);
-        const RuleTerm step = from == target ? without_empty(part) : part;
-        if (step == RuleTerms::kEmpty) continue;
-        std::vector<RuleTerm>& known = steps[{from, target}];
-        if (known.empty()) step_order.emplace_back(from, target);
-        known.push_back(step);
-      }
-    }
-    for (Rule target : targets.values) system.base.emplace_back(target, choice(bases.at(target)));
-    for (const auto& [from, target] : step_order) system.step[from].emplace_back(target, choice(steps.at({from, target})));
-    return system;
-  }
-
-  // Terms taken apart
-
-  RuleTerm without_empty(RuleTerm root) {
-    std::vector<RuleTerm> stack{root};
-    while (!stack.empty()) {
-      const RuleTerm term = stack.back();
-      if (without_empty_.contains(term)) {
-        stack.pop_back();
-      } else if (!terms_.is_nullable(term)) {
-        without_empty_[term] = term;
-      } else {
-        const size_t height = stack.size();
-        if (terms_.holds_parts(terms_.at(term).kind))
-          for (RuleTerm part : terms_.parts(term))
-            if (!without_empty_.contains(part)) stack.push_back(part);
-        if (stack.size() == height) without_empty_[term] = emptied(term);
-      }
-    }
-    return without_empty_.at(root);
-  }
-
-  RuleTerm emptied(RuleTerm term) {
-    const RuleTerms::Node node = terms_.at(term);
-    switch (node.kind) {
-      case Kind::kLiteral: return RuleTerms::kEmpty;
-      case Kind::kCall: return terms_.call(nonempty(node.low));
-      case Kind::kRepeat: {
-        if (node.high == 0) return RuleTerms::kEmpty;
-        return repeat(without_empty_.at(terms_.parts(term)[0]), 1, node.high);
-      }
-      case Kind::kChoice: {
-        std::vector<RuleTerm> ways;
-        for (RuleTerm part : terms_.parts(term)) ways.push_back(without_empty_.at(part));
-        return choice(ways);
-      }
-      case Kind::kSequence: {
-        const std::vector<RuleTerm> items = copied(term);
-        if (items.empty()) return RuleTerms::kEmpty;
-        const std::vector<RuleTerm> tails = tails_of(items, items.size() - 1);
-        std::vector<RuleTerm> ways;
-        for (size_t i = 0; i < items.size(); ++i) ways.push_back(sequence({without_empty_.at(items[i]), tails[i]}));
-        return choice(ways);
-      }
-      default: throw TooMuch{};
-    }
-  }
-
-  // An expression split at the rules of a cycle that it can start with.
-  Split split(RuleTerm root, uint32_t members) {
-    std::unordered_map<RuleTerm, Split> known;
-    std::vector<std::pair<RuleTerm, bool>> stack{{root, false}};
-    std::vector<RuleTerm> next;
-    while (!stack.empty()) {
-      const auto [term, is_open] = stack.back();
-      stack.pop_back();
-      if (is_open) {
-        Split made = splitted(term, members, known);
-        known.insert_or_assign(term, std::move(made));
-      } else if (!known.contains(term)) {
-        stack.emplace_back(term, true);
         next.clear();
         starts(term, next);
-        for (RuleTerm part : next) stack.emplace_back(part, false);
+        stack.insert(stack.end(), next.rbegin(), next.rend());
       }
     }
-    return known.at(root);
   }
+  cycle_of_.assign(given_, kNone);
+  for (std::vector<uint32_t>& component : strongly_connected(graph)) {
+    if (component.size() == 1 && std::ranges::find(graph[component[0]], component[0]) == graph[component[0]].end()) continue;
+    for (Rule rule : component) cycle_of_[rule] = static_cast<uint32_t>(cycles_.size());
+    cycles_.push_back(std::move(component));
+  }
+  systems_.resize(cycles_.size());
+}
 
-  Split splitted(RuleTerm term, uint32_t members, const std::unordered_map<RuleTerm, Split>& known) {
-    const RuleTerms::Node node = terms_.at(term);
-    if (node.kind == Kind::kCall && is_recursive(node.low) && cycle_of_[node.low] == members)
-      return {terms_.is_nullable(term) ? RuleTerms::kEpsilon : RuleTerms::kEmpty, {{node.low, RuleTerms::kEpsilon}}};
-    std::vector<RuleTerm> next;
-    starts(term, next);
-    if (std::ranges::none_of(next, [&](RuleTerm part) { return !known.at(part).parts.empty(); })) return {term, {}};
-    const auto split_of = [&](RuleTerm part) {
-      const auto found = known.find(part);
-      return found == known.end() ? Split{part, {}} : found->second;
-    };
-    const std::vector<RuleTerm> items = copied(term);
-    switch (node.kind) {
-      case Kind::kChoice: {
-        std::vector<Split> splits;
-        std::vector<RuleTerm> rests;
-        for (RuleTerm item : items) rests.push_back(splits.emplace_back(split_of(item)).rest);
-        const RuleTerm rest = choice(rests);
-        return {rest, merged(splits)};
-      }
-      case Kind::kSequence: return split_sequence(items, split_of);
-      case Kind::kRepeat: {
-        const Split item = known.at(next[0]);
-        // A nullable item repeated m to n times is its part that is not empty repeated 0 to n times.
-        const uint32_t min = terms_.is_nullable(items[0]) ? 0 : node.low;
-        const uint32_t max = node.high == kNone ? kNone : node.high - 1;
-        const RuleTerm tail = repeat(items[0], min == 0 ? 0 : min - 1, max);
-        const RuleTerm rest = sequence({without_empty(item.rest), tail});
-        Split made{min > 0 ? rest : choice({rest, RuleTerms::kEpsilon}), {}};
-        for (const auto& [rule, part] : item.parts) made.parts.emplace_back(rule, sequence({part, tail}));
-        return made;
-      }
-      default: throw TooMuch{};
+// Puts the rules that a term calls on the stack, but for those in nodes that were seen before.
+void Rewriting::called_below(RuleTerm root, std::vector<bool>& seen, std::vector<Rule>& out) const {
+  seen.resize(terms_.size());
+  std::vector<RuleTerm> stack{root};
+  while (!stack.empty()) {
+    const RuleTerm term = stack.back();
+    stack.pop_back();
+    if (seen[term] || !terms_.at(term).has_call) continue;
+    seen[term] = true;
+    if (terms_.at(term).kind == Kind::kCall) {
+      out.push_back(terms_.at(term).low);
+    } else {
+      stack.insert(stack.end(), terms_.parts(term).begin(), terms_.parts(term).end());
     }
   }
+}
 
-  template <class SplitOf>
-  Split split_sequence(const std::vector<RuleTerm>& items, SplitOf&& split_of) {
-    std::vector<Split> splits;
-    size_t last = 0;
-    for (size_t i = 0; i < items.size(); ++i) {
-      splits.push_back(split_of(items[i]));
-      if (!splits.back().parts.empty()) last = i;
-      if (!terms_.is_nullable(items[i])) break;
+RuleTerm Rewriting::expression(Rule rule) {
+  const Maker maker = makers_[rule];
+  switch (maker.kind) {
+    case Maker::Kind::kAfter: return after_rule(maker.of, maker.into);
+    case Maker::Kind::kNonempty: return is_recursive(maker.of) ? solution(maker.of) : without_empty(bodies_[maker.of]);
+    case Maker::Kind::kGiven: break;
+  }
+  if (!is_recursive(rule)) return bodies_[rule];
+  if (!terms_.rules[rule].is_nullable) return solution(rule);
+  return choice({RuleTerms::kEpsilon, terms_.call(nonempty(rule))});
+}
+
+// The nonempty strings of a left-recursive rule.
+RuleTerm Rewriting::solution(Rule rule) {
+  const System& system = system_of(rule);
+  const Rule leader = system.leader.at(rule);
+  if (leader != rule) return terms_.call(terms_.rules[leader].is_nullable ? nonempty(leader) : leader);
+  std::vector<RuleTerm> ways;
+  for (const auto& [source, base] : system.base)
+    if (sources(rule).contains(source)) ways.push_back(sequence({base, after(source, rule)}));
+  return choice(ways);
+}
+
+// What turns a string of `source` into one of `target`.
+RuleTerm Rewriting::after(Rule source, Rule target) {
+  const Parts& step = steps(source);
+  const auto leads_on = [&](const auto& one) { return one.first != source && sources(target).contains(one.first); };
+  if (source == target && std::ranges::none_of(step, leads_on)) return loop(source);
+  const auto key = std::pair(source, target);
+  const auto found = after_rules_.find(key);
+  if (found != after_rules_.end()) return terms_.call(found->second);
+  const Rule made = add_rule(terms_.rules[target].name + ".after." + terms_.rules[source].name, {Maker::Kind::kAfter, source, target});
+  after_rules_.emplace(key, made);
+  return terms_.call(made);
+}
+
+RuleTerm Rewriting::after_rule(Rule source, Rule target) {
+  std::vector<RuleTerm> ways;
+  const Parts step = steps(source);
+  for (const auto& [other, part] : step)
+    if (other != source && sources(target).contains(other)) ways.push_back(sequence({part, after(other, target)}));
+  if (source == target) ways.push_back(RuleTerms::kEpsilon);
+  const RuleTerm rest = choice(ways);
+  return sequence({loop(source), rest});
+}
+
+RuleTerm Rewriting::loop(Rule source) {
+  for (const auto& [other, part] : steps(source))
+    if (other == source) return terms_.repeat(part, 0, kNone);
+  return RuleTerms::kEpsilon;
+}
+
+// The steps from a class of rules; none where there are none.
+const Rewriting::Parts& Rewriting::steps(Rule source) {
+  static const Parts none;
+  const System& system = system_of(source);
+  const auto found = system.step.find(source);
+  return found == system.step.end() ? none : found->second;
+}
+
+// The classes from which steps lead to `target`, itself included.
+const std::unordered_set<Rewriting::Rule>& Rewriting::sources(Rule target) {
+  const auto [slot, is_new] = reaching_.try_emplace(target);
+  if (!is_new) return slot->second;
+  std::unordered_map<Rule, std::vector<Rule>>& before = before_[cycle_of_[target]];
+  if (before.empty())
+    for (const auto& [source, targets] : system_of(target).step)
+      for (const auto& [other, part] : targets) before[other].push_back(source);
+  std::unordered_set<Rule>& found = slot->second;
+  found.insert(target);
+  std::vector<Rule> stack{target};
+  while (!stack.empty()) {
+    const Rule rule = stack.back();
+    stack.pop_back();
+    const auto sources = before.find(rule);
+    if (sources == before.end()) continue;
+    for (Rule source : sources->second)
+      if (found.insert(source).second) stack.push_back(source);
+  }
+  return found;
+}
+
+Rewriting::Rule Rewriting::nonempty(Rule rule) {
+  const auto found = nonempty_rules_.find(rule);
+  if (found != nonempty_rules_.end()) return found->second;
+  const Rule made = add_rule(terms_.rules[rule].name + ".nonempty", {Maker::Kind::kNonempty, rule, 0});
+  nonempty_rules_.emplace(rule, made);
+  return made;
+}
+
+Rewriting::Rule Rewriting::add_rule(const std::string& wish, Maker maker) {
+  std::string name = wish;
+  for (int count = 2; !taken_.insert(name).second; ++count) name = wish + "." + std::to_string(count);
+  makers_.push_back(maker);
+  return terms_.add_rule(std::move(name));
+}
+
+const Rewriting::System& Rewriting::system_of(Rule rule) {
+  std::optional<System>& system = systems_[cycle_of_[rule]];
+  if (!system) system = make_system(cycles_[cycle_of_[rule]], cycle_of_[rule]);
+  return *system;
+}
+
+Rewriting::System Rewriting::make_system(const std::vector<Rule>& cycle, uint32_t members) {
+  std::unordered_map<Rule, uint32_t> order;
+  for (uint32_t i = 0; i < cycle.size(); ++i) order[cycle[i]] = i;
+  std::vector<Split> splits;
+  for (Rule rule : cycle) splits.push_back(split(bodies_[rule], members));
+  // Rules that turn into each other by reading nothing have the same strings.
+  std::vector<std::vector<uint32_t>> silent(cycle.size());
+  for (uint32_t i = 0; i < cycle.size(); ++i)
+    for (const auto& [source, part] : splits[i].parts)
+      if (terms_.is_nullable(part)) silent[order.at(source)].push_back(i);
+  System system;
+  for (const std::vector<uint32_t>& equal : strongly_connected(silent)) {
+    const Rule first = cycle[*std::ranges::min_element(equal)];
+    for (uint32_t i : equal) system.leader[cycle[i]] = first;
+  }
+  std::unordered_map<Rule, std::vector<RuleTerm>> bases;
+  std::map<std::pair<Rule, Rule>, std::vector<RuleTerm>> steps;
+  OrderedSet targets;
+  std::vector<std::pair<Rule, Rule>> step_order;
+  for (Rule rule : cycle) targets.add(system.leader.at(rule));
+  for (uint32_t i = 0; i < cycle.size(); ++i) {
+    const Rule target = system.leader.at(cycle[i]);
+    bases[target].push_back(without_empty(splits[i].rest));
+    for (const auto& [source, part] : splits[i].parts) {
+      const Rule from = system.leader.at(source);
+      const RuleTerm step = from == target ? without_empty(part) : part;
+      if (step == RuleTerms::kEmpty) continue;
+      std::vector<RuleTerm>& known = steps[{from, target}];
+      if (known.empty()) step_order.emplace_back(from, target);
+      known.push_back(step);
     }
-    splits.resize(last + 1);
-    const std::vector<RuleTerm> tails = tails_of(items, last);
-    // Where an item before the last is empty, the next one starts the sequence: those cases are apart.
-    std::vector<RuleTerm> rests;
-    for (size_t i = 0; i <= last; ++i) rests.push_back(sequence({i < last ? without_empty(splits[i].rest) : splits[i].rest, tails[i]}));
-    for (size_t i = 0; i <= last; ++i)
-      for (auto& [rule, part] : splits[i].parts) part = sequence({part, tails[i]});
-    const RuleTerm rest = choice(rests);
-    return {rest, merged(splits)};
   }
-
-  Parts merged(const std::vector<Split>& splits) {
-    std::vector<std::pair<Rule, std::vector<RuleTerm>>> found;
-    std::unordered_map<Rule, size_t> indices;
-    for (const Split& split : splits) {
-      for (const auto& [rule, part] : split.parts) {
-        const auto [slot, is_new] = indices.try_emplace(rule, found.size());
-        if (is_new) found.emplace_back(rule, std::vector<RuleTerm>());
-        found[slot->second].second.push_back(part);
-      }
-    }
-    Parts made;
-    for (const auto& [rule, parts] : found) made.emplace_back(rule, choice(parts));
-    return made;
-  }
-
-  // What follows each of the items 0 to last, each tail sharing the next one.
-  std::vector<RuleTerm> tails_of(const std::vector<RuleTerm>& items, size_t last) {
-    std::vector<RuleTerm> tails{sequence(std::span(items).subspan(last + 1))};
-    for (size_t i = last; i > 0; --i) tails.push_back(sequence({items[i], tails.back()}));
-    std::ranges::reverse(tails);
-    return tails;
-  }
-
-  std::vector<RuleTerm> copied(RuleTerm term) const {
-    if (!terms_.holds_parts(terms_.at(term).kind)) return {};
-    return {terms_.parts(term).begin(), terms_.parts(term).end()};
-  }
-
-  // Terms, simplified a little and counted
-
-  RuleTerm sequence(std::initializer_list<RuleTerm> items) { return sequence(std::span(items.begin(), items.size())); }
-  RuleTerm sequence(std::span<const RuleTerm> items) {
-    if (std::ranges::find(items, RuleTerms::kEmpty) != items.end()) return RuleTerms::kEmpty;
-    charge(1 + items.size());
-    return terms_.joined(items);
-  }
-  RuleTerm choice(std::initializer_list<RuleTerm> items) { return choice(std::span(items.begin(), items.size())); }
-  RuleTerm choice(std::span<const RuleTerm> items) {
-    std::vector<RuleTerm> kept;
-    for (RuleTerm item : items)
-      if (!is_empty(item)) kept.push_back(item);
-    charge(1 + kept.size());
-    return kept.empty() ? RuleTerms::kEmpty : terms_.either(kept);
-  }
-  RuleTerm repeat(RuleTerm item, uint32_t min, uint32_t max) {
-    if (max == 0 || (is_empty(item) && min == 0)) return RuleTerms::kEpsilon;
-    if (is_empty(item) || (min == 1 && max == 1)) return item;
-    return terms_.repeat(item, min, max);
-  }
-  bool is_empty(RuleTerm term) const { return term == RuleTerms::kEmpty; }
-  void charge(size_t count) {
-    spent_ += count;
-    if (spent_ > max_nodes_) throw TooMuch{};
-  }
-
-  RuleTerms& terms_;
-  uint64_t max_nodes_;
-  uint64_t spent_ = 0;
-  Rule given_;                    // rules from here on are new
-  std::vector<RuleTerm> bodies_;  // of the rules given
-  std::vector<Maker> makers_;
-  std::vector<std::vector<Rule>> cycles_;  // sets of rules that reach each other in left position
-  std::vector<uint32_t> cycle_of_;
-  std::vector<std::optional<System>> systems_;
-  std::unordered_map<uint32_t, std::unordered_map<Rule, std::vector<Rule>>> before_;
-  std::unordered_map<Rule, std::unordered_set<Rule>> reaching_;
-  std::map<std::pair<Rule, Rule>, Rule> after_rules_;
-  std::unordered_map<Rule, Rule> nonempty_rules_;
-  std::unordered_set<std::string> taken_;
-  std::unordered_map<RuleTerm, RuleTerm> without_empty_;
-};
-
-}  // namespace
+  for (Rule target : targets.values) system.base.emplace_back(target, choice(bases.at(target)));
+  for (const auto& [from, target] : step_order) system.step[from].emplace_back(target, choice(steps.at({from, target})));
+  return system;
+}
 
 bool remove_left_recursion(RuleTerms& terms, RuleTerm body, uint64_t max_nodes) {
   try {
