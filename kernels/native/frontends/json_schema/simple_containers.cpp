@@ -1,0 +1,143 @@
+// What arrays and objects need: a plan for the items, for the value of each name, and for each region of other names.
+#include <algorithm>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "frontends/json_schema/simple_planning.h"
+
+namespace structgen {
+
+// What the arrays of schemas that are met need.
+SimplePlanning::PlanId SimplePlanning::array(std::span<const ValueId> schemas) {
+  reader_.spend(kItemCost);
+  Plan plan;
+  plan.form = Form::kArray;
+  std::vector<ValueId> items;
+  for (ValueId id : schemas) {
+    const SimpleSchema schema = reader_.read(id);
+    bound(plan, schema, Keyword::kMinItems, Keyword::kMaxItems);
+    if (!schema.has(Keyword::kItems)) continue;
+    const ValueId item = schema.value(Keyword::kItems);
+    if (document_.kind(item) == JsonKind::kObject || !reader_.boolean(item)) items.push_back(item);
+  }
+  plan.children = {items.empty() ? anything() : request_all(items)};
+  return add(std::move(plan));
+}
+
+void SimplePlanning::bound(Plan& plan, const SimpleSchema& schema, Keyword fewest, Keyword most) const {
+  if (schema.has(fewest)) plan.fewest = std::max(plan.fewest, reader_.count(schema.value(fewest)));
+  if (schema.has(most)) plan.most = std::min(plan.most, reader_.count(schema.value(most)));
+}
+
+// What the objects of schemas that are met need: a plan for the value of each name, then one for each region of others.
+void SimplePlanning::object(PlanId id, std::span<const ValueId> schemas) {
+  const SimpleSchema schema = reader_.read(schemas[0]);
+  if (schemas.size() > 1 || schema.has(Keyword::kPatternProperties)) return met_objects(id, schemas);
+  std::vector<SimpleEntry> entries;
+  std::vector<PlanId> children;
+  const std::vector<std::string_view> names = reader_.required_names(schema);
+  std::unordered_set<std::string_view> required(names.begin(), names.end());
+  const ValueId additional = reader_.additional(schema);
+  const auto request_additional = [&] { return additional == kNone ? anything() : request(additional); };
+  const std::span<const JsonDocument::Member> declared = reader_.properties(schema);
+  for (const auto& [name, value] : declared) entries.push_back({name, required.erase(name) > 0});
+  for (std::string_view name : names)
+    if (required.erase(name) > 0) entries.push_back({name, true});
+  reader_.spend(kShapeCost + kEntryCost * entries.size());
+  bound(plans_[id], schema, Keyword::kMinProperties, Keyword::kMaxProperties);
+  for (const auto& [name, value] : declared) children.push_back(request(value));
+  for (size_t i = declared.size(); i < entries.size(); ++i) children.push_back(request_additional());
+  std::vector<SimpleNode> regions;
+  if (additional == kNone || document_.kind(additional) == JsonKind::kObject) {
+    regions.push_back(kNone);
+    children.push_back(request_additional());
+  }
+  set_members(id, std::move(entries), std::move(regions), std::move(children));
+}
+
+// The same of several schemas, or with patterns: of each schema the property of a name and the patterns that it
+// matches apply to a value, or else what it says of other names.
+void SimplePlanning::met_objects(PlanId id, std::span<const ValueId> schemas) {
+  std::vector<SimpleSchema> read;
+  std::vector<SimpleEntry> entries;
+  std::unordered_map<std::string_view, uint32_t> entry_of, pattern_of;
+  const auto declare = [&](std::string_view name) -> SimpleEntry& {
+    const auto [known, is_new] = entry_of.try_emplace(name, entries.size());
+    if (is_new) entries.push_back({name, false});
+    return entries[known->second];
+  };
+  std::vector<std::string_view> patterns;
+  for (ValueId schema : schemas) {
+    is_read_[schema] = true;
+    read.push_back(reader_.read(schema));
+    bound(plans_[id], read.back(), Keyword::kMinProperties, Keyword::kMaxProperties);
+    for (const auto& [name, value] : reader_.properties(read.back())) declare(name);
+    for (const auto& [pattern, value] : reader_.properties(read.back(), Keyword::kPatternProperties))
+      if (pattern_of.try_emplace(pattern, patterns.size()).second) patterns.push_back(pattern);
+  }
+  for (const SimpleSchema& schema : read)
+    for (std::string_view name : reader_.required_names(schema)) declare(name).is_required = true;
+  const std::shared_ptr<const SimplePlanner::Names> names = patterns.empty() ? nullptr : names_of(entries, patterns);
+  const size_t regions_at_most = names ? names->regions.size() : 1;
+  std::vector<std::vector<ValueId>> applied(entries.size() + regions_at_most);  // what applies to the values
+  std::vector<bool> is_covered;
+  for (const SimpleSchema& schema : read) {
+    is_covered.assign(applied.size(), false);
+    const auto cover = [&](size_t at, ValueId value) {
+      is_covered[at] = true;
+      applied[at].push_back(value);
+    };
+    for (const auto& [name, value] : reader_.properties(schema)) cover(entry_of.at(name), value);
+    for (const auto& [pattern, value] : reader_.properties(schema, Keyword::kPatternProperties))
+      for (size_t at = 0; at < applied.size(); ++at) {
+        const auto& matched = at < entries.size() ? names->matched[at] : names->regions[at - entries.size()].matched;
+        if (std::ranges::find(matched, pattern_of.at(pattern)) != matched.end()) cover(at, value);
+      }
+    const ValueId additional = reader_.additional(schema);
+    for (size_t at = 0; at < applied.size(); ++at)
+      if (!is_covered[at] && additional != kNone) applied[at].push_back(additional);
+  }
+  reader_.spend(kShapeCost + kEntryCost * entries.size());
+  std::vector<PlanId> children;
+  std::vector<SimpleNode> regions;
+  const bool is_closed = std::ranges::any_of(read, [&](const SimpleSchema& schema) { return reader_.is_closed(schema); });
+  const auto is_false = [&](ValueId schema) { return document_.kind(schema) == JsonKind::kFalse; };
+  for (size_t at = 0; at < applied.size(); ++at) {
+    if (at >= entries.size()) {
+      if (is_closed || std::ranges::any_of(applied[at], is_false)) continue;
+      regions.push_back(names ? emit_.add_leaf({names->regions[at - entries.size()].key, SimpleLeaf::Size::kAtom}) : kNone);
+    }
+    children.push_back(applied[at].empty() ? anything() : request_all(applied[at]));
+  }
+  set_members(id, std::move(entries), std::move(regions), std::move(children));
+}
+
+std::shared_ptr<const SimplePlanner::Names> SimplePlanning::names_of(const std::vector<SimpleEntry>& entries,
+                                                                       const std::vector<std::string_view>& patterns) {
+  std::string text = "{\"properties\":{";
+  const auto append_free = [&](std::string_view name) {
+    if (text.back() != '{') text.push_back(',');
+    append_quoted(name, text);
+    text += ":true";
+  };
+  for (const SimpleEntry& entry : entries) append_free(entry.name);
+  text += "},\"patternProperties\":{";
+  for (std::string_view pattern : patterns) append_free(pattern);
+  text += "}}";
+  std::shared_ptr<const SimplePlanner::Names> names = of_.names(text, helper_.attr("names"));
+  require(names != nullptr);
+  return names;
+}
+
+void SimplePlanning::set_members(PlanId id, std::vector<SimpleEntry> entries, std::vector<SimpleNode> regions,
+                                 std::vector<PlanId> children) {
+  Plan& plan = plans_[id];
+  plan.form = Form::kObject;
+  plan.entries = std::move(entries);
+  plan.regions = std::move(regions);
+  plan.children = std::move(children);
+}
+
+}  // namespace structgen

@@ -1,0 +1,121 @@
+// Constants, and the leaves of simple keywords, whose terms the Python side makes from their text.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "frontends/json_schema/simple_planning.h"
+
+namespace nb = nanobind;
+
+namespace structgen {
+
+SimplePlanning::PlanId SimplePlanning::constants(ValueId value, const SimpleSchema& schema) {
+  require(schema.has_only({Keyword::kType, Keyword::kNullable, Keyword::kEnum, Keyword::kConst, Keyword::kSimple}));
+  require(schema.has(Keyword::kEnum) != schema.has(Keyword::kConst));
+  const auto listed = reader_.listed(schema, schema.has(Keyword::kEnum) ? Keyword::kEnum : Keyword::kConst);
+  const auto is_simple = [&](ValueId one) {
+    const JsonKind kind = document_.kind(one);
+    return kind != JsonKind::kFraction && kind != JsonKind::kArray && kind != JsonKind::kObject && document_.source(one) != "-0";
+  };
+  if (!schema.has(Keyword::kSimple) && std::ranges::all_of(listed, is_simple)) return constants(shapes_.own(value, schema));
+  reader_.spend(kItemCost + kConstantCost * listed.size());
+  return done(leaf_of({{value}}, std::nullopt));
+}
+
+// The values of a shape that it admits.
+SimplePlanning::PlanId SimplePlanning::constants(const SimpleShape& shape) {
+  const SimpleValues& values = *shape.values[0];
+  reader_.spend(kItemCost + kConstantCost * values.members.size());
+  const std::vector<bool> excluded = excluded_of(values, shape.scalars);
+  std::unordered_set<std::string> known;
+  std::vector<SimpleNode> literals;
+  for (size_t i = 0; i < values.members.size(); ++i) {
+    if (!excluded.empty() && excluded[i]) continue;
+    const ValueId value = values.members[i];
+    std::string text;
+    if (!(reader_.append_constant(value, text) & shape.types)) continue;
+    const bool is_common = std::ranges::all_of(shape.values, [&](const SimpleValues* other) { return other == &values || other->has(text); });
+    if (is_common && known.insert(text).second) literals.push_back(emit_.literal(text));
+  }
+  if (literals.empty()) return done(emit_.nothing());
+  return done(literals.size() == 1 ? literals[0] : emit_.combine(Kind::kChoice, literals));
+}
+
+// Which values the simple keywords of schemas exclude; empty: none.
+std::vector<bool> SimplePlanning::excluded_of(const SimpleValues& values, std::span<const ValueId> scalars) {
+  std::vector<bool> excluded;
+  if (scalars.empty()) return excluded;
+  excluded.resize(values.members.size());
+  nb::object& listed = listed_[&values];
+  if (!listed.is_valid()) {
+    std::string text = "[";
+    for (ValueId value : values.members) {
+      if (text.size() > 1) text.push_back(',');
+      reader_.append_constant(value, text);
+    }
+    listed = make_leaf_.attr("values")(text + "]");
+  }
+  for (ValueId schema : scalars) {
+    std::string text = "{";
+    append_leaf(schema, false, text);
+    nb::object found = make_leaf_.attr("excluded")(text + "}", listed);
+    require(!found.is_none());
+    is_read_[schema] = true;
+    for (nb::handle index : found) excluded.at(nb::cast<size_t>(index)) = true;
+  }
+  return excluded;
+}
+
+// The leaf of the simple keywords of schemas; with `types` instead of their `type`, which one schema alone may keep.
+SimpleNode SimplePlanning::leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types) {
+  const bool is_simple = schemas.empty() || (schemas.size() == 1 && (types || !reader_.read(schemas[0]).has_values()));
+  std::string text = "{";
+  if (types) {
+    text += "\"type\":[";
+    for (size_t i = 0; i < kTypeNames.size(); ++i) {
+      const uint8_t bits = kTypeBits[i];
+      if ((*types & bits) != bits || (bits == kIntegerType && *types & kFractionType)) continue;
+      if (text.back() != '[') text.push_back(',');
+      append_quoted(kTypeNames[i], text);
+    }
+    text.push_back(']');
+  }
+  if (schemas.size() == 1) append_leaf(schemas[0], !types, text);
+  if (schemas.size() > 1) {
+    text += ",\"allOf\":";
+    char before = '[';
+    for (ValueId schema : schemas) {
+      text.push_back(std::exchange(before, ','));
+      text.push_back('{');
+      append_leaf(schema, false, text);
+      text.push_back('}');
+    }
+    text.push_back(']');
+  }
+  text.push_back('}');
+  for (ValueId schema : schemas) is_read_[schema] = true;
+  if (is_simple) return emit_.add_leaf(of_.leaf(text, make_leaf_));
+  return emit_.add_leaf(of_.leaf(text, helper_.attr("whole")));
+}
+
+void SimplePlanning::append_leaf(ValueId id, bool with_types_and_values, std::string& text) const {
+  for (const auto& [name, value] : document_.members(id)) {
+    const auto found = of_.dialect_.keywords.find(name);
+    if (found == of_.dialect_.keywords.end()) continue;
+    const Keyword keyword = found->second;
+    const bool is_other = keyword == Keyword::kType || keyword == Keyword::kNullable || keyword == Keyword::kEnum || keyword == Keyword::kConst;
+    if (keyword != Keyword::kSimple && !(with_types_and_values && is_other)) continue;
+    if (text.back() != '{') text.push_back(',');
+    append_quoted(name, text);
+    text.push_back(':');
+    text += document_.source(value);
+  }
+}
+
+}  // namespace structgen
