@@ -6,6 +6,7 @@ import pytest
 from docs_run import CHECKOUT, run_page
 
 import structgen
+import structgen.models
 import structgen.program.definition as home
 from structgen.engine import Vocabulary
 from structgen.models import HashModel
@@ -20,11 +21,15 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
     masked = Vocabulary(tokens, eos=list(json_vocabulary.eos), special={len(tokens) - 1: "<mask>"})
     monkeypatch.setattr(structgen, "load_model", lambda *_, **__: model, raising=False)
     monkeypatch.setattr(structgen, "load_diffusion_model", lambda *_, **__: HashDiffusion(masked), raising=False)
+    monkeypatch.setattr(structgen.models, "load_model", lambda *_, **__: model)
     monkeypatch.setattr(home, "_default", [model])
     return json_vocabulary
 
 
-@pytest.mark.parametrize("page", ["algebra.md", "indentation.md", "library.md", "protocols.md", "types.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["algebra.md", "gpu.md", "indentation.md", "library.md", "models.md", "protocols.md", "regex.md", "types.md"],
+)
 def test_pages_run(page: str, stand_ins: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every Python block runs, in order, from the top of the checkout."""
     monkeypatch.chdir(CHECKOUT)
