@@ -200,7 +200,7 @@ def test_several_eos_ids_are_one_stop() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("model", range(4))
+@pytest.mark.parametrize("model", [0, 1, pytest.param(2, marks=NIGHTLY), pytest.param(3, marks=NIGHTLY)])
 def test_many_particles_come_near_the_target_where_masking_does_not(model: int) -> None:
     distribution = normalised(exact_target(HashModel(VOCABULARY, seed=model), "ab", MYOPIC, 4))
 
@@ -351,7 +351,7 @@ def test_vocabularies_without_eos_end_where_nothing_may_follow(grammar: Grammar)
         assert generate(model, "ab", grammar, sampler=SMC(8), max_tokens=5).text
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_one_output_has_nearly_the_distribution_of_the_target() -> None:
     """``generate`` draws by weight: 400 outputs of 32 particles each; masking alone is far off."""
     model = HashModel(VOCABULARY, seed=1)
