@@ -68,6 +68,7 @@ class Planner:
         self._reasons: Reasons = []
         self._scalars = ScalarTerms(setting.syntax, self._reasons)
         self.types = TypePlans(forms, setting.syntax, self._reasons)
+        self._anything = [Plan((), 0, level.value) for level in setting.syntax.levels]
         # By the schemas, and the level where that matters.
         self._plans: dict[tuple[int | frozenset[int], int], Plan] = {}
         self._explored: list[Plan] = []  # those that proofs do not use
@@ -180,15 +181,16 @@ class Planner:
 
     def _open_value(self) -> Plan:
         """The plan of any value."""
-        return Plan((), 0, self._scalars.syntax.at(self._level).value)
+        return self._anything[min(self._level, len(self._anything) - 1)]
 
     def _request_conjunction(self, locations: tuple[Location, ...]) -> Plan:
         distinct: dict[int, Location] = {}
+        key_of = self._forms.schemas.key
         has_negated = has_false = False
         for location in locations:  # a single loop: chains request thousands of conjunctions
             schema = location.schema
             if schema is not True and (location.is_negated or schema != {}):
-                distinct.setdefault(self._forms.schemas.key(location), location)
+                distinct.setdefault(key_of(location), location)
                 has_negated = has_negated or location.is_negated
                 has_false = has_false or schema is False
         if len(distinct) <= 1 and not has_negated:
