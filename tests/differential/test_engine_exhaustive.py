@@ -168,6 +168,7 @@ def test_permutations_are_regular(ab_vocabulary: Vocabulary) -> None:
         assert compare(JsonString(value), strings, b'"\\nabu', 4) > 1
 
 
+@pytest.mark.nightly
 def test_small_json_strings() -> None:
     """JSON strings over quotes, backslashes, letters and one control character, with token boundaries anywhere."""
     letters = b'"\\u0n1'

@@ -69,6 +69,7 @@ def canonical(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+@pytest.mark.nightly
 @given(SCHEMAS, st.data())
 @settings(max_examples=max(200, settings().max_examples), suppress_health_check=list(HealthCheck))
 def test_documents_of_random_schemas_are_members(schema: Any, data: st.DataObject) -> None:

@@ -32,6 +32,7 @@ def cases(shared_data: Path) -> list[dict[str, Any]]:
     return [case for case in every if any(test["valid"] for test in case["tests"])]
 
 
+@pytest.mark.nightly
 def test_mutations_of_a_sample(cases: list[dict[str, Any]]) -> None:
     """Five mutations per schema are judged alike."""
     compare(cases[::SAMPLE_STEP], count=5)

@@ -216,7 +216,7 @@ def test_many_particles_come_near_the_target_where_masking_does_not(model: int) 
     assert distance(SMC(256), 20) < 0.25 * masking + 0.02
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_the_evidence_of_one_run_comes_with_an_error_that_is_not_too_small() -> None:
     log_z = log_total(exact_target(HashModel(VOCABULARY, seed=3), "ab", MYOPIC, 4))
     for resampling in ("multinomial", "stratified"):

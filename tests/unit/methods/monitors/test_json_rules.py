@@ -496,7 +496,7 @@ def rules() -> list[Potential]:
     ]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.parametrize("sampler", [SMC(4), SMC(4, proposal=AWRS(mask_after=None))])
 def test_sampled_documents_keep_the_rules(
     sampler: SMC, json_vocabulary: Vocabulary, record_property: Callable[[str, object], None]
