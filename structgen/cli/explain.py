@@ -38,7 +38,7 @@ def prefixes_before(
     """Yield up to ``most`` shortest texts after which ``wanted`` may come, each with the rule that reads its end.
 
     Texts are looked through in the order of their length, one for each state that they lead to.  Of bytes that lead
-    to the same state only the first is followed, printable ones before others.  A rule is told once.
+    to the same state only the first is followed, printable ones before others.  A rule is listed once.
 
     The matcher is of a constraint in an engine of its own, so that its rules have their names.
 
@@ -109,7 +109,7 @@ def explain(
 ) -> int:
     """Say what may come next after PREFIX in the language of FILE.
 
-    FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input. Rules are told with the place where
+    FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input. Rules are shown with the place where
     they are defined. If no string of the grammar begins with PREFIX, the place where it becomes invalid is shown
     and the exit status is 1.
     """
@@ -172,10 +172,10 @@ def _state_of(matcher: Matcher, data: bytes, places: RuleLocations, *, is_json: 
 
 def _alternative(matcher: Matcher, alternative: Alternative, places: RuleLocations) -> dict[str, Any]:
     """One of the things that may come next: the rule that reads it, and a text that begins so."""
-    told: dict[str, Any] = {"text": alternative.text, "rule": None, "example": None}
+    shown: dict[str, Any] = {"text": alternative.text, "rule": None, "example": None}
     first = alternative.first
     if first is None:
-        return told
+        return shown
     probe = matcher.fork()
     if first >= 0:
         probe.accept_bytes(bytes([first]))
@@ -183,7 +183,7 @@ def _alternative(matcher: Matcher, alternative: Alternative, places: RuleLocatio
         probe.accept(-1 - first)
     names = [name for name in probe.rule_path() if name]
     begun = bytes([first]).decode("latin-1") if 0 <= first < 0x80 else ""
-    return told | {
+    return shown | {
         "rule": places.of(names[-1]) if names else None,
         "example": begun + _completion(probe) if begun else None,
     }

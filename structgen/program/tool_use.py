@@ -333,8 +333,8 @@ class _Loop:
             if not hasattr(reply, "tool"):
                 return AgentResult(reply.answer, tuple(calls))
             calls.append(_called(self._tools[reply.tool], reply.arguments))
-            told = _result_message(calls[-1])
-            yield user(told if len(calls) < self._max_steps else f"{told}\n{_LAST_MESSAGE}")
+            message = _result_message(calls[-1])
+            yield user(message if len(calls) < self._max_steps else f"{message}\n{_LAST_MESSAGE}")
         reply = yield self._final
         return AgentResult(reply.answer, tuple(calls), is_forced=True)
 

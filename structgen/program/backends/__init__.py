@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
@@ -53,7 +54,7 @@ class ProgramSettings:
     unmasking: Unmasking = _UNMASKING
 
 
-class AnswerStream:
+class AnswerStream(ABC):
     """An answer that a model writes: iterate over its events, then ask for the ``outcome``.
 
     Args:
@@ -78,8 +79,9 @@ class AnswerStream:
             raise GenerationError("answer", "it is not finished", remedy="iterate over the events first")
         return self._outcome
 
+    @abstractmethod
     def __iter__(self) -> Iterator[Event]:
-        raise NotImplementedError
+        """Yield the events of the answer while it is written."""
 
 
 class LocalAnswerStream(AnswerStream):

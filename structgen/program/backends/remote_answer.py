@@ -320,8 +320,8 @@ def _with_correction(prompt: RemotePrompt, text: str, violation: Violation) -> R
     if isinstance(prompt, str) or prompt[-1]["role"] == _ASSISTANT:
         return prompt
     place = f" at {path_text(violation.path)}" if violation.path else ""
-    told = f"That answer is refused{place}: {violation.problem}. Answer again, in the same form."
-    return (*prompt, {"role": _ASSISTANT, "content": text or " "}, {"role": "user", "content": told})
+    refusal = f"That answer is refused{place}: {violation.problem}. Answer again, in the same form."
+    return (*prompt, {"role": _ASSISTANT, "content": text or " "}, {"role": "user", "content": refusal})
 
 
 def _describe_bytes(choices: bytes) -> str:
