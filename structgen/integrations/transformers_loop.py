@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["constrained_generate"]
 
 _UNDERSTOOD: Final = frozenset(
-    ("attention_mask", "cache_position", "logits_to_keep", "past_key_values", "position_ids", "use_cache")
+    ("attention_mask", "cache", "cache_position", "logits_to_keep", "past_key_values", "position_ids", "use_cache")
 )
 _SHAPES: Final[dict[type, str]] = {
     TemperatureLogitsWarper: "temperature",
@@ -144,9 +144,10 @@ def _check_request(model: Any, config: Any, criteria: StoppingCriteriaList, mode
             raise _refused(
                 f"stopping criterion {type(criterion).__name__} could cut an output off", "put it into the grammar"
             )
-    cache = model_kwargs.get("past_key_values")
-    if cache is not None and cache.get_seq_length() > 0:
-        raise _refused("past_key_values is not empty", "pass the whole prompt")
+    for name in ("cache", "past_key_values"):  # the second is its name before transformers 5.24
+        cache = model_kwargs.get(name)
+        if cache is not None and cache.get_seq_length() > 0:
+            raise _refused(f"{name} is not empty", "pass the whole prompt")
     unknown = sorted(name for name, value in model_kwargs.items() if name not in _UNDERSTOOD and value is not None)
     if unknown:
         raise _refused(f"model inputs {unknown} are not passed on", "use ConstraintLogitsProcessor")

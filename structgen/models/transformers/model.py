@@ -40,6 +40,8 @@ __all__ = [
 
 _TRUNK: Final = (0, 1, 2)
 _TRIAL: Final = TokenTree((3, 4, 5, 6, 7), (-1, -1, 1, 0, 2))
+_CACHE_NAMES: Final = ("cache", "past_key_values")
+"""The names of a forward pass's cache in transformers: from 5.24 on, and before; the newer one is preferred."""
 _ROUNDING: Final = 1e-3
 """A row of a trial may differ from that of the sequence by this share of the spread of its logits, or by a few units in
 the last place of the model's numbers; one whose mask or position is wrong differs by about the spread."""
@@ -190,12 +192,14 @@ class TransformersModel:
         kind = type(written(model)).__name__
         self.name: str = name or getattr(model.config, "name_or_path", "") or kind
         parameters = inspect.signature(written(model).forward).parameters
-        if "past_key_values" not in parameters:
+        cache_name = next((each for each in _CACHE_NAMES if each in parameters), None)
+        if cache_name is None:
             raise ModelError(
                 f"model {self.name!r}",
                 f"a {kind} keeps no key-value cache",
                 remedy="use a causal language model (AutoModelForCausalLM)",
             )
+        self._cache_name = cache_name
         self._is_compiled = written(model) is not model
         self._can_skip_logits = "logits_to_keep" in parameters
         self._keeps_all = _can_keep_all(model.config)
@@ -265,7 +269,9 @@ class TransformersModel:
         Returns:
             Logits ``[positions, size]`` in the model's dtype; no later pass writes to them.
         """
-        extra: dict[str, Any] = {"logits_to_keep": positions} if self._can_skip_logits else {}
+        extra: dict[str, Any] = {self._cache_name: cache}
+        if self._can_skip_logits:
+            extra["logits_to_keep"] = positions
         if tree is not None:
             extra |= tree_inputs(self.model, len(token_ids), tree, past=cache.get_seq_length())
             token_ids = [*token_ids, *tree.token_ids]
@@ -274,7 +280,6 @@ class TransformersModel:
         with torch.inference_mode():
             output = self.model(
                 input_ids=torch.tensor([token_ids], device=self.model.get_input_embeddings().weight.device),
-                past_key_values=cache,
                 use_cache=True,
                 return_dict=True,
                 **extra,

@@ -91,7 +91,7 @@ def test_a_draft_sees_what_the_whole_network_left(
         for new, old in enumerate(kept):
             cache.update(past.layers[old].keys.clone(), past.layers[old].values.clone(), new)
         fewer = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        expected = fewer(input_ids=torch.tensor([IDS]), past_key_values=cache, use_cache=True).logits[0].numpy()
+        expected = fewer(torch.tensor([IDS]), None, None, cache, use_cache=True).logits[0].numpy()
     session = model.start()
     session.extend(prefix[:40])
     other_session = session.fork() if shared else None
