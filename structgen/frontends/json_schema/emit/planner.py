@@ -67,6 +67,7 @@ class Planner:
         self._forms = forms
         self._reasons: Reasons = []
         self._scalars = ScalarTerms(setting.syntax, self._reasons)
+        self._closes, self._counts_levels = forms.closes, self._scalars.counts_levels
         self.types = TypePlans(forms, setting.syntax, self._reasons)
         self._anything = [Plan((), 0, level.value) for level in setting.syntax.levels]
         # By the schemas, and the level where that matters.
@@ -98,7 +99,7 @@ class Planner:
         root = self._request((location,))
         self._explore()
         self.are_proofs = True
-        if self._forms.closes:  # overlapping alternatives may be disjoint once they are closed
+        if self._closes:  # overlapping alternatives may be disjoint once they are closed
             self._explored += self._plans.values()
             self._plans.clear()
         for pairs in self._exclusions:
@@ -135,13 +136,13 @@ class Planner:
             return self._forbidden(locations)
         if location.is_negated:
             return self._request_conjunction(locations)
-        key_of_schema = id(schema), self._level if self._scalars.counts_levels else 0
+        key_of_schema = id(schema), self._level if self._counts_levels else 0
         plan = self._plans.get(key_of_schema)
         if plan is not None:
             plan.uses += not self.are_proofs
             return plan
         leaves = self.leaves.of(location.resource.dialect)
-        key = None if self._scalars.counts_levels or self._may_be_nameless(schema) else leaves.key(schema)
+        key = None if self._counts_levels or self._may_be_nameless(schema) else leaves.key(schema)
         if key is not None:
             plan = leaves.get(key)
             if plan is not None:
@@ -200,7 +201,7 @@ class Planner:
         if has_negated and any(-key in distinct for key in distinct):
             self._reasons.append((tuple(distinct.values()), ": a schema and its negation"))
             return Plan((), 0, EMPTY)
-        key = frozenset(distinct), self._level if self._scalars.counts_levels else 0
+        key = frozenset(distinct), self._level if self._counts_levels else 0
         plan = self._plans.get(key)
         if plan is not None:
             plan.uses += not self.are_proofs
@@ -262,7 +263,7 @@ class Planner:
     def _fill(self, plan: Plan, disjuncts: list[Disjunct]) -> None:
         """Fill the plan of a union of disjuncts."""
         self.separate(disjuncts)
-        if self._forms.closes:
+        if self._closes:
             for disjunct in disjuncts:
                 self._note_nameless(plan.locations, disjunct)
         if not disjuncts:
@@ -284,11 +285,11 @@ class Planner:
 
     def _may_be_nameless(self, schema: Json) -> bool:
         """Whether a leaf admits objects, so that ``nameless`` needs each of its occurrences."""
-        return self._forms.closes and isinstance(schema, dict) and schema.get("type") not in _SCALAR_NAMES
+        return self._closes and isinstance(schema, dict) and schema.get("type") not in _SCALAR_NAMES
 
     def _note_nameless(self, locations: tuple[Location, ...], disjunct: Disjunct) -> None:
         """Note the schemas whose objects the policy leaves open because they name no member."""
-        if self._forms.closes and not self.are_proofs and disjunct.types & OBJECT and is_nameless(disjunct):
+        if self._closes and not self.are_proofs and disjunct.types & OBJECT and is_nameless(disjunct):
             self.nameless.update(id(location.schema) for location in locations if not location.is_negated)
 
     def _refuse(self, disjunct: Disjunct) -> None:
