@@ -2,7 +2,7 @@
 
 Four parts, each a table (``--only`` takes some of them):
 
-- ``asked``: how often AWRS asks the automaton about a token, for each token that is written.
+- ``queries``: how often AWRS queries the automaton about a token, for each token that is written.
 - ``predicate``: AWRS against masking by predicate, where each answer takes a millisecond.
 - ``accuracy``: the distance of the distribution of one output from the target, in languages in which locally
   constrained decoding (LCD) goes wrong; the target is known from scoring all members in all their spellings.
@@ -48,7 +48,7 @@ from structgen.methods.samplers.trie_sampler import ASAp
 from structgen.models import load_model
 from structgen.models.protocol import Prompt
 
-PARTS: Final = ("asked", "predicate", "accuracy", "peer")
+PARTS: Final = ("queries", "predicate", "accuracy", "peer")
 PARTICLES: Final = (4, 8, 16)
 ESS_THRESHOLD: Final = 0.5
 RESAMPLING: Final = "stratified"
@@ -104,8 +104,8 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def part_asked(settings: Settings) -> str:
-    """How often the automaton is asked."""
+def part_queries(settings: Settings) -> str:
+    """How often the automaton is queried."""
     size = settings.model.vocabulary.size
     rows = []
     totals: dict[str, list[int]] = {}
@@ -115,20 +115,20 @@ def part_asked(settings: Settings) -> str:
             for label, mask_after in (("never a mask", None), ("a mask after 8", 8)):
                 sampler = SMC(4, proposal=AWRS(mask_after=mask_after))
                 runs = [run(sampler, context, constraint, task.max_tokens, seed) for seed in range(settings.repeats)]
-                counts = [sum(getattr(each, name) for each in runs) for name in ("tokens", "asked", "masks")]
+                counts = [sum(getattr(each, name) for each in runs) for name in ("tokens", "queries", "masks")]
                 totals[label] = [old + new for old, new in zip(totals.get(label, [0, 0, 0]), counts, strict=True)]
-                tokens, asked, masks = counts
-                rows.append([task.name, label, *map(str, counts), f"{asked / tokens:.1f}", f"{masks / tokens:.2f}"])
-                progress(f"asked: {rows[-1]}")
+                tokens, queries, masks = counts
+                rows.append([task.name, label, *map(str, counts), f"{queries / tokens:.1f}", f"{masks / tokens:.2f}"])
+                progress(f"queries: {rows[-1]}")
     for label, counts in totals.items():
-        tokens, asked, masks = counts
-        rows.append(["**all**", label, *map(str, counts), f"**{asked / tokens:.1f}**", f"{masks / tokens:.2f}"])
+        tokens, queries, masks = counts
+        rows.append(["**all**", label, *map(str, counts), f"**{queries / tokens:.1f}**", f"{masks / tokens:.2f}"])
     return (
         f"`SMC(4, proposal=AWRS(mask_after=...))`, {settings.repeats} runs of each task. Masking by predicate asks "
         f"about {size:,} tokens each time. `mask_after=None` never fills a mask, as a parser would that has none; with "
         "8 the mask is filled after eight rejected tokens. Tokens are those of all different sequences, stops "
         "included.\n\n"
-        + table(["task", "AWRS", "tokens", "questions", "masks", "questions a token", "masks a token"], rows)
+        + table(["task", "AWRS", "tokens", "queries", "masks", "queries a token", "masks a token"], rows)
     )
 
 
@@ -143,7 +143,7 @@ def part_predicate(settings: Settings) -> str:
             ("`AWRS(mask_after=None)`", AWRS(mask_after=None), range(5)),
             ("`Multinomial()`: masking by predicate", Multinomial(), range(1)),
         ):
-            seconds, tokens, asked = [], 0, 0
+            seconds, tokens, queries = [], 0, 0
             for seed in seeds:
                 predicate = Predicate(settings.predicate_seconds)
                 sampler = SMC(1, proposal=proposal)
@@ -152,10 +152,10 @@ def part_predicate(settings: Settings) -> str:
                     sampler, context, constraint, Predicate.max_tokens, seed, potentials=[predicate.potential()]
                 )
                 seconds.append(perf_counter() - began)
-                tokens, asked = tokens + found.tokens, asked + predicate.asked
+                tokens, queries = tokens + found.tokens, queries + predicate.queries
                 progress(f"predicate: {label} {seconds[-1]:.2f} s, {[each.text for each in found.results]}")
             costs.append(sum(seconds) / tokens)
-            figures = f"{asked / tokens:,.1f}", f"{statistics.median(seconds):.2f}", f"{1000 * costs[-1]:,.1f}"
+            figures = f"{queries / tokens:,.1f}", f"{statistics.median(seconds):.2f}", f"{1000 * costs[-1]:,.1f}"
             rows.append([label, f"{len(seeds)}", f"{tokens}", *figures])
     for row, cost in zip(rows, costs, strict=True):
         row.append(f"{costs[-1] / cost:.0f}")
@@ -390,7 +390,7 @@ def peer_times(settings: Settings, peer: Peer) -> str:
                     theirs.append(peer.run(task, particles, seed, keep_logits=False))
                     progress(f"peer: {task.name}, {particles}: {ours[-1][0]:.2f} s, {theirs[-1]['seconds']:.2f} s")
                 mine = [statistics.median(column) for column in zip(*ours[1:], strict=True)]
-                keys = "seconds", "processor_seconds", "forwards", "asked"
+                keys = "seconds", "processor_seconds", "forwards", "queries"
                 other = [statistics.median(each[key] for each in theirs[1:]) for key in keys]
                 rows.append(
                     [
@@ -402,7 +402,7 @@ def peer_times(settings: Settings, peer: Peer) -> str:
                     ]
                 )
     head = ["task", "particles", "s a run", "peer's", "ratio", "processor s a run", "peer's", "ratio"]
-    return table([*head, "forward passes", "peer's", "peer's questions"], rows)
+    return table([*head, "forward passes", "peer's", "peer's queries"], rows)
 
 
 def peer_evidence(settings: Settings, peer: Peer) -> str:
@@ -498,7 +498,7 @@ def main() -> None:
         predicate_seconds=arguments.predicate_ms / 1000,
     )
     titles = {
-        "asked": ("Questions to the automaton", part_asked),
+        "queries": ("Queries to the automaton", part_queries),
         "predicate": ("An expensive predicate", part_predicate),
         "accuracy": ("How near the target", part_accuracy),
         "peer": ("Beside genlm-control", part_peer),

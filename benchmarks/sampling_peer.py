@@ -89,7 +89,7 @@ class Worker:
         if not keep_logits:
             model.clear_cache()
             model.cache_kv(prompt)
-        self._forwards = sampler.asked = 0
+        self._forwards = sampler.queries = 0
         began, worked = perf_counter(), process_time()
         found = await sampler.smc(
             n_particles=particles,
@@ -103,20 +103,20 @@ class Worker:
             "processor_seconds": processor,
             "log_evidence": float(found.log_ml),
             "forwards": self._forwards,
-            "asked": sampler.asked,
+            "queries": sampler.queries,
             "tokens": sum(map(len, found.contexts)),
         }
 
 
 def _counting(llm: Any, condition: Any) -> Any:
-    """An ``AWRS`` that counts how often the condition is asked."""
+    """An ``AWRS`` that counts how often the condition is evaluated."""
     from genlm.control import AWRS
 
     class Counting(AWRS):  # type: ignore[misc]
-        asked = 0
+        queries = 0
 
         async def _accept(self, *arguments: Any, **named: Any) -> bool:
-            self.asked += 1
+            self.queries += 1
             return bool(await super()._accept(*arguments, **named))
 
     return Counting(llm, condition)

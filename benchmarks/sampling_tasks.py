@@ -228,7 +228,7 @@ class Predicate:
         seconds: the least time for an answer; the processor is kept busy.
 
     Attributes:
-        asked: how often it was.
+        queries: number of evaluations.
     """
 
     prompt = (
@@ -240,7 +240,7 @@ class Predicate:
     max_tokens = 12
 
     def __init__(self, seconds: float) -> None:
-        self.asked = 0
+        self.queries = 0
         self._seconds = seconds
         self._database = sqlite3.connect(":memory:")
         for table, columns in _CATALOGUE.items():
@@ -248,7 +248,7 @@ class Predicate:
         self._queries = [f"SELECT {column} FROM {table}" for table, columns in _CATALOGUE.items() for column in columns]
 
     def potential(self) -> Potential:
-        """The predicate, to be asked of outputs and their prefixes."""
+        """The predicate over outputs and their prefixes."""
 
         @potential
         def runs(text: str) -> bool:
@@ -268,7 +268,7 @@ class Predicate:
         return may_run
 
     def _after(self, began: float, *, answer: bool) -> bool:
-        self.asked += 1
+        self.queries += 1
         while perf_counter() - began < self._seconds:
             pass
         return answer

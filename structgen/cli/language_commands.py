@@ -138,7 +138,7 @@ def diff(
     OLD and NEW are grammars or JSON Schemas, of the same or of different kinds. For each direction in which they differ
     a shortest text is shown that only one of them accepts, with the place where it leaves the other. The answer is
     certain for regular languages, as JSON Schemas without recursion are; for others it may hold only up to a length,
-    which is told.
+    which the answer names.
 
     Exit status: 0 NEW accepts all that OLD did, as far as was looked; 1 it does not; 2 a file cannot be used.
     """

@@ -153,7 +153,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     shows all.
 
     With --decoder diffusion a diffusion model fills a canvas: --sampler dingo (the default) takes the most probable
-    completion at each step, posterior draws one; --policy says how much of it stands before the model is asked again.
+    completion at each step, posterior draws one; --policy says how much of it stands before the next forward pass.
     """
     request = Request(**options)
     click.get_current_context().with_resource(failures_noted())

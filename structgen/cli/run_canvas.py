@@ -285,8 +285,8 @@ def _unmasking(request: Request) -> Unmasking:
 
 def _policy(text: str, model: str | None) -> CommitPolicy:
     """The policy that ``--policy`` asks for; the filter of a learned one comes with the embedded model."""
-    asked, given = NamedOption.parse("--policy", text), {}
-    if asked.name == "learned":
+    option, given = NamedOption.parse("--policy", text), {}
+    if option.name == "learned":
         if model not in (None, EMBEDDED):
             raise click.UsageError(
                 "--policy learned: its filter was trained for the embedded diffusion model; pass one of your own to "
@@ -295,5 +295,5 @@ def _policy(text: str, model: str | None) -> CommitPolicy:
         from structgen.methods.policies.stateful import load_slot_filter
 
         given["filter"] = load_slot_filter()
-    made: CommitPolicy = asked.value(COMMIT_POLICIES, given=given)
+    made: CommitPolicy = option.value(COMMIT_POLICIES, given=given)
     return made

@@ -1,4 +1,4 @@
-"""What ``structgen run`` is asked for: the request, its sampler and potentials, and its drafter."""
+"""What the options of ``structgen run`` say: the request, its sampler and potentials, and its drafter."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def drafter_of(text: str | None, progress: ProgressLine) -> AnyDrafter:
         click.UsageError: there is no such drafter, or its settings are unusable.
         Failure: there is no such draft model, or it cannot be loaded.
     """
-    asked = NamedOption.parse(_OPTION, _AUTO if text is None else text)
-    name = asked.name
+    option = NamedOption.parse(_OPTION, _AUTO if text is None else text)
+    name = option.name
     if name in (_AUTO, _NONE):
-        if asked.settings:
-            unknown = next(iter(asked.settings))
+        if option.settings:
+            unknown = next(iter(option.settings))
             raise click.UsageError(f"{_OPTION} {name}: there is no {unknown!r}; there are no settings")
         return "auto" if name == _AUTO else None
     if name not in DRAFTERS:
@@ -80,10 +80,10 @@ def drafter_of(text: str | None, progress: ProgressLine) -> AnyDrafter:
 
     given: dict[str, Any] = {}
     if name == _DRAFT_MODEL:
-        given = _draft_model(asked.settings, progress)
+        given = _draft_model(option.settings, progress)
     elif name == "short-context":
         given = {"model": None}  # the target itself
-    drafter = asked.value(DRAFTERS, given=given, unsaid=_NOT_SETTABLE)
+    drafter = option.value(DRAFTERS, given=given, unsaid=_NOT_SETTABLE)
     return Speculation(drafter, cost=None if name in _LEARN_FROM_OWN_ROWS else "assumed")
 
 
@@ -252,11 +252,11 @@ def write_weights(samples: Samples, request: Request, sampler: AnySampler | AnyC
     else:
         for line in weights_as_text(samples):
             click.echo(line)
-    # Where nobody was asked and something was written, nobody forbade anything.
-    asked = f", {samples.asked} questions; {samples.verification}" if samples.asked or not samples.samples else ""
+    # Without queries, and with samples, no potential forbade anything.
+    queries = f", {samples.queries} queries; {samples.verification}" if samples.queries or not samples.samples else ""
     click.echo(
         f"{samples.particles} particles, {samples.tokens} tokens, {samples.forwards} forward passes"
-        f"{accepted_drafts(samples.drafts)}{asked}",
+        f"{accepted_drafts(samples.drafts)}{queries}",
         err=True,
     )
 
@@ -322,7 +322,7 @@ def _summary(samples: Samples) -> dict[str, Any]:
         "particles": samples.particles,
         "forwards": samples.forwards,
         "sampled_tokens": samples.tokens,
-        "asked": samples.asked,
+        "queries": samples.queries,
         "masks": samples.masks,
         "drafts": None if samples.drafts is None else asdict(samples.drafts),
     }

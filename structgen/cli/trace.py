@@ -106,7 +106,7 @@ def _sampling(held: Any) -> Iterator[str]:
         yield f"  {output['weight']:.4f}  {_shortened(output['text'])}"
     evidence = "unknown" if held["log_evidence"] is None else f"{held['log_evidence']:.4f}"
     error = "" if held["standard_error"] is None else f" ± {held['standard_error']:.4f}"
-    yield f"log evidence {evidence}{error}; {held['forwards']} forward passes, {held['asked']} questions"
+    yield f"log evidence {evidence}{error}; {held['forwards']} forward passes, {held['queries']} queries"
     yield f"potentials: {held['verification']}"
 
 

@@ -132,7 +132,7 @@ class ConstraintLogitsProcessor(LogitsProcessor):
         return length
 
     def _bitmask(self, states: Sequence[_PrefixState], generated: int) -> tuple[NDArray[np.int32], list[int]]:
-        """The masks of this step, and which of them each state has; matchers that states share are asked once."""
+        """The masks of this step, and which of them each state has; a matcher that states share fills one mask."""
         distinct = {id(state.matcher): state.matcher for state in states if state.matcher is not None}
         live = list(distinct.values())
         bitmask = np.zeros((len(live) + 1, len(self._ended)), dtype=np.int32)

@@ -180,10 +180,10 @@ def _prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> li
     return prompts
 
 
-def _with_eos(result: Result, room: int) -> list[int]:
+def _with_eos(result: Result, max_tokens: int) -> list[int]:
     tokens = list(result.tokens)
     ends = result.vocabulary.eos
-    if result.finish_reason == "stop" and ends and len(tokens) < room:
+    if result.finish_reason == "stop" and ends and len(tokens) < max_tokens:
         tokens.append(ends[0])
     return tokens
 

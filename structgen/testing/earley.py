@@ -53,7 +53,7 @@ class ItemSet:
         callers: for each node entered here, the items to go on with when it ends.
         is_accepting: what was read is a member.
         text: what was read, a zero byte for each special token.
-        following: the positions after symbols, as far as they were asked for.
+        following: the positions after symbols, as far as they were needed.
         is_live: a completion exists; not known yet where this is ``None``.
     """
 
@@ -238,7 +238,7 @@ class Recogniser:
             case ir.Sequence():
                 calls = [(child, state + 1) for child in children[state : state + 1]]
             case ir.Repeat():
-                # Without an upper bound, repetitions beyond the lower one need not be told apart.
+                # Without an upper bound, repetitions beyond the lower one are equal.
                 after = state + 1 if term.max is not None else min(state + 1, term.min)
                 calls = [(children[0], after)] if term.max is None or state < term.max else []
             case _:  # a choice, or a term that means its only child

@@ -36,7 +36,7 @@ def check_potential(
 
     Every prefix of every walk is scored, with some of the tokens that may follow it:
 
-    - scores are finite or minus infinity, and the same when asked again;
+    - scores are finite or minus infinity, and the same at the next evaluation;
     - what is forbidden stays forbidden, longer or complete;
     - ``logw_next`` is the difference of scores, and ``allowed`` leaves out forbidden tokens only;
     - the batch forms agree with the single ones.
@@ -128,7 +128,7 @@ def _score(function: Callable[[Hypothesis], float], name: str, hypothesis: Hypot
     if math.isnan(score) or score == math.inf:
         raise _BrokenLaw(f"{name} gives {score}", hypothesis)
     if function(hypothesis) != score:
-        raise _BrokenLaw(f"{name} gives another score when it is asked again", hypothesis)
+        raise _BrokenLaw(f"{name} gives another score at the next evaluation", hypothesis)
     return score
 
 

@@ -77,7 +77,7 @@ class ReferenceMatcher:
             ValueError: fewer symbols were read.
         """
         if not 0 <= count < len(self._history):
-            raise ValueError(f"rollback: {count} symbols asked for; {len(self._history) - 1} were read")
+            raise ValueError(f"rollback: {count} symbols requested; {len(self._history) - 1} were read")
         del self._history[len(self._history) - count :]
 
     def fork(self) -> ReferenceMatcher:

@@ -208,7 +208,7 @@ def _repetition(item: set[bytes], least: int, most: int | None, universe: set[by
 
 
 def _permutations(term: ir.Permutation, parts: list[set[bytes]], universe: set[bytes]) -> set[bytes]:
-    """All lists of members in all orders, member by member; counts are told apart up to the larger bound."""
+    """All lists of members in all orders, member by member; counts differ up to the larger bound."""
     *items, rest, separator = parts
     due = frozenset(range(len(term.required)))
     bound = max(term.min, 1) if term.max is None else term.max

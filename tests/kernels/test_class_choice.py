@@ -242,10 +242,10 @@ def test_a_step_launches_one_kernel_a_choice_and_nothing_else() -> None:
     logits = hard_logits(300, torch.float32)
     scores = class_scores(logits, layout)
     rows, noise = torch.arange(7), Noise.of(1, 7)
-    room = torch.zeros(7, dtype=torch.int32)
+    buffer = torch.zeros(7, dtype=torch.int32)
     with recorded_step() as seen:
-        class_best(logits, layout, scores, rows, rows, out=room)
-        class_draw(logits, layout, scores, rows, rows, noise, out=room)
+        class_best(logits, layout, scores, rows, rows, out=buffer)
+        class_draw(logits, layout, scores, rows, rows, noise, out=buffer)
     assert [launch.kernel for launch in seen] == ["class_best_kernel", "class_draw_kernel"]
 
 

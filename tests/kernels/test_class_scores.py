@@ -231,13 +231,13 @@ def test_no_rows() -> None:
 
 
 @pytest.mark.usefixtures("backend")
-def test_room_is_filled() -> None:
+def test_a_given_buffer_is_filled() -> None:
     of, classes = partition("even", 90)
     layout = ClassLayout.of(of, classes, block=64)
     logits = hard_logits(90, torch.float32)[:2]
-    room = ClassScores.empty(layout, 2, moments=True)
-    assert class_scores(logits, layout, moments=True, out=room) is room
-    check(room, logits, Distribution.of(logits, of, classes))
+    buffer = ClassScores.empty(layout, 2, moments=True)
+    assert class_scores(logits, layout, moments=True, out=buffer) is buffer
+    check(buffer, logits, Distribution.of(logits, of, classes))
 
 
 @pytest.mark.usefixtures("backend")
@@ -288,11 +288,11 @@ def test_a_step_launches_two_kernels_and_nothing_else() -> None:
     logits = hard_logits(3000, torch.bfloat16)
     for scale in (0.5, scales):
         steps = []
-        room = ClassScores.empty(layout, 7, moments=True)
+        buffer = ClassScores.empty(layout, 7, moments=True)
         for values in (0.0, torch.nan):
             logits.fill_(values)
             with recorded_step() as launches_seen:
-                class_scores(logits, layout, scale=scale, moments=True, out=room)
+                class_scores(logits, layout, scale=scale, moments=True, out=buffer)
             steps.append(launches_seen)
         assert [launch.kernel for launch in steps[0]] == ["class_segments_kernel", "class_scores_kernel"]
         assert steps[0] == steps[1]
@@ -316,9 +316,9 @@ def test_wrong_arguments_are_found_before_anything_runs(arguments: dict[str, obj
     of, classes = partition("even", 40)
     layout = ClassLayout.of(of, classes)
     given = {"logits": torch.zeros(2, 40), "rows": 2, **arguments}
-    room = ClassScores.empty(layout, given.pop("rows"))
+    buffer = ClassScores.empty(layout, given.pop("rows"))
     with pytest.raises(KernelArgumentError, match=f"'class_scores': {argument} "):
-        class_scores(given.pop("logits"), layout, out=room, **given)
+        class_scores(given.pop("logits"), layout, out=buffer, **given)
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def test_out_is_filled_where_its_rows_lie_apart() -> None:
 
 def test_a_step_launches_one_kernel_and_nothing_else() -> None:
     labels = ClassLabels.of(*labels_of(40, 50), 40)
-    scores, room = torch.zeros(3, 40), torch.zeros(3, 50)
+    scores, buffer = torch.zeros(3, 40), torch.zeros(3, 50)
     with recorded_step() as seen:
-        label_scores(scores, labels, is_max=False, out=room)
+        label_scores(scores, labels, is_max=False, out=buffer)
     assert [launch.kernel for launch in seen] == ["label_scores_kernel"]
 
 

@@ -114,24 +114,24 @@ class ClassScores:
     def empty(cls, layout: ClassLayout, rows: int, *, moments: bool = False) -> Self:
         """Allocate the output of ``class_scores`` for ``rows`` rows."""
 
-        def room(*columns: int) -> Tensor:
+        def empty(*columns: int) -> Tensor:
             return torch.empty((rows, *columns), dtype=torch.float32, device=layout.device)
 
         return cls(
-            maxima=room(layout.classes),
-            log_maxima=room(layout.classes),
-            log_sums=room(layout.classes),
-            mean_logs=room(layout.classes) if moments else None,
-            log_norms=room(),
-            largest=room(),
-            scales=room(),
+            maxima=empty(layout.classes),
+            log_maxima=empty(layout.classes),
+            log_sums=empty(layout.classes),
+            mean_logs=empty(layout.classes) if moments else None,
+            log_norms=empty(),
+            largest=empty(),
+            scales=empty(),
             status=torch.empty(rows, dtype=torch.int32, device=layout.device),
             segments=Segments(
-                room(layout.blocks),
-                room(layout.blocks),
-                room(layout.segments),
-                room(layout.segments),
-                room(layout.segments) if moments else None,
+                empty(layout.blocks),
+                empty(layout.blocks),
+                empty(layout.segments),
+                empty(layout.segments),
+                empty(layout.segments) if moments else None,
             ),
         )
 
@@ -177,7 +177,7 @@ def class_scores(
     if out is None:
         out = ClassScores.empty(layout, rows, moments=moments)
     else:
-        _check_room(out, layout, rows, moments=moments)
+        _check_out(out, layout, rows, moments=moments)
     if backend_for(logits.device) == "torch":
         _reference(logits, layout, scale, out)
     elif rows:
@@ -185,7 +185,7 @@ def class_scores(
     return out
 
 
-def _check_room(out: ClassScores, layout: ClassLayout, rows: int, *, moments: bool) -> None:
+def _check_out(out: ClassScores, layout: ClassLayout, rows: int, *, moments: bool) -> None:
     wanted = (rows, layout.classes), (rows, layout.blocks), (rows, layout.segments)
     found = out.maxima.shape, out.segments.largest.shape, out.segments.sums.shape
     if found != wanted or out.maxima.device != layout.device or (out.mean_logs is not None) != moments:
@@ -275,13 +275,13 @@ def _reference(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: 
         status = torch.where(wrong, NON_FINITE, torch.where(largest == -torch.inf, MASSLESS, CHOSEN))
         has_distribution = (status == CHOSEN)[:, None]
         of = layout.class_of.to(torch.int64).expand(len(values), -1)
-        room = values.new_zeros((len(values), layout.classes))
-        maxima = torch.full_like(room, -torch.inf).scatter_reduce_(1, of, values, "amax")
+        zeros = values.new_zeros((len(values), layout.classes))
+        maxima = torch.full_like(zeros, -torch.inf).scatter_reduce_(1, of, values, "amax")
         scaled = floored(values, largest[:, None], out.scales[rows, None])
         powers = scaled.exp()
         log_norms = powers.sum(1, keepdim=True).log()
         log_maxima = floored(maxima, largest[:, None], out.scales[rows, None]) - log_norms
-        log_sums = room.scatter_add(1, of, powers).log() - log_norms
+        log_sums = zeros.scatter_add(1, of, powers).log() - log_norms
         possible = has_distribution & (sizes > 0)
         for place, found in (
             (out.maxima, maxima),
@@ -294,7 +294,7 @@ def _reference(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: 
             place[rows] = found.where(keep, -torch.inf).view_as(place[rows]).to(torch.float32)
         if out.mean_logs is not None:
             log_p = scaled - log_norms
-            mean_logs = room.scatter_add(1, of, log_p.exp() * log_p)
+            mean_logs = zeros.scatter_add(1, of, log_p.exp() * log_p)
             out.mean_logs[rows] = mean_logs.where(has_distribution, 0.0).to(torch.float32)
         out.status[rows] = status.to(torch.int32)
 

@@ -261,15 +261,17 @@ class MaskPool:
     def _upload(self, keys: list[Hashable], words: NDArray[np.int32]) -> None:
         default, differs = default_words(words, self.size)
         fits = np.count_nonzero(differs, axis=1) <= SPARSE_WORDS
-        sparse, dense = chosen_forms(fits, words.shape[1], sparse_room=self._sparse.room, dense_room=self._dense.room)
-        if len(dense) > self._dense.room:
-            raise self._full(len(dense) - self._dense.room)
+        sparse, dense = chosen_forms(
+            fits, words.shape[1], sparse_free=self._sparse.addable, dense_free=self._dense.addable
+        )
+        if len(dense) > self._dense.addable:
+            raise self._full(len(dense) - self._dense.addable)
         forms = (
             (self._sparse, sparse, pack_sparse(words[sparse], default[sparse], differs[sparse])),
             (self._dense, dense, words[dense]),
         )
         for slots, which, _ in forms:
-            self._make_room(slots, len(which))
+            self._grow(slots, len(which))
         places = [slots.free[len(slots.free) - len(which) :] for slots, which, _ in forms]
         pieces = [
             piece.reshape(-1)
@@ -288,7 +290,7 @@ class MaskPool:
                 self._rows[keys[index]] = HeldRow(keys[index], slots.first + place)
         self.uploaded_bytes += 4 * len(staging)
 
-    def _make_room(self, slots: MaskSlots, count: int) -> None:
+    def _grow(self, slots: MaskSlots, count: int) -> None:
         while len(slots.free) < count and slots.idle:
             del self._rows[slots.evict().key]
         if len(slots.free) < count:

@@ -56,7 +56,7 @@ class MaskSlots:
         self.is_used: NDArray[np.bool_] = np.zeros(capacity, dtype=np.bool_)
 
     @property
-    def room(self) -> int:
+    def addable(self) -> int:
         """How many rows can be added if all rows without references are evicted."""
         return len(self.free) + len(self.idle) + self.most - len(self.rows)
 

@@ -43,23 +43,23 @@ def default_words(words: NDArray[np.int32], size: int) -> tuple[NDArray[np.int32
 
 
 def chosen_forms(
-    fits: NDArray[np.bool_], words: int, *, sparse_room: int, dense_room: int
+    fits: NDArray[np.bool_], words: int, *, sparse_free: int, dense_free: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Choose the sparse and the dense form for rows: the smaller form first, within the free capacity.
 
     Args:
         fits: bool ``[rows]``, whether each row fits the sparse form.
         words: words per dense row.
-        sparse_room: how many sparse rows can be added.
-        dense_room: how many dense rows can be added.  More rows are dense if they do not fit the sparse rows.
+        sparse_free: how many sparse rows can be added.
+        dense_free: how many dense rows can be added.  More rows are dense if they do not fit the sparse rows.
 
     Returns:
         The indices of the sparse rows and of the dense ones.
     """
     candidates, others = np.flatnonzero(fits), np.flatnonzero(~fits)
-    count = min(len(candidates), sparse_room)
+    count = min(len(candidates), sparse_free)
     if words <= SPARSE_WIDTH:
-        count = min(count, max(len(fits) - dense_room, 0))
+        count = min(count, max(len(fits) - dense_free, 0))
     return candidates[:count], np.sort(np.concatenate((others, candidates[count:])))
 
 

@@ -123,7 +123,7 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
         particles=sampler.particles,
         forwards=forwards,
         tokens=run.revealed,
-        asked=0,
+        queries=0,
         verification="the model gives no completion of the canvas any probability",
         history=tuple(run.rounds),
     )

@@ -278,7 +278,7 @@ class _NativeClasses(_HostClasses):
     def _moments(self) -> NDArray[np.float64]:
         moments = self._pass(with_moments=True)[2]
         if moments is None:
-            raise RuntimeError("moments were asked for")
+            raise RuntimeError("moments were requested")
         return moments
 
     def _by_chunk(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

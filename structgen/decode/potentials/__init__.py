@@ -1,6 +1,6 @@
 """Potentials: scores of outputs, besides the probability of the model and the grammar."""
 
-from structgen.decode.potentials.evaluation import Gate, Questions
+from structgen.decode.potentials.evaluation import Gate, PotentialEvaluator
 from structgen.decode.potentials.potential import (
     ConstraintPotential,
     Hypothesis,
@@ -19,8 +19,8 @@ __all__ = [
     "Lifted",
     "NoValue",
     "Potential",
+    "PotentialEvaluator",
     "Product",
-    "Questions",
     "as_potential",
     "potential",
 ]

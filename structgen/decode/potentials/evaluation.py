@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from structgen.engine import Vocabulary
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["Gate", "Questions"]
+__all__ = ["Gate", "PotentialEvaluator"]
 
 _MAX_SCORES: Final = 1 << 16
 _MAX_TESTED: Final = 16
@@ -26,11 +26,11 @@ _MAX_SHOWN: Final = 60
 
 
 @final
-class Questions:
+class PotentialEvaluator:
     """Evaluates the potentials of one run, and caches their scores.
 
     Attributes:
-        asked: number of evaluations, by name of the potential.
+        evaluations: number of evaluations, by name of the potential.
         forbidden: number of scores minus infinity, by name of the potential.
 
     Args:
@@ -41,7 +41,7 @@ class Questions:
         self._potentials = Product(potentials).factors
         self._scores: dict[tuple[int, bool, bytes | tuple[int, ...]], float] = {}
         self._tested = 0
-        self.asked: Counter[str] = Counter()
+        self.evaluations: Counter[str] = Counter()
         self.forbidden: Counter[str] = Counter()
 
     @property
@@ -117,7 +117,9 @@ class Questions:
 
     def culprits(self) -> str:
         """Which potentials forbade how much, for messages."""
-        counts = [f"{name} forbade {count} of {self.asked[name]}" for name, count in self.forbidden.most_common(4)]
+        counts = [
+            f"{name} forbade {count} of {self.evaluations[name]}" for name, count in self.forbidden.most_common(4)
+        ]
         return ", ".join(counts) or "no potential forbade anything"
 
     def _sum(self, hypothesis: Hypothesis, *, is_complete: bool) -> float:
@@ -135,7 +137,7 @@ class Questions:
         if cached is not None:
             return cached
         what = "complete" if is_complete else "prefix"
-        self.asked[potential.name] += 1
+        self.evaluations[potential.name] += 1
         with _errors_of(potential, what, hypothesis):
             score = float((potential.complete if is_complete else potential.prefix)(hypothesis))
         if math.isnan(score) or score == math.inf:
@@ -194,7 +196,7 @@ class Gate:
     """The potentials of one output that is written token by token, as predicates."""
 
     def __init__(self, potentials: Sequence[Potential], grammar: Grammar, vocabulary: Vocabulary) -> None:
-        self._questions = Questions(potentials)
+        self._evaluator = PotentialEvaluator(potentials)
         self._now = Hypothesis(grammar, vocabulary)
 
     def admits(self, tokens: list[int], token: int | None) -> bool:
@@ -203,11 +205,11 @@ class Gate:
         Raises:
             GenerationError: a potential fails, or its score is neither 0 nor minus infinity.
         """
-        if not self._questions.any:
+        if not self._evaluator.any:
             return True
         now = self._at(tokens)
         subject = now if token is None else now.extended(token)
-        score = self._questions.complete(now) if token is None else self._questions.prefix(subject)
+        score = self._evaluator.complete(now) if token is None else self._evaluator.prefix(subject)
         if score == -np.inf:
             return False
         if score != 0:
@@ -221,11 +223,11 @@ class Gate:
 
     def mask(self, tokens: list[int]) -> NDArray[np.int32] | None:
         """The intersection of the potentials' masks after ``tokens``; None if none has a mask."""
-        return self._questions.allowed(self._at(tokens)) if self._questions.any else None
+        return self._evaluator.allowed(self._at(tokens)) if self._evaluator.any else None
 
     def verification(self) -> str:
         """Which potentials forbade how much, for messages; empty without potentials."""
-        return self._questions.culprits() if self._questions.any else ""
+        return self._evaluator.culprits() if self._evaluator.any else ""
 
     def _at(self, tokens: list[int]) -> Hypothesis:
         now = self._now

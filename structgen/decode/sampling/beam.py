@@ -197,7 +197,7 @@ class _BeamSearch:
     ) -> list[_BeamCandidate]:
         """The candidates that a group takes: the best ones that go on, one for each beam, and those that end."""
         admitted: list[tuple[float, _BeamCandidate]] = []
-        has_potentials = self._branches.questions.any
+        has_potentials = self._branches.evaluator.any
         needed = self._width * (_SPARE if has_potentials else 1)
         going_on = 0
         for diverse, candidate in self._candidates(beams, live, distributions, taken, needed):
@@ -261,10 +261,10 @@ class _BeamSearch:
 
     def _gain(self, branch: Branch, token: int) -> float:
         """What a token adds to the potentials' score of a prefix."""
-        questions = self._branches.questions
+        evaluator = self._branches.evaluator
         if self._branches.is_stop(token):
-            return questions.complete(branch.hypothesis) - branch.score
-        return questions.prefix(branch.hypothesis.extended(token)) - branch.score
+            return evaluator.complete(branch.hypothesis) - branch.score
+        return evaluator.prefix(branch.hypothesis.extended(token)) - branch.score
 
     def _take(self, group: _BeamGroup, children: Sequence[Branch]) -> None:
         """Give a group its new beams."""

@@ -31,7 +31,7 @@ class MaskCache:
     All EOS ids are one choice, represented by the lowest allowed one.
 
     Attributes:
-        asked: how often a matcher was queried about a single token.
+        queries: how often a matcher was queried about a single token.
         filled: how many masks were filled.
         time_s: seconds spent on masks and queries.
 
@@ -40,7 +40,7 @@ class MaskCache:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.asked = 0
+        self.queries = 0
         self.filled = 0
         self.time_s = 0.0
         self._size = vocabulary.size
@@ -104,7 +104,7 @@ class MaskCache:
     def accepts(self, matcher: Matcher, remaining: int, token: int) -> bool:
         """Whether a token is allowed: the answer of ``allowed``, without a mask."""
         began = perf_counter()
-        self.asked += 1
+        self.queries += 1
         answer = self._accepts(matcher, remaining, token)
         self.time_s += perf_counter() - began
         return answer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.potentials import Questions
+from structgen.decode.potentials import PotentialEvaluator
 from structgen.decode.sampling.branch import Branch, MaskCache, StepPath
 from structgen.decode.sampling.joint_draft import BranchDrafts
 from structgen.decode.sampling.protocol import Problem, Round, Sample, Samples
@@ -41,7 +41,7 @@ class Branches:
 
     Attributes:
         problem: the target.
-        questions: evaluates the potentials of the problem.
+        evaluator: evaluates the potentials of the problem.
         masks: the masks of its constraint.
         expectation: a twist, by which ``distribution`` proposes tokens; None for none.
         sampled: number of tokens that were added to branches, EOS included.
@@ -56,7 +56,7 @@ class Branches:
         self, problem: Problem, context: Context | None = None, *, speculation: Speculation | None = None
     ) -> None:
         self.problem = problem
-        self.questions = Questions(problem.potentials)
+        self.evaluator = PotentialEvaluator(problem.potentials)
         self.masks = MaskCache(problem.constraint.vocabulary)
         self.expectation: PrefixExpectation | None = None
         self._vocabulary = problem.constraint.vocabulary
@@ -93,14 +93,14 @@ class Branches:
         return None if self._drafts is None else self._drafts.stats()
 
     @property
-    def asked(self) -> int:
+    def queries(self) -> int:
         """Number of queries so far: to potentials, and to the matcher about single tokens."""
-        return self.masks.asked + sum(self.questions.asked.values())
+        return self.masks.queries + sum(self.evaluator.evaluations.values())
 
     @property
     def verification(self) -> str:
         """Which potentials forbade how much, for messages."""
-        return self.questions.culprits()
+        return self.evaluator.culprits()
 
     def samples(  # noqa: PLR0913  fields of ``Samples``, each a keyword with a default
         self,
@@ -125,7 +125,7 @@ class Branches:
             particles=particles,
             forwards=self.forwards,
             tokens=self.sampled,
-            asked=self.asked,
+            queries=self.queries,
             verification=f"{remark}; {self.verification}" if remark else self.verification,
             masks=self.masks.filled,
             history=tuple(history),
@@ -154,12 +154,12 @@ class Branches:
         """
         problem = self.problem
         hypothesis = problem.prefix()
-        score = self.questions.prefix(hypothesis)
+        score = self.evaluator.prefix(hypothesis)
         if score == -np.inf:
             raise GenerationError(
                 "potentials",
                 "they forbid every output",
-                evidence=f"prefix gives -inf for {hypothesis!r}; {self.questions.culprits()}",
+                evidence=f"prefix gives -inf for {hypothesis!r}; {self.evaluator.culprits()}",
                 remedy="relax the potential that forbids it",
             )
         matcher = problem.constraint.matcher()
@@ -207,8 +207,8 @@ class Branches:
         With one EOS id at most.  Empty at an end without EOS.
         """
         remaining = self.remaining(branch)
-        has_forbidding = self.questions.any and remaining > 0
-        forbidding = self.questions.allowed(branch.hypothesis) if has_forbidding else None
+        has_forbidding = self.evaluator.any and remaining > 0
+        forbidding = self.evaluator.allowed(branch.hypothesis) if has_forbidding else None
         return self.masks.allowed(branch.matcher, remaining, forbidding)
 
     def distribution(
@@ -233,7 +233,7 @@ class Branches:
             return Distribution.bare_end()
         total = log_mass(logits)
         log_p = np.subtract(logits[ids], total, dtype=np.float64)
-        weights = self.questions.logw_next(branch.hypothesis) if tilted and self.questions.any else None
+        weights = self.evaluator.logw_next(branch.hypothesis) if tilted and self.evaluator.any else None
         tilt = None if weights is None else weights[ids]
         stop = self._stop_among(ids)
         if stop is not None and len(self._eos) > 1:
@@ -252,17 +252,17 @@ class Branches:
 
     def admits(self, branch: Branch, token: int) -> bool:
         """Whether the potentials allow ``token``, which the constraint allows."""
-        if not self.questions.any:
+        if not self.evaluator.any:
             return True
         if self.is_stop(token):
-            return self.questions.complete(branch.hypothesis) > -np.inf
+            return self.evaluator.complete(branch.hypothesis) > -np.inf
         hypothesis = branch.hypothesis.extended(token)
-        if self.questions.prefix(hypothesis) > -np.inf:
+        if self.evaluator.prefix(hypothesis) > -np.inf:
             return True
-        if self.questions.tests_more:
+        if self.evaluator.tests_more:
             matcher = branch.matcher.fork()
             if matcher.accept(token) and matcher.is_accepting:
-                self.questions.test_forbidden(hypothesis)
+                self.evaluator.test_forbidden(hypothesis)
         return False
 
     def knows_mask(self, branch: Branch) -> bool:
@@ -320,7 +320,7 @@ class Branches:
     def finish(self, branch: Branch) -> Branch:
         """End a branch without EOS; it must not be used again."""
         self.drop(branch)
-        score = self.questions.complete(branch.hypothesis)
+        score = self.evaluator.complete(branch.hypothesis)
         return Branch(branch.hypothesis, branch.matcher, None, branch.log_p, score, "stop", branch.path)
 
     def drop(self, branch: Branch) -> None:
@@ -384,11 +384,11 @@ class Branches:
         if context is not None:
             context.append([step.token])
         hypothesis = branch.hypothesis.extended(step.token)
-        score = self.questions.prefix(hypothesis) if self.questions.any else 0.0
+        score = self.evaluator.prefix(hypothesis) if self.evaluator.any else 0.0
         return Branch(hypothesis, matcher, context, branch.log_p + log_p, score, path=StepPath(branch.path, step))
 
     def _finished(self, branch: Branch, step: Step, log_p: float) -> Branch:
-        score = self.questions.complete(branch.hypothesis) if self.questions.any else 0.0
+        score = self.evaluator.complete(branch.hypothesis) if self.evaluator.any else 0.0
         is_cut = self.remaining(branch) <= 0 and self.masks.goes_on(branch.matcher)
         reason: FinishReason = "length" if is_cut else "stop"
         path = StepPath(branch.path, step)

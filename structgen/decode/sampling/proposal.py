@@ -143,7 +143,7 @@ class Scan:
     ) -> list[Proposed]:
         """See ``Proposal``."""
         distribution = branches.distribution(branch, logits)
-        if branches.questions.any:
+        if branches.evaluator.any:
             distribution = distribution.only(
                 np.array([branches.admits(branch, int(token)) for token in distribution.ids], dtype=np.bool_)
             )
@@ -202,7 +202,7 @@ class AWRS:
         self, distribution: Distribution, branches: Branches, branch: Branch, count: int, generator: np.random.Generator
     ) -> list[Proposed]:
         """Sample ``count`` tokens from the masked distribution after ``branch``."""
-        if not branches.questions.any:
+        if not branches.evaluator.any:
             return exact_samples(distribution, count, generator)
         return self._samples(distribution, partial(branches.admits, branch), count, generator)
 

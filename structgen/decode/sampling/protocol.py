@@ -127,7 +127,7 @@ class Samples:
         particles: number of particles.
         forwards: number of forward passes of the model.
         tokens: number of tokens that were written on all branches, EOS included.
-        asked: number of queries: to potentials, and to the matcher about single tokens.
+        queries: number of queries: to potentials, and to the matcher about single tokens.
         verification: which potentials forbade how much, for messages.
         masks: number of masks that were filled; particles in the same state share one.
         history: the rounds of the run, for samplers that have rounds.
@@ -141,7 +141,7 @@ class Samples:
     particles: int
     forwards: int
     tokens: int
-    asked: int
+    queries: int
     verification: str = field(repr=False)
     masks: int = 0
     history: tuple[Round, ...] = field(default=(), repr=False)

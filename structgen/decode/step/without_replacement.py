@@ -153,12 +153,12 @@ class WeightedSample(Generic[Number]):
     Attributes:
         token: the first admitted token; None if there was none, and then the weight is zero.
         weight: the unbiased weight, see the module.
-        asked: number of queries to the predicate.
+        queries: number of queries to the predicate.
     """
 
     token: int | None
     weight: Number
-    asked: int
+    queries: int
 
 
 def sample_weighted(
@@ -207,21 +207,21 @@ def sample_recursive(
     Complexity: about ``1 / Z`` queries, at most one for each token.
     """
     _check_max_rejects(max_rejects)
-    asked = 0
+    queries = 0
     while not sampler.is_empty:
         left = sampler.left
         token = sampler.take()
-        asked += 1
+        queries += 1
         if not admits(token):
-            if asked == max_rejects:
+            if queries == max_rejects:
                 break
             continue
-        if asked == max_rejects or sampler.is_empty:
-            return WeightedSample(token, left, asked)
+        if queries == max_rejects or sampler.is_empty:
+            return WeightedSample(token, left, queries)
         # The next token is admitted with the admitted share of the remaining mass, on average.
         weight = left if admits(sampler.take()) else sampler.probability(token)
-        return WeightedSample(token, weight, asked + 1)
-    return WeightedSample(None, sampler.left * 0, asked)
+        return WeightedSample(token, weight, queries + 1)
+    return WeightedSample(None, sampler.left * 0, queries)
 
 
 def sample_geometric(
@@ -254,15 +254,15 @@ def sample_geometric(
     limit = float("inf") if max_rejects is None else max_rejects
     admitted: set[int] = set()
     first: int | None = None
-    accepted, rejected, asked = 0, 0.0, 0
+    accepted, rejected, queries = 0, 0.0, 0
     while accepted < accepts and not sampler.is_empty:
-        if asked > len(admitted):
+        if queries > len(admitted):
             rejected += sampler.misses(limit - rejected)
         if rejected >= limit:
             break
         token = sampler.take()
         if token not in admitted:
-            asked += 1
+            queries += 1
             if not admits(token):
                 rejected += 1
                 if rejected >= limit:
@@ -274,10 +274,10 @@ def sample_geometric(
         first = token if first is None else first
     zero = sampler.left * 0
     if first is None:
-        return WeightedSample(None, zero, asked)
+        return WeightedSample(None, zero, queries)
     samples = accepted + rejected - 1
     share = Fraction(min(accepted, accepts - 1)) / Fraction(samples)
-    return WeightedSample(first, zero + share, asked)
+    return WeightedSample(first, zero + share, queries)
 
 
 def _check_max_rejects(max_rejects: int | None) -> None:

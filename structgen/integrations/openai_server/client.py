@@ -68,7 +68,7 @@ def remote(
         model: its name there.
         kind: what the server is: ``"vllm"``, ``"sglang"``, ``"llama_server"`` or ``"openai"``; None: it is found out.
         api_key: sent as bearer token.
-        tries: how often one answer is asked for at most.
+        tries: the largest number of requests for one answer.
         timeout: the most seconds without a sign of the server.
 
     Raises:
@@ -82,7 +82,7 @@ def remote(
 class OpenAIServer:
     """See ``remote``.  May be used by several threads at a time; ``close`` it, or use it in a ``with``.
 
-    Before the first answer it is asked for something that nobody would say by chance, to see whether it keeps to
+    The first request is a probe for a text that no model writes by chance; it shows whether the server enforces
     constraints at all.
     """
 
@@ -123,7 +123,7 @@ class OpenAIServer:
 
     @property
     def tries(self) -> int:
-        """How often one answer is asked for at most."""
+        """The largest number of requests for one answer."""
         return self._tries
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class OpenAIServer:
 
         Raises:
             ModelError: the server can't be reached, refuses, fails, is not understood, or ignores constraints.
-            GrammarError: the server has no notation for what is asked.
+            GrammarError: the server has no notation for the constraint.
             ProgramError: nor for how it is to be drawn, or it can't go on with the assistant's turn.
             GenerationError: the model refuses.
         """
@@ -177,7 +177,7 @@ class OpenAIServer:
         return dialect, translation_of(answer, dialect, chat=chat)
 
     def _dialect(self, *, chat: bool) -> Dialect:
-        """The dialect whose constraints the server keeps to; asked once.
+        """The dialect whose constraints the server keeps to; probed once.
 
         Raises:
             ModelError: there is none.
@@ -248,7 +248,7 @@ class OpenAIServer:
                     self._subject,
                     "OpenAI can't go on with a turn of the assistant",
                     evidence=f"the turn begins {prompt[-1]['content'][:60]!r}",
-                    remedy="yield user(...) before the model is asked again",
+                    remedy="yield user(...) before the next answer",
                 )
             if dialect != "llama_server":  # which does so by itself
                 body |= {"continue_final_message": True, "add_generation_prompt": False}
@@ -342,7 +342,7 @@ class OpenAIServer:
         remedy = _REMEDIES.get(status, "look at the server's log" if status >= 500 else "see what the server says")
         return kind(
             self._subject,
-            f"it answers {self._asked(path)} with HTTP {status}",
+            f"it answers {self._request_line(path)} with HTTP {status}",
             evidence=f"it says {said[:_MAX_SHOWN]!r}",
             remedy=remedy,
         )
@@ -359,14 +359,14 @@ class OpenAIServer:
     def _failure(
         self, path: str, problem: str, error: Exception | None, remedy: str, *, said: str | None = None
     ) -> ModelError:
-        evidence = f"asked was {self._asked(path)}"
+        evidence = f"the request went to {self._request_line(path)}"
         if error is not None and str(error):
             evidence += f" ({error})"
         if said is not None:
             evidence += f"; it says {said[:_MAX_SHOWN]!r}"
         return ModelError(self._subject, problem, evidence=evidence, remedy=remedy)
 
-    def _asked(self, path: str) -> str:
+    def _request_line(self, path: str) -> str:
         return f"POST {path} for model {self._model!r}"
 
 

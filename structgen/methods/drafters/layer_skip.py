@@ -115,7 +115,7 @@ class LayerRows(DraftRows):
             self._capacity = self._fitting(len(self._pending) + longest + most)
             if self._capacity < len(self._pending) + longest:
                 return [None] * len(paths)
-            self._draft = self._session.skipping(self._layers, room=self._capacity)
+            self._draft = self._session.skipping(self._layers, capacity=self._capacity)
         return [self._row(self._draft, path, position) for path, position in zip(paths, positions, strict=True)]
 
     def close(self) -> None:

@@ -111,7 +111,7 @@ class LlamaLayers(ABC):
         with torch.inference_mode():
             return _array(self.model.network.logits(self._tensor(states), weights_of(head, self.model)))
 
-    def skipping(self, kept: Sequence[int], /, *, room: int) -> LlamaSkippingSession:
+    def skipping(self, kept: Sequence[int], /, *, capacity: int) -> LlamaSkippingSession:
         """See ``LayeredSession.skipping``."""
         layers = [int(layer) for layer in kept]
         if layers != sorted(set(layers)) or any(not 0 <= layer < self.layers for layer in layers):
@@ -121,8 +121,8 @@ class LlamaLayers(ABC):
                 evidence=f"found {layers}; there are {self.layers}",
             )
         self.truncate(self.length)  # drops a tree whose keys and values would be overwritten
-        self._cache.reserve(room, alone=True)
-        self.draft = LlamaSkippingSession(self, self._cache, layers, room)
+        self._cache.reserve(capacity, alone=True)
+        self.draft = LlamaSkippingSession(self, self._cache, layers, capacity)
         return self.draft
 
     @abstractmethod
@@ -150,12 +150,12 @@ class LlamaLayers(ABC):
 class LlamaSkippingSession:
     """Some layers of a Llama after the tokens of a session: see ``SkippingSession``."""
 
-    def __init__(self, session: LlamaLayers, cache: KeyValues, kept: Sequence[int], room: int) -> None:
+    def __init__(self, session: LlamaLayers, cache: KeyValues, kept: Sequence[int], capacity: int) -> None:
         self._session = session
         self._links = cache.links
         self._cache = cache
         self._layers = kept
-        self._capacity = room
+        self._capacity = capacity
         self._drafted = 0
         self._start = cache.length
 
@@ -203,8 +203,8 @@ class LlamaSkippingSession:
             raise GenerationError(
                 subject,
                 f"the draft has no capacity for {self._drafted + count} tokens",
-                evidence=f"it was started with room={self._capacity}",
-                remedy="start it with a larger room",
+                evidence=f"it was started with capacity={self._capacity}",
+                remedy="start it with a larger capacity",
             )
 
 

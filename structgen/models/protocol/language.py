@@ -243,12 +243,12 @@ class LayeredSession(Session, Protocol):
             float32 ``[rows, vocabulary.size]``, or ``[rows, len(head.ids)]``; the caller owns the array.
         """
 
-    def skipping(self, kept: Sequence[int], /, *, room: int) -> SkippingSession:
+    def skipping(self, kept: Sequence[int], /, *, capacity: int) -> SkippingSession:
         """Return a draft after the session's tokens that runs some layers only; O(1), and the session is unchanged.
 
         Args:
             kept: the layers to run, ascending; none runs only the embedding and the head.
-            room: the draft's capacity in tokens.
+            capacity: the draft's capacity in tokens.
 
         Raises:
             GenerationError: the layers are not in ascending order or not of the network, or the context is too short.

@@ -50,20 +50,18 @@ def field_marginals(
     """
     found: list[Mapping[Any, float] | None] = []
     for at in range(0, len(ends), _FIELDS_PER_BATCH):
-        questions = [
-            _question(generation, answer, end, offsets, max_tokens) for end in ends[at : at + _FIELDS_PER_BATCH]
-        ]
-        asked = [question for question in questions if question is not None]
+        queries = [_query(generation, answer, end, offsets, max_tokens) for end in ends[at : at + _FIELDS_PER_BATCH]]
+        answerable = [query for query in queries if query is not None]
         try:
-            answered = iter(marginals(asked, max_passes=_MAX_PASSES))
+            answered = iter(marginals(answerable, max_passes=_MAX_PASSES))
         finally:
-            for question in asked:
-                question.context.close()
-        found += [None if question is None else next(answered) for question in questions]
+            for query in answerable:
+                query.context.close()
+        found += [None if query is None else next(answered) for query in queries]
     return found
 
 
-def _question(
+def _query(
     generation: Generation, answer: Answer, end: FieldEnd, offsets: Sequence[int], max_tokens: int
 ) -> MarginalQuery | None:
     tokens, data = generation.tokens, generation.data

@@ -26,7 +26,7 @@ class Partial:
 
     def __init__(self, root: SchemaNode) -> None:
         self._root = root
-        # By the thread that runs the program; all else by the one that asks.
+        # By the thread that runs the program; all else by the thread that reads the events.
         self._added: list[tuple[Path, Any, SchemaNode | None]] = []
         self._count = 0  # how many of these are in the value
         self._value: Any = None

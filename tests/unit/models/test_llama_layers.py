@@ -66,7 +66,7 @@ def test_a_draft_from_nothing_is_a_network_without_the_layers(model: LlamaModel,
     """Both have their own keys and values from the first token on; in one call, in several, and cut in between."""
     kept, folder = without
     expected = load(folder).start().extend_all(IDS)
-    draft = model.start().skipping(kept, room=20)
+    draft = model.start().skipping(kept, capacity=20)
     np.testing.assert_allclose(draft.extend(IDS[:5]), expected[4], atol=1e-4)
     draft.extend([9, 9, 9])
     draft.truncate(5)
@@ -96,7 +96,7 @@ def test_a_draft_sees_what_the_whole_network_left(
     session.extend(prefix[:40])
     other_session = session.fork() if shared else None
     session.extend(prefix[40:])
-    draft = session.skipping(kept, room=len(IDS))
+    draft = session.skipping(kept, capacity=len(IDS))
     np.testing.assert_allclose(draft.extend(IDS[:1]), expected[0], atol=1e-4)
     np.testing.assert_allclose(draft.extend(IDS[1:9]), expected[8], atol=1e-4)
     np.testing.assert_allclose(draft.extend(IDS[9:]), expected[-1], atol=1e-4)
@@ -106,7 +106,7 @@ def test_a_draft_sees_what_the_whole_network_left(
 def test_all_layers_are_the_model(model: LlamaModel) -> None:
     session = model.start()
     session.extend(IDS[:6])
-    draft = session.skipping(range(3), room=8)
+    draft = session.skipping(range(3), capacity=8)
     rows = [draft.extend([token]) for token in IDS[6:]]
     np.testing.assert_allclose(rows, session.extend_all(IDS[6:]), atol=1e-4)
 
@@ -120,7 +120,7 @@ def test_drafts_leave_no_trace(model: LlamaModel, shared: bool) -> None:
     fork = session.fork() if shared else None
     forwards = session.forwards
     for kept in ([0], [0, 1, 2]):
-        session.skipping(kept, room=200).extend((IDS * 20)[:200])
+        session.skipping(kept, capacity=200).extend((IDS * 20)[:200])
     assert (session.length, session.forwards) == (40, forwards)
     expected = other.extend_all(IDS)
     np.testing.assert_array_equal(session.extend_all(IDS), expected)
@@ -131,8 +131,8 @@ def test_drafts_leave_no_trace(model: LlamaModel, shared: bool) -> None:
 def test_a_draft_ends_with_what_it_stands_after(model: LlamaModel) -> None:
     session = model.start()
     session.extend(IDS)
-    first = session.skipping([0], room=2)
-    second = session.skipping([0, 1], room=2)
+    first = session.skipping([0], capacity=2)
+    second = session.skipping([0, 1], capacity=2)
     with pytest.raises(GenerationError, match="has changed"):
         first.extend([5])
     second.extend([5])
@@ -143,19 +143,19 @@ def test_a_draft_ends_with_what_it_stands_after(model: LlamaModel) -> None:
     session.extend([5])
     with pytest.raises(GenerationError, match="has changed"):
         second.extend([5])
-    third = session.skipping([0, 1], room=2)
+    third = session.skipping([0, 1], capacity=2)
     session.truncate(3)
     with pytest.raises(GenerationError, match="has changed"):
         third.extend([5])
     with pytest.raises(GenerationError, match="no token has the id 264"):
-        session.skipping([0], room=2).extend([264])
+        session.skipping([0], capacity=2).extend([264])
 
 
 def test_a_draft_drops_a_tree(model: LlamaModel) -> None:
     """It overwrites the tree's keys and values, so that none of them can be kept any more."""
     session, other = model.start(), model.start()
     session.extend_tree(IDS, TokenTree([5, 6], [-1, -1]))
-    session.skipping([0], room=2).extend([7, 8])
+    session.skipping([0], capacity=2).extend([7, 8])
     with pytest.raises(GenerationError, match="no tree"):
         session.keep([0])
     other.extend(IDS)
@@ -166,7 +166,7 @@ def test_a_draft_drops_a_tree(model: LlamaModel) -> None:
 def test_layers_that_are_none_are_refused(model: LlamaModel, kept: list[int]) -> None:
     session = model.start()
     with pytest.raises(GenerationError, match="ascending order"):
-        session.skipping(kept, room=1)
+        session.skipping(kept, capacity=1)
 
 
 def test_states_are_those_of_transformers(model: LlamaModel, reference: Any) -> None:
@@ -232,8 +232,8 @@ def test_a_trimmed_head_is_rows_of_the_whole_one(model: LlamaModel) -> None:
     np.testing.assert_allclose(
         session.exit_logits(states, head=head), session.exit_logits(states)[:, head.ids], atol=1e-5
     )
-    whole = session.skipping([0, 2], room=1).extend([8])
-    np.testing.assert_allclose(session.skipping([0, 2], room=1).extend([8], head=head), whole[head.ids], atol=1e-5)
+    whole = session.skipping([0, 2], capacity=1).extend([8])
+    np.testing.assert_allclose(session.skipping([0, 2], capacity=1).extend([8], head=head), whole[head.ids], atol=1e-5)
     for wrong in ([], [264], [-1]):
         with pytest.raises(GenerationError, match="ids run from 0 to 263"):
             session.trimmed(wrong)

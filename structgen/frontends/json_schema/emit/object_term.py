@@ -76,24 +76,24 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
         other = alternatives(*(chain(region.key, syntax.colon, value) for region, value in regions))
     required = sum(is_required for _, _, is_required in members)
     need = max(layout.min_count - required, 0)
-    room = None if layout.max_count is None else layout.max_count - required
+    spare = None if layout.max_count is None else layout.max_count - required
     optional = len(members) - required
     bound = layout.max_others if other is not EMPTY else 0
-    if (room is not None and room < need) or (bound is not None and need > optional + bound):
+    if (spare is not None and spare < need) or (bound is not None and need > optional + bound):
         return EMPTY
     repeats_count = other is not EMPTY and need > 1
     if repeats_count and not any(
         r.is_open and value is not EMPTY for r, value in zip(layout.others, others, strict=True)
     ):
         refuse_count(layout)
-    if other is EMPTY and room is not None and room >= optional:
-        room = None  # there are fewer names than the bound
+    if other is EMPTY and spare is not None and spare >= optional:
+        spare = None  # there are fewer names than the bound
     if syntax.policy.order == "any":
         due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
         free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
         term = permuted(due, free, other, MemberCounts(layout.min_count, layout.max_count, bound), syntax)
         return distinct(term, is_endless=True) if repeats_count else term
-    steps = need if room is None else room
+    steps = need if spare is None else spare
     counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of undeclared members, where they are bounded
     if (len(members) + 1) * (steps + 1) * len(counts) > _MAX_STATES:
         refuse_size(layout)
@@ -109,7 +109,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
                 EMPTY if is_full else other,
                 syntax,
                 _RowsAfter(declared, declared if len(counts) == 1 else next_row),
-                is_capped=room == extra,
+                is_capped=spare == extra,
                 may_end=extra >= need,
             )
             rows.insert(0, row)

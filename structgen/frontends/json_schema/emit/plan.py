@@ -9,7 +9,6 @@ such as ``{"type": "string"}``, are cached by content, because few of them are n
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence as Items
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -108,7 +107,6 @@ _OPEN: Final = 1
 _DONE: Final = 2
 
 
-@dataclass(slots=True, eq=False)
 class Plan:
     """How to build the term of one conjunction of schemas.
 
@@ -126,24 +124,39 @@ class Plan:
         state: new, open (on the path from the root), or done.
     """
 
-    locations: tuple[Location, ...]
-    depth: int
-    term: Grammar | None = None
-    level: int = field(default=0, kw_only=True)
-    children: list[Plan] = field(default_factory=list, init=False)
-    build: Build = field(init=False)
-    prove: Prove = field(init=False)
-    is_empty: bool | None = field(init=False)
-    is_waiting: bool = field(default=False, init=False)
-    uses: int = field(default=1, init=False)
-    is_rule: bool = field(default=False, init=False)
-    rule_name: str | None = field(default=None, init=False)
-    state: int = field(init=False)
+    __slots__ = (
+        "build",
+        "children",
+        "depth",
+        "is_empty",
+        "is_rule",
+        "is_waiting",
+        "level",
+        "locations",
+        "prove",
+        "rule_name",
+        "state",
+        "term",
+        "uses",
+    )
 
-    def __post_init__(self) -> None:
-        self.build, self.prove = union, union_is_empty
-        self.is_empty = None if self.term is None else self.term is EMPTY
-        self.state = _NEW if self.term is None else _DONE
+    def __init__(
+        self, locations: tuple[Location, ...], depth: int, term: Grammar | None = None, *, level: int = 0
+    ) -> None:
+        # Written out: a schema has thousands of plans, and a generated method with another after it is slower.
+        self.locations = locations
+        self.depth = depth
+        self.level = level
+        self.children: list[Plan] = []
+        self.build: Build = union
+        self.prove: Prove = union_is_empty
+        self.is_empty = None if term is None else term is EMPTY
+        self.is_waiting = False
+        self.term = term
+        self.uses = 1
+        self.is_rule = False
+        self.rule_name: str | None = None
+        self.state = _NEW if term is None else _DONE
 
     def release(self) -> None:
         """Drop the references to children and closures, which form cycles in recursive plans."""

@@ -14,8 +14,8 @@ from structgen.decode.potentials import (
     ConstraintPotential,
     Hypothesis,
     Potential,
+    PotentialEvaluator,
     Product,
-    Questions,
     as_potential,
     potential,
 )
@@ -107,7 +107,7 @@ SILENT: dict[str, Any] = {"logw_next": lambda h: None, "allowed": lambda h: None
         ({"prefix": lambda h: -INFINITE if h.data else 0.0, "complete": lambda h: 0.0}, "forbids what complete allows"),
         ({"prefix": lambda h: math.nan}, "prefix gives nan"),
         ({"complete": lambda h: INFINITE}, "complete gives inf"),
-        ({"prefix": lambda h: random.random()}, "asked again"),
+        ({"prefix": lambda h: random.random()}, "next evaluation"),
         ({"prefix_many": lambda hs: np.zeros(len(hs)) + 1}, "prefix_many disagrees"),
         ({"complete_many": lambda hs: np.zeros(len(hs)) + 9}, "complete_many disagrees"),
         ({"logw_next": lambda h: np.zeros(h.vocabulary.size)}, "logw_next of"),
@@ -264,11 +264,11 @@ def test_each_question_is_asked_once() -> None:
 
     found = sample(HashModel(VOCABULARY, seed=4), "ab", LETTERS, sampler=SMC(32), potentials=[remember], max_tokens=6)
     assert max(asked.count(text) for text in set(asked)) <= 2  # as a prefix, and as a complete output
-    assert found.asked == len(asked)
+    assert found.queries == len(asked)
 
 
 def test_answers_are_shared_between_spellings_where_only_bytes_count() -> None:
-    questions = Questions([without_cc, Counted()])
+    evaluator = PotentialEvaluator([without_cc, Counted()])
     for tokens in ((1, 2), (3,)):
-        questions.prefix(Hypothesis(LETTERS.grammar, VOCABULARY, tokens))
-    assert questions.asked == {"without_cc": 1, "Counted": 2}
+        evaluator.prefix(Hypothesis(LETTERS.grammar, VOCABULARY, tokens))
+    assert evaluator.evaluations == {"without_cc": 1, "Counted": 2}

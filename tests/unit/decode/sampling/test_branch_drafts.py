@@ -90,7 +90,7 @@ def same(plain: Samples, drafted: Samples) -> None:
     assert [each.particles for each in drafted.samples] == [each.particles for each in plain.samples]
     for one, other in zip(plain.results, drafted.results, strict=True):
         assert (one.tokens, one.steps, one.finish_reason) == (other.tokens, other.steps, other.finish_reason)
-    for name in ("log_evidence", "standard_error", "history", "masks", "asked", "tokens", "verification"):
+    for name in ("log_evidence", "standard_error", "history", "masks", "queries", "tokens", "verification"):
         assert getattr(plain, name) == getattr(drafted, name), name
 
 

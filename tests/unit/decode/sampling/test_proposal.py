@@ -58,7 +58,7 @@ def test_turning_to_the_mask_later_would_be_biased() -> None:
 
     def draw(chances: Chances) -> WeightedSample[Fraction]:
         drawn = sample_recursive(ExactWithoutReplacement(distribution, chances), admitted.__getitem__)
-        was_rejected_last = drawn.weight == distribution[drawn.token or 0] and drawn.asked == 2
+        was_rejected_last = drawn.weight == distribution[drawn.token or 0] and drawn.queries == 2
         return WeightedSample(chances.choose(masked), sum(masked), 0) if was_rejected_last else drawn
 
     found = [Fraction(0)] * len(distribution)
@@ -115,7 +115,7 @@ def test_where_the_mask_says_all_the_weight_is_exact() -> None:
         log_z = float(np.logaddexp.reduce(distribution[1:8]))
         drawn = as_proposal(AWRS()).propose(branches, root, logits, 500, generator)
         assert {round(each.log_weight, 9) for each in drawn} == {round(log_z, 9)}
-        assert branches.asked == 0
+        assert branches.queries == 0
         # Stratified: no token's count is more than one away from its expectation.
         for token in range(1, 8):
             share = 500 * math.exp(distribution[token] - log_z)
@@ -166,4 +166,4 @@ def test_few_questions_are_asked() -> None:
         logits = branches.logits([root])[0]
         for _ in range(50):
             as_proposal(AWRS()).propose(branches, root, logits, 4, np.random.default_rng(2))
-        assert branches.questions.asked["vowel"] <= 8  # once for each prefix: answers are shared
+        assert branches.evaluator.evaluations["vowel"] <= 8  # once for each prefix: answers are shared

@@ -253,13 +253,13 @@ def test_particles_with_the_same_tokens_are_run_once() -> None:
     assert sum(one.particles for one in found.samples) <= 64
 
 
-def test_what_is_asked_is_counted() -> None:
-    """Masks are filled once per state, or never; then the automaton is asked about single tokens."""
-    masked, asked = runs(SMC(16), "none", 1)[0], runs(SMC(16, proposal=AWRS(mask_after=None)), "none", 1)[0]
+def test_queries_are_counted() -> None:
+    """Masks are filled once per state, or never; then the matcher is queried about single tokens."""
+    masked, rejecting = runs(SMC(16), "none", 1)[0], runs(SMC(16, proposal=AWRS(mask_after=None)), "none", 1)[0]
     assert 0 < masked.masks <= masked.tokens
-    assert masked.asked == 0
-    assert asked.masks == 0
-    assert asked.asked > 0
+    assert masked.queries == 0
+    assert rejecting.masks == 0
+    assert rejecting.queries > 0
     late = runs(SMC(16, proposal=AWRS(mask_after=1)), "none", 1)[0]
     assert 0 < late.masks <= masked.tokens
 

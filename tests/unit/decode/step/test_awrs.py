@@ -30,19 +30,19 @@ Estimator = Callable[..., WeightedSample[Any]]
 def moments(
     estimator: Estimator, distribution: Sequence[Fraction], admitted: Sequence[bool]
 ) -> tuple[list[Fraction], Fraction, Fraction]:
-    """The expectations of the weight by token, of its square, and of the number of questions."""
-    by_token, square, asked, total = [Fraction(0)] * len(distribution), Fraction(0), Fraction(0), Fraction(0)
+    """The expectations of the weight by token, of its square, and of the number of queries."""
+    by_token, square, queries, total = [Fraction(0)] * len(distribution), Fraction(0), Fraction(0), Fraction(0)
     ok = admitted.__getitem__
     for probability, found in outcomes(lambda chances: estimator(ExactWithoutReplacement(distribution, chances), ok)):
         total += probability
         square += probability * found.weight**2
-        asked += probability * found.asked
+        queries += probability * found.queries
         if found.token is None:
             assert found.weight == 0
         else:
             by_token[found.token] += probability * found.weight
     assert total == 1
-    return by_token, square, asked
+    return by_token, square, queries
 
 
 def a_case(rng: random.Random, most: int) -> tuple[list[Fraction], list[bool]]:
@@ -61,13 +61,13 @@ def test_weights_are_right_on_average_for_every_token(seed: int) -> None:
     distribution, admitted = a_case(rng, 5)
     small, fewer = a_case(rng, 3)
     rejects = rng.choice((None, 1, 2, 3, 4))
-    found, _, asked = moments(partial(sample_recursive, max_rejects=rejects), distribution, admitted)
+    found, _, queries = moments(partial(sample_recursive, max_rejects=rejects), distribution, admitted)
     assert found == admitted_part(distribution, admitted)
-    assert asked <= len(distribution)
+    assert queries <= len(distribution)
     accepts, rejects = rng.choice(((2, 1), (2, 2), (2, 4), (3, 2), (3, 3), (4, 1)))
-    found, _, asked = moments(partial(sample_geometric, accepts=accepts, max_rejects=rejects), small, fewer)
+    found, _, queries = moments(partial(sample_geometric, accepts=accepts, max_rejects=rejects), small, fewer)
     assert found == admitted_part(small, fewer)
-    assert asked <= len(small)
+    assert queries <= len(small)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -94,12 +94,12 @@ def test_enumeration_notices_a_wrong_weight() -> None:
 
     def unweighted(sampler: ExactWithoutReplacement, ok: Callable[[int], bool]) -> WeightedSample[Fraction]:
         found = sample_recursive(sampler, ok)
-        return WeightedSample(found.token, Fraction(found.token is not None), found.asked)
+        return WeightedSample(found.token, Fraction(found.token is not None), found.queries)
 
     def last(sampler: ExactWithoutReplacement, ok: Callable[[int], bool]) -> WeightedSample[Fraction]:
         accepted: list[int] = []
         found = sample_recursive(sampler, lambda token: ok(token) and not accepted.append(token))
-        return WeightedSample(accepted[-1] if accepted else None, found.weight, found.asked)
+        return WeightedSample(accepted[-1] if accepted else None, found.weight, found.queries)
 
     distribution, admitted = [Fraction(1, 2), Fraction(1, 3), Fraction(1, 6)], [True, True, False]
     assert moments(unweighted, distribution, admitted)[0] != admitted_part(distribution, admitted)
@@ -122,10 +122,12 @@ def test_published_vectors(shared_data: Path) -> None:
         distribution = [Fraction(p) for p in case["p"]]
         for name, rejects in (("rawrs", None), ("rawrs_R2", 2), ("rawrs_R3", 3)):
             wanted = case["estimators"][name]
-            found, square, asked = moments(partial(sample_recursive, max_rejects=rejects), distribution, case["accept"])
+            found, square, queries = moments(
+                partial(sample_recursive, max_rejects=rejects), distribution, case["accept"]
+            )
             assert found == [Fraction(each) for each in wanted["E_w_by_token"]]
             assert square == Fraction(wanted["E_w2"])
-            assert asked == Fraction(wanted["E_constraint_calls"])
+            assert queries == Fraction(wanted["E_constraint_calls"])
 
 
 @pytest.mark.parametrize(("accepts", "rejects"), [(1, 3), (2, 0), (2, -1)])

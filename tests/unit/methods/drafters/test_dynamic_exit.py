@@ -88,7 +88,7 @@ def test_exits_are_compared_with_the_target(
         if len(ids) > 1:
             rows = []
             for exit_ in exits:
-                row = llama.start().skipping(range(exit_), room=100).extend([*prompt, *tokens[:count]])
+                row = llama.start().skipping(range(exit_), capacity=100).extend([*prompt, *tokens[:count]])
                 rows.append(row)
             if isinstance(sampler, Multinomial):
                 distributions = [sampler.shaped(project(row, ids, 0.0).log_p) for row in rows]

@@ -92,7 +92,7 @@ def test_drawn_tokens_carry_their_distribution(llama: LlamaModel, trim: Vocabula
         session = context.session
         for node in range(-1, 4):
             path = tree.prefix(node) if node != ROOT else []
-            draft = session.skipping([0, 2, 4, 5], room=9)
+            draft = session.skipping([0, 2, 4, 5], capacity=9)
             row = draft.extend([context.tokens[-1], *path])
             there = state_of(constraint, [*context.tokens[len(prompt) :], *path])
             ids = allowed_ids(there.mask, llama.vocabulary.size)
@@ -120,7 +120,7 @@ def test_chosen_tokens_are_the_most_probable(llama: LlamaModel) -> None:
         context.append([79])
         state = state_of(constraint, [79])
         tree = LayerSkip((5,)).start(context, task(constraint, Greedy(), len(prompt))).propose(context, state, 9)
-        draft = context.session.skipping(range(5), room=9)
+        draft = context.session.skipping(range(5), capacity=9)
         row, tokens = draft.extend([79]), [79]
         for token in tree.tokens:
             ids = allowed_ids(state_of(constraint, tokens).mask, llama.vocabulary.size)

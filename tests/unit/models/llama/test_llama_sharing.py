@@ -169,8 +169,8 @@ def test_forks_hold_the_prompt_once(model: LlamaModel) -> None:
     forks = [base.fork() for _ in range(64)]
     assert held_bytes(base, *forks) == alone
     model.extend_many([Extension(fork, [7], False) for fork in forks])
-    room = llama_cache._FIRST_CAPACITY
-    assert held_bytes(base, *forks) == alone + 64 * alone * room // len(PROMPT)
+    capacity = llama_cache._FIRST_CAPACITY
+    assert held_bytes(base, *forks) == alone + 64 * alone * capacity // len(PROMPT)
     tails = [weakref.ref(link.segment) for fork in forks for link in fork._cache.links[1:]]
     assert len(tails) == 64
     for fork in forks:
