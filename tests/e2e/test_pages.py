@@ -28,7 +28,18 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
 
 @pytest.mark.parametrize(
     "page",
-    ["algebra.md", "gpu.md", "indentation.md", "library.md", "models.md", "protocols.md", "regex.md", "types.md"],
+    [
+        "algebra.md",
+        "gbnf.md",
+        "gpu.md",
+        "indentation.md",
+        "lexing.md",
+        "library.md",
+        "models.md",
+        "protocols.md",
+        "regex.md",
+        "types.md",
+    ],
 )
 def test_pages_run(page: str, stand_ins: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every Python block runs, in order, from the top of the checkout."""

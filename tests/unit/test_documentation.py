@@ -41,6 +41,14 @@ def test_every_page_is_on_the_map() -> None:
             assert f"({page.relative_to(CHECKOUT / 'docs')})" in index, page.name
 
 
+def test_every_page_with_python_is_run() -> None:
+    """A test names each page that has Python blocks, in order to run them."""
+    tests = "".join(path.read_text() for path in (CHECKOUT / "tests").rglob("*.py"))
+    for page in (CHECKOUT / "docs").glob("*.md"):
+        if "```python" in page.read_text():
+            assert f'"{page.name}"' in tests, page.name
+
+
 def test_tables_of_keywords_and_formats_are_made_from_the_code() -> None:
     """The tables are what ``make outcomes`` would write."""
     assert PAGE.read_text() == page_with(PAGE.read_text(), read_keywords())

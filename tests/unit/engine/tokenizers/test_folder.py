@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs_run import run_page
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from structgen.engine.vocabulary import Vocabulary
@@ -48,6 +49,18 @@ def make_folder(tmp_path: Path) -> Folder:
         return tmp_path
 
     return make
+
+
+def test_the_page_on_vocabularies_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of docs/vocabularies.md loads a folder, and makes a vocabulary from bytes."""
+    folder = tmp_path / "path" / "to" / "model"
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    monkeypatch.chdir(tmp_path)
+    names = run_page("vocabularies.md")
+    assert names.blocks == 1
+    assert names["vocabulary"].tokens[2] == b"a"
+    assert (names["letters"].tokens, names["letters"].eos) == ((b"", b"a", b"ab"), (0,))
 
 
 def test_a_folder_without_other_files_has_no_eos(folder: Folder) -> None:
