@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.commit_policy import CommitPolicy, Unmasking
     from structgen.decode.diffusion.replay import Recorder
     from structgen.decode.sampling import SMC
+    from structgen.engine import Constraint
     from structgen.models.diffusion import DiffusionModel
 
 __all__ = ["run_canvases"]
@@ -91,27 +92,52 @@ def _run_source(
         source = replace(source, whitespace="compact")
     read = read_source(path, source)
     compile_source(read)  # refuses what is wrong before a model is loaded
-    from structgen.decode import generate
-    from structgen.decode.sampling import sample
-
     model = shown.load(request.model, shown.progress)
     constraint = compile_source(read, model.vocabulary)
     if request.weights:
-        shown.progress("draw outputs", 0, None)
-        samples = sample(
-            model,
-            prompt,
-            constraint,
-            sampler=cast("SMC", sampler),
-            max_tokens=request.max_tokens,
-            canvas=request.canvas,
-            temperature=unmasking.temperature,
-            seed=request.seed,
-            chat=not request.no_chat,
-        )
-        shown.progress.close()
-        write_weights(samples, request, sampler, model.name)
-        return
+        _write_weighted(model, prompt, constraint, cast("SMC", sampler), unmasking, shown)
+    else:
+        _write_outputs(model, prompt, constraint, sampler, unmasking, shown)
+
+
+def _write_weighted(
+    model: DiffusionModel,
+    prompt: str,
+    constraint: Constraint,
+    sampler: SMC,
+    unmasking: Unmasking,
+    shown: _CanvasProgress,
+) -> None:
+    from structgen.decode.sampling import sample
+
+    request = shown.request
+    shown.progress("draw outputs", 0, None)
+    samples = sample(
+        model,
+        prompt,
+        constraint,
+        sampler=sampler,
+        max_tokens=request.max_tokens,
+        canvas=request.canvas,
+        temperature=unmasking.temperature,
+        seed=request.seed,
+        chat=not request.no_chat,
+    )
+    shown.progress.close()
+    write_weights(samples, request, sampler, model.name)
+
+
+def _write_outputs(
+    model: DiffusionModel,
+    prompt: str,
+    constraint: Constraint,
+    sampler: AnyCanvasSampler,
+    unmasking: Unmasking,
+    shown: _CanvasProgress,
+) -> None:
+    from structgen.decode import generate
+
+    request = shown.request
     results: list[Result] = []
     for index in range(_outputs(sampler, request)):
         shown.begin()
@@ -171,7 +197,7 @@ class _CanvasProgress:
     """What is shown and kept while canvases are filled: progress, the canvas on standard error, snapshots."""
 
     def __init__(self, request: Request, *, streams: bool) -> None:
-        self._request = request
+        self.request = request
         self._last: Snapshot | None = None
         self._model: DiffusionModel | None = None
         self.stream: Callable[[Snapshot], object] | None = self.tell if streams else None
@@ -184,11 +210,11 @@ class _CanvasProgress:
         from structgen.decode.diffusion.replay import Recorder
 
         model = diffusion_model_of(
-            name, progress, trust_remote_code=self._request.trust_remote_code, device=self._request.device
+            name, progress, trust_remote_code=self.request.trust_remote_code, device=self.request.device
         )
         self._model = model
         self.recorder = Recorder()
-        if self._request.stream:
+        if self.request.stream:
             self._screen = CanvasScreen(model.vocabulary)
         return model
 
@@ -196,9 +222,9 @@ class _CanvasProgress:
         """Write the page that ``--replay`` asks for."""
         from structgen.decode.diffusion.replay import replay_page
 
-        if self._request.replay is not None:
+        if self.request.replay is not None:
             page = replay_page(self.recorder.replays(results, names=names))
-            Path(self._request.replay).write_text(page, encoding="utf-8")
+            Path(self.request.replay).write_text(page, encoding="utf-8")
 
     def begin(self) -> None:
         """A canvas is about to be filled."""
@@ -229,7 +255,7 @@ class _CanvasProgress:
     def tell(self, snapshot: Snapshot) -> None:
         """Show and keep a snapshot."""
         self._last = snapshot
-        if self._request.replay is not None:
+        if self.request.replay is not None:
             self.recorder(snapshot)
         if self._screen is not None:
             self.progress.close()

@@ -81,20 +81,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
         TypeError: ``drafter`` is no drafter.
     """
     if isinstance(model, DiffusionModel):
-        if potentials:
-            raise ValueError(
-                f"potentials score prefixes of a text, and model {model.name!r} fills a canvas everywhere at once; "
-                "express the rule in the grammar, or take an autoregressive model"
-            )
-        if drafter not in ("auto", None):
-            raise ValueError(
-                f"drafter={drafter!r:.60} is not for model {model.name!r}, which fills a canvas; leave it out"
-            )
-        if not isinstance(sampler, SMC):
-            raise ValueError(
-                f"sampler={sampler!r:.60} is not for model {model.name!r}, which fills a canvas; take SMC(), whose "
-                "outputs have weights"
-            )
+        canvas_sampler = _canvas_sampler(model, sampler, potentials, drafter)
         # Imported here, so that autoregressive sampling does not load canvases.
         from structgen.decode.diffusion.entry import sample_canvases
 
@@ -104,7 +91,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
             grammar,
             max_tokens=max_tokens,
             canvas=canvas,
-            sampler=sampler,
+            sampler=canvas_sampler,
             order=order,
             temperature=1.0 if temperature is None else temperature,
             seed=seed,
@@ -128,3 +115,25 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
             generator=np.random.Generator(np.random.PCG64(seed)),
             speculation=speculation,
         )
+
+
+def _canvas_sampler(
+    model: DiffusionModel,
+    sampler: SequenceSampler,
+    potentials: Sequence[Potential | Constraint | Score],
+    drafter: AnyDrafter,
+) -> SMC:
+    """Return the sampler; refuse what only autoregressive models take."""
+    if potentials:
+        raise ValueError(
+            f"potentials score prefixes of a text, and model {model.name!r} fills a canvas everywhere at once; "
+            "express the rule in the grammar, or take an autoregressive model"
+        )
+    if drafter not in ("auto", None):
+        raise ValueError(f"drafter={drafter!r:.60} is not for model {model.name!r}, which fills a canvas; leave it out")
+    if not isinstance(sampler, SMC):
+        raise ValueError(
+            f"sampler={sampler!r:.60} is not for model {model.name!r}, which fills a canvas; take SMC(), whose "
+            "outputs have weights"
+        )
+    return sampler

@@ -193,10 +193,14 @@ def _check_out(out: ClassScores, layout: ClassLayout, rows: int, *, moments: boo
 
 
 def _launch(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: ClassScores) -> None:
-    from structgen_kernels.canvases.jit.class_scores import class_scores_kernel, class_segments_kernel
+    _launch_segments(logits, layout, scale, out.segments)
+    _launch_classes(logits, layout, scale, out)
 
-    found = out.segments
-    rows, is_alike = len(logits), not isinstance(scale, torch.Tensor)
+
+def _launch_segments(logits: Tensor, layout: ClassLayout, scale: float | Tensor, found: Segments) -> None:
+    from structgen_kernels.canvases.jit.class_scores import class_segments_kernel
+
+    rows = len(logits)
     launch(
         class_segments_kernel,
         (-(-rows // _ROWS), layout.blocks),
@@ -215,7 +219,7 @@ def _launch(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: Cla
         found.maxima,
         found.sums,
         found.moments,
-        IS_ALIKE=is_alike,
+        IS_ALIKE=not isinstance(scale, torch.Tensor),
         STEEPEST=STEEPEST,
         MOMENTS=found.moments is not None,
         GROUPS=layout.block // GROUP,
@@ -223,9 +227,15 @@ def _launch(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: Cla
         ROWS=_ROWS,
         num_warps=max(1, layout.block // 256),
     )
+
+
+def _launch_classes(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: ClassScores) -> None:
+    from structgen_kernels.canvases.jit.class_scores import class_scores_kernel
+
+    found = out.segments
     launch(
         class_scores_kernel,
-        (rows, -(-layout.classes // _CLASSES)),
+        (len(logits), -(-layout.classes // _CLASSES)),
         logits,
         logits.stride(0),
         scale,
@@ -250,7 +260,7 @@ def _launch(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: Cla
         out.largest,
         out.scales,
         out.status,
-        IS_ALIKE=is_alike,
+        IS_ALIKE=not isinstance(scale, torch.Tensor),
         STEEPEST=STEEPEST,
         LOWEST=LOWEST,
         NEGLIGIBLE=NEGLIGIBLE,

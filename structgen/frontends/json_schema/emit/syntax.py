@@ -119,39 +119,7 @@ def syntax_of(policy: JsonPolicy) -> Syntax:
 
     length = policy.max_length
     string = ANY_STRING if length is None else Shared(JsonString(Repeat(ANY_CHAR, 0, length)))
-
-    def members(member: Grammar, max_count: int | None, begin: Grammar, close: Grammar, end: Grammar) -> Grammar:
-        if max_count == 0:
-            return Sequence((begin, end))
-        some = Sequence(
-            (member, Repeat(Sequence((comma, member)), 0, None if max_count is None else max_count - 1), close)
-        )
-        return Sequence((begin, Choice((end, some))))
-
-    def array(item: Grammar) -> Grammar:
-        return members(item, policy.max_items, open_array, close_array, _CLOSE_BRACKET)
-
-    def obj(item: Grammar) -> Grammar:
-        member = Sequence((string, colon, item))
-        return members(member, policy.max_members, open_object, close_object, _CLOSE_BRACE)
-
-    scalars = (string, number, BOOLEAN_TERM, NULL_TERM)
-    levels: list[NestingLevel] = []
-    if policy.max_depth is None:
-        inner = Reference("value")
-        rules = {
-            "value": Choice((*scalars, Reference("array"), Reference("object"))),
-            "array": array(inner),
-            "object": obj(inner),
-        }
-        any_value = Shared(Rules(rules, inner))
-        levels.append(NestingLevel(any_value, Shared(array(any_value)), Shared(obj(any_value))))
-    else:
-        levels.append(NestingLevel(Shared(Choice(scalars)), EMPTY, EMPTY))
-        for _ in range(policy.max_depth):
-            containers = Shared(array(levels[-1].value)), Shared(obj(levels[-1].value))
-            levels.append(NestingLevel(Shared(Choice((*scalars, *containers))), *containers))
-    return Syntax(
+    syntax = Syntax(
         policy=policy,
         open_object=open_object,
         close_object=close_object,
@@ -165,8 +133,45 @@ def syntax_of(policy: JsonPolicy) -> Syntax:
         any_integral=_any_integral(policy, number.item) if policy.numbers == "all" else integer,
         any_number=number,
         any_string=string,
-        levels=tuple(reversed(levels)),
+        levels=(),
     )
+    return replace(syntax, levels=_levels(syntax))
+
+
+def _levels(syntax: Syntax) -> tuple[NestingLevel, ...]:
+    """Any value inside each number of arrays and objects that the policy distinguishes, the outermost first."""
+    policy = syntax.policy
+
+    def members(member: Grammar, max_count: int | None, begin: Grammar, close: Grammar, end: Grammar) -> Grammar:
+        if max_count == 0:
+            return Sequence((begin, end))
+        some = Sequence(
+            (member, Repeat(Sequence((syntax.comma, member)), 0, None if max_count is None else max_count - 1), close)
+        )
+        return Sequence((begin, Choice((end, some))))
+
+    def array(item: Grammar) -> Grammar:
+        return members(item, policy.max_items, syntax.open_array, syntax.close_array, _CLOSE_BRACKET)
+
+    def obj(item: Grammar) -> Grammar:
+        member = Sequence((syntax.any_string, syntax.colon, item))
+        return members(member, policy.max_members, syntax.open_object, syntax.close_object, _CLOSE_BRACE)
+
+    scalars = (syntax.any_string, syntax.any_number, BOOLEAN_TERM, NULL_TERM)
+    if policy.max_depth is None:
+        inner = Reference("value")
+        rules = {
+            "value": Choice((*scalars, Reference("array"), Reference("object"))),
+            "array": array(inner),
+            "object": obj(inner),
+        }
+        any_value = Shared(Rules(rules, inner))
+        return (NestingLevel(any_value, Shared(array(any_value)), Shared(obj(any_value))),)
+    levels = [NestingLevel(Shared(Choice(scalars)), EMPTY, EMPTY)]
+    for _ in range(policy.max_depth):
+        containers = Shared(array(levels[-1].value)), Shared(obj(levels[-1].value))
+        levels.append(NestingLevel(Shared(Choice((*scalars, *containers))), *containers))
+    return tuple(reversed(levels))
 
 
 def _any_integral(policy: JsonPolicy, number: Grammar) -> Grammar:
