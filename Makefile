@@ -24,7 +24,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install test test-all lint types unit nightly outcomes golden wheel-test asan bench format clean
+.PHONY: help run install test test-all lint types unit nightly outcomes golden wheel-test asan bench instructions format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,7 +70,10 @@ asan: $(ASAN_VENV)/stamp  ## run the engine's tests under the address and undefi
 	$(ASAN_VENV)/bin/pytest -q -m "not nightly and not exhaustive and not model" -p no:cacheprovider tests/unit/engine tests/property $(CANVAS_TESTS) $(PYTEST_ARGS)
 
 bench: $(VENV)/stamp-test  ## run the benchmarks, side by side with the peers
-	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+
+instructions: $(VENV)/stamp-test  ## count instructions with valgrind, and compare them with benchmarks/record/instructions.md
+	$(BIN)/python benchmarks/instructions.py --check benchmarks/record/instructions.md
 
 format: $(VENV)/stamp-test  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .

