@@ -103,9 +103,11 @@ $(ASAN_VENV)/pyvenv.cfg:
 $(WHEEL_VENV)/pyvenv.cfg:
 	$(call make_venv,$(WHEEL_VENV))
 
+# Without isolation the paths of the build tools stay, so that only what has changed is compiled again.
 $(VENV)/stamp: $(RECIPE) | $(VENV)/pyvenv.cfg
 	@echo "installing structgen, torch and transformers, and compiling the engine (some minutes the first time)" >&2
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[models]' >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt --group build >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[models]' >&2
 	@touch $@
 
 # What tests need beside an installed structgen: nothing is compiled again for it.
@@ -114,10 +116,10 @@ $(VENV)/stamp-test: $(VENV)/stamp
 	@$(BIN)/python -m pip install --quiet -c constraints.txt --group test --group kernels --group lint --group peers >&2
 	@touch $@
 
-$(WHEEL_VENV)/stamp: $(SOURCES) | $(WHEEL_VENV)/pyvenv.cfg
+$(WHEEL_VENV)/stamp: $(SOURCES) $(VENV)/stamp | $(WHEEL_VENV)/pyvenv.cfg
 	rm -rf build/wheel
 	@echo "building the wheel and installing it alone" >&2
-	$(WHEEL_VENV)/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel . >&2
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel . >&2
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/wheel/*.whl >&2
 	$(WHEEL_VENV)/bin/python -m pip install --quiet -c constraints.txt build/wheel/*.whl >&2
 	@touch $@

@@ -102,7 +102,7 @@ def test_the_lines_of_the_invoice_add_up() -> None:
     assert re.search(r"^invoice [A-Z]{2}-\d{4}, issued \d\d [A-Z][a-z]+ \d{4}, due ", written, re.MULTILINE)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_the_form_fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a pipe there is a line for each final field; on a terminal the form is redrawn, at last with all fields."""
     names = list(_module("terminal", monkeypatch).Request.model_fields)
@@ -129,7 +129,7 @@ def test_the_form_fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
     assert frames[-1].replace("\x1b[2K", "").splitlines() == [*lines, value]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_thoughts_come_before_answers() -> None:
     """The counts are those of the answers that are shown."""
     written = _run("thought.py").stdout

@@ -33,7 +33,13 @@ The interpreter has no threads, so no other test detects a missing barrier.
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton brings the compiler's tools on Linux only")
 @pytest.mark.parametrize("target", [*OLDER, TARGETS[-1]])
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem.removeprefix("test_"))
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(file, id=file.stem.removeprefix("test_"), marks=pytest.mark.nightly if at % 2 else ())
+        for at, file in enumerate(FILES)
+    ],
+)
 def test_kernels_compile_without_spilling(file: Path, target: int) -> None:
     entries = built(file, target)
     assert entries

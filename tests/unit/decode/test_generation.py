@@ -307,7 +307,7 @@ def test_sampling_follows_the_projected_distribution() -> None:
                 frontier.append(((*tokens, token), weight))
     assert math.fsum(distribution.values()) == pytest.approx(1)
     constraint = compile(grammar, vocabulary)
-    draws = 4_000
+    draws = 2_500
     seen = Counter(
         generate(model, "b", constraint, sampler=Multinomial(), seed=seed, jump_forward=bool(seed & 1)).tokens
         for seed in range(draws)

@@ -120,7 +120,9 @@ SAMPLERS: dict[str, Any] = {
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if at % 2 else ()) for at, name in enumerate(SAMPLERS)]
+)
 def test_samples_do_not_depend_on_drafts(json_vocabulary: Vocabulary, name: str) -> None:
     """This holds for any draft, whether the model packs sequences, runs them one by one, or runs no trees."""
     turn = list(SAMPLERS).index(name)

@@ -85,7 +85,15 @@ def branches_of(potentials: Sequence[Potential], pattern: str = "[a-g]{1,3}") ->
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "proposal", [AWRS(), AWRS(most_rejects=2), AWRS(mask_after=None), AWRS(mask_after=1), Multinomial()], ids=repr
+    "proposal",
+    [
+        AWRS(),
+        pytest.param(AWRS(most_rejects=2), marks=pytest.mark.nightly),
+        pytest.param(AWRS(mask_after=None), marks=pytest.mark.nightly),
+        AWRS(mask_after=1),
+        pytest.param(Multinomial(), marks=pytest.mark.nightly),
+    ],
+    ids=repr,
 )
 def test_each_token_gets_its_probability_on_average(proposal: AWRS | Multinomial) -> None:
     """Over 4,000 draws, three at a time, nine z-scores are small."""

@@ -143,7 +143,7 @@ def expected(target: dict[tuple[int, ...], float]) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        *((name, "both") for name in SAMPLERS),
+        *(pytest.param(name, "both", marks=NIGHTLY if at % 2 else ()) for at, name in enumerate(SAMPLERS)),
         *(pytest.param(name, case, marks=NIGHTLY) for name in ("awrs", "lookahead") for case in ("none", "soft")),
         ("awrs", "palindromes"),
     ],

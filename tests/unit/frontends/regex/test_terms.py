@@ -204,7 +204,13 @@ NASTY_SIZES = {
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("pattern", NASTY_SIZES.values(), ids=NASTY_SIZES)
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        pytest.param(pattern, id=name, marks=pytest.mark.nightly if at % 2 else ())
+        for at, (name, pattern) in enumerate(NASTY_SIZES.items())
+    ],
+)
 def test_huge_patterns_answer(pattern: str) -> None:
     """A pattern of a million characters or 100,000 levels gives a term or a structgen error, in bounded time."""
     for build in (regex, search_language):
