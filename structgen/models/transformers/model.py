@@ -269,9 +269,8 @@ class TransformersModel:
         Returns:
             Logits ``[positions, size]`` in the model's dtype; no later pass writes to them.
         """
-        extra: dict[str, Any] = {self._cache_name: cache}
-        if self._can_skip_logits:
-            extra["logits_to_keep"] = positions
+        kept = {"logits_to_keep": positions} if self._can_skip_logits else {}
+        extra: dict[str, Any] = {self._cache_name: cache, **kept}
         if tree is not None:
             extra |= tree_inputs(self.model, len(token_ids), tree, past=cache.get_seq_length())
             token_ids = [*token_ids, *tree.token_ids]
