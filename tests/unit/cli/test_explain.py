@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from structgen.cli.explain import explain, prefixes_before
+from structgen.cli.explain import prefixes_before
+from structgen.cli.main import cli
 from structgen.engine import compile
 from structgen.engine.analysis.byte_graph import byte_vocabulary
 from structgen.frontends.lark import lark
@@ -33,7 +34,7 @@ def told(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def run(*arguments: str) -> dict[str, Any]:
         file = tmp_path / "pairs.lark"
         file.write_text(PAIRS)
-        result = CliRunner().invoke(explain, [str(file), "--json", *arguments], standalone_mode=False)
+        result = CliRunner().invoke(cli, ["explain", str(file), "--json", *arguments], standalone_mode=False)
         assert result.exception is None, result.output
         answer: dict[str, Any] = json.loads(result.output)
         return answer

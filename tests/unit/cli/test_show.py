@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from structgen.cli.automaton_drawing import drawing_of, page_of
-from structgen.cli.language_commands import show
+from structgen.cli.main import cli
 from structgen.engine import compile
 from structgen.engine.analysis.byte_graph import byte_vocabulary
 from structgen.errors import LimitExceeded
@@ -133,8 +133,8 @@ def test_too_large() -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     out = tmp_path / "out.html"
-    result = CliRunner().invoke(show, ["--regex", "a|b", "--html", "-o", str(out)], standalone_mode=False)
+    result = CliRunner().invoke(cli, ["show", "--regex", "a|b", "--html", "-o", str(out)], standalone_mode=False)
     assert (result.exception, result.return_value) == (None, 0)
     assert out.read_text("utf-8").startswith("<!DOCTYPE html>")
-    listed = CliRunner().invoke(show, ["--regex", "a|b"], standalone_mode=False)
+    listed = CliRunner().invoke(cli, ["show", "--regex", "a|b"], standalone_mode=False)
     assert listed.output.startswith("(text): 2 states, from 0")

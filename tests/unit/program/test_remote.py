@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, field_validator
 from scripted_remote_model import Scripted
 
 import structgen
-from structgen.cli.trace import trace
+from structgen.cli.main import cli
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
 from structgen.frontends.regex import regex
 from structgen.program import (
@@ -261,7 +261,7 @@ def test_traces_are_shown_without_probabilities(tmp_path: Path) -> None:
     run = extract.run("Ada", model=Scripted('{"name": "ada"', ADA, losses=(Loss("#/a", "not", "is not enforced"),)))
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(run.trace))
-    shown = CliRunner().invoke(trace, [str(path)]).output
+    shown = CliRunner().invoke(cli, ["trace", str(path)]).output
     assert f"{len(ADA)} tokens in 2 requests; no probabilities" in shown
     assert "not enforced by the server: 'not' at #/a is not enforced" in shown
     assert 'name = "Ada"\n' in shown
