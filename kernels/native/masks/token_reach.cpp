@@ -8,31 +8,42 @@
 
 namespace structgen {
 
-// Tokens that surely complete what is below a call: the sum of the plans of one stack of return states.
-uint32_t Engine::frame_plan(FrameId root) {
-  if (root == kRoot) return 0;
+namespace {
+
+// Calls `finish` on the frame and on all frames around it that are not `known`: outer frames first, each once.
+template <typename Known, typename Finish>
+void finish_outer_first(const Machine& machine, FrameId root, const Known& known, const Finish& finish) {
   std::vector<FrameId> work{root};
   while (!work.empty()) {
     const FrameId frame = work.back();
-    if (frame_plans_.contains(frame)) {
+    if (known(frame)) {
       work.pop_back();
       continue;
     }
-    const auto held = machine_.entries(frame);
+    // A copy: what `finish` plans may add frames.
+    const auto held = machine.entries(frame);
     const std::vector<Config> entries(held.begin(), held.end());
     const size_t before = work.size();
-    for (const auto& [state, below] : entries)
-      if (below != kRoot && !frame_plans_.contains(below)) work.push_back(below);
-    if (work.size() != before) continue;
+    for (const auto& [state, around] : entries)
+      if (!known(around)) work.push_back(around);
+    if (work.size() == before) finish(frame, entries);
+  }
+}
+
+}  // namespace
+
+// Tokens that surely complete what is around a call: the sum of the plans of one stack of return states.
+uint32_t Engine::frame_plan(FrameId root) {
+  const auto known = [&](FrameId frame) { return frame == kRoot || frame_plans_.contains(frame); };
+  finish_outer_first(machine_, root, known, [&](FrameId frame, const std::vector<Config>& entries) {
     uint64_t best = kFar;
-    for (const auto& [state, below] : entries) {
-      const uint64_t rest = below == kRoot ? 0 : frame_plans_.at(below);
+    for (const auto& [state, around] : entries) {
+      const uint64_t rest = around == kRoot ? 0 : frame_plans_.at(around);
       best = std::min(best, plan(machine_.local(state)) + rest);
     }
     frame_plans_.emplace(frame, static_cast<uint32_t>(best));
-    work.pop_back();
-  }
-  return frame_plans_.at(root);
+  });
+  return root == kRoot ? 0 : frame_plans_.at(root);
 }
 
 // The maximum number of tokens that the state's own automaton may still need after one of the tokens of its row.
@@ -70,20 +81,8 @@ uint32_t Engine::row_reach(TrieId trie_id, StateId state) {
 // How many tokens, after the next one, may be needed until a call returns, for plans to keep to the budgets that are open
 // around it; nothing where there is no such number.
 std::optional<uint32_t> Engine::spare_tokens(FrameId root) {
-  std::vector<FrameId> work{root};
   const auto known = [&](FrameId frame) { return !machine_.frame(frame).in_budget || spare_tokens_.contains(frame); };
-  while (!work.empty()) {
-    const FrameId frame = work.back();
-    if (known(frame)) {
-      work.pop_back();
-      continue;
-    }
-    const auto held = machine_.entries(frame);
-    const std::vector<Config> entries(held.begin(), held.end());
-    const size_t before = work.size();
-    for (const auto& [state, below] : entries)
-      if (!known(below)) work.push_back(below);
-    if (work.size() != before) continue;
+  finish_outer_first(machine_, root, known, [&](FrameId frame, const std::vector<Config>& entries) {
     std::optional<uint32_t> max;
     for (const auto& [state, below] : entries) {
       const auto around = machine_.frame(below).in_budget ? spare_tokens_.at(below) : kNone;
@@ -93,8 +92,7 @@ std::optional<uint32_t> Engine::spare_tokens(FrameId root) {
     const uint32_t tokens = machine_.frame(frame).tokens;
     if (max && tokens != kNone) max = std::min(*max, tokens - 1);
     spare_tokens_.emplace(frame, max);
-    work.pop_back();
-  }
+  });
   return machine_.frame(root).in_budget ? spare_tokens_.at(root) : kNone;
 }
 
