@@ -12,7 +12,7 @@ canvas all slots are free, or three of four hold the tokens of a draw.
 - draw: a walk through the chart of sums;
 - masks: the tokens that each slot may hold.
 
-Times are of the processor, since others may use the machine, and medians of the rounds.  Everything that is drawn is
+Times are of the processor, since others may use the machine, and medians of the rounds.  Everything that is sampled is
 read again: as JSON, or by a matcher.
 
 Usage: python benchmarks/diffusion_chart.py [--slots 16,32,64] [--rounds 5] [--record FILE]
@@ -83,7 +83,7 @@ def is_member(constraint: Constraint, tokens: list[int]) -> bool:
 
 
 def check(name: str, constraint: Constraint, tokens: list[int]) -> None:
-    """Stop where something was drawn that is no member."""
+    """Stop where something was sampled that is no member."""
     vocabulary = constraint.vocabulary
     ends = [at for at, token in enumerate(tokens) if token in vocabulary.eos]
     kept = tokens[: ends[0]] if ends else tokens
@@ -104,7 +104,7 @@ def measure(name: str, constraint: Constraint, language: ContextFreeLanguage, sl
     for _ in range(2):
         count = int((canvas == FREE).sum())
         times: dict[str, list[float]] = {}
-        drawn = None
+        sampled = None
         for _ in range(rounds):
             logits = rng.normal(size=(count, vocabulary.size), scale=2).astype(np.float32)
             logits[:, likely] += 8
@@ -121,13 +121,13 @@ def measure(name: str, constraint: Constraint, language: ContextFreeLanguage, sl
                 time, result = timed(call)
                 times.setdefault(step, []).append(time)
                 if step in {"best", "draw"}:
-                    drawn = result.tokens  # type: ignore[attr-defined]
-                    check(name, constraint, drawn.tolist())
+                    sampled = result.tokens  # type: ignore[attr-defined]
+                    check(name, constraint, sampled.tolist())
         columns = " | ".join(f"{statistics.median(each):.1f}" for each in times.values())
         made.append(f"| {name} | {slots} | {count} | {language.plan.steps(slots) / 1e6:.0f} | {columns} |")
         print(made[-1], file=sys.stderr)
-        if drawn is not None:
-            canvas = np.where(rng.permutation(slots) < slots // 4, FREE, drawn).astype(np.int32)
+        if sampled is not None:
+            canvas = np.where(rng.permutation(slots) < slots // 4, FREE, sampled).astype(np.int32)
     return made
 
 

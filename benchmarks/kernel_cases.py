@@ -311,7 +311,7 @@ def orders(place: Place) -> Iterator[Case]:
 
 
 def trees(place: Place) -> Iterator[Case]:
-    """Verification of a tree of 32 drawn nodes for each of 8 requests."""
+    """Verification of a tree of 32 sampled nodes for each of 8 requests."""
     from structgen_kernels.philox import Noise
     from structgen_kernels.trees.draft_forest import DraftForest
     from structgen_kernels.trees.draft_paths import DraftPaths
@@ -323,8 +323,8 @@ def trees(place: Place) -> Iterator[Case]:
         columns = place.of(full, full // 500)
         generator = torch.Generator().manual_seed(full)
         parents = [(node - 1) // 2 if node else -1 for node in range(nodes)]
-        drawn = torch.randint(columns, (requests, nodes), generator=generator).tolist()
-        forest = DraftForest.of([(parents, tokens) for tokens in drawn], place.device)
+        sampled = torch.randint(columns, (requests, nodes), generator=generator).tolist()
+        forest = DraftForest.of([(parents, tokens) for tokens in sampled], place.device)
         positions = requests * (nodes + 1)
         values = place.logits(positions, columns, seed=1)
         distributions = DraftDistributions(values, torch.arange(positions, dtype=torch.int32, device=place.device))

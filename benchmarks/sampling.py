@@ -239,7 +239,7 @@ def asap_distances(
     task: MyopicTask,
     distribution: dict[tuple[int, ...], float],
 ) -> list[str]:
-    """The distance of the next output's distribution, worked out from the trie, not drawn."""
+    """The distance of the next output's distribution, worked out from the trie, not sampled."""
     chains = max(settings.accuracy_runs // 50, 5)
     evidence = log_sum(np.array(list(distribution.values())))
     target = {tokens: math.exp(log_p - evidence) for tokens, log_p in distribution.items()}
@@ -247,11 +247,17 @@ def asap_distances(
     excess = [0.0 for _ in ASAP_DRAWN]
     for seed in range(chains):
         trie = PrefixTrie()
-        drawn = 0
+        sampled = 0
         for index, wanted in enumerate(ASAP_DRAWN):
-            if wanted > drawn:
-                run(ASAp(samples=wanted - drawn, trie=trie), context, constraint, task.max_tokens, 1000 * seed + drawn)
-                drawn = wanted
+            if wanted > sampled:
+                run(
+                    ASAp(samples=wanted - sampled, trie=trie),
+                    context,
+                    constraint,
+                    task.max_tokens,
+                    1000 * seed + sampled,
+                )
+                sampled = wanted
             excess[index] += (success(trie, (), is_end=False) - evidence) / chains
             nexts = local_distribution(model, context.tokens, distribution, partial(success, trie))
             for tokens, log_p in nexts.items():

@@ -6,7 +6,7 @@ Each figure is the median over positions of an output of the least of several ru
 - ``masks``: the masks of the position and after all 32 nodes in one call (``Matcher.fill_mask_tree``).
 - ``worth``: choosing the part of the tree that pays (``worthwhile``).
 - ``match``: finding the accepted path for sample and match, and the cache's part of it (``Context.known``).
-- ``reject``: recursive rejection at one position with four drawn children, all but the last refused.
+- ``reject``: recursive rejection at one position with four sampled children, all but the last refused.
 
 Usage: python benchmarks/speculative_step.py [--record FILE]
 """

@@ -6,7 +6,7 @@ different purposes from different *streams*.
 
 Exponential variates are computed from 64 random bits, so that small ones also have the full relative precision of
 float32.  Uniform variates of 24 bits, which are common, would give small exponential variates in steps of 6e-8.  These
-decide between tokens of small probability, so a token of probability 1e-7 would be drawn at a wrong rate.
+decide between tokens of small probability, so a token of probability 1e-7 would be sampled at a wrong rate.
 
 Source: J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011).
 """

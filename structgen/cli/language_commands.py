@@ -282,7 +282,7 @@ _MAX_BYTES: Final = 80
 def sample(paths: tuple[str, ...], source: SourceOptions, *, as_json: bool, **options: Any) -> int:
     """Draw strings of the language of FILE, each on a line.
 
-    FILE is a grammar or a JSON Schema, or - for a JSON Schema on standard input. A length is drawn first, uniformly
+    FILE is a grammar or a JSON Schema, or - for a JSON Schema on standard input. A length is sampled first, uniformly
     from those that have members, then the shape of a member of that length, then characters where several are alike.
     With --uniform every member is as likely as any other, so that nearly all are of the greatest length.
     """
@@ -296,10 +296,10 @@ def sample(paths: tuple[str, ...], source: SourceOptions, *, as_json: bool, **op
         members = UniformMembers(read.grammar, bound, alphabet="any" if options["any_character"] else "printable")
         count, seed = options["count"], options["seed"]
         if options["uniform"]:
-            drawn = members.draw(count, seed, exactly=exactly)
+            sampled = members.draw(count, seed, exactly=exactly)
         else:
-            drawn = members.draw(count, seed, exactly=exactly, lengths="even", among="shapes")
-    for member in drawn:
+            sampled = members.draw(count, seed, exactly=exactly, lengths="even", among="shapes")
+    for member in sampled:
         click.echo(_as_json(member) if as_json else member)
     return DONE
 

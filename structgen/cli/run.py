@@ -87,7 +87,7 @@ class _GenerationTask:
 @click.option(
     "--sampler",
     metavar="NAME[:KEY=VALUE,...]",
-    help=f"How outputs are drawn: {', '.join(SAMPLERS)}; of canvases: {', '.join(CANVAS_SAMPLERS)}.  "
+    help=f"How outputs are sampled: {', '.join(SAMPLERS)}; of canvases: {', '.join(CANVAS_SAMPLERS)}.  "
     "[default: greedy, or multinomial with options of it; dingo]",
 )
 @click.option(
@@ -110,7 +110,7 @@ class _GenerationTask:
     metavar="K",
     help="Write K outputs, by sampling; with smc and its like: take K particles for one.",
 )
-@click.option("--seed", type=click.IntRange(min=0), metavar="S", default=0, help="Output i is drawn with seed S + i.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="S", default=0, help="Output i is sampled with seed S + i.")
 @click.option("--temperature", type=float, metavar="T", help="Sample; 0 takes what is most probable.")
 @click.option("--top-k", type=int, metavar="K", help="Sample from the K most probable tokens.")
 @click.option("--top-p", type=float, metavar="P", help="Sample from the fewest tokens with probability P together.")

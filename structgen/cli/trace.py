@@ -26,8 +26,8 @@ _MAX_SPANS: Final = 4
 def trace(path: str) -> int:
     """Show the trace of a program, which `structgen run FILE.py:NAME --trace FILE` writes.
 
-    With `structgen run ... --sampler smc --weights --trace FILE` it is that of the sampler: for each token how many
-    particles there were, what they were worth, and when they were drawn anew.
+    With `structgen run ... --sampler smc --weights --trace FILE` the trace is that of the sampler: for each token the
+    number of particles, the effective sample size, and whether particles were resampled.
 
     Each line is a token: its text, whether the grammar forced it, its probability among what was allowed, the
     probability that the model gave to what the mask removed, and the most probable other tokens.
@@ -87,7 +87,7 @@ def _page(held: Any) -> Iterator[str]:
 
 
 def _sampling(held: Any) -> Iterator[str]:
-    """The picture of a run of a sampler: how many particles were worth something, and when they were drawn anew."""
+    """The picture of a run of a sampler: the effective sample size at each token, and when particles were resampled."""
     yield f"{held['sampler']} on {held['model']}, seed {held['seed']}"
     count = held["particles"]
     if held["rounds"]:
@@ -96,10 +96,10 @@ def _sampling(held: Any) -> Iterator[str]:
     for number, each in enumerate(held["rounds"], 1):
         bar = "#" * round(_BAR * each["ess"] / count)
         evidence = "-inf" if each["log_evidence"] is None else f"{each['log_evidence']:.3f}"
-        drawn = "  drawn anew" if each["resampled"] else ""
+        resampled = "  resampled" if each["resampled"] else ""
         yield (
             f"  {number:>5} {each['live']:>5} {each['finished']:>5} {each['distinct']:>8} {evidence:>9}  "
-            f"{bar:<{_BAR}} {each['ess']:.1f}{drawn}"
+            f"{bar:<{_BAR}} {each['ess']:.1f}{resampled}"
         )
     yield ""
     for output in held["outputs"]:

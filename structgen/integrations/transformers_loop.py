@@ -69,7 +69,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
         generation_config: ``max_length``, ``pad_token_id``, ``do_sample``, ``return_dict_in_generate``.
         constraint: compiled for the model's vocabulary.
         sampler: used instead of what the generation config asks for.
-        seed: row ``i`` is sampled with ``seed + i``; by default drawn from torch's generator.
+        seed: row ``i`` is sampled with ``seed + i``; by default sampled from torch's generator.
         drafter: see ``structgen.decode.generate``.
         jump_forward: see ``structgen.decode.generate``.
         results: a list to which the ``Result`` of each row is appended.

@@ -76,7 +76,7 @@ def test_documents_of_random_schemas_are_members(schema: Any, data: st.DataObjec
     """Exactly the valid documents are accepted in any order, and in declared order by the default policy too."""
     schema = {"$schema": DRAFT_7, **schema} if isinstance(schema, dict) else schema
     value = tamed(data.draw(documents(schema)))
-    expected = Judge(schema).is_valid(json.dumps(value))  # tamed, or drawn for a format, it may be invalid
+    expected = Judge(schema).is_valid(json.dumps(value))  # tamed, or sampled for a format, it may be invalid
     try:
         constraint = compiled(schema, EVERY_SPELLING)
         declared = compiled(schema, JsonPolicy())
@@ -106,11 +106,11 @@ def test_documents_of_real_schemas_are_members(step: int, shared_data: Path) -> 
         except GrammarError:
             continue
         if constraint is not None:
-            outcomes[drawn_for(schema, constraint, case["name"])] += 1
-    assert outcomes["drawn"] > outcomes["not drawn"], outcomes
+            outcomes[sampled_for(schema, constraint, case["name"])] += 1
+    assert outcomes["sampled"] > outcomes["not sampled"], outcomes
 
 
-def drawn_for(schema: Any, constraint: Constraint, name: str) -> str:
+def sampled_for(schema: Any, constraint: Constraint, name: str) -> str:
     """Whether the library can draw documents for a schema; a few are tried."""
     judge = Judge(schema)
     seen = 0
@@ -136,5 +136,5 @@ def drawn_for(schema: Any, constraint: Constraint, name: str) -> str:
     except Wrong:
         raise
     except Exception:  # it gives up in many ways: recursion, patterns, references, assertions of its own
-        return "not drawn"
-    return "drawn" if seen else "not drawn"
+        return "not sampled"
+    return "sampled" if seen else "not sampled"

@@ -1,6 +1,6 @@
 """Random schemas that use all the keywords that combine schemas, against an independent validator.
 
-Schemas are drawn from a small universe in which all keywords meet; so are documents, so that many of them are valid.
+Schemas are sampled from a small universe in which all keywords meet; so are documents, so that many of them are valid.
 Member order is part of our language and not of JSON Schema: a document counts as accepted if one of its orders is.
 """
 
@@ -73,7 +73,7 @@ def check(schema: Any, vocabulary: Vocabulary) -> str:
 def test_random_schemas_agree_with_jsonschema(seed: int, vocabulary: Vocabulary) -> None:
     """Each seed gives twelve schemas; nearly all of them are enforced.
 
-    A negated ``maxProperties`` asks for two names that may repeat, which is refused beside patterns; it is drawn often.
+    A negated ``maxProperties`` asks for two names that may repeat, which is refused beside patterns; it occurs often.
     """
     universe = Universe(seed)
     treated = [check(universe.schema(3), vocabulary) for _ in range(12)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mask_walks import drawn
+from mask_walks import sampled
 from schema_rewrites import REWRITES, rewritten
 from schema_universe import Universe
 
@@ -110,7 +110,7 @@ def first_difference(one: Constraint, other: Constraint, rng: random.Random) -> 
         masks = [mask_of(matcher) for matcher in matchers]
         if not np.array_equal(*masks):
             return one.vocabulary.decode(taken)
-        token = drawn(np.flatnonzero(masks[0]), one.vocabulary, rng)
+        token = sampled(np.flatnonzero(masks[0]), one.vocabulary, rng)
         assert all(matcher.accept(token) for matcher in matchers)
         if matchers[0].is_terminated:
             break

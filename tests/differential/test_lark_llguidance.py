@@ -131,15 +131,15 @@ def allowed_here(matcher: Any) -> set[int]:
 
 @pytest.mark.parametrize("name", AGREED)
 def test_masks_are_the_same(name: str) -> None:
-    """The masks are equal in all states that few tokens lead to, or in many states that are drawn from them."""
+    """The masks are equal in all states that few tokens lead to, or in many states that are sampled from them."""
     text = AGREED[name]
     ours = compile(lark(text), VOCABULARY).matcher()
     waiting: list[list[int]] = [[]]
-    drawn = random.Random(name)
+    sampled = random.Random(name)
     for _ in range(PLACES):
         if not waiting:
             break
-        tokens = waiting.pop(drawn.randrange(len(waiting)))
+        tokens = waiting.pop(sampled.randrange(len(waiting)))
         ours.reset()
         assert all(map(ours.accept, tokens))
         theirs = peer().matcher(text)

@@ -69,10 +69,10 @@ def test_a_program_runs_on_it(model: Any) -> None:
     )
     assert pet.name == "Rex"
     assert kind in ("dog", "cat")
-    drawn = [
+    sampled = [
         keep("Rex the dog", model=model, sampler=sg.diffusion.Posterior(), max_tokens=40, seed=seed) for seed in (1, 1)
     ]
-    assert drawn[0] == drawn[1]
+    assert sampled[0] == sampled[1]
 
 
 def test_records_keep_to_their_schemas(model: Any) -> None:

@@ -417,9 +417,9 @@ def test_the_loop_samples_as_transformers_was_asked(model: Any, wide: Constraint
     assert (first == loop(model, wide, inputs, num_return_sequences=6, seed=1, **shape)).all()
     assert len({tuple(row) for row in first.tolist()}) > 1
     torch.manual_seed(9)
-    drawn = loop(model, wide, inputs, **shape)
+    sampled = loop(model, wide, inputs, **shape)
     torch.manual_seed(9)
-    assert (drawn == loop(model, wide, inputs, **shape)).all()
+    assert (sampled == loop(model, wide, inputs, **shape)).all()
 
 
 def test_the_loop_keeps_the_budget(model: Any, json_vocabulary: Vocabulary) -> None:

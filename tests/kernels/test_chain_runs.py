@@ -28,7 +28,7 @@ def best_of(case: ChainCase) -> ChainRuns:
     return chain_best(case.weights, case.edges, chain_backward(case.weights, case.edges, is_max=True))
 
 
-def drawn_of(case: ChainCase, noise: Noise) -> ChainRuns:
+def sampled_of(case: ChainCase, noise: Noise) -> ChainRuns:
     return chain_draw(case.weights, case.edges, chain_backward(case.weights, case.edges, is_max=False), noise)
 
 
@@ -73,7 +73,7 @@ def test_draws_are_what_their_noise_says(seed: int) -> None:
     """Every choice is recomputed in double precision from the same random bits; near-ties may go either way."""
     case = a_chain_case(seed, batch=8, slots=4, states=6, edges=40)
     noise = Noise.of(100 * seed, 8 * 4, offset=7)
-    found = drawn_of(case, noise)
+    found = sampled_of(case, noise)
     checked = 0
     for number, chain in enumerate(case.chains(is_max=False)):
         state = 0
@@ -107,20 +107,20 @@ def test_both_backends_draw_the_same_runs() -> None:
     made = []
     for backend in ("torch", "triton"):
         with use_backend(backend):  # type: ignore[arg-type]
-            made.append(drawn_of(case, noise))
+            made.append(sampled_of(case, noise))
     assert torch.equal(made[0].edges, made[1].edges)
     assert torch.equal(made[0].status, made[1].status)
     assert len(set(map(tuple, made[0].edges.tolist()))) > 5
 
 
-def test_runs_are_drawn_by_their_weight() -> None:
+def test_runs_are_sampled_by_their_weight() -> None:
     """Chi-square with alpha 1e-6 over 20,000 samples; the same samples reject the uniform distribution."""
     cases = (a_chain_case(seed, batch=1, slots=3, states=3, labels=3, edges=7) for seed in range(100))
     case = next(case for case in cases if 6 <= len(runs_of(case.host, case.weights[0].numpy())) <= 20)
     draws = 20_000
     many = ChainCase(case.host, case.edges, case.weights.expand(draws, -1, -1))
     with use_backend("torch"):
-        counts = Counter(map(tuple, drawn_of(many, Noise.of(1, draws * 3)).edges.tolist()))
+        counts = Counter(map(tuple, sampled_of(many, Noise.of(1, draws * 3)).edges.tolist()))
     weights = runs_of(case.host, case.weights[0].numpy())
     distribution = {run: weight / sum(weights.values()) for run, weight in weights.items()}
     assert chi_square(counts, distribution) < chi_square_bound(len(distribution))
@@ -134,13 +134,13 @@ def test_a_canvas_does_not_depend_on_its_batch() -> None:
     """Neither its best run nor its sample depends on other canvases."""
     case = a_chain_case(6, batch=4, states=5)
     noise = Noise.of(9, 16)
-    best, drawn = best_of(case), drawn_of(case, noise)
+    best, sampled = best_of(case), sampled_of(case, noise)
     for number in (0, 3):
         part = slice(number, number + 1)
         one = ChainCase(case.host, case.edges, case.weights[part])
         rows = slice(4 * number, 4 * number + 4)
         assert torch.equal(best_of(one).edges, best.edges[part])
-        assert torch.equal(drawn_of(one, Noise(noise.seeds[rows], noise.offsets[rows])).edges, drawn.edges[part])
+        assert torch.equal(sampled_of(one, Noise(noise.seeds[rows], noise.offsets[rows])).edges, sampled.edges[part])
 
 
 @pytest.mark.usefixtures("backend")
@@ -148,12 +148,12 @@ def test_a_canvas_does_not_depend_on_its_batch() -> None:
 def test_small_ones(slots: int, states: int, edges: int) -> None:
     """Chains without slots or edges work, and one state with more edges than a block, and an empty batch."""
     case = a_chain_case(3, slots=slots, states=states, edges=edges)
-    drawn = drawn_of(case, Noise.of(0, 3 * slots))
+    sampled = sampled_of(case, Noise.of(0, 3 * slots))
     best = best_of(case)
     for number, chain in enumerate(case.chains(is_max=True)):
         wanted = chain.run().tolist() if np.isfinite(chain.total) else [-1] * slots
         assert best.edges[number].tolist() == wanted
-        assert (int(drawn.edges[number].min()) >= 0 if slots else True) == bool(np.isfinite(chain.total) or not slots)
+        assert (int(sampled.edges[number].min()) >= 0 if slots else True) == bool(np.isfinite(chain.total) or not slots)
     none = ChainCase(case.host, case.edges, case.weights[:0])
     assert list(best_of(none).edges.shape) == [0, slots]
 
@@ -165,7 +165,7 @@ def test_a_canvas_without_a_run_stays_empty_though_later_slots_have_some() -> No
     edges = ChainEdges.of(1, 1, [True], *columns)
     weights = torch.tensor([[[-torch.inf], [0.0]], [[0.0], [0.0]]])
     case = ChainCase(Edges(1, 1, np.array([True]), *columns), edges, weights)
-    for runs in (best_of(case), drawn_of(case, Noise.of(0, 4))):
+    for runs in (best_of(case), sampled_of(case, Noise.of(0, 4))):
         assert runs.edges.tolist() == [[-1, -1], [0, 0]]
         assert runs.status.tolist() == [EMPTY, CHOSEN]
         with pytest.raises(EmptyRowError, match=r"row 0 \('first'\)"):
@@ -180,7 +180,7 @@ def test_128_slots_of_small_chances() -> None:
     weights = torch.tensor([0.999, 1e-3, 1.0]).log().repeat(1, 128, 1)
     case = ChainCase(Edges(4, 3, final, *columns), ChainEdges.of(4, 3, final, *columns), weights)
     chain = Chain(case.host, weights[0].numpy().astype(np.float64), is_max=True)
-    runs = drawn_of(case, Noise.of(0, 128))
+    runs = sampled_of(case, Noise.of(0, 128))
     assert runs.labels[0].tolist() == [1] * 127 + [2]
     assert runs.edges[0].tolist() == chain.run().tolist()
 

@@ -118,7 +118,7 @@ def test_draws_of_a_class_that_lies_low_are_by_its_shares(depth: float, monkeypa
         shares = torch.linspace(0, JUST_BELOW_1, draws, dtype=torch.float64)
         asked = torch.full((draws,), one)
         found = class_draw(logits, layout, scores, torch.zeros_like(asked), asked, shares).tolist()
-        assert all(is_right(distribution, 0, one, *drawn) for drawn in zip(shares.tolist(), found, strict=True))
+        assert all(is_right(distribution, 0, one, *sampled) for sampled in zip(shares.tolist(), found, strict=True))
         if one == 1 and depth == 200:
             assert len(set(found)) > 35
 
@@ -134,8 +134,8 @@ def test_draws_by_noise_are_those_by_its_uniform_numbers() -> None:
     shares = uniform(noise)
     assert ((shares >= 0) & (shares < 1)).all()
     assert len(shares.unique()) == len(shares)
-    drawn = class_draw(logits, layout, scores, rows, wanted, noise)
-    assert torch.equal(drawn, class_draw(logits, layout, scores, rows, wanted, shares))
+    sampled = class_draw(logits, layout, scores, rows, wanted, noise)
+    assert torch.equal(sampled, class_draw(logits, layout, scores, rows, wanted, shares))
 
 
 def test_draws_by_noise_have_their_shares() -> None:
@@ -186,8 +186,8 @@ def test_what_cannot_be_chosen_is_minus_1() -> None:
     scores = class_scores(logits, layout)
     rows, wanted = torch.tensor([0, 0, 0, 1, 2, 3, -1]), torch.tensor([2, -1, 0, 2, 2, 2, 2])
     assert (class_best(logits, layout, scores, rows, wanted) < 0).tolist() == [False, *[True] * 6]
-    drawn = class_draw(logits, layout, scores, rows, wanted, Noise.of(0, 7))
-    assert (drawn < 0).tolist() == [False, *[True] * 6]
+    sampled = class_draw(logits, layout, scores, rows, wanted, Noise.of(0, 7))
+    assert (sampled < 0).tolist() == [False, *[True] * 6]
     none = torch.zeros(0, dtype=torch.int64)
     assert class_best(logits, layout, scores, none, none).shape == (0,)
 
@@ -201,16 +201,16 @@ def test_a_choice_is_the_same_alone_and_among_others() -> None:
     rows = torch.arange(7, dtype=torch.int32)
     wanted = torch.tensor([1, 2, 20, 21, 21, 21, 5])
     noise = Noise.of(3, 7)
-    best, drawn = torch.full((7,), 9, dtype=torch.int32), torch.full((7,), 9, dtype=torch.int32)
+    best, sampled = torch.full((7,), 9, dtype=torch.int32), torch.full((7,), 9, dtype=torch.int32)
     assert class_best(whole, layout, scores, rows, wanted, out=best) is best
-    assert class_draw(whole, layout, scores, rows, wanted, noise, out=drawn) is drawn
+    assert class_draw(whole, layout, scores, rows, wanted, noise, out=sampled) is sampled
     for row in range(7):
         logits = whole[row : row + 1].clone()
         alone = class_scores(logits, layout)
         one = Noise(noise.seeds[row : row + 1], noise.offsets[row : row + 1])
         zero, of_row = torch.zeros(1, dtype=torch.int64), wanted[row : row + 1]
         assert class_best(logits, layout, alone, zero, of_row).item() == best[row]
-        assert class_draw(logits, layout, alone, zero, of_row, one).item() == drawn[row]
+        assert class_draw(logits, layout, alone, zero, of_row, one).item() == sampled[row]
 
 
 @pytest.mark.usefixtures("backend")
@@ -231,9 +231,9 @@ def test_choices_agree_with_the_pass_of_the_host() -> None:
     values = maxima[rows.numpy(), wanted.numpy()]
     best = host.find(logits.numpy(), rows.numpy(), wanted.numpy(), values)
     assert np.array_equal(class_best(logits, layout, scores, rows, wanted).numpy(), best)
-    drawn = host.draw(logits.numpy(), 1.0, largest, sums, by_chunk, rows.numpy(), wanted.numpy(), shares.numpy())
+    sampled = host.draw(logits.numpy(), 1.0, largest, sums, by_chunk, rows.numpy(), wanted.numpy(), shares.numpy())
     found = class_draw(logits, layout, scores, rows, wanted, shares).numpy()
-    assert (found == drawn).mean() > 0.98  # but where a uniform number lies within rounding of a step
+    assert (found == sampled).mean() > 0.98  # but where a uniform number lies within rounding of a step
 
 
 def test_a_step_launches_one_kernel_a_choice_and_nothing_else() -> None:

@@ -42,21 +42,21 @@ def filled_of(case: Case, tables: CanvasTables, noise: Noise | None = None) -> F
     return dingo(logits_of(case, 3), torch.tensor(case.array)[None], tables, tail=case.tail, noise=noise)
 
 
-def check(case: Case, best: Filled, drawn: Filled) -> None:
+def check(case: Case, best: Filled, sampled: Filled) -> None:
     """Compare with all completions in exact fractions."""
     if not case.weights:
-        for filled in (best, drawn):
+        for filled in (best, sampled):
             assert filled.status.tolist() == [EMPTY]
             assert filled.tokens.tolist() == [[-1] * len(case.canvas)]
             assert filled.log_prob.tolist() == filled.totals.tolist() == [-math.inf]
         return
-    for filled in (best, drawn):
+    for filled in (best, sampled):
         assert filled.status.tolist() == [CHOSEN]
         weight = case.weights[tuple(filled.tokens[0].tolist())]
         assert float(filled.log_prob[0]) == pytest.approx(math.log(weight), abs=2e-5)
     assert float(best.totals[0]) == pytest.approx(math.log(max(case.weights.values())), abs=2e-5)
     assert float(best.log_prob[0]) == float(best.totals[0])
-    assert float(drawn.totals[0]) == pytest.approx(math.log(case.mass()), abs=2e-5)
+    assert float(sampled.totals[0]) == pytest.approx(math.log(case.mass()), abs=2e-5)
 
 
 @pytest.mark.parametrize("tail", ["free", "scored"])
@@ -95,13 +95,13 @@ def test_published_vectors(shared_data: Path) -> None:
         for backend in ("torch", "triton") if number < 3 else ("torch",):
             with use_backend(backend):  # type: ignore[arg-type]
                 best = dingo(logits, canvas, canvas_tables(runs.language()), tail="scored")
-                drawn = dingo(
+                sampled = dingo(
                     logits, canvas, canvas_tables(runs.language()), tail="scored", noise=Noise.of(number, slots)
                 )
             if mass == 0:  # probability 0 counts as e^-80
-                assert float(drawn.totals[0]) < -60
+                assert float(sampled.totals[0]) < -60
                 continue
-            assert float(drawn.totals[0]) == pytest.approx(math.log(mass), abs=2e-5)
+            assert float(sampled.totals[0]) == pytest.approx(math.log(mass), abs=2e-5)
             assert float(best.totals[0]) == pytest.approx(math.log(Fraction(case["map_accept"]["prob"])), abs=2e-5)
 
 
@@ -119,8 +119,8 @@ def test_draws_have_the_posterior_distribution(is_deterministic: bool) -> None:
     logits = logits_of(case).repeat(draws, 1)
     canvas = torch.tensor(case.array).repeat(draws, 1)
     with use_backend("torch"):
-        drawn = dingo(logits, canvas, canvas_tables(case.language), tail=case.tail, noise=Noise.of(3, draws * slots))
-    counts = Counter(map(tuple, drawn.tokens.tolist()))
+        sampled = dingo(logits, canvas, canvas_tables(case.language), tail=case.tail, noise=Noise.of(3, draws * slots))
+    counts = Counter(map(tuple, sampled.tokens.tolist()))
     distribution = case.posterior()
     assert chi_square(counts, distribution) < chi_square_bound(len(distribution))
     assert chi_square(counts, dict.fromkeys(distribution, Fraction(1, len(distribution)))) > chi_square_bound(

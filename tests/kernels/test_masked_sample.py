@@ -155,8 +155,8 @@ def test_scalars_are_those_of_argmax() -> None:
     case = mask_case(6, 300, seed=4)
     logits = random_logits(np.random.default_rng(0), 6, 300, torch.float32)
     best = masked_argmax(logits, case.masks)
-    drawn = masked_sample(logits, case.masks, Shape.of(6, temperature=0.0, top_k=2, top_p=0.5), Noise.of(0, 6))
-    for one, other in zip(best.arguments(), drawn.arguments(), strict=True):
+    sampled = masked_sample(logits, case.masks, Shape.of(6, temperature=0.0, top_k=2, top_p=0.5), Noise.of(0, 6))
+    for one, other in zip(best.arguments(), sampled.arguments(), strict=True):
         assert torch.equal(one, other)
 
 
@@ -272,7 +272,9 @@ def assert_fits(tokens: torch.Tensor, weights: np.ndarray) -> None:
     assert statistic <= degrees * (1 - 2 / (9 * degrees) + 4.753 * math.sqrt(2 / (9 * degrees))) ** 3
 
 
-def drawn_often(logits: torch.Tensor, allowed: torch.Tensor, option: Options, draws: int, source: str) -> torch.Tensor:
+def sampled_often(
+    logits: torch.Tensor, allowed: torch.Tensor, option: Options, draws: int, source: str
+) -> torch.Tensor:
     size = len(allowed)
     masks = MaskRows.of_bitmask(bitmask_of(allowed[None]).expand(draws, -1), size)
     numbers = np.random.default_rng(6).random(draws)
@@ -284,7 +286,7 @@ def drawn_often(logits: torch.Tensor, allowed: torch.Tensor, option: Options, dr
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_distribution_is_that_of_the_host(name: str, source: str) -> None:
     logits, allowed = distribution_logits(), torch.rand(200, generator=torch.Generator().manual_seed(1)) < 0.6
-    tokens = drawn_often(logits, allowed, DISTRIBUTIONS[name], 5000, source)
+    tokens = sampled_often(logits, allowed, DISTRIBUTIONS[name], 5000, source)
     assert_fits(tokens, DISTRIBUTIONS[name].weights(allowed_values(logits, allowed)))
 
 
@@ -293,14 +295,14 @@ def test_the_distribution_is_that_of_the_host(name: str, source: str) -> None:
 def test_the_distribution_of_the_kernel_is_that_of_the_host(name: str) -> None:
     logits, allowed = distribution_logits(), torch.rand(200, generator=torch.Generator().manual_seed(1)) < 0.6
     with use_backend("triton"):
-        tokens = drawn_often(logits, allowed, DISTRIBUTIONS[name], 250, "noise")
+        tokens = sampled_often(logits, allowed, DISTRIBUTIONS[name], 250, "noise")
     assert_fits(tokens, DISTRIBUTIONS[name].weights(allowed_values(logits, allowed)))
 
 
 def test_many_equal_logits_are_equally_probable() -> None:
     logits = torch.full((1300,), 3.0, dtype=torch.bfloat16)
     logits[1200:] = -1.0
-    tokens = drawn_often(logits, torch.arange(1300) < 1200, Options(1.0), 1500, "noise")
+    tokens = sampled_often(logits, torch.arange(1300) < 1200, Options(1.0), 1500, "noise")
     assert_fits(tokens // 25, np.ones(48))
 
 

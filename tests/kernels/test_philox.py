@@ -28,11 +28,11 @@ def test_published_vectors(counter: tuple[int, ...], key: tuple[int, ...], expec
 def test_kernels_draw_the_same_bits(seed: int, offset: int) -> None:
     from kernel_probes import noise_probe
 
-    made, drawn = torch.zeros(4, 64, dtype=torch.uint32), torch.zeros(64)
-    noise_probe[(1,)](torch.tensor([seed, offset]), made, drawn, STREAM=3, N=64)
+    made, sampled = torch.zeros(4, 64, dtype=torch.uint32), torch.zeros(64)
+    noise_probe[(1,)](torch.tensor([seed, offset]), made, sampled, STREAM=3, N=64)
     words = random_words(torch.tensor(seed), torch.tensor(offset), 3, torch.arange(64) * 40_503)
     assert [word.tolist() for word in words] == made.tolist()
-    torch.testing.assert_close(drawn, exponential(words[0], words[1]), rtol=3e-6, atol=0)
+    torch.testing.assert_close(sampled, exponential(words[0], words[1]), rtol=3e-6, atol=0)
 
 
 def test_exponential_numbers_have_their_distribution_and_never_vanish() -> None:

@@ -54,10 +54,10 @@ def test_weights_are_right_on_average_for_every_token(estimator: object) -> None
     generator = np.random.default_rng(6)
     total, square = np.zeros(5), np.zeros(5)
     for row in range(rows):
-        drawn = estimator(OrderedWithoutReplacement(orders.row(row), generator), admitted.__getitem__)  # type: ignore[operator]
-        if drawn.token is not None:
-            total[drawn.token] += drawn.weight
-            square[drawn.token] += drawn.weight**2
+        sampled = estimator(OrderedWithoutReplacement(orders.row(row), generator), admitted.__getitem__)  # type: ignore[operator]
+        if sampled.token is not None:
+            total[sampled.token] += sampled.weight
+            square[sampled.token] += sampled.weight**2
     mean = total / rows
     error = np.sqrt((square / rows - mean**2) / rows)
     expected = distribution * admitted
@@ -70,6 +70,6 @@ def test_little_mass_is_not_lost() -> None:
     admitted = [False, False, True]
     logits = torch.tensor([[0.0, 0.0, -50.0]])
     orders = TokenOrders(logits, Noise.of(3, 1), count=2)
-    drawn = sample_recursive(OrderedWithoutReplacement(orders.row(0), np.random.default_rng(0)), admitted.__getitem__)
-    assert drawn.token == 2
-    assert drawn.weight == pytest.approx(math.exp(-50) / 2, rel=1e-5)
+    sampled = sample_recursive(OrderedWithoutReplacement(orders.row(0), np.random.default_rng(0)), admitted.__getitem__)
+    assert sampled.token == 2
+    assert sampled.weight == pytest.approx(math.exp(-50) / 2, rel=1e-5)

@@ -66,7 +66,7 @@ def test_a_request_does_not_depend_on_its_batch() -> None:
         begin, row = begin + length, row + length + 1
 
 
-def drawn_children(
+def sampled_children(
     distribution: torch.Tensor, count: int, generator: torch.Generator, *, replaced: bool
 ) -> torch.Tensor:
     """Sample tokens, int64 ``[rows, count]``."""
@@ -82,8 +82,8 @@ def test_sequences_have_the_distribution_of_the_target(
     widths: tuple[int, int], *, with_replacement: bool, independent: bool
 ) -> None:
     times, language, generator = 10_000, Language.random(sum(widths)), torch.Generator().manual_seed(7)
-    first = drawn_children(language.q[0, 4].expand(times, -1), widths[0], generator, replaced=with_replacement)
-    second = drawn_children(language.q[1][first.flatten()], widths[1], generator, replaced=with_replacement)
+    first = sampled_children(language.q[0, 4].expand(times, -1), widths[0], generator, replaced=with_replacement)
+    second = sampled_children(language.q[1][first.flatten()], widths[1], generator, replaced=with_replacement)
     tokens = torch.cat([first, second.view(times, -1)], 1)
     parents = torch.tensor([-1] * widths[0] + [each for each in range(widths[0]) for _ in range(widths[1])])
     nodes = len(parents)
@@ -114,7 +114,7 @@ def test_sequences_have_the_distribution_of_the_target(
         taken = paths.counts > place
         sequences[taken, place] = tokens[taken].gather(1, held[taken, place : place + 1])[:, 0]
     sequences[torch.arange(times), paths.counts.long()] = paths.tokens.long()
-    for place in (1, 2):  # tokens that were not drafted are drawn from the target
+    for place in (1, 2):  # tokens that were not drafted are sampled from the target
         missing = sequences[:, place] < 0
         distribution = language.p[place][sequences[missing, place - 1]]
         sequences[missing, place] = torch.multinomial(distribution, 1, generator=generator)[:, 0]

@@ -112,12 +112,12 @@ def class_draw(  # noqa: PLR0913  as class_best, with the random numbers
     dtype = torch.int64 if isinstance(uniforms, Noise) else torch.float64
     check_tensor("class_draw", "uniforms", numbers, dtype=dtype, shape=(len(rows),), device=logits.device)
     if backend_for(logits.device) == "torch":
-        drawn = uniform(uniforms) if isinstance(uniforms, Noise) else uniforms
+        sampled = uniform(uniforms) if isinstance(uniforms, Noise) else uniforms
         for part in row_groups(len(rows), layout.size):
             values, is_held, _, row = _asked(choices, part)
             scaled = floored(values.to(torch.float64), scores.largest[row, None], scores.scales[row, None])
             running = scaled.exp().where(is_held, 0.0).cumsum(1)
-            at = torch.searchsorted(running, drawn[part, None] * running[:, -1:], right=True)[:, 0]
+            at = torch.searchsorted(running, sampled[part, None] * running[:, -1:], right=True)[:, 0]
             last = layout.size - 1 - is_held.to(torch.int8).flip(1).argmax(1)  # rounding may exceed it
             out[part] = torch.where(is_held.any(1), torch.minimum(at, last), -1).to(torch.int32)
     elif len(rows):

@@ -218,8 +218,8 @@ def _keys(scaled: Tensor, noise: Noise) -> Tensor:
     token = torch.arange(scaled.shape[1], device=scaled.device)[None, :].expand_as(scaled)
     words = random_words(noise.seeds[:, None], noise.offsets[:, None], STREAMS["order"], token >> 1)
     is_odd = token % 2 == 1
-    drawn = exponential(torch.where(is_odd, words[2], words[0]), torch.where(is_odd, words[3], words[1]))
-    return scaled - torch.log(drawn)
+    sampled = exponential(torch.where(is_odd, words[2], words[0]), torch.where(is_odd, words[3], words[1]))
+    return scaled - torch.log(sampled)
 
 
 def _packed(keys: Tensor, possible: Tensor) -> Tensor:

@@ -172,13 +172,13 @@ def masked_sample(
     choice = workspace.choice(len(logits), "masked_sample")
     if backend_for(logits.device) == "torch":
         kept = settle(logits, masks, choice)
-        finish(choice, kept, _drawn(kept, shape, noise))
+        finish(choice, kept, _sampled(kept, shape, noise))
     elif len(logits):
         _launch(logits, masks, shape, noise, workspace)
     return choice
 
 
-def _drawn(kept: Tensor, shape: Shape, noise: Chance) -> Tensor:
+def _sampled(kept: Tensor, shape: Shape, noise: Chance) -> Tensor:
     """Return the column sampled in each row of allowed logits, float64 ``[rows, size]`` (reference implementation)."""
     best = kept.max(1, keepdim=True).values
     best = torch.where(best == -torch.inf, 0, best)

@@ -224,7 +224,7 @@ class _Verification:
             is_distribution = status == CHOSEN
             is_greedy = self._temperature[position] == 0
             left, token, broken = self._try(position, p, walk.going & is_distribution & ~is_greedy)
-            token = torch.where(is_greedy, best, torch.where(token < 0, self._drawn(left), token))
+            token = torch.where(is_greedy, best, torch.where(token < 0, self._sampled(left), token))
             status = torch.where(broken, NON_FINITE, status)
             walk.step(torch.where(status == CHOSEN, token, -1), status)
 
@@ -248,15 +248,15 @@ class _Verification:
         values = self._distributions.values[distribution.clamp(min=0), : self._size].to(torch.float32)
         values = torch.where(self._allowed[position], values, -torch.inf)
         broken = (values.isnan() | (values == torch.inf)).any(1) & (distribution >= 0)
-        drawn = (values.amax(1) > -torch.inf) & (distribution >= 0) & ~broken
-        return torch.where(drawn[:, None], values, 0.0).softmax(1), drawn, broken
+        sampled = (values.amax(1) > -torch.inf) & (distribution >= 0) & ~broken
+        return torch.where(sampled[:, None], values, 0.0).softmax(1), sampled, broken
 
     def _try(self, position: Tensor, p: Tensor, trying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Try the children; return the residual of ``p``, the accepted tokens or -1, and which ``q`` are invalid."""
         walk = self._walk
-        q, drawn, broken = self._drafted(position)
+        q, sampled, broken = self._drafted(position)
         broken = broken & trying & (walk.child(None, walk.node) < walk.most)
-        trying = trying & drawn
+        trying = trying & sampled
         left, token = p, torch.full_like(position, -1)
         p_total, q_total = torch.ones_like(p[:, 0]), torch.ones_like(p[:, 0])
         gone = torch.zeros_like(p, dtype=torch.bool)
@@ -288,7 +288,7 @@ class _Verification:
         words = random_words(self._noise.seeds, self._noise.offsets, STREAMS["accept"], child)
         return words[0].to(torch.float32) * 2.0**-32 + (words[1].to(torch.float32) + 0.5) * 2.0**-64
 
-    def _drawn(self, left: Tensor) -> Tensor:
+    def _sampled(self, left: Tensor) -> Tensor:
         """Sample tokens in proportion to weights ``[requests, size]``, int64 ``[requests]``."""
         padded = torch.nn.functional.pad(left, (0, self._blocks * self._block - self._size))
         padded = padded.view(-1, self._blocks, self._block)

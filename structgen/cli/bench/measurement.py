@@ -84,7 +84,7 @@ def can_order() -> bool:
 
 
 def read_cases(path: Path, count: int | None, seed: int, *, order: bool) -> Iterator[Case]:
-    """Yield ``count`` cases, drawn without replacement, in the order of the file; all if ``count`` is None.
+    """Yield ``count`` cases, sampled without replacement, in the order of the file; all if ``count`` is None.
 
     One case is in memory at a time, so that a process can measure what an engine takes.
 

@@ -161,7 +161,7 @@ class TokenChoice:
 
     def _device_params(self) -> SamplingParams | None:
         """The sampler's form for devices; None if the next token has to be chosen on the host."""
-        if self.alternatives or (self._drafts is not None and self._drafts.has_drawn):
+        if self.alternatives or (self._drafts is not None and self._drafts.has_sampled):
             return None
         return _sampling_params(self._sampler_here())
 

@@ -188,7 +188,7 @@ def write_canvas(  # noqa: PLR0913  as generate
 ) -> Result:
     """Write one output on a canvas: ``generate`` for diffusion models.
 
-    With ``SMC``, one of its samples is drawn by weight.
+    With ``SMC``, one of its samples is sampled by weight.
 
     ``max_tokens``, the largest number of tokens of the output, requires ``canvas=None``, and bounds the slots that the
     canvas gets by default.  ``SMC`` takes neither policy, block, reuse nor stream.  The other arguments are those of

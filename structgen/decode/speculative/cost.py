@@ -224,7 +224,7 @@ def pruned_tree(tree: DraftTree, cost: CostModel, budget: int, *, pending: int =
 
     Complexity: O(n log n) without forced tokens, else O(n * budget); well under a millisecond for 100 nodes.
     """
-    if tree.drawn:
+    if tree.sampled:
         return tree if len(tree) <= budget else tree.kept(range(budget))
     budget = min(budget, len(tree))
     if budget < 1:

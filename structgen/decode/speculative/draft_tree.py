@@ -44,7 +44,8 @@ class SampledChildren:
 class DraftTree:
     """Draft tokens, each with its estimated acceptance probability given that its parent is accepted.
 
-    The children of a node are either chosen by a rule or sampled from a distribution that the tree records (``drawn``).
+    The children of a node are either chosen by a rule or sampled.  The tree records in ``sampled`` what they were
+    sampled from.
 
     Nodes are numbered in the order in which they are added, so a parent comes before its children.
 
@@ -52,17 +53,17 @@ class DraftTree:
         tokens: token ids.
         parents: the parent of each node; ``ROOT`` for the first tokens.
         confidences: estimated probability that a node is accepted given that its parent is, in [0, 1].
-        drawn: by parent, how its children were sampled; the children of other parents were chosen.
+        sampled: by parent, how its children were sampled; the children of other parents were chosen.
         sources: the drafter of each node; the empty string if there is only one drafter.
     """
 
-    __slots__ = ("_children", "confidences", "drawn", "parents", "sources", "tokens")
+    __slots__ = ("_children", "confidences", "parents", "sampled", "sources", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.confidences: list[float] = []
-        self.drawn: dict[int, SampledChildren] = {}
+        self.sampled: dict[int, SampledChildren] = {}
         self.sources: list[str] = []
         self._children: dict[int, dict[int, int]] = {}
 
@@ -165,11 +166,11 @@ class DraftTree:
                 renumbered[node] = tree.add(
                     renumbered[parent], token, self.confidences[node], source=self.sources[node]
                 )
-        for parent, drawn in self.drawn.items():
+        for parent, sampled in self.sampled.items():
             if parent in renumbered:
                 children = tree._children.get(renumbered[parent], {})
-                tokens = tuple(token for token in drawn.tokens if token in children)
-                tree.drawn[renumbered[parent]] = SampledChildren(drawn.distribution, tokens, drawn.replaced)
+                tokens = tuple(token for token in sampled.tokens if token in children)
+                tree.sampled[renumbered[parent]] = SampledChildren(sampled.distribution, tokens, sampled.replaced)
         return tree
 
     def token_tree(self) -> TokenTree:

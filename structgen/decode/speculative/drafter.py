@@ -237,16 +237,16 @@ def check_tree(tree: Any, size: int) -> None:
             raise ValueError(f"it proposed node {node} with token {token}, which was not added after node {parent}")
         if not 0 <= confidence <= 1 + _ROUNDING:
             raise ValueError(f"it proposed a confidence of {confidence!r} at node {node}; expected one in [0, 1]")
-    for parent, drawn in tree.drawn.items():
+    for parent, sampled in tree.sampled.items():
         if not ROOT <= parent < count:
             raise ValueError(f"it sampled children after node {parent}, which is not in the tree")
-        _check_sampled(drawn, size, parent)
+        _check_sampled(sampled, size, parent)
 
 
-def _check_sampled(drawn: SampledChildren, size: int, parent: int) -> None:
-    for token in drawn.tokens:
+def _check_sampled(sampled: SampledChildren, size: int, parent: int) -> None:
+    for token in sampled.tokens:
         _check_token(token, size, parent)
-    distribution = drawn.distribution
+    distribution = sampled.distribution
     if not isinstance(distribution, np.ndarray) or distribution.shape != (size,):
         raise ValueError(
             f"it sampled after node {parent} from {distribution!r:.60}; expected a distribution of {size} tokens"

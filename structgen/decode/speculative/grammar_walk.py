@@ -201,7 +201,7 @@ class _NodeCandidates(NamedTuple):
     parent: int
     reach: float  # of the parent
     drafts: list[DraftToken]  # one, or the sampled children
-    drawn: SampledChildren | None
+    sampled: SampledChildren | None
 
 
 @final
@@ -229,16 +229,16 @@ class _GrammarWalk:
             self._open_after(ROOT, *run, 1.0)
         while self._open and self._capacity > 0:
             candidates = heapq.heappop(self._open)
-            if candidates.drawn is None:
+            if candidates.sampled is None:
                 self._try(candidates.parent, candidates.drafts[0], candidates.reach)
             else:
-                self._try_drawn(candidates, candidates.drawn)
+                self._try_sampled(candidates, candidates.sampled)
 
     @property
     def _capacity(self) -> int:
         return self._budget - len(self.out)
 
-    def _try(self, parent: int, draft: DraftToken, reach: float, *, is_drawn: bool = False) -> bool:
+    def _try(self, parent: int, draft: DraftToken, reach: float, *, is_sampled: bool = False) -> bool:
         """Add a draft token with the forced tokens after it, if it is of use or was sampled.
 
         Returns:
@@ -251,31 +251,31 @@ class _GrammarWalk:
             return False
         self._at = None
         run = self._force(draft.cursors, self._capacity - 1)
-        if run is not None or is_drawn:
+        if run is not None or is_sampled:
             node = self.out.add(parent, draft.token, draft.confidence, source=draft.source)
             if run is not None:
                 self._open_after(node, *run, reach * draft.confidence)
         return True
 
-    def _try_drawn(self, candidates: _NodeCandidates, drawn: SampledChildren) -> None:
+    def _try_sampled(self, candidates: _NodeCandidates, sampled: SampledChildren) -> None:
         """Add sampled children in order, as long as any other child would fit as well."""
         parent = candidates.parent
         drafts = {draft.token: draft for draft in candidates.drafts}
         refused: set[int] = set()
         added: list[int] = []
         try:
-            for token in drawn.tokens:
+            for token in sampled.tokens:
                 if self._capacity <= 0 or token not in drafts:
                     break
                 if token in refused:
                     continue
-                if token in added or self._try(parent, drafts[token], candidates.reach, is_drawn=True):
+                if token in added or self._try(parent, drafts[token], candidates.reach, is_sampled=True):
                     added.append(token)
                 else:
                     refused.add(token)
         finally:
             if added:
-                self.out.drawn[parent] = SampledChildren(drawn.distribution, tuple(added), drawn.replaced)
+                self.out.sampled[parent] = SampledChildren(sampled.distribution, tuple(added), sampled.replaced)
 
     def _force(self, cursors: list[TextCursor], capacity: int) -> tuple[list[int], list[TextCursor]] | None:
         """Take the forced tokens; None if no choice follows, or there are more than ``capacity``."""
@@ -305,25 +305,27 @@ class _GrammarWalk:
         self._at = node
         if self._matcher.is_terminated or self._is_tight():
             return
-        drawn = None
+        sampled = None
         for cursor in cursors:
-            if not cursor.rest and cursor.tree is self._drafts and cursor.node in self._drafts.drawn:
-                cursors, drawn = [cursor], self._drafts.drawn[cursor.node]
+            if not cursor.rest and cursor.tree is self._drafts and cursor.node in self._drafts.sampled:
+                cursors, sampled = [cursor], self._drafts.sampled[cursor.node]
                 break
         drafts = draft_tokens_at(cursors, self._vocabulary)
-        if drawn is not None:
-            together = [draft for draft in drafts if draft.token in drawn.tokens]
+        if sampled is not None:
+            together = [draft for draft in drafts if draft.token in sampled.tokens]
             if together:
-                self._push(node, reach, together, drawn)
-            drafts = [draft for draft in drafts if draft.token not in drawn.tokens]
+                self._push(node, reach, together, sampled)
+            drafts = [draft for draft in drafts if draft.token not in sampled.tokens]
         for draft in drafts:
             if draft.token not in self._eos:
                 self._push(node, reach, [draft], None)
 
-    def _push(self, parent: int, reach: float, drafts: list[DraftToken], drawn: SampledChildren | None) -> None:
-        order = 0.0 if self._drafts.drawn else -reach * drafts[0].confidence
+    def _push(self, parent: int, reach: float, drafts: list[DraftToken], sampled: SampledChildren | None) -> None:
+        order = 0.0 if self._drafts.sampled else -reach * drafts[0].confidence
         self._pushed += 1
-        heapq.heappush(self._open, _NodeCandidates(order, drafts[0].origin, self._pushed, parent, reach, drafts, drawn))
+        heapq.heappush(
+            self._open, _NodeCandidates(order, drafts[0].origin, self._pushed, parent, reach, drafts, sampled)
+        )
 
     def _is_tight(self) -> bool:
         """Whether the mask is known to depend on the remaining budget, or nothing remains."""

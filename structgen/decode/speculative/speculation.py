@@ -191,7 +191,7 @@ class SpeculationRounds:
 
     Attributes:
         tree: the draft tree of the next or the last pass; None for no draft tokens.
-        has_drawn: whether some of its tokens were sampled, so that ``choose`` may choose.
+        has_sampled: whether some of its tokens were sampled, so that ``choose`` may choose.
         counts: what the drafts cost, and what they saved.
     """
 
@@ -206,14 +206,14 @@ class SpeculationRounds:
         self._task = DraftTask(constraint, sampler, len(context), generator)
         self._drafting: GuardedDrafting | None = None  # started before the first pass, which not all outputs have
         self.tree: DraftTree | None = None
-        self.has_drawn = False
+        self.has_sampled = False
         self._pending = 0  # rows that the pass needs without drafts
         self._start = 0  # the number of tokens before the tree
 
     def propose(self, context: Context, matcher: Matcher, mask: NDArray[np.int32], remaining: int) -> None:
         """Draft tokens for the next forward pass, within the budget that remains; ``mask`` allows the next token."""
         self.tree = None
-        self.has_drawn = False
+        self.has_sampled = False
         self._pending = len(context.unseen)
         if remaining <= 1 or not context.looks_ahead:  # no second token fits, or drafts would cost more
             return
@@ -235,7 +235,7 @@ class SpeculationRounds:
             tree = pruned_tree(tree, self._cost, budget, pending=pending, branches=context.branches)
         if len(tree):
             self.tree = tree
-            self.has_drawn = bool(tree.drawn)
+            self.has_sampled = bool(tree.sampled)
         self.counts.seconds += perf_counter() - began
 
     def observe(self, context: Context, row: LogitsRow, seconds: float) -> None:
@@ -281,7 +281,7 @@ class SpeculationRounds:
         Return an index into the projection; None if no draft tokens were sampled.
         """
         ahead, tree = context.ahead, self.tree
-        if ahead is None or tree is None or not self.has_drawn:
+        if ahead is None or tree is None or not self.has_sampled:
             return None
         tokens = context.tokens[ahead.start :]
         nodes = ahead.path(tokens)

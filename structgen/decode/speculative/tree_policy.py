@@ -80,7 +80,7 @@ class Children:
             token, probability = sampled, float(dense[sampled])
         self._tokens.append(token)
         if generator is not None and dense is not None:
-            self._tree.drawn[self._node] = SampledChildren(dense, tuple(self._tokens))
+            self._tree.sampled[self._node] = SampledChildren(dense, tuple(self._tokens))
         return self._tree.add(self._node, token, probability)
 
     def _sample(self, dense: NDArray[np.float64], generator: np.random.Generator) -> int | None:
@@ -224,7 +224,7 @@ class Shape(ABC):
             budget: the largest number of nodes, forced ones included.
             kind: the kind of position (``DraftState.kind``), for policies that learn by kind.
             generator: if given, children are sampled without replacement from the distributions, which must be
-                ``dense``, and recorded in ``DraftTree.drawn``; otherwise the most probable ones are chosen.
+                ``dense``, and recorded in ``DraftTree.sampled``; otherwise the most probable ones are chosen.
 
         Raises:
             ValueError: ``budget`` is negative, this policy cannot sample children, or a distribution is not dense.

@@ -324,14 +324,14 @@ class VerifiedChoice:
                 return int(np.searchsorted(position.projection.ids, token))
             self._decided.clear()
         # Once only: after a blocked choice the samples are used up.
-        drawn = position.tree.drawn.pop(position.node, None)
-        if drawn is None or self._sampler is None:
+        sampled = position.tree.sampled.pop(position.node, None)
+        if sampled is None or self._sampler is None:
             return None
-        if self._chains is not None and position.is_plain and len(drawn.tokens) == 1:
-            return self._chain(self._chains, self._sampler, position, drawn, generator)
-        if self._alone.replaced and not drawn.replaced:
+        if self._chains is not None and position.is_plain and len(sampled.tokens) == 1:
+            return self._chain(self._chains, self._sampler, position, sampled, generator)
+        if self._alone.replaced and not sampled.replaced:
             return None
-        distributions = _distribution_pair(self._sampler, position.projection, drawn)
+        distributions = _distribution_pair(self._sampler, position.projection, sampled)
         if distributions is None:
             return None
         return self._alone.choose(distributions.p, distributions.q, distributions.drafts, GeneratorChance(generator))
@@ -341,7 +341,7 @@ class VerifiedChoice:
         verifier: ChainVerifier,
         sampler: Multinomial,
         position: VerifierPosition,
-        drawn: SampledChildren,
+        sampled: SampledChildren,
         generator: np.random.Generator,
     ) -> int | None:
         """Verify all sampled tokens from here on, as long as they are a chain."""
@@ -352,13 +352,13 @@ class VerifiedChoice:
         nodes = [node]
         last: tuple[NDArray[np.intp], NDArray[np.float64]]
         while True:
-            distributions = _distribution_pair(sampler, projection, drawn)
+            distributions = _distribution_pair(sampler, projection, sampled)
             if distributions is None or not distributions.drafts:
                 last = projection.ids, shaped_distribution(sampler, projection)
                 break
             pairs.append(distributions)
-            child = tree.child(node, drawn.tokens[0])
-            if child is None or not matcher.accept(drawn.tokens[0]) or matcher.is_terminated:
+            child = tree.child(node, sampled.tokens[0])
+            if child is None or not matcher.accept(sampled.tokens[0]) or matcher.is_terminated:
                 last = _UNUSED_DISTRIBUTION  # the output ends there, or no row was run after it
                 break
             node, remaining = child, remaining - 1
@@ -371,11 +371,11 @@ class VerifiedChoice:
                 break
             projection = project(on_host(position.ahead.logits[1 + node]), ids)
             nodes.append(node)
-            following = tree.drawn.pop(node, None)
+            following = tree.sampled.pop(node, None)
             if following is None or len(following.tokens) != 1:
                 last = projection.ids, shaped_distribution(sampler, projection)
                 break
-            drawn = following
+            sampled = following
         if not pairs:
             return None
         verification = verifier.verify(
@@ -400,16 +400,16 @@ def shaped_distribution(sampler: Multinomial, projection: Projection) -> NDArray
 
 
 def _distribution_pair(
-    sampler: Multinomial, projection: Projection, drawn: SampledChildren
+    sampler: Multinomial, projection: Projection, sampled: SampledChildren
 ) -> _DistributionPair | None:
     """The distributions at a position; None if the draft distribution gives no probability to an allowed token."""
     ids = projection.ids
-    q = drawn.distribution[ids]
+    q = sampled.distribution[ids]
     mass = q.sum()
     if not mass > 0:
         return None
-    inside = np.minimum(np.searchsorted(ids, drawn.tokens), len(ids) - 1)
-    drafts = [int(index) for index in inside[ids[inside] == np.array(drawn.tokens)]]
+    inside = np.minimum(np.searchsorted(ids, sampled.tokens), len(ids) - 1)
+    drafts = [int(index) for index in inside[ids[inside] == np.array(sampled.tokens)]]
     return _DistributionPair(ids, shaped_distribution(sampler, projection), q / mass, drafts)
 
 

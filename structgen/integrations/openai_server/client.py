@@ -157,7 +157,7 @@ class OpenAIServer:
         Raises:
             ModelError: the server can't be reached, refuses, fails, is not understood, or ignores constraints.
             GrammarError: the server has no notation for the constraint.
-            ProgramError: nor for how it is to be drawn, or it can't go on with the assistant's turn.
+            ProgramError: nor for how it is to be sampled, or it can't go on with the assistant's turn.
             GenerationError: the model refuses.
         """
         dialect, translation = self._translation(answer, chat=not isinstance(prompt, str))

@@ -68,17 +68,17 @@ class ModelGrowth:
         root: the position of the output.
         sampler: how the tokens of the output are chosen; a ``Multinomial`` shapes the distributions as those of the
             target.
-        drawn: whether distributions are dense, so that children can be sampled.
+        sampled: whether distributions are dense, so that children can be sampled.
         most: how many tokens a distribution names.
         budget: the largest number of nodes.
     """
 
     def __init__(
-        self, rows: DraftRows, root: GrammarPosition, sampler: Sampler, *, drawn: bool, most: int, budget: int
+        self, rows: DraftRows, root: GrammarPosition, sampler: Sampler, *, sampled: bool, most: int, budget: int
     ) -> None:
         self._rows = rows
         self._sampler = sampler
-        self._drawn = drawn
+        self._sampled = sampled
         self._most = most
         self._budget = budget
         self._positions: dict[int, GrammarPosition | None] = {ROOT: root}
@@ -97,7 +97,7 @@ class ModelGrowth:
         distributions = {
             node: None
             if row is None
-            else draft_distribution(row, position, self._sampler, drawn=self._drawn, most=self._most)
+            else draft_distribution(row, position, self._sampler, sampled=self._sampled, most=self._most)
             for (node, position), row in zip(positions.items(), rows, strict=True)
         }
         return [distributions.get(node) for node in nodes]
@@ -113,7 +113,7 @@ class ModelGrowth:
 
 
 def draft_distribution(
-    row: DraftRow, position: GrammarPosition, sampler: Sampler, *, drawn: bool, most: int
+    row: DraftRow, position: GrammarPosition, sampler: Sampler, *, sampled: bool, most: int
 ) -> DraftDistribution | None:
     """Return the next-token distribution: ``row`` restricted to the allowed tokens and shaped by the sampler.
 
@@ -121,7 +121,7 @@ def draft_distribution(
         row: logits ``[V]``.
         position: the position of the token.
         sampler: how tokens are chosen; only a ``Multinomial`` shapes.
-        drawn: whether the distribution is dense.
+        sampled: whether the distribution is dense.
         most: how many tokens it names.
 
     Returns:
@@ -139,7 +139,7 @@ def draft_distribution(
     weights = sampler.shaped(log_p) if isinstance(sampler, Multinomial) else np.exp(log_p - top)
     weights /= weights.sum()
     dense = None
-    if drawn:
+    if sampled:
         dense = np.zeros(len(row), dtype=np.float64)
         dense[position.ids] = weights
     # Partitioning all weights would cost more than the rest; the largest are among the few that are not small.
@@ -227,7 +227,7 @@ class RowsDrafting(ShapedDrafting):
             self._rows,
             GrammarPosition.of(state, within_budget=True),
             self._task.sampler,
-            drawn=self._draws,
+            sampled=self._draws,
             most=self._shape.max_children,
             budget=budget,
         )

@@ -247,7 +247,7 @@ class Stand(Drafter):
     """Drafts from a table of the model's distributions by the last few tokens.
 
     The table keeps probabilities, so draft tokens can be sampled without replacement and verified
-    (``DraftTree.drawn``). The distribution is masked by the grammar and shaped by the sampler first.  For a sampler
+    (``DraftTree.sampled``). The distribution is masked by the grammar and shaped by the sampler first.  For a sampler
     other than ``Multinomial``, the most probable tokens are chosen.  Several outputs of one prompt draft for each other
     through the store.
 

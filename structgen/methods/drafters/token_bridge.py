@@ -263,7 +263,7 @@ class _TextDrafting(ShapedDrafting):
         if root is None:
             return DraftTree(), DraftTree()
         self._rows.follow(self._bridge.read(tokens))
-        growth = ModelGrowth(self._rows, root, Greedy(), drawn=False, most=self._shape.max_children, budget=budget)
+        growth = ModelGrowth(self._rows, root, Greedy(), sampled=False, most=self._shape.max_children, budget=budget)
         tree = self._shape.grow(growth, budget, kind=state.kind)
         target = self._task.constraint.vocabulary
         return retokenized(tree, self._draft, target), DraftTree()

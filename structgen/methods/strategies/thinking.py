@@ -204,7 +204,7 @@ class FirstFinish:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "the shortest of several outputs, each drawn by locally constrained decoding"
+    target: ClassVar[str] = "the shortest of several outputs, each sampled by locally constrained decoding"
 
     def __post_init__(self) -> None:
         at_least("FirstFinish", 1, samples=self.samples)

@@ -298,8 +298,10 @@ class IndependentDraws(Shape):
                 elif distribution.dense is None:
                     raise ValueError("IndependentDraws: children can only be sampled from dense distributions")
                 elif count:
-                    drawn = tuple(inverse_cdf(distribution.dense, generator.random()) for _ in range(count))
-                    tree.drawn[last] = SampledChildren(distribution.dense, drawn, replaced=True)
-                    grown += [tree.add(last, token, float(distribution.dense[token])) for token in dict.fromkeys(drawn)]
+                    sampled = tuple(inverse_cdf(distribution.dense, generator.random()) for _ in range(count))
+                    tree.sampled[last] = SampledChildren(distribution.dense, sampled, replaced=True)
+                    grown += [
+                        tree.add(last, token, float(distribution.dense[token])) for token in dict.fromkeys(sampled)
+                    ]
             nodes = grown
         return tree

@@ -167,11 +167,11 @@ def sample_and_match_weighted(
     weights: list[Number] = []
     node = ROOT
     while True:
-        drawn = draw(node)
-        weights.append(drawn.weight)
-        child = None if drawn.token is None else tree.child(node, drawn.token)
+        sampled = draw(node)
+        weights.append(sampled.weight)
+        child = None if sampled.token is None else tree.child(node, sampled.token)
         if child is None:
-            return WeightedVerificationResult(tuple(nodes), drawn.token, tuple(weights))
+            return WeightedVerificationResult(tuple(nodes), sampled.token, tuple(weights))
         nodes.append(child)
         node = child
 
@@ -244,12 +244,12 @@ def verify_tree(
     node = ROOT
     while True:
         row = p[node + 1]
-        drawn = tree.drawn.get(node)
-        if drawn is None:
+        sampled = tree.sampled.get(node)
+        if sampled is None:
             token = chance.draw(row)
         else:
-            _check(drawn, verifier)
-            distribution, drafts = drawn.distribution, drawn.tokens
+            _check(sampled, verifier)
+            distribution, drafts = sampled.distribution, sampled.tokens
             if allowed is not None:
                 distribution, drafts = restricted(distribution, drafts, allowed[node + 1])
             token = verifier.choose(row, distribution, drafts, chance)
@@ -273,9 +273,9 @@ def restricted(
     return masked / total if total > 0 else masked, tuple(draft for draft in drafts if allowed[draft])
 
 
-def _check(drawn: SampledChildren, verifier: Verifier) -> None:
-    if verifier.replaced and not drawn.replaced:
+def _check(sampled: SampledChildren, verifier: Verifier) -> None:
+    if verifier.replaced and not sampled.replaced:
         raise ValueError(
-            f"{type(verifier).__name__}: tokens must be sampled with replacement; found {drawn.tokens!r}, sampled "
+            f"{type(verifier).__name__}: tokens must be sampled with replacement; found {sampled.tokens!r}, sampled "
             "without; use RecursiveRejection(), which takes both"
         )

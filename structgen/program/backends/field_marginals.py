@@ -75,15 +75,17 @@ def _query(
     values = None if texts is None else values_of(answer, texts)
     if values is None:
         return None
-    drawn = first
+    chosen_at = first
     steps = generation.steps
-    while drawn < len(tokens) and steps[drawn].forced:
-        drawn += 1
-    for token in tokens[first:drawn]:
+    while chosen_at < len(tokens) and steps[chosen_at].forced:
+        chosen_at += 1
+    for token in tokens[first:chosen_at]:
         matcher.accept(token)
     context = generation.context.fork()
-    context.truncate(len(context) - (len(tokens) - drawn))
-    return MarginalQuery(context, matcher, max_tokens - drawn, data[offsets[first] : offsets[drawn]], before, values)
+    context.truncate(len(context) - (len(tokens) - chosen_at))
+    return MarginalQuery(
+        context, matcher, max_tokens - chosen_at, data[offsets[first] : offsets[chosen_at]], before, values
+    )
 
 
 def values_of(answer: Answer, texts: Sequence[bytes]) -> dict[bytes, Any] | None:

@@ -172,7 +172,7 @@ def a_case(seed: int, *, is_deterministic: bool, tail: Literal["free", "scored"]
 
 
 def chi_square(counts: dict[Tokens, int], distribution: dict[Tokens, Fraction]) -> float:
-    """The chi-square statistic of draws against a distribution; infinite if an impossible outcome was drawn."""
+    """The chi-square statistic of draws against a distribution; infinite if an impossible outcome was sampled."""
     draws = sum(counts.values())
     if any(not distribution.get(tokens) for tokens in counts):
         return float("inf")

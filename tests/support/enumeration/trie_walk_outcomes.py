@@ -105,7 +105,7 @@ def next_distribution(toy: Toy, trie: PrefixTrie) -> dict[Output, float]:
         children = {} if node is None else node.children
         for token, log_p in toy.choices(tokens).items():
             child = children.get(toy.stop if token == STOP else token)
-            # A token that the potentials forbid is detected when it is drawn, and then another one is drawn.
+            # A token that the potentials forbid is detected when it is sampled, and then another one is sampled.
             admitted = toy.score_of(tokens) > -math.inf if token == STOP else toy.admits((*tokens, token))
             weights[token] = math.exp(log_p + (child.log_success if child else 0.0)) if admitted else 0.0
         total = sum(weights.values())

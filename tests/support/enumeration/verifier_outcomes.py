@@ -20,7 +20,7 @@ class EveryChance:
     """``structgen.decode.speculative.verifier.Chance`` whose outcomes are enumerated.
 
     Attributes:
-        draws: how often an index was drawn.
+        draws: how often an index was sampled.
     """
 
     def __init__(self, chances: Chances) -> None:
@@ -74,7 +74,7 @@ def masked(distribution: Distribution, mask: Sequence[bool]) -> Distribution:
     return kept / total if total else kept
 
 
-def drawn_from(q: Distribution, count: int, chance: EveryChance, *, replaced: bool) -> list[int]:
+def sampled_from(q: Distribution, count: int, chance: EveryChance, *, replaced: bool) -> list[int]:
     """Up to ``count`` tokens; fewer if no probability remains."""
     left = q.copy()
     drafts: list[int] = []

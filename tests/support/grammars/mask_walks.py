@@ -10,7 +10,7 @@ import numpy as np
 
 from structgen.engine import Constraint, Vocabulary
 
-__all__ = ["drawn", "walk"]
+__all__ = ["sampled", "walk"]
 
 
 Pick: TypeAlias = Callable[[np.ndarray, Vocabulary, random.Random], int]
@@ -19,7 +19,7 @@ Pick: TypeAlias = Callable[[np.ndarray, Vocabulary, random.Random], int]
 def walk(constraint: Constraint, rng: random.Random, spare: int, pick: Pick | None = None) -> bytes:
     """Take random allowed tokens until EOS, within ``spare`` tokens over the shortest string; return the text.
 
-    ``pick`` chooses among the allowed tokens; the default is :func:`drawn`.
+    ``pick`` chooses among the allowed tokens; the default is :func:`sampled`.
     """
     vocabulary = constraint.vocabulary
     words = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
@@ -33,7 +33,7 @@ def walk(constraint: Constraint, rng: random.Random, spare: int, pick: Pick | No
             matcher.fill_mask(words)
         allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
         assert allowed.size, f"dead end after {vocabulary.decode(taken)!r}"
-        token = (pick or drawn)(allowed, vocabulary, rng)
+        token = (pick or sampled)(allowed, vocabulary, rng)
         assert matcher.accept(token)
         if matcher.is_terminated:
             return vocabulary.decode(taken)
@@ -41,7 +41,7 @@ def walk(constraint: Constraint, rng: random.Random, spare: int, pick: Pick | No
         left -= 1
 
 
-def drawn(allowed: np.ndarray, vocabulary: Vocabulary, rng: random.Random) -> int:
+def sampled(allowed: np.ndarray, vocabulary: Vocabulary, rng: random.Random) -> int:
     """One of the allowed tokens; half of the time a token that is no word is preferred.
 
     So strings end and structure occurs.

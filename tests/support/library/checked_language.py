@@ -14,7 +14,7 @@ class Language:
 
     Attributes:
         problem: the parser's complaint about a text; None if there is none, or if README.md names it as a known gap.
-        documents: realistic texts of any length, drawn with the generator that is given, or found on the machine.
+        documents: realistic texts of any length, sampled with the generator that is given, or found on the machine.
         covers: whether README.md says that a text without a problem is in the language; None where that is open.
             Where this is given, the grammar and the parser must agree on every text.
         problems: the complaints about many texts, where the parser is faster on many.

@@ -73,7 +73,7 @@ class Lives:
         model: see above.
         most: sessions at a time.
         tolerance: between logits.
-        tokens: ids that are drawn from.
+        tokens: ids that are sampled from.
     """
 
     def __init__(self, model: LanguageModel, *, most: int, tolerance: float, tokens: int) -> None:

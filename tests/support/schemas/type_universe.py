@@ -54,7 +54,7 @@ _NESTED = 'start: "[" start "]" start | "é" start |'
 
 
 class Universe:
-    """Types drawn with one source of randomness."""
+    """Types sampled with one source of randomness."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

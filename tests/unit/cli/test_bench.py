@@ -179,16 +179,16 @@ def test_a_batch_is_checked_before_it_is_timed() -> None:
         run_batch([Words()], [BatchSchema(tokenize(f"{text}!"), {"words": [text]})])
 
 
-def test_cases_are_drawn_and_ordered(data: Path) -> None:
+def test_cases_are_sampled_and_ordered(data: Path) -> None:
     """The sample depends only on the seed; an instance in declared order has no second text."""
     cases = list(read_cases(data, None, 0, order=True))
     assert [case.name for case in cases] == ["ordered", "long"]
     assert [instance.ordered for instance in cases[0].instances] == [None, '{"a": 1, "b": 2}', None]
     plain = list(read_cases(data, None, 0, order=False))
     assert all(instance.ordered is None for case in plain for instance in case.instances)
-    drawn = [[case.name for case in read_cases(data, 1, seed, order=False)] for seed in range(10)]
-    assert {name for (name,) in drawn} == {"ordered", "long"}
-    assert drawn == [[case.name for case in read_cases(data, 1, seed, order=False)] for seed in range(10)]
+    sampled = [[case.name for case in read_cases(data, 1, seed, order=False)] for seed in range(10)]
+    assert {name for (name,) in sampled} == {"ordered", "long"}
+    assert sampled == [[case.name for case in read_cases(data, 1, seed, order=False)] for seed in range(10)]
 
 
 def test_data_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,9 @@ def program(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["auto", *ANY_MODEL, "draft-model:model=M,draws=False"])
-@pytest.mark.parametrize("sampling", [(), ("-n", "2", "--temperature", "0.7", "--seed", "3")], ids=["greedy", "drawn"])
+@pytest.mark.parametrize(
+    "sampling", [(), ("-n", "2", "--temperature", "0.7", "--seed", "3")], ids=["greedy", "sampled"]
+)
 def test_outputs_are_the_same_with_every_drafter(run: Command, name: str, sampling: tuple[str, ...]) -> None:
     if name in ("stand", "short-context"):
         name += ":draws=False"

@@ -21,7 +21,9 @@ TOKENS = bpe_vocabulary("bytes")
 RECORD = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
 
 
-@pytest.mark.parametrize("sampler", [None, Greedy(), SMC(particles=2), AWRS()], ids=["drawn", "greedy", "smc", "awrs"])
+@pytest.mark.parametrize(
+    "sampler", [None, Greedy(), SMC(particles=2), AWRS()], ids=["sampled", "greedy", "smc", "awrs"]
+)
 def test_a_thought_before_an_answer(sampler: object) -> None:
     """The answer is valid, the thought keeps to its budget, and the whole to the output's budget."""
     constraint = compile(think(20) + answer(SCHEMA), TOKENS)

@@ -173,7 +173,7 @@ def test_all_token_sequences_of_many_terms(tokens: Vocabulary) -> None:
 
 
 def test_a_walk_never_ends_in_the_middle() -> None:
-    """Whatever allowed tokens are drawn, the text can be completed, and each part keeps to its budget."""
+    """Whatever allowed tokens are sampled, the text can be completed, and each part keeps to its budget."""
     tokens = bpe_vocabulary("bytes")
     item = json_schema({"type": "array", "items": {"type": "string"}})
     grammar = "<" + any_text(until=">").at_most(tokens=6) + ">" + item.at_most(tokens=9) + "!"

@@ -173,11 +173,11 @@ def test_superposed_drafts_of_a_network(model: Any, monkeypatch: pytest.MonkeyPa
         return forward(parts, **options)
 
     monkeypatch.setattr(model.network, "forward", counted)
-    drawn = sample(model, "the", regex("[a-e]{4,9}"), sampler=Superposed(5), max_tokens=9)
-    assert all(re.fullmatch("[a-e]{4,9}", result.text) for result in drawn.results)
+    sampled = sample(model, "the", regex("[a-e]{4,9}"), sampler=Superposed(5), max_tokens=9)
+    assert all(re.fullmatch("[a-e]{4,9}", result.text) for result in sampled.results)
     assert passes == [*[1] * (len(passes) - 1), 5]
-    assert max(len(result.tokens) for result in drawn.results) + 2 <= len(passes) <= 9 + 2
-    assert drawn.forwards == len(passes)
+    assert max(len(result.tokens) for result in sampled.results) + 2 <= len(passes) <= 9 + 2
+    assert sampled.forwards == len(passes)
     (best,) = sample(model, "the", regex("[a-e]{4,9}"), sampler=Superposed(1), max_tokens=9).results
     greedy = generate(model, "the", regex("[a-e]{4,9}"), sampler=Greedy(), max_tokens=9)
     assert best.tokens == greedy.tokens

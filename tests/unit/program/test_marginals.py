@@ -282,12 +282,12 @@ def test_samples_have_these_frequencies(vocabulary: Vocabulary) -> None:
 
     expected = asked.run(model=model, marginals=True).fields[""].marginals
     constraint = compile(answer_of(kind).grammar, vocabulary)
-    drawn = Counter(
+    sampled = Counter(
         generate(model, PROMPT, constraint, sampler=Multinomial(), seed=seed, chat=False).text for seed in range(count)
     )
     for value, probability in expected.items():
         error = math.sqrt(probability * (1 - probability) / count)
-        assert abs(drawn[value] / count - probability) <= 6 * error
+        assert abs(sampled[value] / count - probability) <= 6 * error
 
 
 def test_what_was_refused_counts_too(vocabulary: Vocabulary) -> None:

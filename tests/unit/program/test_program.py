@@ -180,7 +180,7 @@ REFUSED = {"count": '{"name": "ab", "count": 37, "note": "x"}', "note": '{"name"
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("field", REFUSED)
-def test_what_a_validator_refuses_is_drawn_again_where_it_stands(
+def test_what_a_validator_refuses_is_sampled_again_where_it_stands(
     json_vocabulary: Vocabulary, field: str, seed: int
 ) -> None:
     wish = REFUSED[field]

@@ -323,18 +323,18 @@ def tree(text: str) -> Tree:
     """{text}"""
 
 
-def test_grammars_that_recur_are_drawn_anew() -> None:
+def test_grammars_that_recur_are_sampled_anew() -> None:
     """Nothing can be excluded from them: sampling restarts, and the most probable canvas would come again."""
     want = '{"label":"b","below":[{"label":"b","below":[]}]}'
     assert tree("x", model=model(want), max_tokens=60) == Tree.model_validate_json(want)
     with pytest.raises(GenerationError, match=r"refuse '\"a\"', which cannot be left out .* recurs; .*Posterior"):
         tree("x", model=model('{"label":"a"}'))
     flat = sg.Unmasking(temperature=8.0)
-    drawn = sg.diffusion.Posterior()
-    found = [tree.run("x", model=model(seed=seed), sampler=drawn, unmasking=flat, seed=seed) for seed in range(6)]
+    sampled = sg.diffusion.Posterior()
+    found = [tree.run("x", model=model(seed=seed), sampler=sampled, unmasking=flat, seed=seed) for seed in range(6)]
     assert all("a" not in re.findall('"label":"(.)"', run.text) for run in found)
     refused = [each for run in found for each in run.outcomes[0].violations]
-    assert refused  # otherwise nothing was drawn anew
+    assert refused  # otherwise nothing was resampled
 
 
 class Line(BaseModel):

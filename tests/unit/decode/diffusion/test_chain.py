@@ -93,7 +93,7 @@ def is_uneven(chain: Chain) -> bool:
     return 5 <= len(weights) <= 40 and 1 < max(weights) - min(weights) < 3
 
 
-def test_runs_are_drawn_by_their_weight() -> None:
+def test_runs_are_sampled_by_their_weight() -> None:
     """Chi-square with alpha 1e-6 over 6,000 draws accepts; the same draws reject the uniform distribution over runs."""
     chain = next(chain for seed in range(200) if is_uneven(chain := a_chain(seed, is_max=False, slots=3)))
     generator = np.random.default_rng(0)
@@ -106,7 +106,7 @@ def test_runs_are_drawn_by_their_weight() -> None:
     )
 
 
-def test_a_run_of_no_weight_is_never_drawn() -> None:
+def test_a_run_of_no_weight_is_never_sampled() -> None:
     """This holds for any uniform number, also 0 and the largest number below 1."""
     none, some = -np.inf, 0.0
     edges = Edges(3, 2, np.array([False, True, False]), *np.array([[0, 0, 0], [2, 1, 2], [0, 0, 1]], dtype=np.int32))

@@ -116,7 +116,7 @@ def test_tree_equals_chain(slots: int, is_max: bool) -> None:
             assert marginals[number].sum(-2).numpy() == pytest.approx(by_state[1:], abs=1e-9)
 
 
-def test_paths_are_drawn_by_the_weight_of_their_runs() -> None:
+def test_paths_are_sampled_by_the_weight_of_their_runs() -> None:
     """Chi-square with alpha 1e-6 over 20,000 draws accepts; counting parallel edges once is rejected."""
     edges = Edges(
         3,

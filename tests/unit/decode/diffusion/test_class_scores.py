@@ -111,7 +111,7 @@ def test_norms_are_those_of_a_softmax() -> None:
 
 
 @pytest.mark.parametrize("is_native", [True, False])
-def test_tokens_are_drawn_by_their_share(is_native: bool) -> None:
+def test_tokens_are_sampled_by_their_share(is_native: bool) -> None:
     """Draws within large and small classes pass chi-square with alpha 1e-6 over 8,000 draws each."""
     size = 6000
     rng = np.random.default_rng(11)
@@ -208,8 +208,8 @@ def test_zeros_of_half_precision_count_as_little_and_not_as_nothing(size: int) -
     assert scores.log_sums()[1] == pytest.approx([LOWEST, 0.0, rest], rel=1e-6, abs=1e-6)
     assert scores.best(np.zeros(2, dtype=np.int64), np.array([0, 2], dtype=np.int32)).tolist() == [0, 2]
     uniform = np.array([0.0, 0.999])
-    drawn = scores.draw(np.zeros(2, dtype=np.int64), np.full(2, 2, dtype=np.int32), uniform)
-    assert drawn.tolist() == [2, 2 + int(0.999 * (size - 2))]
+    sampled = scores.draw(np.zeros(2, dtype=np.int64), np.full(2, 2, dtype=np.int32), uniform)
+    assert sampled.tolist() == [2, 2 + int(0.999 * (size - 2))]
 
 
 # the native module on its own
@@ -226,8 +226,8 @@ def test_native_sums_take_any_numbers() -> None:
     assert np.isfinite(sums).all()
     assert np.isfinite(moments).all()
     rows, wanted = np.arange(3, dtype=np.int64), np.array([0, 1, 3], dtype=np.int32)
-    drawn = layout.draw(logits, 1.0, largest, sums, by_chunk, rows, wanted, np.full(3, 0.5))
-    assert drawn[2] == -1  # the class without tokens
+    sampled = layout.draw(logits, 1.0, largest, sums, by_chunk, rows, wanted, np.full(3, 0.5))
+    assert sampled[2] == -1  # the class without tokens
     assert layout.find(logits, rows, wanted, np.zeros(3, dtype=np.float32)).tolist() == [3, -1, -1]
     assert np.isnan(_native.row_maxima(logits)).all()
     assert _native.row_maxima(np.zeros((2, 0), dtype=np.float32)).tolist() == [-np.inf, -np.inf]

@@ -214,9 +214,9 @@ def test_seeds_decide(policy: Any) -> None:
             for seed in range(12)
         ]
 
-    drawn = texts(Posterior())
-    assert drawn == texts(Posterior())
-    assert len(set(drawn)) > 1
+    sampled = texts(Posterior())
+    assert sampled == texts(Posterior())
+    assert len(set(sampled)) > 1
     if policy != Static(remasking="random"):
         assert len(set(texts(Dingo()))) == 1
 
@@ -234,23 +234,23 @@ def test_all_at_once_is_a_draw_from_the_distribution_given_the_language() -> Non
     grammar = sg.regex("a{1,3}|b")
     logs = log_softmax(logits.astype(np.float32))
 
-    def statistic(drawn: Counter[tuple[int, ...]], tail: str) -> float:
+    def statistic(sampled: Counter[tuple[int, ...]], tail: str) -> float:
         distribution = toy.distribution(logs, tail=tail)
-        assert set(drawn) <= set(distribution)
-        return sum((drawn[member] - 4000 * chance) ** 2 / (4000 * chance) for member, chance in distribution.items())
+        assert set(sampled) <= set(distribution)
+        return sum((sampled[member] - 4000 * chance) ** 2 / (4000 * chance) for member, chance in distribution.items())
 
     bound = 30.7  # chi-square with 3 degrees of freedom: P(> 30.7) = 1.0e-6
     assert len(toy.members) == 4
     for tail in ("free", "scored"):
-        drawn: Counter[tuple[int, ...]] = Counter()
+        sampled: Counter[tuple[int, ...]] = Counter()
         for seed in range(4000):
             sampler = Posterior(tail=tail)
             result = fill_canvas(model, "", grammar, canvas=3, policy=Static(per_step=3), sampler=sampler, seed=seed)
             assert result.canvas is not None
             assert result.stats.forwards == 1
-            drawn[result.canvas.tokens] += 1
+            sampled[result.canvas.tokens] += 1
         other = "scored" if tail == "free" else "free"
-        assert statistic(drawn, tail) < bound < statistic(drawn, other)
+        assert statistic(sampled, tail) < bound < statistic(sampled, other)
 
 
 def test_scores_are_those_of_the_passes() -> None:

@@ -45,11 +45,11 @@ def test_dingo_is_the_default() -> None:
     """Without a sampler the most probable completion is taken, whatever the seed."""
     outputs = {sg.generate(CANVAS, "ab", LANGUAGE, canvas=5, seed=seed).tokens for seed in range(4)}
     assert outputs == {sg.generate(CANVAS, "ab", LANGUAGE, canvas=5, sampler=sg.diffusion.Dingo()).tokens}
-    drawn = {
+    sampled = {
         sg.generate(CANVAS, "ab", LANGUAGE, canvas=5, sampler=sg.diffusion.Posterior(), seed=seed).tokens
         for seed in range(4)
     }
-    assert len(drawn) > 1
+    assert len(sampled) > 1
 
 
 def test_smc_draws_one_of_its_samples_by_weight() -> None:

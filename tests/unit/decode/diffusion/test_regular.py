@@ -76,8 +76,8 @@ def test_everything_equals_enumeration(seed: int, is_deterministic: bool, tail: 
     assert posterior.shares(some) == pytest.approx(wanted, abs=1e-12)
     entropies = [-sum(share * math.log(share) for share in row if share > 0) for row in marginals]
     assert posterior.entropies() == pytest.approx(entropies, abs=1e-9)
-    drawn = posterior.draw(np.random.default_rng(seed))
-    assert drawn.log_prob == pytest.approx(log(case.weights[tuple(drawn.tokens.tolist())]), abs=1e-9)
+    sampled = posterior.draw(np.random.default_rng(seed))
+    assert sampled.log_prob == pytest.approx(log(case.weights[tuple(sampled.tokens.tolist())]), abs=1e-9)
 
 
 @pytest.mark.parametrize(("seed", "is_deterministic", "tail"), CASES[:100])
@@ -127,7 +127,7 @@ def test_cases_are_of_many_kinds() -> None:
     assert sum(len(case.weights) > 10 for case in solvable) > 8
 
 
-def drawn(case: Case, draws: int, seed: int) -> Counter[tuple[int, ...]]:
+def sampled(case: Case, draws: int, seed: int) -> Counter[tuple[int, ...]]:
     generator = np.random.default_rng(seed)
     posterior = case.language.posterior(case.mean_field, tail=case.tail)
     return Counter(tuple(posterior.draw(generator).tokens.tolist()) for _ in range(draws))
@@ -148,7 +148,7 @@ def test_draws_have_the_posterior_distribution(is_deterministic: bool) -> None:
     assert len(cases) == 3
     for seed, case in enumerate(cases):
         distribution = case.posterior()
-        assert chi_square(drawn(case, 2_000, seed), distribution) < chi_square_bound(len(distribution))
+        assert chi_square(sampled(case, 2_000, seed), distribution) < chi_square_bound(len(distribution))
 
 
 def test_the_draws_would_show_other_distributions() -> None:
@@ -162,12 +162,12 @@ def test_the_draws_would_show_other_distributions() -> None:
     distribution = [[Fraction(1, 4)] * 4] * 2
     fillings = {tokens: Fraction(1, 16) for tokens in runs.fillings([FREE, FREE])}
     case = Case(runs, runs.language(), (FREE, FREE), distribution, "free", fillings)
-    counts = drawn(case, 2_000, 1)
+    counts = sampled(case, 2_000, 1)
     right = case.posterior()
     assert chi_square(counts, right) < chi_square_bound(len(right))
     total = sum(fillings.values())
     by_text = {tokens: weight / total for tokens, weight in fillings.items()}
-    # The states are drawn right, then a token with some edge between them by its probability alone.
+    # The states are sampled right, then a token with some edge between them by its probability alone.
     by_existence = {tokens: Fraction(8, 9) / 4 if tokens[0] < 2 else Fraction(1, 9) for tokens in fillings}
     marginals = [Counter[int]() for _ in range(2)]
     for tokens, share in right.items():
@@ -422,7 +422,7 @@ def check_is_valid(vocabulary: Vocabulary, tokens: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("fixture", ["json_vocabulary", "deepseek_vocabulary"])
-def test_what_is_drawn_under_a_schema_validates(fixture: str, request: pytest.FixtureRequest) -> None:
+def test_what_is_sampled_under_a_schema_validates(fixture: str, request: pytest.FixtureRequest) -> None:
     """Random logits, with almost no mass on JSON, give valid JSON, also by native passes."""
     vocabulary: Vocabulary = request.getfixturevalue(fixture)
     members = schema_language(vocabulary)

@@ -42,7 +42,7 @@ SIZE = VOCABULARY.size
 
 
 class TableDenoiser:
-    """Distributions in exact fractions, each drawn when it is first asked for.
+    """Distributions in exact fractions, each sampled when it is first asked for.
 
     Tokens outside the alphabet have probability zero.
     """

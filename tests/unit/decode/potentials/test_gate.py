@@ -193,7 +193,7 @@ def test_whole_outputs_can_be_rejected_and_are_written_anew() -> None:
         assert generation.result().tokens != result.tokens
 
 
-def test_the_best_sampler_and_the_drawn_one_agree_with_their_seeds() -> None:
+def test_the_best_sampler_and_the_sampled_one_agree_with_their_seeds() -> None:
     model = HashModel(VOCABULARY, seed=4)
     for sampler in (SMC(8), AWRS(), Multinomial()):
         first, second = (generate(model, "ab", CONSTRAINT, sampler=sampler, max_tokens=5, seed=9) for _ in range(2))

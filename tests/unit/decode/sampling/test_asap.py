@@ -102,7 +102,7 @@ def test_outputs_have_the_distribution_that_the_trie_says(name: str, room: Calla
     assert len(second) > 1
 
 
-def test_outputs_that_are_drawn_together_do_not_teach_each_other() -> None:
+def test_outputs_that_are_sampled_together_do_not_teach_each_other() -> None:
     """Two in one batch both come from locally constrained decoding, independently."""
     toy = Toy("[abc]b?", 2, NO_EOS, seed=2)
     lcd = toy.lcd()

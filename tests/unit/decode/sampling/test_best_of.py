@@ -1,4 +1,4 @@
-"""The best of several outputs: how they are drawn and scored, and which wins the vote.
+"""The best of several outputs: how they are sampled and scored, and which wins the vote.
 
 Statistical tests have fixed seeds and an alpha below 1e-6; each states its number of draws.
 """

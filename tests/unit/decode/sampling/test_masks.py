@@ -53,6 +53,6 @@ def test_samplers_write_values_that_differ(sampler: sg.samplers.SMC | sg.sampler
         return {b"a": 0.5, b"b": 0.5} if text.endswith(b'"') else {b'"': 0.7, b",": 0.2, b"]": 0.1}
 
     constraint = compile(sg.json_schema(PAIR), BYTES)
-    drawn = sg.sample(FunctionModel(BYTES, distribution), "a", constraint, sampler=sampler, max_tokens=20, seed=1)
-    for sample in drawn.samples:
+    sampled = sg.sample(FunctionModel(BYTES, distribution), "a", constraint, sampler=sampler, max_tokens=20, seed=1)
+    for sample in sampled.samples:
         assert sorted(json.loads(sample.result.text)) == ["a", "b"]

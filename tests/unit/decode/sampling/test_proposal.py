@@ -45,26 +45,26 @@ def test_turning_to_the_mask_after_some_rejects_is_unbiased(seed: int) -> None:
             return WeightedSample(chances.choose(masked), sum(masked), 0)
 
     found = [Fraction(0)] * len(distribution)
-    for probability, drawn in outcomes(draw):
-        if drawn.token is not None:
-            found[drawn.token] += probability * drawn.weight
+    for probability, sampled in outcomes(draw):
+        if sampled.token is not None:
+            found[sampled.token] += probability * sampled.weight
     assert found == masked
 
 
 def test_turning_to_the_mask_later_would_be_biased() -> None:
-    """The test above has power: once a token was admitted, it may not be drawn anew."""
+    """The test above has power: once a token was admitted, it may not be resampled."""
     distribution, admitted = [Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)], [True, True, False]
     masked = [p if ok else Fraction(0) for p, ok in zip(distribution, admitted, strict=True)]
 
     def draw(chances: Chances) -> WeightedSample[Fraction]:
-        drawn = sample_recursive(ExactWithoutReplacement(distribution, chances), admitted.__getitem__)
-        was_rejected_last = drawn.weight == distribution[drawn.token or 0] and drawn.queries == 2
-        return WeightedSample(chances.choose(masked), sum(masked), 0) if was_rejected_last else drawn
+        sampled = sample_recursive(ExactWithoutReplacement(distribution, chances), admitted.__getitem__)
+        was_rejected_last = sampled.weight == distribution[sampled.token or 0] and sampled.queries == 2
+        return WeightedSample(chances.choose(masked), sum(masked), 0) if was_rejected_last else sampled
 
     found = [Fraction(0)] * len(distribution)
-    for probability, drawn in outcomes(draw):
-        if drawn.token is not None:
-            found[drawn.token] += probability * drawn.weight
+    for probability, sampled in outcomes(draw):
+        if sampled.token is not None:
+            found[sampled.token] += probability * sampled.weight
     assert found != masked
 
 
@@ -104,10 +104,10 @@ def test_each_token_gets_its_probability_on_average(proposal: AWRS | Multinomial
         distribution = np.exp(logits - np.logaddexp.reduce(logits))
         sums = np.zeros((4000, VOCABULARY.size))
         for index in range(4000):
-            for drawn in drawer.propose(branches, branches.root(), logits.astype(np.float32), 3, generator):
-                if drawn.token is not None:
-                    sums[index, drawn.token] += math.exp(drawn.log_weight) / 3
-                    assert drawn.log_p == pytest.approx(math.log(distribution[drawn.token]), abs=1e-5)
+            for sampled in drawer.propose(branches, branches.root(), logits.astype(np.float32), 3, generator):
+                if sampled.token is not None:
+                    sums[index, sampled.token] += math.exp(sampled.log_weight) / 3
+                    assert sampled.log_p == pytest.approx(math.log(distribution[sampled.token]), abs=1e-5)
             branches.masks.clear()  # each time as if the state were new
     right = [distribution[token] if token in (1, 5) else 0.0 for token in range(VOCABULARY.size)]
     for token, expected in enumerate(right):
@@ -121,13 +121,13 @@ def test_where_the_mask_says_all_the_weight_is_exact() -> None:
         logits = branches.logits([root])[0]
         distribution = logits.astype(np.float64) - np.logaddexp.reduce(logits.astype(np.float64))
         log_z = float(np.logaddexp.reduce(distribution[1:8]))
-        drawn = as_proposal(AWRS()).propose(branches, root, logits, 500, generator)
-        assert {round(each.log_weight, 9) for each in drawn} == {round(log_z, 9)}
+        sampled = as_proposal(AWRS()).propose(branches, root, logits, 500, generator)
+        assert {round(each.log_weight, 9) for each in sampled} == {round(log_z, 9)}
         assert branches.queries == 0
         # Stratified: no token's count is more than one away from its expectation.
         for token in range(1, 8):
             share = 500 * math.exp(distribution[token] - log_z)
-            assert abs(sum(each.token == token for each in drawn) - share) < 2
+            assert abs(sum(each.token == token for each in sampled) - share) < 2
         # Without a mask at first, the state is known afterwards and the weight is exact again.
         patient = AWRS(mask_after=0)
         assert as_proposal(patient).propose(branches, root, logits, 1, generator)[0].log_weight == pytest.approx(log_z)
@@ -152,8 +152,8 @@ def test_tiny_masses_keep_their_weight(mass: float) -> None:
         with Branches(problem, Context(model, problem.prompt)) as branches:
             root = branches.root()
             logits = branches.logits([root])[0]
-            drawn = [as_proposal(proposal).propose(branches, root, logits, 1, generator)[0] for _ in range(400)]
-        weights = np.array([math.exp(each.log_weight) if each.token == 5 else 0.0 for each in drawn]) / mass
+            sampled = [as_proposal(proposal).propose(branches, root, logits, 1, generator)[0] for _ in range(400)]
+        weights = np.array([math.exp(each.log_weight) if each.token == 5 else 0.0 for each in sampled]) / mass
         assert abs(z_score(weights, 3.0)) < LIMIT
         assert weights.mean() > 1
 
@@ -164,8 +164,8 @@ def test_nothing_that_is_admitted_is_said_so() -> None:
     for proposal in (AWRS(), AWRS(mask_after=None), AWRS(mask_after=2), Multinomial()):
         with branches_of([nothing]) as branches:
             root = branches.root()
-            drawn = as_proposal(proposal).propose(branches, root, branches.logits([root])[0], 3, generator)
-            assert [(each.token, each.log_weight) for each in drawn] == [(None, -math.inf)] * 3
+            sampled = as_proposal(proposal).propose(branches, root, branches.logits([root])[0], 3, generator)
+            assert [(each.token, each.log_weight) for each in sampled] == [(None, -math.inf)] * 3
 
 
 def test_few_questions_are_asked() -> None:

@@ -184,8 +184,10 @@ def test_the_test_of_many_samples_has_power(name: str) -> None:
     """A control: it fails for locally constrained decoding, on 2,000 outputs with a new trie each."""
     toy = TOYS[name]
     distribution = toy.lcd()
-    drawn = np.random.default_rng(3).multinomial(2_000, [p / sum(distribution.values()) for p in distribution.values()])
-    counts = Counter({x: int(n) for x, n in zip(distribution, drawn, strict=True) if n})
+    sampled = np.random.default_rng(3).multinomial(
+        2_000, [p / sum(distribution.values()) for p in distribution.values()]
+    )
+    counts = Counter({x: int(n) for x, n in zip(distribution, sampled, strict=True) if n})
     assert chi_square(counts, toy.normalised) > 0
     assert chi_square(counts, distribution) < 0
 

@@ -206,11 +206,11 @@ def test_many_particles_come_near_the_target_where_masking_does_not(model: int) 
 
     def distance(sampler: SMC, count: int) -> float:
         found = runs(sampler, "none", count, model=model)
-        drawn = Counter[tuple[int, ...]]()
+        sampled = Counter[tuple[int, ...]]()
         for each in found:
             for weight, one in zip(each.weights, each.samples, strict=True):
-                drawn[one.result.tokens] += float(weight) / count
-        return total_variation(drawn, distribution)
+                sampled[one.result.tokens] += float(weight) / count
+        return total_variation(sampled, distribution)
 
     masking = distance(SMC(1), 600)
     assert distance(SMC(256), 20) < 0.25 * masking + 0.02
@@ -357,15 +357,15 @@ def test_one_output_has_nearly_the_distribution_of_the_target() -> None:
     model = HashModel(VOCABULARY, seed=1)
     constraint = compile(regex(MYOPIC), VOCABULARY)
     distribution = normalised(exact_target(model, "ab", MYOPIC, 4))
-    drawn: dict[str, Counter[tuple[int, ...]]] = {"smc": Counter(), "lcd": Counter()}
+    sampled: dict[str, Counter[tuple[int, ...]]] = {"smc": Counter(), "lcd": Counter()}
     for seed in range(400):
         for name, sampler in (("smc", SMC(32)), ("lcd", Multinomial())):
             result = generate(model, "ab", constraint, sampler=sampler, max_tokens=4, seed=seed)
-            drawn[name][result.tokens] += 1
+            sampled[name][result.tokens] += 1
     first = sum(p for output, p in distribution.items() if VOCABULARY.decode(output).startswith(b"a"))
     shares = {
         name: sum(n for output, n in counts.items() if VOCABULARY.decode(output).startswith(b"a")) / 400
-        for name, counts in drawn.items()
+        for name, counts in sampled.items()
     }
     assert abs(shares["smc"] - first) < abs(shares["lcd"] - first)
     assert abs(shares["lcd"] - first) > 0.2

@@ -86,8 +86,8 @@ def of(change: Callable[[DraftTree], object]) -> Callable[..., DraftTree]:
     return partial(changed, change)
 
 
-def drawn(distribution: Any, tokens: Any = (97,), parent: int = ROOT) -> Callable[..., DraftTree]:
-    return of(lambda tree: tree.drawn.update({parent: SampledChildren(distribution, tokens)}))
+def sampled(distribution: Any, tokens: Any = (97,), parent: int = ROOT) -> Callable[..., DraftTree]:
+    return of(lambda tree: tree.sampled.update({parent: SampledChildren(distribution, tokens)}))
 
 
 def mask_written(_: Bad, __: Context, state: DraftState) -> DraftTree:
@@ -132,16 +132,16 @@ WRONGS: dict[str, Callable[..., Any]] = {
     "too few confidences": of(lambda tree: tree.confidences.pop()),
     "too few sources": of(lambda tree: tree.sources.pop()),
     "another token than was added": of(lambda tree: tree.tokens.__setitem__(1, 100)),
-    "a distribution that is too short": drawn(FLAT[:7]),
-    "a distribution of two dimensions": drawn(FLAT[None]),
-    "a distribution of NaN": drawn(np.full(WIDTH, math.nan)),
-    "a distribution without mass": drawn(np.zeros(WIDTH)),
-    "a distribution that is negative": drawn(np.where(np.arange(WIDTH) == 1, -0.5, 1.5 / (WIDTH - 1))),
-    "logits for a distribution": drawn(np.linspace(-3, 3, WIDTH)),
-    "no distribution": drawn(None),
-    "a list for a distribution": drawn(FLAT.tolist()),
-    "drawn tokens that are none": drawn(FLAT, ("a",)),
-    "drawn after no node": drawn(FLAT, parent=99),
+    "a distribution that is too short": sampled(FLAT[:7]),
+    "a distribution of two dimensions": sampled(FLAT[None]),
+    "a distribution of NaN": sampled(np.full(WIDTH, math.nan)),
+    "a distribution without mass": sampled(np.zeros(WIDTH)),
+    "a distribution that is negative": sampled(np.where(np.arange(WIDTH) == 1, -0.5, 1.5 / (WIDTH - 1))),
+    "logits for a distribution": sampled(np.linspace(-3, 3, WIDTH)),
+    "no distribution": sampled(None),
+    "a list for a distribution": sampled(FLAT.tolist()),
+    "sampled tokens that are none": sampled(FLAT, ("a",)),
+    "sampled after no node": sampled(FLAT, parent=99),
     "writes into the mask": mask_written,
 }
 

@@ -52,17 +52,17 @@ def test_every_choice_of_nodes_keeps_the_paths_that_are_whole() -> None:
             assert [kept.prefix(node) for node in range(len(kept))] == expected
 
 
-def test_what_was_drawn_is_cut_with_its_node() -> None:
+def test_what_was_sampled_is_cut_with_its_node() -> None:
     """A distribution stays with its parent.
 
     It lists the remaining tokens in the order of their draws.
     """
     tree = family()
     distribution = np.full(10, 0.1)
-    tree.drawn[0] = SampledChildren(distribution, (7, 6))
-    assert tree.kept([0, 1, 2]).drawn[0].tokens == (7, 6)
-    assert tree.kept([0, 4, 2]).drawn[0].tokens == (7,)
-    assert tree.kept([4]).drawn == {}
+    tree.sampled[0] = SampledChildren(distribution, (7, 6))
+    assert tree.kept([0, 1, 2]).sampled[0].tokens == (7, 6)
+    assert tree.kept([0, 4, 2]).sampled[0].tokens == (7,)
+    assert tree.kept([4]).sampled == {}
 
 
 def test_merged_trees_have_all_paths() -> None:

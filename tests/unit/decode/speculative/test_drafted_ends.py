@@ -221,7 +221,7 @@ def test_forced_tokens_one_by_one(json_vocabulary: Vocabulary) -> None:
 
 @potential(always=True)
 def no_green(text: str) -> bool:
-    """Asked about sampled tokens; the token that completes a forbidden text is drawn anew."""
+    """Asked about sampled tokens; the token that completes a forbidden text is resampled."""
     return "green" not in text and "z" not in text
 
 

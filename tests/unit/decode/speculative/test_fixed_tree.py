@@ -159,14 +159,14 @@ def test_forced_tokens_stand_between_levels() -> None:
 
 
 @pytest.mark.parametrize("shape", [Chain(4), Fixed.branching(2, 2)], ids=str)
-def test_drawn_trees_record_what_was_drawn(shape: Chain | Fixed) -> None:
+def test_sampled_trees_record_what_was_sampled(shape: Chain | Fixed) -> None:
     tree = shape.grow(RandomGrowth(1, 5), 64, generator=np.random.default_rng(0))
     again = shape.grow(RandomGrowth(1, 5), 64, generator=np.random.default_rng(0))
     assert tree.tokens == again.tokens
-    assert {parent for parent in range(-1, len(tree)) if tree.children(parent)} == set(tree.drawn)
-    for parent, drawn in tree.drawn.items():
-        assert drawn.tokens == tuple(tree.tokens[child] for child in tree.children(parent))
-        assert not drawn.replaced
+    assert {parent for parent in range(-1, len(tree)) if tree.children(parent)} == set(tree.sampled)
+    for parent, sampled in tree.sampled.items():
+        assert sampled.tokens == tuple(tree.tokens[child] for child in tree.children(parent))
+        assert not sampled.replaced
     assert isinstance(tree, DraftTree)
 
 

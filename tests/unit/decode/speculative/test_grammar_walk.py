@@ -447,22 +447,24 @@ def test_a_spent_limit_ends_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found) == 14
 
 
-def drawn_tree(children: dict[int, tuple[int, ...]], distribution: np.ndarray, *, replaced: bool = False) -> DraftTree:
-    """A tree whose children were drawn, by parent; nodes come in the order of their parents."""
+def sampled_tree(
+    children: dict[int, tuple[int, ...]], distribution: np.ndarray, *, replaced: bool = False
+) -> DraftTree:
+    """A tree whose children were sampled, by parent; nodes come in the order of their parents."""
     tree = DraftTree()
     for parent, tokens in children.items():
         for token in tokens:
             tree.add(parent, token, 0.5)
-        tree.drawn[parent] = SampledChildren(distribution, tokens, replaced)
+        tree.sampled[parent] = SampledChildren(distribution, tokens, replaced)
     return tree
 
 
-def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
+def test_sampled_children_stay_but_for_what_the_grammar_refuses() -> None:
     """An allowed stop stays; refused tokens go, with their draws; a budget cuts from some child on."""
     a, b, x = ord("a"), ord("b"), ord("x")
     matcher = compile(repeat(choice("a", "b"), 0, 9), TEXT).matcher()
     distribution = np.full(TEXT.size, 1 / TEXT.size)
-    tree = drawn_tree({ROOT: (b, x, EOS, a), 0: (x, a, b)}, distribution)
+    tree = sampled_tree({ROOT: (b, x, EOS, a), 0: (x, a, b)}, distribution)
     for budget, at_root, after_b in (
         (FAR, (b, EOS, a), (a, b)),
         (5, (b, EOS, a), (a, b)),
@@ -473,23 +475,23 @@ def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
     ):
         found = grammar_filtered(tree, matcher, remaining=FAR, budget=budget)
         assert len(found) == len(at_root) + len(after_b)
-        assert found.drawn[ROOT].tokens == at_root
-        assert found.drawn[ROOT].distribution is distribution
+        assert found.sampled[ROOT].tokens == at_root
+        assert found.sampled[ROOT].distribution is distribution
         node = found.child(ROOT, b)
         assert node is not None
-        assert (found.drawn[node].tokens if after_b else ()) == after_b
-        assert set(found.drawn) == ({ROOT, node} if after_b else {ROOT})
-    again = drawn_tree({ROOT: (b, x, b, a, b)}, distribution, replaced=True)
+        assert (found.sampled[node].tokens if after_b else ()) == after_b
+        assert set(found.sampled) == ({ROOT, node} if after_b else {ROOT})
+    again = sampled_tree({ROOT: (b, x, b, a, b)}, distribution, replaced=True)
     # After the last node that fits, a token that is already there must not count, since another would not.
-    assert grammar_filtered(again, matcher, remaining=FAR, budget=1).drawn[ROOT].tokens == (b,)
-    assert grammar_filtered(again, matcher, remaining=FAR, budget=2).drawn[ROOT].tokens == (b, b, a)
-    assert grammar_filtered(again, matcher, remaining=FAR, budget=FAR).drawn[ROOT].tokens == (b, b, a, b)
-    assert grammar_filtered(again, matcher, remaining=FAR, budget=2).drawn[ROOT].replaced
+    assert grammar_filtered(again, matcher, remaining=FAR, budget=1).sampled[ROOT].tokens == (b,)
+    assert grammar_filtered(again, matcher, remaining=FAR, budget=2).sampled[ROOT].tokens == (b, b, a)
+    assert grammar_filtered(again, matcher, remaining=FAR, budget=FAR).sampled[ROOT].tokens == (b, b, a, b)
+    assert grammar_filtered(again, matcher, remaining=FAR, budget=2).sampled[ROOT].replaced
 
 
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("budget", [1, 2, 3, 4, 9])
-def test_what_is_left_of_drawn_children_keeps_the_distribution(budget: int, replaced: bool) -> None:
+def test_what_is_left_of_sampled_children_keeps_the_distribution(budget: int, replaced: bool) -> None:
     """Over every draw and every decision of a verifier, the next token has exactly the target's distribution.
 
     The grammar refuses one token, forces text after another, and cuts the drafts after it; the stop may come.
@@ -507,18 +509,18 @@ def test_what_is_left_of_drawn_children_keeps_the_distribution(budget: int, repl
 
     def write(chance: EveryChance) -> int:
         weights = list(q)
-        tree, drawn = DraftTree(), list[int]()
+        tree, sampled = DraftTree(), list[int]()
         for _ in range(3):
             index = chance.draw(weights)
-            drawn.append(index)
+            sampled.append(index)
             node = tree.add(ROOT, tokens[index], 0.5)
             if index == 0:  # the drafts after it depend on the draws
                 tree.add(node, ord("b"), 0.5)
             if not replaced:
                 weights[index] = Fraction(0)
-        tree.drawn[ROOT] = SampledChildren(distribution, tuple(tokens[index] for index in drawn), replaced)
+        tree.sampled[ROOT] = SampledChildren(distribution, tuple(tokens[index] for index in sampled), replaced)
         found = grammar_filtered(tree, constraint.matcher(), remaining=FAR, budget=budget)
-        left = found.drawn[ROOT].tokens if ROOT in found.drawn else ()
+        left = found.sampled[ROOT].tokens if ROOT in found.sampled else ()
         drafts = [inside.index(tokens.index(token)) for token in left]
         return verifier.choose(p[inside], q[inside] / sum(q[inside]), drafts, chance)
 

@@ -13,11 +13,11 @@ from verifier_outcomes import (
     Distribution,
     as_distribution,
     distribution_of,
-    drawn_from,
     exact_distribution,
     masked,
     random_distribution,
     random_mask,
+    sampled_from,
 )
 
 from structgen.decode.speculative.verifier import RecursiveRejection, Verifier
@@ -27,7 +27,9 @@ NEVER, ALWAYS = Judge(lambda p, q, draft: 0.0), Judge(lambda p, q, draft: 1.0)
 
 
 def chosen(verifier: Verifier, p: Distribution, q: Distribution, count: int) -> list[Fraction]:
-    found = distribution_of(lambda chance: verifier.choose(p, q, drawn_from(q, count, chance, replaced=False), chance))
+    found = distribution_of(
+        lambda chance: verifier.choose(p, q, sampled_from(q, count, chance, replaced=False), chance)
+    )
     return as_distribution(found, len(p))
 
 
@@ -116,7 +118,7 @@ def test_relaxing_takes_more() -> None:
 
     def accepted(verifier: Verifier) -> Fraction:
         def run(chance: Any) -> bool:
-            drafts = drawn_from(q, 1, chance, replaced=False)
+            drafts = sampled_from(q, 1, chance, replaced=False)
             chance.draws = 0
             verifier.choose(p, q, drafts, chance)
             return chance.draws == 0

@@ -137,7 +137,7 @@ def test_chains_on_sessions_that_know_no_trees(
         assert models[1].residence.copied_rows == 0
 
 
-def test_drawn_drafts_are_verified_on_the_host(json_vocabulary: Vocabulary) -> None:
+def test_sampled_drafts_are_verified_on_the_host(json_vocabulary: Vocabulary) -> None:
     """They need distributions, not tokens; the output is that of the host, draw for draw."""
     from structgen.methods.tree_policies.dynamic_tree import IndependentDraws
 
@@ -181,7 +181,7 @@ class NoVowels(Potential):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("sampler", SAMPLERS[:3], ids=["greedy", "multinomial", "shaped"])
 def test_potentials(sampler: Sampler, json_vocabulary: Vocabulary) -> None:
-    """Forbidden tokens are blocked, and drawn again with the next random number."""
+    """Forbidden tokens are blocked, and sampled again with the next random number."""
     grammar = regex("[a-z]{2,12}")
     for seed in range(6):
         models = pair(json_vocabulary, "", seed=seed)
@@ -257,7 +257,7 @@ def test_alternatives_are_read_from_the_distribution(json_vocabulary: Vocabulary
 
 
 def test_several_ends_are_one_event() -> None:
-    """The stop has the probability of all EOS ids together, whichever is drawn."""
+    """The stop has the probability of all EOS ids together, whichever is sampled."""
     vocabulary = Vocabulary([b"", b"", *(bytes([byte]) for byte in range(32, 127)), b""], eos=[0, 1, 97])
     stopped = 0
     for seed in range(12):

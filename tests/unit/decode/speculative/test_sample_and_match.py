@@ -45,7 +45,7 @@ def tokens_of(tree: DraftTree, nodes: tuple[int, ...], token: int) -> Tokens:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_what_is_drawn_has_its_distribution_whatever_was_drafted(seed: int) -> None:
+def test_what_is_sampled_has_its_distribution_whatever_was_drafted(seed: int) -> None:
     rng = random.Random(seed)
     distributions = {
         each: random_distribution(rng, 2) for n in range(4) for each in itertools.product(range(2), repeat=n)
@@ -132,11 +132,11 @@ def sequence_weights(
         tokens = tokens_of(tree, verification.nodes, verification.token)
         weight = verification.weight if product else verification.weights[-1]
         while len(tokens) < length:
-            drawn = draw(chances, tokens)
-            weight *= drawn.weight
-            if drawn.token is None:
+            sampled = draw(chances, tokens)
+            weight *= sampled.weight
+            if sampled.token is None:
                 return None, weight
-            tokens = (*tokens, drawn.token)
+            tokens = (*tokens, sampled.token)
         return tokens, weight
 
     found: defaultdict[Tokens, Fraction] = defaultdict(Fraction)

@@ -105,7 +105,7 @@ def exact_distribution(
 ) -> dict[Prefix, float]:
     """The distribution of outputs, from shaped next-token distributions.
 
-    A forbidden token is drawn anew from the rest.
+    A forbidden token is resampled from the rest.
     """
     toy = ToyLanguage(model, PROMPT, language.pattern, language.most)
 
@@ -139,7 +139,7 @@ def excess(counts: Mapping[Prefix, int], distribution: Mapping[Prefix, float]) -
     return float(statistic / bound)
 
 
-def drawn_outputs(
+def sampled_outputs(
     model: Any,
     constraint: Constraint,
     drafter: AnyDrafter,
@@ -220,7 +220,7 @@ def check_distribution(
     make: Callable[[HashModel], AnyDrafter], language: Language, sampler: Multinomial, count: int, seed: int = 0
 ) -> None:
     model = HashModel(language.vocabulary, seed=seed)
-    found, accepted = drawn_outputs(model, language.constraint(), make(model), sampler, count, most=language.most)
+    found, accepted = sampled_outputs(model, language.constraint(), make(model), sampler, count, most=language.most)
     assert accepted > 0
     assert excess(found, exact_distribution(model, language, sampler)) < 1
 
@@ -278,7 +278,7 @@ def _all_against_the_same(p: Any, q: Any, drafts: Any, chance: Any) -> int:
 
 
 def _as_if_replaced(p: Any, q: Any, drafts: Any, chance: Any) -> int:
-    """Forgets that rejected drafts are not drawn again."""
+    """Forgets that rejected drafts are not sampled again."""
     return reject_recursively(p, q, drafts, chance, replaced=True)
 
 
@@ -300,7 +300,7 @@ def found_by(rule: Callable[..., int], shape: Any, count: int) -> float:
     language, sampler = LANGUAGES["letters"], SAMPLERS["plain"]
     model = HashModel(language.vocabulary)
     drafter = by_model(shape, Mistaken(rule))(model)
-    found, _ = drawn_outputs(model, language.constraint(), drafter, sampler, count, most=language.most)
+    found, _ = sampled_outputs(model, language.constraint(), drafter, sampler, count, most=language.most)
     return excess(found, exact_distribution(model, language, sampler))
 
 
@@ -331,7 +331,7 @@ class Without(Potential):
 
 @pytest.mark.parametrize("verifier", [RecursiveRejection(), BlockVerification()], ids=repr)
 def test_the_distribution_is_exact_where_something_is_forbidden(verifier: Any) -> None:
-    """The potential cannot be foreseen: forbidden tokens are drawn anew from the rest."""
+    """The potential cannot be foreseen: forbidden tokens are resampled from the rest."""
     language, sampler = LANGUAGES["letters"], SAMPLERS["plain"]
     model = HashModel(language.vocabulary)
     toy = ToyLanguage(model, PROMPT, language.pattern, language.most)
@@ -340,7 +340,7 @@ def test_the_distribution_is_exact_where_something_is_forbidden(verifier: Any) -
         text = toy.text(tuple(token for token in prefix if token != STOP))
         return "bc" in text or (prefix[-1] == STOP and text in {"a", "ca"})
 
-    found, accepted = drawn_outputs(
+    found, accepted = sampled_outputs(
         model,
         language.constraint(),
         by_model(Chain(3), verifier)(model),
@@ -356,10 +356,10 @@ def test_the_distribution_is_exact_where_something_is_forbidden(verifier: Any) -
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("title", ["tree", "block", "k-sequential"])
 def test_the_distribution_is_exact_for_sessions_that_run_chains(title: str) -> None:
-    """One chain of a tree is run; the rest must count as if it had not been drawn."""
+    """One chain of a tree is run; the rest must count as if it had not been sampled."""
     language, sampler = LANGUAGES["letters"], SAMPLERS["plain"]
     model = HashModel(language.vocabulary)
-    found, accepted = drawn_outputs(
+    found, accepted = sampled_outputs(
         PlainModel(model), language.constraint(), DRAWERS[title](model), sampler, 200, most=language.most
     )
     assert accepted > 0
@@ -404,7 +404,7 @@ def check_layered(llama: Any, title: str, sampler: Multinomial, count: int) -> N
     constraint = compile(regex("[abc]{1,2}"), llama.vocabulary)
     distribution = distribution_by_sessions(llama, constraint, sampler)
     assert math.isclose(sum(distribution.values()), 1)
-    found, accepted = drawn_outputs(llama, constraint, LAYERED[title](), sampler, count, most=9)
+    found, accepted = sampled_outputs(llama, constraint, LAYERED[title](), sampler, count, most=9)
     assert accepted > 0
     assert excess(found, distribution) < 1
 

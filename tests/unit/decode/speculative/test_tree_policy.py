@@ -74,11 +74,11 @@ def test_chosen_children_come_in_the_order_of_the_distribution() -> None:
     assert tree.confidences == [0.3, 0.3, 0.25]
     assert children.left == pytest.approx(0.15)
     assert children.share() == 0
-    assert not tree.drawn
+    assert not tree.sampled
 
 
 @pytest.mark.exhaustive
-def test_drawn_children_follow_the_distribution_without_replacement() -> None:
+def test_sampled_children_follow_the_distribution_without_replacement() -> None:
     generator = np.random.default_rng(0)
     counts: Counter[tuple[int, ...]] = Counter()
     draws = 6000
@@ -89,8 +89,8 @@ def test_drawn_children_follow_the_distribution_without_replacement() -> None:
         children.add()
         assert children.left == pytest.approx(1 - sum(tree.confidences))
         assert tree.confidences == pytest.approx([DENSE[token] for token in tree.tokens])
-        assert tree.drawn[ROOT].tokens == tuple(tree.tokens)
-        assert tree.drawn[ROOT].distribution is DENSE
+        assert tree.sampled[ROOT].tokens == tuple(tree.tokens)
+        assert tree.sampled[ROOT].distribution is DENSE
         counts[tuple(tree.tokens)] += 1
     for first in range(6):
         for second in range(6):
@@ -99,15 +99,15 @@ def test_drawn_children_follow_the_distribution_without_replacement() -> None:
             assert counts[first, second] / draws == pytest.approx(p, abs=5.5 * deviation)
 
 
-def test_no_more_children_are_drawn_than_have_a_probability() -> None:
+def test_no_more_children_are_sampled_than_have_a_probability() -> None:
     tree = DraftTree()
     children = Children(tree, ROOT, DraftDistribution.of(DENSE, 1), np.random.default_rng(0))
     assert [children.add() is None for _ in range(7)] == [False] * 5 + [True] * 2
-    assert sorted(tree.drawn[ROOT].tokens) == [0, 1, 3, 4, 5]
+    assert sorted(tree.sampled[ROOT].tokens) == [0, 1, 3, 4, 5]
 
 
 @pytest.mark.parametrize("shape", [Chain(3), Fixed.branching(2), DySpec()], ids=str)
-def test_what_is_drawn_needs_a_dense_distribution(shape: Chain | Fixed | DySpec) -> None:
+def test_what_is_sampled_needs_a_dense_distribution(shape: Chain | Fixed | DySpec) -> None:
     class Sparse(RandomGrowth):
         def distribution(self, prefix: tuple[int, ...]) -> DraftDistribution | None:
             return DraftDistribution.among(np.arange(2), np.array([0.6, 0.2]), 2)

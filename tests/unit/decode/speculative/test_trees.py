@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from verifier_outcomes import Distribution, EveryChance, distribution_of, drawn_from, random_distribution, random_mask
+from verifier_outcomes import Distribution, EveryChance, distribution_of, random_distribution, random_mask, sampled_from
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree, SampledChildren
 from structgen.decode.speculative.verifier import IndependentRejection, RecursiveRejection, Verifier
@@ -47,8 +47,8 @@ class Toy:
         return found
 
 
-def drawn_tree(toy: Toy, shape: Shape, chance: EveryChance, *, replaced: bool, cut: bool) -> DraftTree:
-    """A tree with ``shape(tokens)`` drawn children per node; refused ones are left out if it is ``cut``."""
+def sampled_tree(toy: Toy, shape: Shape, chance: EveryChance, *, replaced: bool, cut: bool) -> DraftTree:
+    """A tree with ``shape(tokens)`` sampled children per node; refused ones are left out if it is ``cut``."""
     tree = DraftTree()
     pending: list[tuple[int, Tokens]] = [(ROOT, ())]
     while pending:
@@ -56,9 +56,9 @@ def drawn_tree(toy: Toy, shape: Shape, chance: EveryChance, *, replaced: bool, c
         if not shape(tokens):
             continue
         distribution = toy.draft[tokens]
-        drafts = drawn_from(distribution, shape(tokens), chance, replaced=replaced)
+        drafts = sampled_from(distribution, shape(tokens), chance, replaced=replaced)
         kept = [draft for draft in drafts if toy.masks[tokens][draft]] if cut else drafts
-        tree.drawn[node] = SampledChildren(distribution, tuple(kept), replaced)
+        tree.sampled[node] = SampledChildren(distribution, tuple(kept), replaced)
         pending += [(tree.add(node, draft), (*tokens, draft)) for draft in dict.fromkeys(kept)]
     return tree
 
@@ -93,20 +93,20 @@ def test_sequences_have_the_distribution_of_the_target(
         toy = Toy(seed, 3 if seed % 2 else 2, 3)
         found = distribution_of(
             lambda chance, t=toy: verified(
-                t, drawn_tree(t, shape, chance, replaced=replaced, cut=cut), verifier, chance, cut=cut
+                t, sampled_tree(t, shape, chance, replaced=replaced, cut=cut), verifier, chance, cut=cut
             )
         )
         assert found == toy.distribution()
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_chosen_children_and_drawn_ones_in_one_tree(seed: int) -> None:
+def test_chosen_children_and_sampled_ones_in_one_tree(seed: int) -> None:
     """After a node with children that a rule chose, the target samples; any tree is right."""
     toy, rng = Toy(seed, 3, 3), random.Random(seed)
     second = [rng.sample(range(3), 2) for _ in range(3)]
 
     def run(chance: EveryChance) -> Tokens:
-        tree = drawn_tree(toy, lambda tokens: 0 if tokens else 2, chance, replaced=False, cut=False)
+        tree = sampled_tree(toy, lambda tokens: 0 if tokens else 2, chance, replaced=False, cut=False)
         for node in range(len(tree)):
             for token in second[tree.tokens[node]]:
                 tree.add(node, token)
@@ -116,8 +116,8 @@ def test_chosen_children_and_drawn_ones_in_one_tree(seed: int) -> None:
         tree = DraftTree()
         for token in second[0]:
             node = tree.add(ROOT, token)
-            drafts = drawn_from(toy.draft[token,], 2, chance, replaced=False)
-            tree.drawn[node] = SampledChildren(toy.draft[token,], tuple(drafts))
+            drafts = sampled_from(toy.draft[token,], 2, chance, replaced=False)
+            tree.sampled[node] = SampledChildren(toy.draft[token,], tuple(drafts))
             for draft in drafts:
                 tree.add(node, draft)
         return verified(toy, tree, RecursiveRejection(), chance, cut=False)
@@ -132,21 +132,21 @@ def test_enumeration_notices_refused_children_that_the_verifier_does_not_know_of
         toy = Toy(seed, 3, 2)
 
         def run(chance: EveryChance, toy: Toy = toy) -> Tokens:
-            tree = drawn_tree(toy, lambda tokens: 0 if tokens else 2, chance, replaced=False, cut=True)
+            tree = sampled_tree(toy, lambda tokens: 0 if tokens else 2, chance, replaced=False, cut=True)
             return verified(toy, tree, RecursiveRejection(), chance, cut=False)
 
         found += distribution_of(run) != toy.distribution()
     assert found >= 2
 
 
-def test_enumeration_notices_children_that_are_taken_as_drawn_but_were_chosen() -> None:
+def test_enumeration_notices_children_that_are_taken_as_sampled_but_were_chosen() -> None:
     found = 0
     for seed in range(10):
         toy = Toy(seed, 3, 1)
         tree = DraftTree()
         best = int(toy.draft[()].argmax())
         tree.add(ROOT, best)
-        tree.drawn[ROOT] = SampledChildren(toy.draft[()], (best,))
+        tree.sampled[ROOT] = SampledChildren(toy.draft[()], (best,))
         found += distribution_of(
             lambda chance, t=toy, d=tree: verified(t, d, RecursiveRejection(), chance, cut=False)
         ) != (toy.distribution())
@@ -156,7 +156,7 @@ def test_enumeration_notices_children_that_are_taken_as_drawn_but_were_chosen() 
 def test_a_verifier_that_needs_replacement_refuses_drafts_without() -> None:
     tree = DraftTree()
     tree.add(ROOT, 1)
-    tree.drawn[ROOT] = SampledChildren(np.array([0.5, 0.5]), (1,))
+    tree.sampled[ROOT] = SampledChildren(np.array([0.5, 0.5]), (1,))
     p = [np.array([0.5, 0.5])] * 2
     with pytest.raises(ValueError, match=r"IndependentRejection: tokens must be sampled with replacement"):
         distribution_of(lambda chance: verify_tree(p, tree, IndependentRejection(), chance))

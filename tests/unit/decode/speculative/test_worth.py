@@ -126,15 +126,15 @@ def test_nothing_is_run_where_nothing_pays() -> None:
     assert len(pruned_tree(DraftTree(), CostModel(0.0), 8)) == 0
 
 
-def test_a_tree_with_drawn_children_is_cut_at_its_end_alone() -> None:
+def test_a_tree_with_sampled_children_is_cut_at_its_end_alone() -> None:
     """The draws do not matter: the cut is at the same place."""
     sizes = set()
     for confidence in (0.0, 0.01, 0.9):
         tree = DraftTree.chain((3, 1, 2), confidence)
         tree.add(ROOT, 4, confidence)
-        tree.drawn[ROOT] = SampledChildren(np.full(5, 0.2), (3, 4))
+        tree.sampled[ROOT] = SampledChildren(np.full(5, 0.2), (3, 4))
         found = pruned_tree(tree, CostModel(0.5), 3)
         sizes.add(tuple(found.tokens))
-        assert found.drawn[ROOT].tokens == (3,)
+        assert found.sampled[ROOT].tokens == (3,)
         assert pruned_tree(tree, CostModel(0.5), 4) is tree
     assert sizes == {(3, 1, 2)}

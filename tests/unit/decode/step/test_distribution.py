@@ -115,7 +115,7 @@ def test_without_a_way_to_go_on_nothing_is_possible() -> None:
 
 @pytest.mark.parametrize("looks", [False, True])
 @pytest.mark.parametrize("masked", [(), (2,), (4,), (0,)])
-def test_what_tokens_are_drawn_from_and_their_weights(masked: tuple[int, ...], looks: bool) -> None:
+def test_what_tokens_are_sampled_from_and_their_weights(masked: tuple[int, ...], looks: bool) -> None:
     """Tilts of EOS ids count each with its probability; weights correct for any tilts."""
     added = [0.3, -1.0, 0.5, -math.inf, -0.25]
     lookahead = Lookahead(NGram.of_texts(["ab", "ba"]), strength=1.0).start() if looks else None

@@ -38,11 +38,11 @@ def test_weights_are_right_on_average_for_every_token(seed: int) -> None:
     rejects = rng.choice((None, 1, 2, 3))
     found = [0.0] * len(distribution)
     for chance, order in orders(distribution):
-        drawn = sample_recursive(
+        sampled = sample_recursive(
             OrderedWithoutReplacement(order, np.random.default_rng(0)), admitted.__getitem__, max_rejects=rejects
         )
-        if drawn.token is not None:
-            found[drawn.token] += chance * drawn.weight
+        if sampled.token is not None:
+            found[sampled.token] += chance * sampled.weight
     expected = [p if ok else 0.0 for p, ok in zip(distribution, admitted, strict=True)]
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-300)
 

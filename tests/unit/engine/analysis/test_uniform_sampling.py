@@ -82,11 +82,11 @@ def test_counts_of_recursive_grammars(name: str) -> None:
     assert [members.count(length) for length in range(8)] == [by_length[length] for length in range(8)]
 
 
-def _is_uniform(drawn: list[bytes], expected: set[bytes]) -> bool:
+def _is_uniform(sampled: list[bytes], expected: set[bytes]) -> bool:
     """Whether Pearson's statistic is below the 1 - 1e-6 quantile of chi-squared (Wilson and Hilferty, 1931)."""
-    counts = Counter(drawn)
+    counts = Counter(sampled)
     assert set(counts) <= expected
-    each = len(drawn) / len(expected)
+    each = len(sampled) / len(expected)
     assert each >= 20
     statistic = sum((counts[member] - each) ** 2 / each for member in expected)
     freedom = len(expected) - 1
@@ -100,8 +100,8 @@ def test_draws_are_uniform_over_members(name: str, max_refused: int, monkeypatch
     monkeypatch.setattr(uniform, "_MAX_REJECTED", max_refused)
     grammar = RECURSIVE[name]
     expected = language(grammar, 6, b"a+()" if name == "sum" else b"ab")
-    drawn = UniformMembers(grammar, 6).draw(60 * len(expected), seed=3)
-    assert _is_uniform(drawn, expected)
+    sampled = UniformMembers(grammar, 6).draw(60 * len(expected), seed=3)
+    assert _is_uniform(sampled, expected)
 
 
 def test_rejection_is_needed() -> None:
@@ -111,23 +111,23 @@ def test_rejection_is_needed() -> None:
     assert DerivationCounter(members._transitions).count(b"a+a+a+a") > 1
 
 
-def test_a_length_is_drawn_first() -> None:
+def test_a_length_is_sampled_first() -> None:
     """With ``even`` lengths, all nonempty lengths are equally likely, and so are all strings of one length."""
     grammar = regex("(a|b){0,2}|c{5}")
-    drawn = UniformMembers(grammar, 5).draw(12_000, seed=1, lengths="even")
-    by_length = Counter(map(len, drawn))
+    sampled = UniformMembers(grammar, 5).draw(12_000, seed=1, lengths="even")
+    by_length = Counter(map(len, sampled))
     assert set(by_length) == {0, 1, 2, 5}
     assert all(abs(count - 3_000) < 250 for count in by_length.values())
-    assert _is_uniform([word for word in drawn if len(word) == 2], {b"aa", b"ab", b"ba", b"bb"})
+    assert _is_uniform([word for word in sampled if len(word) == 2], {b"aa", b"ab", b"ba", b"bb"})
 
 
 def test_shapes_count_once() -> None:
     """Equivalent characters count as one shape, and each is equally likely."""
     grammar = regex("[a-d]|xy?")
-    drawn = Counter(UniformMembers(grammar, 2).draw(9_000, seed=1, among="shapes", exactly=1))
-    assert set(drawn) == {b"a", b"b", b"c", b"d", b"x"}
-    assert abs(drawn[b"x"] - 4_500) < 300
-    assert all(abs(drawn[letter] - 1_125) < 200 for letter in (b"a", b"b", b"c", b"d"))
+    sampled = Counter(UniformMembers(grammar, 2).draw(9_000, seed=1, among="shapes", exactly=1))
+    assert set(sampled) == {b"a", b"b", b"c", b"d", b"x"}
+    assert abs(sampled[b"x"] - 4_500) < 300
+    assert all(abs(sampled[letter] - 1_125) < 200 for letter in (b"a", b"b", b"c", b"d"))
 
 
 def test_equal_seeds_give_equal_members() -> None:
@@ -192,9 +192,9 @@ def test_items_that_must_differ() -> None:
 def test_large_ones() -> None:
     """Real grammars are fast: the samples are in the language and have the right length."""
     rules = lark('start: e\n?e: e "+" e | e "*" e | "(" e ")" | /[0-9]{1,3}/ | NAME\nNAME: /[a-z]{1,200}/\n%ignore " "')
-    drawn = UniformMembers(rules, 30).draw(5, seed=1)
-    assert all(len(word) <= 30 for word in drawn)
-    assert len(set(drawn)) == 5
+    sampled = UniformMembers(rules, 30).draw(5, seed=1)
+    assert all(len(word) <= 30 for word in sampled)
+    assert len(set(sampled)) == 5
     assert len(UniformMembers(regex("[a-z]+( [a-z]+)*"), 3_000).draw(1, exactly=3_000)[0]) == 3_000
 
 
@@ -214,16 +214,16 @@ def test_characters_of_other_scripts(name: str) -> None:
     (graph,) = byte_graphs(grammar)
     plain = LengthCounts(deterministic_transitions(graph, 6, dict.fromkeys(range(256), 1), 1_000), 6)
     assert [members.count(length) for length in range(7)] == [plain.total(length) for length in range(7)]
-    drawn = members.draw(300, seed=1) + members.draw(100, seed=2, lengths="even", among="shapes")
-    assert all(recognizes(grammar, member.decode()) for member in drawn)
+    sampled = members.draw(300, seed=1) + members.draw(100, seed=2, lengths="even", among="shapes")
+    assert all(recognizes(grammar, member.decode()) for member in sampled)
 
 
 def test_each_character_is_as_likely() -> None:
     """Characters that are counted as one are equally likely, for each encoded length."""
     expected = {*"ab", *map(chr, range(0xF0, 0x100)), "ア", "イ", "ウ"}
     grammar = regex("[abð-ÿアイウ]")
-    drawn = UniformMembers(grammar, 3).draw(80 * len(expected), seed=6)
-    assert _is_uniform(drawn, {char.encode() for char in expected})
+    sampled = UniformMembers(grammar, 3).draw(80 * len(expected), seed=6)
+    assert _is_uniform(sampled, {char.encode() for char in expected})
 
 
 def test_terms_that_are_shared_become_rules() -> None:
@@ -235,8 +235,8 @@ def test_terms_that_are_shared_become_rules() -> None:
     shared = with_shared_rules(grammar, Limits())
     assert isinstance(shared, Rules)
     assert len(shared.rules) >= 3
-    for drawn_of, read_by in ((grammar, shared), (shared, grammar)):
-        assert all(recognizes(read_by, word.decode()) for word in UniformMembers(drawn_of, 110).draw(10, seed=1))
+    for sampled_of, read_by in ((grammar, shared), (shared, grammar)):
+        assert all(recognizes(read_by, word.decode()) for word in UniformMembers(sampled_of, 110).draw(10, seed=1))
     small = choice(sequence(SUM, ";", SUM), sequence("[", SUM, "]"))
     counted = [UniformMembers(each, 7) for each in (small, with_shared_rules(small, Limits()))]
     one, other = ([each.count(length) for length in range(8)] for each in counted)
@@ -248,9 +248,9 @@ def test_a_grammar_whose_terminals_are_too_large() -> None:
     """The strings in the library's Python grammar have too many states for an automaton; strings are still sampled."""
     grammar = load(LIBRARY / "python" / "grammar.lark")
     members = UniformMembers(grammar, 24, alphabet="printable")
-    drawn = members.draw(200, seed=1, lengths="even", among="shapes")
-    assert len(set(drawn)) > 100
-    for member in drawn:
+    sampled = members.draw(200, seed=1, lengths="even", among="shapes")
+    assert len(set(sampled)) > 100
+    for member in sampled:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of literals that are called
             ast.parse(member)

@@ -58,7 +58,7 @@ def agreement(q: NDArray[np.float64], m: NDArray[np.float64]) -> float:
     return float(sum(1 / np.maximum(q / q[token], m / m[token]).sum() for token in both))
 
 
-def test_the_mixture_is_drawn_from_as_ever() -> None:
+def test_the_mixture_is_sampled_from_as_ever() -> None:
     """Frequencies of its tokens over 20,000 draws have z below 5.3; those of the draft differ."""
     drafted, judged, distribution = coupled()
     spread = np.sqrt(distribution * (1 - distribution) / DRAWS)[distribution > 0]

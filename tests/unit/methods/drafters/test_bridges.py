@@ -149,9 +149,9 @@ def test_distributions_of_shared_tokens(constraint: Constraint, seed: int) -> No
     drafter = DraftModel(draft, Fixed.branching(2, 2), bridge=TokenIntersection())
     drafting = drafter.start(context, task_of(constraint, prompt, Multinomial(0.9), seed))
     tree = drafting.propose(context, position(context, constraint, len(prompt)), 16)
-    assert len(tree.drawn) == 3
+    assert len(tree.sampled) == 3
     head = [*draft.vocabulary.tokenize(b"so: "), *draft.vocabulary.tokenize(b'{"name": "')]
-    for parent, drawn in tree.drawn.items():
+    for parent, sampled in tree.sampled.items():
         path = tree.prefix(parent) if parent != ROOT else []
         pieces = [constraint.vocabulary.tokens[token] for token in path]
         logits = row_after(draft, [*head, *(draft.vocabulary.tokens.index(piece) for piece in pieces)])
@@ -161,7 +161,7 @@ def test_distributions_of_shared_tokens(constraint: Constraint, seed: int) -> No
         for token, piece in enumerate(constraint.vocabulary.tokens):
             if piece and piece in draft.vocabulary.tokens and matcher.validate([token]) == 1:
                 weights[token] = np.exp(float(logits[draft.vocabulary.tokens.index(piece)]) / 0.9)
-        assert drawn.distribution == pytest.approx(weights / weights.sum(), abs=1e-6)
+        assert sampled.distribution == pytest.approx(weights / weights.sum(), abs=1e-6)
 
 
 def test_equal_bytes_are_paired_in_order() -> None:
@@ -227,17 +227,17 @@ def test_distributions_of_texts(ab_vocabulary: Vocabulary, seed: int) -> None:
     )
     drafting = drafter.start(context, task_of(constraint, prompt, Multinomial(), seed))
     tree = drafting.propose(context, position(context, constraint, 1), 16)
-    assert len(tree.drawn) >= 2
-    for parent, drawn in tree.drawn.items():
+    assert len(tree.sampled) >= 2
+    for parent, sampled in tree.sampled.items():
         output = b"ba" + ab_vocabulary.decode(tree.prefix(parent) if parent != ROOT else [])
-        assert drawn.distribution == pytest.approx(
+        assert sampled.distribution == pytest.approx(
             text_distribution(draft, ab_vocabulary, constraint, b"ab", output), abs=1e-6
         )
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("bridge", [pytest.param("shared", marks=pytest.mark.nightly), "distribution"])
-def test_drawn_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, bridge: str) -> None:
+def test_sampled_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, bridge: str) -> None:
     """1,000 outputs with drafts agree with the exact distribution of locally constrained decoding.
 
     The distance of so many draws from a distribution of 16 outcomes is 0.064 or less on average, and 0.084 more with a

@@ -52,7 +52,7 @@ def one_by_one(
 
 
 def chooser(sampler: Sampler, seed: int) -> tuple[TokenChooser, Callable[[np.ndarray, int], int]]:
-    """For the iteration, and for sequential decoding, a generator that is drawn from in turn."""
+    """For the iteration, and for sequential decoding, a generator that is sampled from in turn."""
     if isinstance(sampler, Greedy):
         return most_probable, lambda row, _: int(row.argmax())
     assert isinstance(sampler, Multinomial | GumbelMax)
@@ -64,7 +64,7 @@ def chooser(sampler: Sampler, seed: int) -> tuple[TokenChooser, Callable[[np.nda
 @pytest.mark.parametrize(
     "sampler",
     [Greedy(), Multinomial(), Multinomial(0.6, top_p=0.9), GumbelMax()],
-    ids=["greedy", "drawn", "shaped", "noise"],
+    ids=["greedy", "sampled", "shaped", "noise"],
 )
 def test_the_fixed_point_is_the_sequence(pattern: str, sampler: Sampler) -> None:
     """It is reached from any first draft tokens, with at least one more right token after each pass."""
@@ -97,7 +97,7 @@ def test_the_fixed_point_is_the_sequence(pattern: str, sampler: Sampler) -> None
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), GumbelMax()], ids=["greedy", "drawn", "noise"])
+@pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), GumbelMax()], ids=["greedy", "sampled", "noise"])
 @pytest.mark.parametrize("window", [1, 3, 12])
 def test_outputs_are_the_same_in_no_more_passes(sampler: Sampler, window: int) -> None:
     fewer = 0

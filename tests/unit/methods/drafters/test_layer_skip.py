@@ -77,7 +77,7 @@ def state_of(constraint: Constraint, tokens: Sequence[int] = ()) -> DraftState:
 
 
 @pytest.mark.parametrize("trim", [None, VocabularyTrim(), VocabularyTrim(most=12)], ids=["whole", "exact", "trimmed"])
-def test_drawn_tokens_carry_their_distribution(llama: LlamaModel, trim: VocabularyTrim | None) -> None:
+def test_sampled_tokens_carry_their_distribution(llama: LlamaModel, trim: VocabularyTrim | None) -> None:
     """After each node it is the softmax of the remaining layers' logits, masked, shaped, and zero beyond the head."""
     sampler = Multinomial(0.7, top_k=25, top_p=0.95)
     constraint = compile(regex("[a-z0-9]{2,60}"), llama.vocabulary)
@@ -101,12 +101,15 @@ def test_drawn_tokens_carry_their_distribution(llama: LlamaModel, trim: Vocabula
             weights = sampler.shaped(project(row, ids, 0.0).log_p)
             expected = np.zeros(llama.vocabulary.size)
             expected[ids] = weights / weights.sum()
-            drawn = tree.drawn[node]
-            np.testing.assert_allclose(drawn.distribution, expected, atol=1e-5)
-            assert drawn.tokens == (tree.tokens[node + 1],)
-            assert drawn.distribution[tree.tokens[node + 1]] > 0
+            sampled = tree.sampled[node]
+            np.testing.assert_allclose(sampled.distribution, expected, atol=1e-5)
+            assert sampled.tokens == (tree.tokens[node + 1],)
+            assert sampled.distribution[tree.tokens[node + 1]] > 0
         assert (
-            LayerSkip((1, 3), trim=trim).start(context, task(constraint, Greedy(), 0)).propose(context, state, 5).drawn
+            LayerSkip((1, 3), trim=trim)
+            .start(context, task(constraint, Greedy(), 0))
+            .propose(context, state, 5)
+            .sampled
             == {}
         )
         drafting.close()

@@ -62,7 +62,7 @@ def written(model: HashModel, sampler: Sampler, seed: int, drafter: Drafter | No
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize(
-    "sampler", [Greedy(), Multinomial(), Multinomial(0.8, top_k=5)], ids=["greedy", "drawn", "shaped"]
+    "sampler", [Greedy(), Multinomial(), Multinomial(0.8, top_k=5)], ids=["greedy", "sampled", "shaped"]
 )
 def test_outputs_stay_what_they_are(name: str, sampler: Sampler) -> None:
     drafter = MAKERS[name]()

@@ -19,7 +19,7 @@ PATTERN = "(ab|cd,[ab]|[def]{2},)*[.]"
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("sampler", [Greedy(), Multinomial()], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("sampler", [Greedy(), Multinomial()], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(("window", "size", "hits"), [(1, 2, 1), (3, 3, 2), (5, 4, 3)])
 def test_outputs_are_the_same_in_no_more_passes(sampler: Sampler, window: int, size: int, hits: int) -> None:
     fewer = 0

@@ -1,4 +1,4 @@
-"""Draft tokens drawn from the table: their distribution, and that of the output."""
+"""Draft tokens sampled from the table: their distribution, and that of the output."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def chi_square(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], f
     ],
     ids=["plain", "masked", "colder", "top-3"],
 )
-def test_children_are_drawn_without_replacement(
+def test_children_are_sampled_without_replacement(
     sampler: Multinomial, pattern: str, distribution: dict[int, float]
 ) -> None:
     """They have the Plackett-Luce distribution.
@@ -78,13 +78,13 @@ def test_children_are_drawn_without_replacement(
     seen: Counter[tuple[int, ...]] = Counter()
     for _ in range(3_000):
         tree = drafting.propose(context, state, 2)
-        drawn = tree.drawn[ROOT]
-        assert tree.tokens == list(drawn.tokens)
-        assert not drawn.replaced
-        seen[drawn.tokens] += 1
+        sampled = tree.sampled[ROOT]
+        assert tree.tokens == list(sampled.tokens)
+        assert not sampled.replaced
+        seen[sampled.tokens] += 1
     dense = np.zeros(LETTERS.size)
     dense[list(distribution)] = list(distribution.values())
-    assert drawn.distribution.tolist() == pytest.approx(dense.tolist(), abs=1e-12)
+    assert sampled.distribution.tolist() == pytest.approx(dense.tolist(), abs=1e-12)
     assert chi_square(seen, plackett_luce(distribution, 2)) > 1e-6
 
 
@@ -93,7 +93,7 @@ def test_for_a_sampler_that_draws_nothing_the_most_probable_are_chosen() -> None
     context = Context(HashModel(LETTERS), [A])
     for drafter, sampler in ((taught(), Greedy()), (taught(draws=False), Multinomial())):
         tree = drafter.start(context, task_of(constraint, sampler)).propose(context, state_of(constraint.matcher()), 3)
-        assert not tree.drawn
+        assert not tree.sampled
         assert [tree.tokens[node] for node in tree.children(ROOT)] == [B, C, D][: len(tree.children(ROOT))]
         assert tree.confidences[0] == pytest.approx(0.5)
 

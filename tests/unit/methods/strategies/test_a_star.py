@@ -34,10 +34,10 @@ def test_it_finds_the_best_outputs_of_all(seed: int, budget: int) -> None:
     model = HashModel(VOCABULARY, seed=seed)
     constraint = compile(regex(PATTERN), VOCABULARY)
     right = ordered(exact_target(model, "ab", PATTERN, budget))
-    drawn = sample(model, "ab", constraint, sampler=AStar(outputs=5), max_tokens=budget)
-    assert [each.result.tokens for each in drawn.samples] == [tokens for tokens, _ in right[:5]]
-    assert [each.log_weight for each in drawn.samples] == pytest.approx([log_p for _, log_p in right[:5]])
-    assert drawn.best().tokens == right[0][0]
+    sampled = sample(model, "ab", constraint, sampler=AStar(outputs=5), max_tokens=budget)
+    assert [each.result.tokens for each in sampled.samples] == [tokens for tokens, _ in right[:5]]
+    assert [each.log_weight for each in sampled.samples] == pytest.approx([log_p for _, log_p in right[:5]])
+    assert sampled.best().tokens == right[0][0]
     everything = sample(model, "ab", constraint, sampler=AStar(outputs=10_000), max_tokens=budget)
     assert {each.result.tokens for each in everything.samples} == {tokens for tokens, _ in right}
 
@@ -65,7 +65,7 @@ def test_potentials_are_part_of_the_score() -> None:
     for seed in range(6):
         model = HashModel(VOCABULARY, seed=seed)
         right = ordered(exact_target(model, "ab", PATTERN, 3, lambda text: -2.0 * text.count("a")))
-        drawn = sample(
+        sampled = sample(
             model,
             "ab",
             regex(PATTERN),
@@ -73,14 +73,14 @@ def test_potentials_are_part_of_the_score() -> None:
             potentials=[lambda t: -2.0 * t.count("a")],
             max_tokens=3,
         )
-        assert [each.result.tokens for each in drawn.samples] == [tokens for tokens, _ in right[:3]]
+        assert [each.result.tokens for each in sampled.samples] == [tokens for tokens, _ in right[:3]]
         forbidden = exact_target(model, "ab", PATTERN, 3, lambda text: 0.0 if "c" in text else -math.inf)
         found = sample(model, "ab", regex(PATTERN), sampler=AStar(), potentials=[lambda t: "c" in t], max_tokens=3)
         assert found.best().tokens == ordered(forbidden)[0][0]
     bonus = potential(lambda text: 3.0 * (text == "cab"))
     right = ordered(exact_target(model, "ab", PATTERN, 3, lambda text: 3.0 * (text == "cab")))
-    drawn = sample(model, "ab", regex(PATTERN), sampler=AStar(most=3.0), potentials=[bonus], max_tokens=3)
-    assert drawn.best().tokens == right[0][0]
+    sampled = sample(model, "ab", regex(PATTERN), sampler=AStar(most=3.0), potentials=[bonus], max_tokens=3)
+    assert sampled.best().tokens == right[0][0]
 
 
 def test_what_is_no_bound_is_found_out() -> None:
@@ -132,9 +132,9 @@ def test_ties_go_to_the_first_tokens() -> None:
         def logits(self, state: int, matched: int) -> np.ndarray:
             return np.zeros(self.vocabulary.size, dtype=np.float32)
 
-    drawn = sample(Flat(VOCABULARY), "ab", regex("[abc]{2}"), sampler=AStar(outputs=4), max_tokens=2)
+    sampled = sample(Flat(VOCABULARY), "ab", regex("[abc]{2}"), sampler=AStar(outputs=4), max_tokens=2)
     # Longer outputs are less probable: "ab" and "bc" as one token come first.
-    assert [each.result.tokens for each in drawn.samples] == [(3,), (5,), (1, 1), (1, 2)]
+    assert [each.result.tokens for each in sampled.samples] == [(3,), (5,), (1, 1), (1, 2)]
 
 
 def test_bad_numbers_are_refused() -> None:

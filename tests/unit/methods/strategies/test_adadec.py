@@ -53,12 +53,12 @@ def test_it_takes_the_token_with_the_best_continuation(threshold: float, candida
     for seed in range(25):
         language = ToyLanguage(HashModel(VOCABULARY, seed=seed), "ab", PATTERN, BUDGET)
         sampler = AdaDec(threshold, candidates=candidates, lookahead=lookahead)
-        drawn = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET)
+        sampled = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET)
         right, turned = decoded(language, threshold, candidates, lookahead)
-        assert drawn.best().tokens == right
+        assert sampled.best().tokens == right
         turns += turned
         if turned:
-            assert drawn.best().tokens != language.greedy(())[:-1] or turned > 1
+            assert sampled.best().tokens != language.greedy(())[:-1] or turned > 1
     # The look-ahead matters unless it never takes place, or is the token's own probability.
     assert (turns > 5) == (threshold < 1 and lookahead > 0)
 

@@ -65,9 +65,9 @@ def exact_distribution(
 
         found: dict[Prefix, float] = {}
         distribution = trials_of(language, prefix, ",", most)
-        for drawn in itertools.product(distribution, repeat=count):
-            best = min(drawn, key=rank)
-            found[best] = found.get(best, 0.0) + math.prod(distribution[trial] for trial in drawn)
+        for sampled in itertools.product(distribution, repeat=count):
+            best = min(sampled, key=rank)
+            found[best] = found.get(best, 0.0) + math.prod(distribution[trial] for trial in sampled)
         return found
 
     return language.distribution_of_outputs(choose)
@@ -82,8 +82,8 @@ def test_outputs_have_exactly_the_distribution_of_the_best_trial(seed: int) -> N
     constraint = compile(regex(PATTERN), VOCABULARY)
     counts: Counter[Prefix] = Counter()
     for run in range(3_000):
-        drawn = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET, seed=run)
-        counts[drawn.best().tokens] += 1
+        sampled = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET, seed=run)
+        counts[sampled.best().tokens] += 1
     right = exact_distribution(language, 0.6, 1.1, 3, 2)
     assert sum(right.values()) == pytest.approx(1)
     assert not strays(counts, right, 1e-7)
@@ -107,20 +107,20 @@ def test_entropy_is_that_of_what_the_mask_leaves() -> None:
     model = HashModel(VOCABULARY, seed=0)
     # Only the token "a" spells something that fits, five times; then only the stop is possible.
     cautious = Cautious(threshold=0.0, full=0.0, trials=8)
-    drawn = sample(model, "ab", regex("a{5}"), sampler=cautious, max_tokens=5)
-    assert drawn.best().text == "aaaaa"
-    assert drawn.tokens == 6
+    sampled = sample(model, "ab", regex("a{5}"), sampler=cautious, max_tokens=5)
+    assert sampled.best().text == "aaaaa"
+    assert sampled.tokens == 6
 
 
 def test_greedy_trials_are_one_and_share_their_passes() -> None:
     model = HashModel(VOCABULARY, seed=2)
     language = ToyLanguage(model, "ab", PATTERN, BUDGET)
     sampler = Cautious(threshold=0.0, full=0.0, trials=16, sampler=Greedy())
-    drawn = sample(model, "ab", regex(PATTERN), sampler=sampler, max_tokens=BUDGET)
+    sampled = sample(model, "ab", regex(PATTERN), sampler=sampler, max_tokens=BUDGET)
     expected = language.greedy(())
-    assert drawn.best().tokens == expected[:-1]
-    assert drawn.forwards <= len(expected)
-    assert drawn.tokens == len(expected)
+    assert sampled.best().tokens == expected[:-1]
+    assert sampled.forwards <= len(expected)
+    assert sampled.tokens == len(expected)
 
 
 def test_a_trial_ends_at_marks_forced_text_and_its_most() -> None:
@@ -160,10 +160,10 @@ def test_outputs_are_members_within_any_budget(budget: int) -> None:
     constraint = compile(json_schema(schema), vocabulary)
     for seed in range(10):
         model = HashModel(vocabulary, seed=seed)
-        drawn = sample(
+        sampled = sample(
             model, "12", constraint, sampler=Cautious(threshold=0.2, full=0.5, trials=4), max_tokens=budget, seed=seed
         )
-        result = drawn.best()
+        result = sampled.best()
         assert len(result.tokens) <= budget
         jsonschema.validate(json.loads(result.text), schema)
         again = sample(
@@ -181,11 +181,11 @@ def test_potentials_count_and_forbid() -> None:
     )
     assert wanted.best().text == "ba"
     for seed in range(20):
-        drawn = sample(
+        sampled = sample(
             model, "ab", regex("[ab]{2}"), sampler=sampler, potentials=[lambda text: text != "ab"], seed=seed
         )
-        assert re.fullmatch("[ab]{2}", drawn.best().text)
-        assert drawn.best().text != "ab"
+        assert re.fullmatch("[ab]{2}", sampled.best().text)
+        assert sampled.best().text != "ab"
     nothing = sample(model, "ab", regex("[ab]{2}"), sampler=sampler, potentials=[lambda text: False])
     assert nothing.samples == ()
     with pytest.raises(GenerationError, match="forbade"):

@@ -236,19 +236,19 @@ def test_decide_answers_the_label_and_its_most_probable_spelling() -> None:
     for seed in range(20):
         model = HashModel(VOCABULARY, seed=seed)
         right = exact_labels(model, int, 3)
-        drawn = sample(
+        sampled = sample(
             model, "1", regex(PATTERN), sampler=Decide(NearestMean(), label=int, tolerance=0.0), max_tokens=3
         )
         mean = sum(mark * p for mark, p in right.items())  # type: ignore[operator]
         best = min(sorted(right), key=lambda mark: abs(mark - mean))  # type: ignore[operator,type-var]
-        assert int(drawn.best().text) == best
+        assert int(sampled.best().text) == best
         target = exact_target(model, "1", PATTERN, 3)
         spelled = [output for output in target if int(VOCABULARY.decode(output)) == best]
-        assert drawn.best().tokens == max(spelled, key=lambda output: target[output])
-        assert drawn.samples[0].log_weight == pytest.approx(math.log(right[best]))
+        assert sampled.best().tokens == max(spelled, key=lambda output: target[output])
+        assert sampled.samples[0].log_weight == pytest.approx(math.log(right[best]))
         top = sample(model, "1", regex(PATTERN), sampler=Decide(label=int, tolerance=0.0), max_tokens=3)
         assert int(top.best().text) == max(right, key=lambda mark: right[mark])
-        differ += top.best().text != drawn.best().text
+        differ += top.best().text != sampled.best().text
         chosen = sample(model, "1", regex(PATTERN), sampler=Decide(FBeta(2.0), label=int), max_tokens=3)
         assert {int(result.text) for result in chosen.results} == set(FBeta(2.0).decide(right))
     assert differ > 2

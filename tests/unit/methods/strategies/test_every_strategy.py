@@ -70,13 +70,13 @@ def test_outputs_are_members_whatever_ends_them(strategy: Any, vocabulary: Vocab
     least = 1 if vocabulary.eos else 2
     for seed, budget in itertools.product(range(6), range(least, 6)):
         model = HashModel(vocabulary, seed=seed)
-        drawn = sample(model, "ab", grammar, sampler=strategy, max_tokens=budget, seed=seed)
+        sampled = sample(model, "ab", grammar, sampler=strategy, max_tokens=budget, seed=seed)
         again = sample(model, "ab", grammar, sampler=strategy, max_tokens=budget, seed=seed)
-        assert drawn.samples
-        assert [each.result.tokens for each in drawn.samples] == [each.result.tokens for each in again.samples]
-        weights = [each.log_weight for each in drawn.samples]
+        assert sampled.samples
+        assert [each.result.tokens for each in sampled.samples] == [each.result.tokens for each in again.samples]
+        weights = [each.log_weight for each in sampled.samples]
         assert weights == sorted(weights, reverse=True)
-        for result in drawn.results:
+        for result in sampled.results:
             assert re.fullmatch(pattern, result.text)
             assert len(result.tokens) <= budget
             log_p = float(sum(step.logprob + (step.log_z or 0.0) for step in result.steps))
@@ -100,11 +100,11 @@ def test_it_is_a_sampler_of_outputs_that_says_what_it_is(strategy: Any) -> None:
     assert strategy.lossless is False
     assert strategy.takes_best
     assert strategy.target
-    drawn = sample(HashModel(VOCABULARIES[0]), "ab", regex(PATTERN), sampler=strategy, max_tokens=4)
-    assert not drawn.lossless
-    assert drawn.log_evidence is None
+    sampled = sample(HashModel(VOCABULARIES[0]), "ab", regex(PATTERN), sampler=strategy, max_tokens=4)
+    assert not sampled.lossless
+    assert sampled.log_evidence is None
     result = generate(HashModel(VOCABULARIES[0]), "ab", regex(PATTERN), sampler=strategy, max_tokens=4)
-    assert result.tokens == drawn.best().tokens
+    assert result.tokens == sampled.best().tokens
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=NAMES)

@@ -50,9 +50,9 @@ def exact_distribution(language: ToyLanguage, samples: int, until: str | None) -
     for path, p in distributions.items():
         arrivals[arrival(path)] = arrivals.get(arrival(path), 0.0) + p
     found: dict[Prefix, float] = {}
-    for drawn in itertools.product(arrivals, repeat=samples):
-        winner = min(drawn, key=lambda path: (len(path), -language.log_p(path), tuple(t for t in path if t != STOP)))
-        chance = math.prod(arrivals[path] for path in drawn)
+    for sampled in itertools.product(arrivals, repeat=samples):
+        winner = min(sampled, key=lambda path: (len(path), -language.log_p(path), tuple(t for t in path if t != STOP)))
+        chance = math.prod(arrivals[path] for path in sampled)
         rests = {(): 1.0} if winner[-1] == STOP else plain(language, winner)
         for rest, q in rests.items():
             output = (*winner, *rest)[:-1]
@@ -69,8 +69,8 @@ def test_outputs_have_exactly_the_distribution_of_the_first(seed: int, until: st
     sampler = FirstFinish(3, until=None if until is None else lambda hypothesis: until in hypothesis.text)
     counts: Counter[Prefix] = Counter()
     for run in range(1_200):
-        drawn = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET, seed=run)
-        counts[drawn.best().tokens] += 1
+        sampled = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET, seed=run)
+        counts[sampled.best().tokens] += 1
     right = exact_distribution(language, 3, until)
     assert sum(right.values()) == pytest.approx(1)
     assert not strays(counts, right, 1e-7)
@@ -93,21 +93,21 @@ def test_outputs_are_members_within_any_budget(budget: int) -> None:
 
 
 def test_others_are_given_up() -> None:
-    """No further token is drawn for any path once one has won."""
+    """No further token is sampled for any path once one has won."""
     model = HashModel(VOCABULARY, seed=0)
-    drawn = sample(model, "ab", regex("(a|b){1,40}"), sampler=FirstFinish(8), max_tokens=40, seed=3)
-    assert drawn.particles == 8
-    assert drawn.tokens <= 8 * (len(drawn.best().tokens) + 1)
+    sampled = sample(model, "ab", regex("(a|b){1,40}"), sampler=FirstFinish(8), max_tokens=40, seed=3)
+    assert sampled.particles == 8
+    assert sampled.tokens <= 8 * (len(sampled.best().tokens) + 1)
     alone = sample(model, "ab", regex("(a|b){1,40}"), sampler=FirstFinish(8, sampler=Greedy()), max_tokens=40)
     assert alone.tokens == len(alone.best().tokens) + 1  # equal samples are one
 
 
-def test_nothing_is_drawn_that_is_forbidden() -> None:
+def test_nothing_is_sampled_that_is_forbidden() -> None:
     model = HashModel(VOCABULARY, seed=0)
     grammar = regex("[ab]{1,3}")
     for seed in range(20):
-        drawn = sample(model, "ab", grammar, sampler=FirstFinish(3), potentials=[lambda t: "b" in t], seed=seed)
-        assert "b" in drawn.best().text
+        sampled = sample(model, "ab", grammar, sampler=FirstFinish(3), potentials=[lambda t: "b" in t], seed=seed)
+        assert "b" in sampled.best().text
     with pytest.raises(GenerationError, match="until: it raised ZeroDivisionError"):
         sample(model, "ab", grammar, sampler=FirstFinish(2, until=lambda hypothesis: bool(1 // 0)))
     with pytest.raises(ValueError, match="FirstFinish: samples"):

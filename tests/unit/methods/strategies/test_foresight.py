@@ -35,7 +35,7 @@ def marks(texts: list[str]) -> list[str]:
 
 
 def weights_by_hand(steps: list[tuple[int, float, str]], temperature: float) -> list[float]:
-    """Weights from counts, futures and clusters; a step that was drawn twice occurs twice."""
+    """Weights from counts, futures and clusters; a step that was sampled twice occurs twice."""
     total = sum(count for count, _, _ in steps)
     shares = [sum(count for count, _, mark in steps if mark == own) / total for _, _, own in steps]
     advantages = [count * math.exp(future / temperature) for count, future, _ in steps]
@@ -62,15 +62,15 @@ def exact_distribution(
     def choose(prefix: Prefix) -> dict[Prefix, float]:
         options, distribution = language.options(prefix), language.distribution(prefix)
         found: dict[Prefix, float] = {}
-        for drawn in itertools.product(distribution, repeat=DRAWN):
-            chance = math.prod(distribution[token] for token in drawn)
-            means = np.array([options[token] for token in drawn])
+        for sampled in itertools.product(distribution, repeat=DRAWN):
+            chance = math.prod(distribution[token] for token in sampled)
+            means = np.array([options[token] for token in sampled])
             kept = [
                 t
-                for t in dict.fromkeys(drawn)
+                for t in dict.fromkeys(sampled)
                 if options[t] >= min(means.mean() - min(width, 1e9) * means.std(), means.max())
             ]
-            counts = Counter(drawn)
+            counts = Counter(sampled)
             steps = [(counts[token], *future(prefix, token)) for token in kept]
             steps = [(count, value, text[-1:]) for count, value, text in steps]
             total = sum(count for count, _, _ in steps)
@@ -102,8 +102,8 @@ def test_outputs_have_exactly_the_distribution_of_the_search(seed: int, width: f
     )
     counts: Counter[Prefix] = Counter()
     for run in range(1_000):
-        drawn = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET, seed=run)
-        counts[drawn.best().tokens] += 1
+        sampled = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET, seed=run)
+        counts[sampled.best().tokens] += 1
     right = exact_distribution(language, width=width, agreement=agreement)
     assert sum(right.values()) == pytest.approx(1)
     assert not strays(counts, right, 1e-7)
@@ -136,17 +136,17 @@ def test_greedy_steps_of_one_beam_are_greedy_decoding() -> None:
     for seed in range(10):
         language = ToyLanguage(HashModel(VOCABULARY, seed=seed), "ab", PATTERN, BUDGET)
         sampler = Foresight(beams=1, sampler=Greedy(), agreement=1.1)
-        drawn = sample(language.model, "ab", regex(PATTERN), sampler=sampler, max_tokens=BUDGET)
-        assert drawn.best().tokens == language.greedy(())[:-1]
+        sampled = sample(language.model, "ab", regex(PATTERN), sampler=sampler, max_tokens=BUDGET)
+        assert sampled.best().tokens == language.greedy(())[:-1]
 
 
 def test_several_outputs_are_ordered_by_their_means() -> None:
-    drawn = sample(
+    sampled = sample(
         HashModel(VOCABULARY, seed=22), "ab", regex(PATTERN), sampler=Foresight(beams=4, agreement=1.1), max_tokens=3
     )
-    assert 1 < len(drawn.samples) <= 4
-    means = [(result.logprob + result.log_z) / len(result.steps) for result in drawn.results]
-    assert [each.log_weight for each in drawn.samples] == pytest.approx(means)
+    assert 1 < len(sampled.samples) <= 4
+    means = [(result.logprob + result.log_z) / len(result.steps) for result in sampled.results]
+    assert [each.log_weight for each in sampled.samples] == pytest.approx(means)
     assert means == sorted(means, reverse=True)
 
 
@@ -158,9 +158,9 @@ def test_outputs_are_members_within_any_budget(budget: int) -> None:
     for seed in range(6):
         model = HashModel(vocabulary, seed=seed)
         sampler = Foresight(beams=2, rollouts=3, ahead=4)
-        drawn = [sample(model, "12", constraint, sampler=sampler, max_tokens=budget, seed=seed) for _ in "12"]
-        assert [result.tokens for result in drawn[0].results] == [result.tokens for result in drawn[1].results]
-        for result in drawn[0].results:
+        sampled = [sample(model, "12", constraint, sampler=sampler, max_tokens=budget, seed=seed) for _ in "12"]
+        assert [result.tokens for result in sampled[0].results] == [result.tokens for result in sampled[1].results]
+        for result in sampled[0].results:
             assert len(result.tokens) <= budget
             jsonschema.validate(json.loads(result.text), schema)
 
@@ -168,7 +168,7 @@ def test_outputs_are_members_within_any_budget(budget: int) -> None:
 def test_what_is_forbidden_is_not_written() -> None:
     model = HashModel(VOCABULARY, seed=22)
     for seed in range(10):
-        drawn = sample(
+        sampled = sample(
             model,
             "ab",
             regex(PATTERN),
@@ -177,7 +177,7 @@ def test_what_is_forbidden_is_not_written() -> None:
             max_tokens=3,
             seed=seed,
         )
-        for result in drawn.results:
+        for result in sampled.results:
             assert re.fullmatch(PATTERN, result.text)
             assert "c" in result.text
 

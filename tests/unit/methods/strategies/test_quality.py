@@ -63,10 +63,10 @@ def test_beams_are_kept_by_probability_and_critic(weight: float, beams: int, can
     for seed in range(20):
         language = toy(seed)
         sampler = QualityBeam(critic, weight=weight, beams=beams, candidates=candidates)
-        drawn = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET)
+        sampled = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET)
         right = beam(language, weight, beams, candidates)
-        assert [result.tokens for result in drawn.results] == [output for output, _ in right]
-        assert [each.log_weight for each in drawn.samples] == pytest.approx([worth for _, worth in right])
+        assert [result.tokens for result in sampled.results] == [output for output, _ in right]
+        assert [each.log_weight for each in sampled.samples] == pytest.approx([worth for _, worth in right])
         unlike_plain += right[0][0] != beam(language, 0.0, beams, candidates)[0][0]
     assert (unlike_plain > 3) == (weight > 0)
 
@@ -80,9 +80,9 @@ def test_with_beams_for_everything_the_best_of_all_is_found() -> None:
             for output, log_p in target.items()
         }
         sampler = QualityBeam(critic, weight=0.3, beams=1_000)
-        drawn = sample(model, "ab", regex(PATTERN), sampler=sampler, max_tokens=BUDGET)
-        assert drawn.best().tokens == max(worths, key=lambda output: worths[output])
-        assert len(drawn.samples) == len(target)
+        sampled = sample(model, "ab", regex(PATTERN), sampler=sampler, max_tokens=BUDGET)
+        assert sampled.best().tokens == max(worths, key=lambda output: worths[output])
+        assert len(sampled.samples) == len(target)
 
 
 def tilted(language: ToyLanguage, output: Prefix, token: int, strength: float) -> float:
@@ -109,9 +109,9 @@ def test_tokens_are_taken_by_the_reward_of_their_completions(candidates: int, st
     for seed in range(20):
         language = toy(seed)
         sampler = TransferQ(critic, candidates=candidates, strength=strength)
-        drawn = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET)
-        assert drawn.best().tokens == transfer(language, candidates, strength)
-        unlike_greedy += drawn.best().tokens != language.greedy(())[:-1]
+        sampled = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET)
+        assert sampled.best().tokens == transfer(language, candidates, strength)
+        unlike_greedy += sampled.best().tokens != language.greedy(())[:-1]
     assert (unlike_greedy > 3) == (strength > 0 and candidates > 1)
 
 
@@ -135,8 +135,8 @@ def test_what_is_given_up_or_forbidden_is_not_written() -> None:
         assert result.text == "bb"
     rewarded = TransferQ(lambda hypothesis: -math.inf if hypothesis.text != "ba" else 1.0, strength=1.0)
     # The greedy completions of all first tokens but one may be unwanted, or all: then nothing is written.
-    drawn = sample(model, "ab", regex("b[ab]"), sampler=rewarded)
-    assert {result.text for result in drawn.results} <= {"ba"}
+    sampled = sample(model, "ab", regex("b[ab]"), sampler=rewarded)
+    assert {result.text for result in sampled.results} <= {"ba"}
     for judge, message in (
         (lambda hypothesis: math.nan, "it returned nan"),
         (lambda hypothesis: {}["x"], "it raised KeyError"),

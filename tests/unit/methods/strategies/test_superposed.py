@@ -156,7 +156,9 @@ def toy(seed: int, vocabulary: Vocabulary = VOCABULARY) -> tuple[ToyLanguage, Re
     return ToyLanguage(model, "ab", PATTERN, BUDGET), model
 
 
-def drawn_by(model: Any, sampler: Superposed, pattern: str = PATTERN, budget: int = BUDGET, **options: Any) -> Samples:
+def sampled_by(
+    model: Any, sampler: Superposed, pattern: str = PATTERN, budget: int = BUDGET, **options: Any
+) -> Samples:
     return sample(model, "ab", regex(pattern), sampler=sampler, max_tokens=budget, **options)
 
 
@@ -181,13 +183,13 @@ def test_drafts_are_those_of_the_definition(sampler: Superposed, vocabulary: Voc
         language, model = toy(seed, vocabulary)
         right, mixtures = by_hand(language, model, sampler)
         model.calls.clear()
-        drawn = drawn_by(model, sampler)
-        assert [result.tokens for result in drawn.results] == right
+        sampled = sampled_by(model, sampler)
+        assert [result.tokens for result in sampled.results] == right
         # The prompt, a mixture per step, and the drafts once more; this model runs one sequence per pass.
         assert model.calls[: 1 + mixtures] == [("tokens", 1), *[("mixtures", 1)] * mixtures]
         assert sorted(model.calls[1 + mixtures :]) == sorted(("tokens", len(path)) for path in right)
-        assert drawn.forwards == drawn.best().stats.forwards == len(model.calls)
-        for each, path in zip(drawn.samples, right, strict=True):
+        assert sampled.forwards == sampled.best().stats.forwards == len(model.calls)
+        for each, path in zip(sampled.samples, right, strict=True):
             assert each.log_weight == pytest.approx(language.log_p((*path, STOP)))
             assert each.result.logprob + each.result.log_z == pytest.approx(each.log_weight)
             assert [step.token for step in each.result.steps] == [*path, None]
@@ -219,10 +221,10 @@ def test_one_draft_is_greedy_decoding() -> None:
     for seed in range(20):
         language, _ = toy(seed)
         model: Any = RecurrentModel(VOCABULARY, seed)
-        assert drawn_by(model, Superposed(1)).best().tokens == language.greedy(())[:-1]
+        assert sampled_by(model, Superposed(1)).best().tokens == language.greedy(())[:-1]
         for pattern in (PATTERN, "a(b|c){2}a{2}|b{3}c?"):
             alone: Any = RecurrentModel(letters, seed)
-            mine = drawn_by(alone, Superposed(1), pattern, 5).best()
+            mine = sampled_by(alone, Superposed(1), pattern, 5).best()
             greedy = generate(alone, "ab", regex(pattern), sampler=Greedy(), max_tokens=5)
             assert mine.tokens == greedy.tokens
             assert [step.token for step in mine.steps] == [step.token for step in greedy.steps]
@@ -234,27 +236,27 @@ def test_passes_are_those_of_one_sequence(json_vocabulary: Vocabulary) -> None:
     """For any number of drafts: the prompt, one per position, and one for all drafts together."""
     model = HashModel(json_vocabulary, seed=1)
     for drafts in (1, 2, 8):
-        drawn = sample(model, "x", regex("[a-z]{5,12}"), sampler=Superposed(drafts), max_tokens=12, seed=0)
-        longest = max(len(result.tokens) for result in drawn.results)
-        assert len(drawn.samples) == drafts
-        assert drawn.forwards <= 2 + 12
-        assert drawn.forwards >= 2 + longest
-        assert {result.stats.forwards for result in drawn.results} == {drawn.forwards}
+        sampled = sample(model, "x", regex("[a-z]{5,12}"), sampler=Superposed(drafts), max_tokens=12, seed=0)
+        longest = max(len(result.tokens) for result in sampled.results)
+        assert len(sampled.samples) == drafts
+        assert sampled.forwards <= 2 + 12
+        assert sampled.forwards >= 2 + longest
+        assert {result.stats.forwards for result in sampled.results} == {sampled.forwards}
 
 
 def test_long_drafts_are_read_in_parts() -> None:
     """What does not fit in 512 tokens comes in the next pass, and no step is lost."""
     language = Vocabulary([b"", b"a", b"b"], eos=[0])
     model = HashModel(language, seed=4)
-    drawn = drawn_by(model, Superposed(3), "[ab]{400}", 400)
-    for result in drawn.results:
+    sampled = sampled_by(model, Superposed(3), "[ab]{400}", 400)
+    for result in sampled.results:
         assert len(result.steps) == 401
         start = model.encode_prompt("ab")
         logits = model.start().extend_all([*start, *result.tokens]).astype(np.float64)[len(start) - 1 :]
         distribution = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
         log_p = distribution[np.arange(401), [*result.tokens, 0]].sum()
         assert result.logprob + result.log_z == pytest.approx(log_p)
-    assert drawn.forwards == 1 + 400 + math.ceil(400 / (512 // 3))
+    assert sampled.forwards == 1 + 400 + math.ceil(400 / (512 // 3))
 
 
 @pytest.mark.exhaustive
@@ -264,17 +266,17 @@ def test_outputs_are_members_whatever_ends_them(budget: int) -> None:
     pattern = r"a+|b(ab)*c|c{2,5}"
     for vocabulary in (VOCABULARY, SEVERAL):
         for seed in range(10):
-            drawn = drawn_by(RecurrentModel(vocabulary, seed), Superposed(4), pattern, budget)
-            again = drawn_by(RecurrentModel(vocabulary, seed), Superposed(4), pattern, budget, seed=7)
-            assert drawn.samples
-            assert [each.result.tokens for each in drawn.samples] == [each.result.tokens for each in again.samples]
-            assert len({each.result.tokens for each in drawn.samples}) == len(drawn.samples)
-            for result in drawn.results:
+            sampled = sampled_by(RecurrentModel(vocabulary, seed), Superposed(4), pattern, budget)
+            again = sampled_by(RecurrentModel(vocabulary, seed), Superposed(4), pattern, budget, seed=7)
+            assert sampled.samples
+            assert [each.result.tokens for each in sampled.samples] == [each.result.tokens for each in again.samples]
+            assert len({each.result.tokens for each in sampled.samples}) == len(sampled.samples)
+            for result in sampled.results:
                 assert re.fullmatch(pattern, result.text)
                 assert len(result.tokens) <= budget
     bare = Vocabulary([b"a", b"b", b"ab"], eos=[])
     for seed in range(10):
-        for result in drawn_by(RecurrentModel(bare, seed), Superposed(3), "[ab]{6}", max(budget, 3)).results:
+        for result in sampled_by(RecurrentModel(bare, seed), Superposed(3), "[ab]{6}", max(budget, 3)).results:
             assert re.fullmatch("[ab]{6}", result.text)
             assert len(result.steps) == len(result.tokens) <= max(budget, 3)
 
@@ -294,20 +296,20 @@ def test_json_is_valid(json_vocabulary: Vocabulary) -> None:
     for seed in range(4):
         model = HashModel(json_vocabulary, seed=seed, writes='{"name": "ab", "tags": [1, 2]}')
         for budget in (least, least + 2, 60):
-            drawn = sample(model, "x", constraint, sampler=Superposed(4), max_tokens=budget)
-            assert len(drawn.samples) > 1 or budget == least
-            for result in drawn.results:
+            sampled = sample(model, "x", constraint, sampler=Superposed(4), max_tokens=budget)
+            assert len(sampled.samples) > 1 or budget == least
+            for result in sampled.results:
                 jsonschema.validate(json.loads(result.text), schema)
                 assert len(result.tokens) <= budget
 
 
 def test_the_only_output_is_found_and_an_empty_one_too() -> None:
     model = RecurrentModel(VOCABULARY, 0)
-    assert [result.text for result in drawn_by(model, Superposed(3), "c").results] == ["c"]
-    assert [result.text for result in drawn_by(model, Superposed(3), "").results] == [""]
-    assert [result.text for result in drawn_by(model, Superposed(3), "a*", 0).results] == [""]
+    assert [result.text for result in sampled_by(model, Superposed(3), "c").results] == ["c"]
+    assert [result.text for result in sampled_by(model, Superposed(3), "").results] == [""]
+    assert [result.text for result in sampled_by(model, Superposed(3), "a*", 0).results] == [""]
     bare = RecurrentModel(Vocabulary([b"a", b"b"], eos=[]), 0)
-    (only,) = drawn_by(bare, Superposed(3), "", 0).samples
+    (only,) = sampled_by(bare, Superposed(3), "", 0).samples
     assert (only.result.steps, only.log_weight) == ((), 0.0)
 
 
@@ -319,15 +321,15 @@ def test_potentials_weigh_and_forbid() -> None:
     more = 0
     for seed in range(10):
         model = RecurrentModel(VOCABULARY, seed)
-        alone = drawn_by(model, Superposed(3))
-        tilted = drawn_by(model, Superposed(3), potentials=[likes_c])
+        alone = sampled_by(model, Superposed(3))
+        tilted = sampled_by(model, Superposed(3), potentials=[likes_c])
         more += sum(each.text.count("c") for each in tilted.results) > sum(
             each.text.count("c") for each in alone.results
         )
         for each in tilted.samples:
             assert each.score == 4.0 * each.result.text.count("c")
             assert each.log_weight == pytest.approx(each.result.logprob + each.result.log_z + each.score)
-        without = drawn_by(model, Superposed(3), potentials=[compile(regex("[ac]*"), VOCABULARY)])
+        without = sampled_by(model, Superposed(3), potentials=[compile(regex("[ac]*"), VOCABULARY)])
         assert without.samples
         assert all("b" not in result.text for result in without.results)
     assert more >= 7
@@ -337,7 +339,7 @@ def test_models_that_read_no_mixtures_are_named() -> None:
     model: Any = FunctionModel(VOCABULARY, lambda text: {b"a": 0.9})
     assert not isinstance(model.start(), SuperposableSession)
     with pytest.raises(GenerationError, match=r"'function'.*a mixture of tokens in one position.*Beam or BestOf"):
-        drawn_by(model, Superposed(2))
+        sampled_by(model, Superposed(2))
 
 
 @pytest.mark.parametrize(

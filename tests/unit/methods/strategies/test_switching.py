@@ -182,8 +182,8 @@ def test_the_large_model_catches_up_in_one_pass(json_vocabulary: Vocabulary) -> 
     assert untouched.fed == []
 
 
-def test_tokens_are_drawn_as_the_sampler_says(json_vocabulary: Vocabulary) -> None:
-    """With the same model twice, the output is that of the model alone, drawn from the same random numbers."""
+def test_tokens_are_sampled_as_the_sampler_says(json_vocabulary: Vocabulary) -> None:
+    """With the same model twice, the output is that of the model alone, sampled from the same random numbers."""
     model = HashModel(json_vocabulary, seed=5)
     constraint = compile(json_schema(RECORDS, policy=JsonPolicy(whitespace="compact")), json_vocabulary)
     for seed in range(4):

@@ -54,24 +54,24 @@ def test_a_thought_is_ended_at_its_most(most: int) -> None:
     cut = left = 0
     for seed in range(30):
         model = HashModel(VOCABULARY, seed=seed)
-        drawn = sample(model, "ab", constraint, sampler=Thinking(most), max_tokens=60, seed=seed).best()
-        thought, _ = parts(drawn.text)
+        sampled = sample(model, "ab", constraint, sampler=Thinking(most), max_tokens=60, seed=seed).best()
+        thought, _ = parts(sampled.text)
         assert re.fullmatch(THOUGHT, thought)
-        assert thought_tokens(drawn.tokens, thought) <= most
-        assert len(drawn.tokens) <= 60
+        assert thought_tokens(sampled.tokens, thought) <= most
+        assert len(sampled.tokens) <= 60
         again = sample(model, "ab", constraint, sampler=Thinking(most), max_tokens=60, seed=seed).best()
-        assert again.tokens == drawn.tokens
+        assert again.tokens == sampled.tokens
         free = sample(model, "ab", constraint, sampler=Thinking(), max_tokens=60, seed=seed).best()
         free_thought, _ = parts(free.text)
         if thought_tokens(free.tokens, free_thought + "</think>") <= most:
             left += 1
-            assert free.tokens == drawn.tokens  # a thought that ends in time is unchanged
+            assert free.tokens == sampled.tokens  # a thought that ends in time is unchanged
         else:
             cut += 1
             # Up to the cut both are the same.
             assert (
-                free.tokens[: min(most, thought_tokens(drawn.tokens, thought))]
-                == drawn.tokens[: min(most, thought_tokens(drawn.tokens, thought))]
+                free.tokens[: min(most, thought_tokens(sampled.tokens, thought))]
+                == sampled.tokens[: min(most, thought_tokens(sampled.tokens, thought))]
             )
     assert cut > 5 or most == 20
     assert left > 5 or most < 20
@@ -88,12 +88,12 @@ def test_the_budget_holds_and_tokens_are_kept_for_the_answer(budget: int, reserv
         return
     for seed in range(20):
         model = HashModel(VOCABULARY, seed=seed, writes="abc" * 40)
-        drawn = sample(
+        sampled = sample(
             model, "ab", constraint, sampler=Thinking(reserved=reserved), max_tokens=budget, seed=seed
         ).best()
-        thought, _ = parts(drawn.text)
-        assert len(drawn.tokens) <= budget
-        used = thought_tokens(drawn.tokens, thought)
+        thought, _ = parts(sampled.text)
+        assert len(sampled.tokens) <= budget
+        used = thought_tokens(sampled.tokens, thought)
         assert budget - used - END >= min(reserved, budget - END) or used == 0
 
 
@@ -141,10 +141,10 @@ def test_where_the_end_may_not_stand_yet_the_shortest_way_is_taken() -> None:
     for seed in range(20):
         model = HashModel(VOCABULARY, seed=seed, writes="abc" * 30)
         for most in (0, 1, 2, 7):
-            drawn = sample(model, "ab", constraint, sampler=Thinking(most), max_tokens=70, seed=seed).best()
-            written, _ = parts(drawn.text)
+            sampled = sample(model, "ab", constraint, sampler=Thinking(most), max_tokens=70, seed=seed).best()
+            written, _ = parts(sampled.text)
             assert re.fullmatch(thought, written)
-            assert thought_tokens(drawn.tokens, written) <= most + 5
+            assert thought_tokens(sampled.tokens, written) <= most + 5
 
 
 def test_the_end_may_be_begun_already() -> None:
@@ -152,8 +152,8 @@ def test_the_end_may_be_begun_already() -> None:
     constraint = compile(grammar("[abc]*"), VOCABULARY)
     model = HashModel(VOCABULARY, writes="a</think>")
     for most in (1, 2, 3):
-        drawn = sample(model, "b", constraint, sampler=Thinking(most, sampler=Greedy()), max_tokens=40).best()
-        assert drawn.text.startswith("a</think>")
+        sampled = sample(model, "b", constraint, sampler=Thinking(most, sampler=Greedy()), max_tokens=40).best()
+        assert sampled.text.startswith("a</think>")
 
 
 def test_a_special_token_may_end_the_thought() -> None:
@@ -161,9 +161,9 @@ def test_a_special_token_may_end_the_thought() -> None:
     constraint = compile(regex("[ab]*") + SpecialToken("<|end|>") + regex("y"), vocabulary)
     for seed in range(10):
         model = HashModel(vocabulary, seed=seed, writes="abababababab")
-        drawn = sample(model, "a", constraint, sampler=Thinking(3, end="<|end|>"), max_tokens=30, seed=seed).best()
-        assert drawn.tokens[-2:] == (4, 3)
-        assert len(drawn.tokens) <= 5
+        sampled = sample(model, "a", constraint, sampler=Thinking(3, end="<|end|>"), max_tokens=30, seed=seed).best()
+        assert sampled.tokens[-2:] == (4, 3)
+        assert len(sampled.tokens) <= 5
 
 
 def test_potentials_are_heard_in_the_forced_end_too() -> None:
@@ -174,10 +174,10 @@ def test_potentials_are_heard_in_the_forced_end_too() -> None:
     def long_enough(text: str) -> bool:
         return "<" not in text or len(text.partition("<")[0]) >= 9
 
-    drawn = sample(
+    sampled = sample(
         model, "ab", grammar("[abc]*"), sampler=Thinking(2, sampler=Greedy()), potentials=[long_enough], max_tokens=60
     ).best()
-    assert 9 <= len(parts(drawn.text)[0]) <= 12
+    assert 9 <= len(parts(sampled.text)[0]) <= 12
 
 
 def test_bad_numbers_are_refused() -> None:

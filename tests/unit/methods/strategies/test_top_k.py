@@ -217,7 +217,7 @@ def test_extreme_distributions() -> None:
 
 
 @pytest.mark.exhaustive
-def test_tokens_are_drawn_from_the_distribution() -> None:
+def test_tokens_are_sampled_from_the_distribution() -> None:
     """20,000 draws have the sparse distribution (alpha = 1e-6, Hoeffding's bound for each token).
 
     The dense distribution is rejected.

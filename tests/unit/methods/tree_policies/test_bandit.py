@@ -57,7 +57,7 @@ def test_the_regret_of_upper_bounds_is_logarithmic() -> None:
     assert curves[7999] - curves[3999] < 0.5 * curves[3999]
 
 
-def test_drawn_arms_follow_rewards_that_change() -> None:
+def test_sampled_arms_follow_rewards_that_change() -> None:
     """The best arm changes in the middle: old rewards must be forgotten."""
     policy = EXP3(0.2)
     arms = Arms(policy, 2)
@@ -72,7 +72,7 @@ def test_drawn_arms_follow_rewards_that_change() -> None:
     assert np.mean(chosen[-1000:]) > 0.8
 
 
-def test_arms_that_are_drawn_have_the_probability_that_is_told() -> None:
+def test_arms_that_are_sampled_have_the_probability_that_is_told() -> None:
     record = ArmRecord(3)
     record.log_weights[:] = (0.0, 1.0, -2.0)
     uniform = np.random.default_rng(0).random

@@ -24,7 +24,7 @@ def test_no_tree_of_the_size_brings_more(shape: Shape, count: int) -> None:
         assert len(tree) <= count
         assert sum(tree.reach()) == pytest.approx(best, abs=1e-12)
         assert sum(map(growth.probability, paths(tree))) == pytest.approx(best, abs=1e-12)
-        assert not tree.drawn
+        assert not tree.sampled
 
 
 def test_a_bound_on_the_depth_leaves_the_best_of_those_that_keep_it() -> None:

@@ -1,4 +1,4 @@
-"""Trees whose children are drawn.
+"""Trees whose children are sampled.
 
 A verifier gives the target's distribution, over every outcome of every draw.
 """
@@ -76,7 +76,7 @@ class Decisions:
         return self._chances
 
 
-def drawn_by(shape: Shape, growth: RandomGrowth, budget: int, chances: Chances) -> DraftTree:
+def sampled_by(shape: Shape, growth: RandomGrowth, budget: int, chances: Chances) -> DraftTree:
     return shape.grow(growth, budget, generator=cast(Any, Decisions(chances)))
 
 
@@ -88,17 +88,17 @@ def target(seed: object, prefix: Prefix) -> list[Fraction]:
 
 
 def written(seed: object, tree: DraftTree, chances: Chances) -> Prefix:
-    """Two tokens, verified where some were drawn."""
+    """Two tokens, verified where some were sampled."""
     tokens: list[int] = []
     node: int | None = ROOT
     for _ in range(2):
         p = np.array(target(seed, tuple(tokens)), dtype=object)
-        drawn = None if node is None else tree.drawn.get(node)
-        if drawn is None:
+        sampled = None if node is None else tree.sampled.get(node)
+        if sampled is None:
             token = chances.choose(list(p))
         else:
-            q = np.array(fractions(drawn.distribution), dtype=object)
-            token = RecursiveRejection().choose(p, q, drawn.tokens, ExactChance(chances))
+            q = np.array(fractions(sampled.distribution), dtype=object)
+            token = RecursiveRejection().choose(p, q, sampled.tokens, ExactChance(chances))
         tokens.append(token)
         node = None if node is None else tree.child(node, token)
     return tuple(tokens)
@@ -124,15 +124,15 @@ def distribution_wanted(seed: object) -> dict[Prefix, Fraction]:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_target_distribution_comes_out(shape: Shape, seed: int) -> None:
     budget = 2 + seed
-    distribution = distribution_of(seed, lambda chances: drawn_by(shape, RandomGrowth(seed), budget, chances))
+    distribution = distribution_of(seed, lambda chances: sampled_by(shape, RandomGrowth(seed), budget, chances))
     assert distribution == pytest.approx(distribution_wanted(seed), abs=1e-12)
 
 
-def test_a_tree_that_drops_what_was_drawn_is_found_out() -> None:
+def test_a_tree_that_drops_what_was_sampled_is_found_out() -> None:
     """The test above can fail: a shape that leaves out improbable children changes the distribution."""
 
     def grow(chances: Any) -> DraftTree:
-        tree = drawn_by(Fixed.branching(2), RandomGrowth(1), 2, chances)
+        tree = sampled_by(Fixed.branching(2), RandomGrowth(1), 2, chances)
         return tree.kept(node for node in range(len(tree)) if tree.confidences[node] > 0.3)
 
     assert distribution_of(1, grow) != pytest.approx(distribution_wanted(1), abs=1e-3)
@@ -143,7 +143,7 @@ def test_places_are_filled_in_the_order_of_their_worth() -> None:
     for seed in range(10):
 
         def grow(chances: Any, seed: int = seed) -> DraftTree:
-            return drawn_by(DySpec(), RandomGrowth(seed), 3, chances)
+            return sampled_by(DySpec(), RandomGrowth(seed), 3, chances)
 
         for _, tree in outcomes(grow):
             reach = [*tree.reach(), 1.0]  # the last is that of the root
@@ -154,6 +154,6 @@ def test_places_are_filled_in_the_order_of_their_worth() -> None:
                 left[parent] = left.get(parent, 1.0) - confidence
             assert all(later <= earlier + 1e-12 for earlier, later in pairwise(worths))
             assert all(
-                tuple(tree.tokens[child] for child in tree.children(parent)) == drawn.tokens
-                for parent, drawn in tree.drawn.items()
+                tuple(tree.tokens[child] for child in tree.children(parent)) == sampled.tokens
+                for parent, sampled in tree.sampled.items()
             )

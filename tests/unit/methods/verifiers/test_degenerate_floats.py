@@ -131,7 +131,7 @@ def test_trees_take_what_has_a_probability() -> None:
         tree = DraftTree()
         for node in (ROOT, 0, 1):
             drafts = tuple(int(each) for each in generator.permutation(size)[:2])
-            tree.drawn[node] = SampledChildren(every[generator.integers(len(every))], drafts)
+            tree.sampled[node] = SampledChildren(every[generator.integers(len(every))], drafts)
             for draft in drafts:
                 tree.add(node, draft)
         p = [every[each] for each in generator.integers(0, len(every), 1 + len(tree))]

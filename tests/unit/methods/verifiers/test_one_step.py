@@ -22,11 +22,11 @@ from verifier_outcomes import (
     EveryChance,
     as_distribution,
     distribution_of,
-    drawn_from,
     exact_distribution,
     masked,
     random_distribution,
     random_mask,
+    sampled_from,
 )
 
 from structgen.decode.speculative.verifier import IndependentRejection, RecursiveRejection
@@ -74,7 +74,7 @@ def next_token(
     ``told`` is given to the verifier in place of the distribution of the drafts.
     """
     q_told = q if told is None else told
-    found = distribution_of(lambda chance: choose(p, q_told, drawn_from(q, count, chance, replaced=replaced), chance))
+    found = distribution_of(lambda chance: choose(p, q_told, sampled_from(q, count, chance, replaced=replaced), chance))
     return as_distribution(found, len(p))
 
 
@@ -82,7 +82,7 @@ def taken(choose: Choose, p: Distribution, q: Distribution, count: int, *, repla
     """The probability that a draft is accepted, and that the outcome is among the drafts at all."""
 
     def run(chance: EveryChance) -> tuple[bool, bool]:
-        drafts = drawn_from(q, count, chance, replaced=replaced)
+        drafts = sampled_from(q, count, chance, replaced=replaced)
         chance.draws = 0
         token = choose(p, q, drafts, chance)
         return not chance.draws, token in drafts
@@ -148,7 +148,7 @@ def test_with_a_mask_the_distribution_is_the_masked_target(choose: Choose, repla
         assert next_token(choose, p, kept, count, replaced=replaced) == list(p)
         found = distribution_of(
             lambda chance, p=p, q=q, mask=mask, count=count: filtered(
-                choose, p, q, drawn_from(q, count, chance, replaced=replaced), mask, chance
+                choose, p, q, sampled_from(q, count, chance, replaced=replaced), mask, chance
             )
         )
         assert as_distribution(found, size) == list(p)
@@ -311,13 +311,13 @@ def test_k_sequential_that_solves_for_rho_has_the_distribution_too() -> None:
         assert np.abs(np.array(found, dtype=float) - p.astype(float)).max() < 1e-12
 
 
-def drawn_until(q: Distribution, stop: int, chance: EveryChance, *, replaced: bool) -> list[int]:
+def sampled_until(q: Distribution, stop: int, chance: EveryChance, *, replaced: bool) -> list[int]:
     """At most two drafts; no second one after ``stop``."""
-    first = drawn_from(q, 1, chance, replaced=replaced)
+    first = sampled_from(q, 1, chance, replaced=replaced)
     if first == [stop]:
         return first
     left = q if replaced else masked(q, [index not in first for index in range(len(q))])
-    return first + drawn_from(left, 1, chance, replaced=replaced)
+    return first + sampled_from(left, 1, chance, replaced=replaced)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -327,7 +327,7 @@ def test_recursive_rejection_may_be_given_more_drafts_after_some_than_after_othe
         for choose in (RecursiveRejection().choose, IndependentRejection().choose)[: 1 + replaced]:
 
             def run(chance: EveryChance, choose: Choose = choose, replaced: bool = replaced) -> int:
-                return choose(p, q, drawn_until(q, 0, chance, replaced=replaced), chance)
+                return choose(p, q, sampled_until(q, 0, chance, replaced=replaced), chance)
 
             assert as_distribution(distribution_of(run), len(p)) == list(p)
 
@@ -338,7 +338,7 @@ def test_k_sequential_may_not() -> None:
     for seed in range(30):
         p, q, _ = case(seed)
         distribution = distribution_of(
-            lambda chance, p=p, q=q: k_sequential(p, q, drawn_until(q, 0, chance, replaced=True), chance)
+            lambda chance, p=p, q=q: k_sequential(p, q, sampled_until(q, 0, chance, replaced=True), chance)
         )
         found += as_distribution(distribution, len(p)) != list(p)
     assert found > 10
@@ -359,7 +359,7 @@ def unmasked_target(
 
 
 def no_residual(p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance) -> int:
-    """A rejected draft is drawn anew from the target itself."""
+    """A rejected draft is resampled from the target itself."""
     for draft in drafts:
         if chance.coin(min(Fraction(1), p[draft] / q[draft])):
             return draft

@@ -130,7 +130,7 @@ def test_pools_keep_some_words_out() -> None:
 
 @pytest.mark.parametrize(("split", "tasks"), [("test", None), ("train", ("person", "planet"))])
 def test_unknown_splits_and_tasks_are_refused(split: Any, tasks: Any) -> None:
-    """The error names them, before anything is drawn."""
+    """The error names them, before anything is sampled."""
     with pytest.raises(ValueError, match=r"'test'|'planet'"):
         examples(split, 0, 1, tasks=tasks)
 

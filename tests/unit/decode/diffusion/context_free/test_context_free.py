@@ -172,7 +172,7 @@ def test_special_tokens_are_read_in_any_rule() -> None:
     assert language.posterior(distribution, tail="scored").log_z == pytest.approx(math.log(2 / 125), abs=1e-9)
 
 
-def drawn(case: Canvases, language: ContextFreeLanguage, draws: int, seed: int) -> Counter[tuple[int, ...]]:
+def sampled(case: Canvases, language: ContextFreeLanguage, draws: int, seed: int) -> Counter[tuple[int, ...]]:
     posterior = language.posterior(case.mean_field, tail=case.tail)
     generator = np.random.default_rng(seed)
     found: Counter[tuple[int, ...]] = Counter()
@@ -189,7 +189,7 @@ def is_posterior(case: Canvases, language: ContextFreeLanguage, seed: int) -> bo
     draws, others = 1000, ()
     counts: Counter[tuple[int, ...]] = Counter()
     distribution: dict[tuple[int, ...], Fraction] = {}
-    found = drawn(case, language, draws, seed)
+    found = sampled(case, language, draws, seed)
     assert set(found) <= set(case.masses)
     for tokens, mass in case.masses.items():
         cell = tokens if draws * mass >= 5 * case.total else others

@@ -54,33 +54,33 @@ def propose(
 def test_recorded_distributions_are_the_models(constraint: Constraint, sampler: Any, shape: Shape, trees: bool) -> None:
     """At every node the distribution is the draft model's own, masked and shaped.
 
-    Children are drawn from it; forced ones have none.
+    Children are sampled from it; forced ones have none.
     """
     model: Any = HashModel(constraint.vocabulary, seed=3)
     draft = model if trees else PlainModel(model)
     checked = 0
     for seed in range(4):
         tree = propose(DraftModel(draft, shape), constraint, [5, 9], sampler=sampler, seed=seed)
-        for parent, drawn in tree.drawn.items():
+        for parent, sampled in tree.sampled.items():
             prefix = tree.prefix(parent) if parent != ROOT else []
             expected = expected_distribution(model, constraint, [5, 9], prefix, sampler)
-            assert drawn.distribution == pytest.approx(expected, abs=1e-7)
-            assert drawn.distribution.sum() == pytest.approx(1, abs=1e-12)
-            assert drawn.replaced == isinstance(shape, IndependentDraws)
+            assert sampled.distribution == pytest.approx(expected, abs=1e-7)
+            assert sampled.distribution.sum() == pytest.approx(1, abs=1e-12)
+            assert sampled.replaced == isinstance(shape, IndependentDraws)
             children = [tree.tokens[child] for child in tree.children(parent)]
-            assert list(dict.fromkeys(drawn.tokens)) == children
+            assert list(dict.fromkeys(sampled.tokens)) == children
             if isinstance(shape, IndependentDraws):
-                assert len(drawn.tokens) == shape.draws_by_depth[depth_of(tree, parent)]
+                assert len(sampled.tokens) == shape.draws_by_depth[depth_of(tree, parent)]
             for child in tree.children(parent):
-                assert tree.confidences[child] == pytest.approx(drawn.distribution[tree.tokens[child]], abs=1e-12)
+                assert tree.confidences[child] == pytest.approx(sampled.distribution[tree.tokens[child]], abs=1e-12)
             checked += 1
         for node, parent in enumerate(tree.parents):
-            assert (parent in tree.drawn) != (tree.sources[node] == FORCED)
+            assert (parent in tree.sampled) != (tree.sources[node] == FORCED)
     assert checked > 8
 
 
 @pytest.mark.exhaustive
-def test_tokens_are_drawn_from_the_recorded_distribution(constraint: Constraint) -> None:
+def test_tokens_are_sampled_from_the_recorded_distribution(constraint: Constraint) -> None:
     """Chains of two tokens in 6,000 drafts agree with the product of their distributions.
 
     With 40 tests at 1e-8 each, 5.8 standard errors, an error of the first kind has a probability below 1e-6.
@@ -115,14 +115,14 @@ def test_tokens_are_drawn_from_the_recorded_distribution(constraint: Constraint)
 
 
 def test_a_draw_without_replacement_is_verified_to_the_targets_distribution(constraint: Constraint) -> None:
-    """Exact fractions: three children are drawn from the recorded distribution, in all orders.
+    """Exact fractions: three children are sampled from the recorded distribution, in all orders.
 
     With every coin of the verifier, the result has the target's distribution, which is another model's.
     """
     sampler = Multinomial(top_k=4)
     draft, target = HashModel(constraint.vocabulary, seed=1), HashModel(constraint.vocabulary, seed=2)
     tree = propose(DraftModel(draft, Fixed.branching(3)), constraint, [4], sampler=sampler)
-    q_distribution = tree.drawn[ROOT].distribution
+    q_distribution = tree.sampled[ROOT].distribution
     p_distribution = expected_distribution(target, constraint, [4], [], Multinomial(top_k=5))
     ids = np.flatnonzero((q_distribution > 0) | (p_distribution > 0))
     q, p = (fractions_of(distribution[ids]) for distribution in (q_distribution, p_distribution))
@@ -169,7 +169,7 @@ def test_chosen_drafts_leave_the_output_as_it_is(constraint: Constraint, shape: 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("verified", ["without replacement", "with replacement"])
-def test_drawn_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, verified: str) -> None:
+def test_sampled_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, verified: str) -> None:
     """1,000 outputs with drafts agree with the exact distribution of locally constrained decoding.
 
     The distance of so many draws from a distribution of 16 outcomes is 0.064 or less on average, and 0.084 more with a
@@ -249,12 +249,12 @@ def test_padding_and_other_ends_are_no_other_vocabulary(constraint: Constraint) 
     logits = row_after(draft, letters).astype(np.float64)
     allowed = [constraint.vocabulary.tokens.index(text) for text in (b"a", b"c")]
     kept = np.exp(logits[[*allowed, len(tokens) + 2]])
-    distribution = tree.drawn[ROOT].distribution
+    distribution = tree.sampled[ROOT].distribution
     assert len(distribution) == len(tokens)
     assert distribution[[*allowed, 0]] == pytest.approx(kept / kept.sum(), abs=1e-6)
     padded = compile(WORDS, constraint.vocabulary.with_size(len(tokens) + 3))
     narrow = propose(DraftModel(HashModel(constraint.vocabulary)), padded, letters, sampler=sampler)
-    assert len(narrow.drawn[ROOT].distribution) == len(tokens) + 3
+    assert len(narrow.sampled[ROOT].distribution) == len(tokens) + 3
 
 
 def test_a_prompt_that_it_cannot_read_is_refused(constraint: Constraint) -> None:

@@ -86,13 +86,13 @@ def test_distributions_are_those_of_the_shortened_prompt(constraint: Constraint)
         told = len(output) // 4 * 4
         part = shortened(prompt, [*prompt[-64:], *output[:told]], setting)
         tree = drafting.propose(context, state, 16)
-        for parent, drawn in tree.drawn.items():
+        for parent, sampled in tree.sampled.items():
             path = tree.prefix(parent) if parent != ROOT else []
             matcher = state.matcher.fork()
             assert all(matcher.accept(token) for token in path)
             allowed = [token for token in range(constraint.vocabulary.size) if matcher.validate([token]) == 1]
             weights = np.exp(row_after(target, [*part, *output, *path]).astype(np.float64)[allowed] / 0.5)
-            assert drawn.distribution[allowed] == pytest.approx(weights / weights.sum(), abs=1e-6)
+            assert sampled.distribution[allowed] == pytest.approx(weights / weights.sum(), abs=1e-6)
             checked += 1
         if random.random() < 0.25 and output:
             context.truncate(len(prompt) + int(random.integers(len(output))))

@@ -46,10 +46,10 @@ def test_drafts_are_the_same(constraint: Constraint, shape: Shape, sampler: Any,
         first, second = (drafting.propose(context, state, 24) for drafting in draftings)
         assert (first.tokens, first.parents, first.sources) == (second.tokens, second.parents, second.sources)
         assert first.confidences == pytest.approx(second.confidences, abs=1e-12)
-        assert first.drawn.keys() == second.drawn.keys()
+        assert first.sampled.keys() == second.sampled.keys()
         assert all(
-            first.drawn[node].distribution == pytest.approx(second.drawn[node].distribution, abs=1e-12)
-            for node in first.drawn
+            first.sampled[node].distribution == pytest.approx(second.sampled[node].distribution, abs=1e-12)
+            for node in first.sampled
         )
         if not len(first):
             break

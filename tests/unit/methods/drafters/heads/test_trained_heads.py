@@ -140,7 +140,7 @@ def test_what_was_taken_back_is_forgotten(model: LlamaModel, folders: list[Path]
     assert outputs[0] == outputs[1]
 
 
-def test_drawn_tokens_have_a_distribution(model: LlamaModel, folders: list[Path]) -> None:
+def test_sampled_tokens_have_a_distribution(model: LlamaModel, folders: list[Path]) -> None:
     constraint = compile(FREE, model.vocabulary)
     sampler = Multinomial(0.9)
     options: dict[str, Any] = {"max_tokens": 40, "seed": 2, "sampler": sampler}
