@@ -149,12 +149,7 @@ def _write_outputs(
                 max_tokens=request.max_tokens,
                 sampler=sampler,
                 seed=request.seed + index,
-                canvas=unmasking.canvas,
-                policy=unmasking.policy,
-                temperature=unmasking.temperature,
-                block=unmasking.block,
-                reuse=unmasking.reuse,
-                stream=shown.stream,
+                decoding=replace(unmasking, stream=shown.stream),
                 chat=not request.no_chat,
             )
         shown.progress.close()
