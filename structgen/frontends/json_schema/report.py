@@ -118,8 +118,8 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "propertyNames": Keyword("objects", _ENFORCED),
     "minProperties": Keyword(
         "objects",
-        "enforced where no name can repeat, or at most one name beyond `required` is asked for; else names are "
-        "compared as they are written, and those that patterns or `propertyNames` leave are refused",
+        "enforced where no name can repeat, or at most one name beyond `required` is needed; else checked, by "
+        "comparing names as they are written; refused where patterns or `propertyNames` restrict all undeclared names",
     ),
     "maxProperties": Keyword("objects", "enforced; a repeated undeclared name counts each time"),
     "dependentRequired": Keyword("objects", _ENFORCED),
