@@ -1,5 +1,5 @@
-"""The command line: ``structgen run | check | match | explain``.
+"""The command line: ``structgen --help`` lists the commands.
 
-Every command is one module with a ``click`` command; what takes long to import (the engine, models) is imported
-inside the functions that need it, so that ``structgen --help`` answers at once.
+Modules that take long to import (the engine, models) are imported inside the functions that need them, so that
+``structgen --help`` answers at once.
 """

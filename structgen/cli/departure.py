@@ -180,6 +180,8 @@ def pointer_at_end(prefix: bytes) -> str:
     >>> pointer_at_end(b'{"tags": ["a", {"b')
     '/tags/1'
     """
+    from structgen.frontends.json_schema.source.location import escaped
+
     open_containers: list[str | int | None] = []  # name of a member (None before it), or index of an item
     for match in _TOKEN.finditer(prefix):
         mark = match[0]
@@ -192,8 +194,7 @@ def pointer_at_end(prefix: bytes) -> str:
             open_containers[-1] = last + 1 if isinstance(last, int) else None
         elif match[1] and open_containers and open_containers[-1] is None:
             open_containers[-1] = json.loads(mark)
-    steps = [str(step).replace("~", "~0").replace("/", "~1") for step in open_containers if step is not None]
-    return "".join(f"/{step}" for step in steps)
+    return "".join(f"/{escaped(step)}" for step in open_containers if step is not None)
 
 
 _CONTEXT_BYTES: Final = 4_096
@@ -242,7 +243,7 @@ class Departure:
 
 
 def find_departure(
-    matcher: Matcher, chunks: Iterable[bytes], *, exact: bool, prefix: bool = False, is_json: bool = False
+    matcher: Matcher, chunks: Iterable[bytes], *, exact: bool, is_prefix: bool = False, is_json: bool = False
 ) -> Departure | None:
     """Feed a document to ``matcher``; None if it belongs to the language.
 
@@ -250,8 +251,9 @@ def find_departure(
         matcher: at the start of a text.
         chunks: the document, in pieces of any size.
         exact: if false, one line break at the end may be left over.
-        prefix: the document need only be the prefix of a member; the matcher is left at its end.
-        is_json: the members are JSON texts.
+        is_prefix: whether the document need only be a prefix of a string of the grammar; the matcher is then left at
+            its end.
+        is_json: whether the strings are JSON texts.
 
     Complexity: O(length) steps, and memory for one chunk (and, of JSON, for the first megabytes).
     """
@@ -269,7 +271,7 @@ def find_departure(
             place.move(piece[:whole])
             return _departure(matcher, place, piece[whole:] + after)
         place.move(piece)
-    return None if prefix or matcher.is_accepting else _departure(matcher, place, b"")
+    return None if is_prefix or matcher.is_accepting else _departure(matcher, place, b"")
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -117,7 +117,7 @@ def explain(
     read = read_source(path, source)
     matcher = compile_source(read).matcher()
     data = _bytes(text)
-    departure = find_departure(matcher, [data], exact=True, prefix=True, is_json=read.is_json)
+    departure = find_departure(matcher, [data], exact=True, is_prefix=True, is_json=read.is_json)
     if departure is not None:
         _write_departure(departure, as_json=as_json)
         return FAILED
@@ -212,7 +212,7 @@ def _tokens_of(matcher: Matcher) -> dict[str, Any]:
 def _token_answer(matcher: Matcher, token: bytes, *, with_nearest: bool) -> dict[str, Any]:
     probe = matcher.fork()
     accepted = probe.accept_bytes(token)
-    verification = {
+    answer = {
         "text": token.decode("utf-8", "replace"),
         "allowed": accepted == len(token),
         "accepted": token[:accepted].decode("utf-8", "replace"),
@@ -220,8 +220,8 @@ def _token_answer(matcher: Matcher, token: bytes, *, with_nearest: bool) -> dict
     }
     if with_nearest:
         nearest = matcher.explain(token).nearest
-        verification["nearest"] = [[index, data.decode("utf-8", "replace")] for index, data in nearest]
-    return verification
+        answer["nearest"] = [[index, data.decode("utf-8", "replace")] for index, data in nearest]
+    return answer
 
 
 def _written(answer: dict[str, Any]) -> str:
@@ -247,17 +247,17 @@ def _written(answer: dict[str, Any]) -> str:
     return "\n".join(f"{name:<12}{value}" for name, value in lines if value)
 
 
-def _written_token_answer(verification: dict[str, Any]) -> list[tuple[str, str]]:
-    subject = _quoted(verification["text"])
-    if verification["allowed"]:
-        return [("token", f"{subject} is allowed; then {verification['expected']}")]
-    place = f"after {_quoted(verification['accepted'])}" if verification["accepted"] else "here"
-    near = " ".join(f"{index}:{text!r}" for index, text in verification.get("nearest", ()))
+def _written_token_answer(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    subject = _quoted(answer["text"])
+    if answer["allowed"]:
+        return [("token", f"{subject} is allowed; then {answer['expected']}")]
+    place = f"after {_quoted(answer['accepted'])}" if answer["accepted"] else "here"
+    near = " ".join(f"{index}:{text!r}" for index, text in answer.get("nearest", ()))
     return [
-        ("token", f"{subject} is not allowed: {place} comes {verification['expected']}"),
+        ("token", f"{subject} is not allowed: {place} may come {answer['expected']}"),
         *(
             ("", f"it may come after {_quoted(each['text'])}" + (f", in {each['rule']}" if each["rule"] else ""))
-            for each in verification["after"]
+            for each in answer["after"]
         ),
         ("nearest", near),
     ]

@@ -100,7 +100,7 @@ class GrammarSource:
 
     @property
     def is_json(self) -> bool:
-        """Whether the members are JSON texts."""
+        """Whether the strings are JSON texts."""
         from structgen.grammar.nodes.description import Described
 
         return isinstance(self.grammar, Described) and self.grammar.description.value == "json"
@@ -275,7 +275,7 @@ def _notation(path: str, text: str) -> Notation:
     if path == STANDARD_INPUT or text.lstrip()[:1] == "{":
         return "json-schema"
     raise Failure(
-        f"{path}: neither its name nor its prefix tells what it is; "
+        f"{path}: its notation is unknown: neither its suffix nor its first character says what it is; "
         f"call it *{', *'.join(_BY_SUFFIX)}, or pass --from, or --lark for a Lark grammar"
     )
 

@@ -127,7 +127,7 @@ def convert(
 @click.command()
 @click.argument("paths", nargs=2, metavar="OLD NEW")
 @source_options("flexible")
-@click.option("--max-bytes", metavar="N", type=click.IntRange(0), help="Compare members of up to N bytes only.")
+@click.option("--max-bytes", metavar="N", type=click.IntRange(0), help="Compare strings of up to N bytes only.")
 @click.option("--max-pairs", metavar="N", type=click.IntRange(1), help="Pairs of states to look at; else 50,000.")
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 def diff(
@@ -274,17 +274,17 @@ _MAX_BYTES: Final = 80
     show_default=True,
     help="Length of the longest.",
 )
-@click.option("--exactly", metavar="N", type=click.IntRange(0, 100_000), help="Only members of N bytes.")
-@click.option("--seed", metavar="S", type=int, default=0, show_default=True, help="Equal seeds give equal members.")
-@click.option("--uniform", is_flag=True, help="Each member up to that length with the same probability.")
+@click.option("--exactly", metavar="N", type=click.IntRange(0, 100_000), help="Only strings of N bytes.")
+@click.option("--seed", metavar="S", type=int, default=0, show_default=True, help="Equal seeds give equal strings.")
+@click.option("--uniform", is_flag=True, help="Each string up to that length with the same probability.")
 @click.option("--any-character", is_flag=True, help="Any character that may stand, not only printable ASCII.")
-@click.option("--json", "as_json", is_flag=True, help="Write each member as a JSON string on a line.")
+@click.option("--json", "as_json", is_flag=True, help="Write each string as a JSON string on a line.")
 def sample(paths: tuple[str, ...], source: SourceOptions, *, as_json: bool, **options: Any) -> int:
-    """Draw strings of the language of FILE, each on a line.
+    """Sample strings of the language of FILE, one a line.
 
     FILE is a grammar or a JSON Schema, or - for a JSON Schema on standard input. A length is sampled first, uniformly
-    from those that have members, then the shape of a member of that length, then characters where several are alike.
-    With --uniform every member is as likely as any other, so that nearly all are of the greatest length.
+    from those that have strings, then the shape of a string of that length, then characters where several are alike.
+    With --uniform every string is as likely as any other, so that nearly all are of the greatest length.
     """
     from structgen.engine.analysis.uniform_sampling import UniformMembers
 
@@ -299,14 +299,14 @@ def sample(paths: tuple[str, ...], source: SourceOptions, *, as_json: bool, **op
             sampled = members.draw(count, seed, exactly=exactly)
         else:
             sampled = members.draw(count, seed, exactly=exactly, lengths="even", among="shapes")
-    for member in sampled:
-        click.echo(_as_json(member) if as_json else member)
+    for string in sampled:
+        click.echo(_as_json(string) if as_json else string)
     return DONE
 
 
-def _as_json(member: bytes) -> str:
-    """The member as a JSON string; one that is no text as an object that has its bytes."""
+def _as_json(string: bytes) -> str:
+    """The string as a JSON string; one that is no text as an object that has its bytes."""
     try:
-        return json.dumps(member.decode(), ensure_ascii=False)
+        return json.dumps(string.decode(), ensure_ascii=False)
     except UnicodeDecodeError:
-        return json.dumps({"hex": member.hex()})
+        return json.dumps({"hex": string.hex()})

@@ -82,7 +82,7 @@ class NamedOption:
         """
         subject = f"{self.option} {self.name}"
         if self.name not in homes:
-            raise click.UsageError(f"{self.option} {self.name!r} is none; there are {', '.join(homes)}")
+            raise click.UsageError(f"{self.option}: there is no {self.name!r}; give one of {', '.join(homes)}")
         home = homes[self.name]
         made: Any = getattr(importlib.import_module(home.module), home.kind)
         settable = [field for field in fields(made) if field.init and field.name not in {*(given or ()), *unsaid}]

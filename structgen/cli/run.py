@@ -36,8 +36,11 @@ __all__ = ["run"]
 
 _TRACED_ALTERNATIVES: Final = 4
 _CANVAS_OPTIONS: Final = {
-    **dict.fromkeys(("canvas", "policy", "block", "reuse", "replay"), "it says how a canvas is filled"),
-    "trust_remote_code": "models that write token by token run no code of their files",
+    **dict.fromkeys(
+        ("canvas", "policy", "block", "reuse", "replay"),
+        "it says how a canvas is filled; leave it out, or take --decoder diffusion",
+    ),
+    "trust_remote_code": "models that write token by token run no code of their files; leave it out",
 }
 
 
@@ -153,7 +156,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     shows all.
 
     With --decoder diffusion a diffusion model fills a canvas: --sampler dingo (the default) takes the most probable
-    completion at each step, posterior draws one; --policy says how much of it stands before the next forward pass.
+    completion at each step, posterior samples one; --policy says how much of it stands before the next forward pass.
     """
     request = Request(**options)
     click.get_current_context().with_resource(failures_noted())
@@ -302,7 +305,7 @@ def _write_output(task: _GenerationTask, request: Request, seed: int) -> None:
 
 
 def _write_weights(task: _GenerationTask, request: Request) -> None:
-    """Draw outputs and write all of them with their weights."""
+    """Sample outputs and write all of them with their weights."""
     import numpy as np
 
     from structgen.decode import Context
@@ -311,7 +314,7 @@ def _write_weights(task: _GenerationTask, request: Request) -> None:
 
     if not isinstance(task.sampler, SequenceSampler):
         raise click.UsageError("--weights needs a sampler of whole outputs")
-    task.progress("draw outputs", 0, None)
+    task.progress("sample outputs", 0, None)
     with Context(task.model, task.prompt) as context:
         samples = run_sampler(
             task.sampler,

@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["run_canvases"]
 
 _TOKEN_DECODER_OPTIONS: Final = {
-    **dict.fromkeys(("top_k", "top_p", "min_p"), "--sampler posterior draws from the whole distribution"),
-    "drafter": "drafts of canvases are policies: --policy freedave, --policy selfspeculative",
-    "potential": "say it in the grammar, or take --decoder autoregressive",
+    **dict.fromkeys(
+        ("top_k", "top_p", "min_p"), "--sampler posterior samples from the whole distribution; leave it out"
+    ),
+    "drafter": "drafts of canvases are policies; give --policy freedave or --policy selfspeculative",
+    "potential": "canvases take no potentials; say it in the grammar, or take --decoder autoregressive",
 }
 _UNMASKING_OPTIONS: Final = ("policy", "block", "reuse", "replay", "stream")
 
@@ -111,7 +113,7 @@ def _write_weighted(
     from structgen.decode.sampling import sample
 
     request = shown.request
-    shown.progress("draw outputs", 0, None)
+    shown.progress("sample outputs", 0, None)
     samples = sample(
         model,
         prompt,

@@ -75,7 +75,7 @@ def drafter_of(text: str | None, progress: ProgressLine) -> AnyDrafter:
             raise click.UsageError(f"{_OPTION} {name}: there is no {unknown!r}; there are no settings")
         return "auto" if name == _AUTO else None
     if name not in DRAFTERS:
-        raise click.UsageError(f"{_OPTION} {name!r} is none; there are {', '.join(DRAFTER_NAMES)}")
+        raise click.UsageError(f"{_OPTION}: there is no {name!r}; give one of {', '.join(DRAFTER_NAMES)}")
     from structgen.decode.speculative.speculation import Speculation
 
     given: dict[str, Any] = {}
@@ -160,16 +160,17 @@ class Request:
     trace: str | None
 
     def refuse(self, options: dict[str, str]) -> None:
-        """Refuse options that are given although the decoder has no use for them; ``options`` say what to do instead.
+        """Refuse options that are given although the decoder has no use for them.
+
+        Args:
+            options: by name of the option, the reason and what to do instead.
 
         Raises:
             click.UsageError: one is given.
         """
-        for name, remedy in options.items():
+        for name, reason in options.items():
             if getattr(self, name) not in (None, False, ()):
-                raise click.UsageError(
-                    f"--{name.replace('_', '-')} is not for --decoder {self.decoder}; leave it out: {remedy}"
-                )
+                raise click.UsageError(f"--{name.replace('_', '-')} is not for --decoder {self.decoder}: {reason}")
 
     def refuse_for_program(self) -> None:
         """Refuse options that a program has no use for.

@@ -34,7 +34,7 @@ def trace(path: str) -> int:
     """
     try:
         held = json.loads(read_text(path))
-        lines = list(_page(held))
+        lines = list(_page(held, path))
     except (ValueError, RecursionError) as error:
         raise Failure(f"{path}: it is no JSON; {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
@@ -47,9 +47,12 @@ def trace(path: str) -> int:
     return DONE
 
 
-def _page(held: Any) -> Iterator[str]:
+def _page(held: Any, path: str) -> Iterator[str]:
     if held["structgen_trace"] != _VERSION:
-        raise Failure(f"the trace is of version {held['structgen_trace']}; this program reads version {_VERSION}")
+        raise Failure(
+            f"{path}: the trace has version {held['structgen_trace']}; this structgen reads version {_VERSION}; "
+            "write the trace again with --trace"
+        )
     if "rounds" in held:
         yield from _sampling(held)
         return

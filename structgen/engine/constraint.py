@@ -179,7 +179,11 @@ class Constraint:
         if self._min_tokens is None:
             count = self.matcher().min_tokens()
             if count is None:  # compile() refuses grammars that no tokens can spell
-                raise VocabularyError("vocabulary", "no sequence of tokens spells a string of the grammar")
+                raise VocabularyError(
+                    "vocabulary",
+                    "no sequence of tokens spells a string of the grammar",
+                    remedy="use a tokenizer with byte fallback",
+                )
             self._min_tokens = count
         return self._min_tokens
 

@@ -295,6 +295,7 @@ def fill_masks(matchers: Sequence[Matcher], bitmask: Any, *, budget: int | None 
     Raises:
         IndexError: there are more matchers than rows.
         ValueError: the rows have the wrong width, or the budget is negative.
+        LimitExceeded: a limit of some constraint was reached; the content of the rows is undefined.
     """
     tight: list[int] = []
     if budget is not None:

@@ -1,6 +1,6 @@
 """Grammars as recursive transition networks over bytes, with as few calls as possible.
 
-Rules that are not needed for recursion are inlined, so that a token crosses few frames: recursive JSON keeps one called
+Rules that are not needed for recursion are inlined, so that a token crosses few calls: recursive JSON keeps one called
 rule, the value, whose automaton holds arrays, objects, strings and numbers.
 """
 
@@ -73,13 +73,13 @@ def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Netwo
     raw = _rules_of(constraint, max_states)
     if raw is None:
         raise _too_many(max_states)
-    for frames in raw.choices_of_frames():
+    for called in raw.choices_of_called_rules():
         try:
-            return _minimal(raw.with_frames(frames, max_states))
+            return _minimal(raw.with_calls_of(called, max_states))
         except LimitExceeded:  # more calls need fewer states
-            if frames == raw.starts:
+            if called == raw.starts:
                 raise
-    raise RuntimeError("no set of frames was tried")
+    raise RuntimeError("no set of called rules was tried")
 
 
 def recurs(constraint: Constraint, *, max_states: int = MAX_STATES) -> bool:
@@ -145,7 +145,7 @@ class _NestedRules:
         """Return for each rule, named by its start, the rules that it calls, and whether each is a tail call."""
         return {start: self._callees(start) for start in {0, *self.starts}}
 
-    def choices_of_frames(self) -> Iterable[frozenset[int]]:
+    def choices_of_called_rules(self) -> Iterable[frozenset[int]]:
         """Yield sets of rules whose calls may remain, best first: the other rules are not recursive without them."""
         callees = self.callees()
         graph = _CallGraph(callees)
@@ -185,14 +185,14 @@ class _NestedRules:
             seen |= after
         return found
 
-    def with_frames(self, frames: frozenset[int], max_states: int) -> _Table:
-        """Inline all rules but ``frames``, and make each automaton deterministic."""
+    def with_calls_of(self, called: frozenset[int], max_states: int) -> _Table:
+        """Inline all rules but ``called``, and make each automaton deterministic."""
         table = _Table(self.kind_of_byte)
         numbers: dict[frozenset[NestedState], int] = {}
         agenda: list[tuple[frozenset[NestedState], bool, dict[int, frozenset[NestedState]]]] = []
 
         def number_of(items: Iterable[NestedState]) -> int:
-            closed = self._closed(frozenset(items), frames)
+            closed = self._closed(frozenset(items), called)
             if closed[0] not in numbers:
                 numbers[closed[0]] = len(agenda)
                 agenda.append(closed)
@@ -201,7 +201,7 @@ class _NestedRules:
             return numbers[closed[0]]
 
         number_of([(0,)])
-        start_of = {frame: number_of([(frame,)]) for frame in sorted(frames)}
+        start_of = {frame: number_of([(frame,)]) for frame in sorted(called)}
         state = 0
         while state < len(agenda):
             items, is_final, calls = agenda[state]
@@ -224,9 +224,9 @@ class _NestedRules:
         return table
 
     def _closed(
-        self, items: frozenset[NestedState], frames: frozenset[int]
+        self, items: frozenset[NestedState], called: frozenset[int]
     ) -> tuple[frozenset[NestedState], bool, dict[int, frozenset[NestedState]]]:
-        """Add the states that are reached without reading: returns, inlined rules, and tail calls of frames."""
+        """Add the states that are reached without reading: returns, inlined rules, and tail calls of called rules."""
         while True:
             seen, agenda = set(items), list(items)
             calls: dict[int, set[NestedState]] = defaultdict(set)
@@ -242,7 +242,7 @@ class _NestedRules:
                         is_final = True
                 for start, after in self.calls[item[-1]]:
                     rest = below if below and self.only_final[after] else (*below, after)
-                    if start in frames:
+                    if start in called:
                         calls[start].add(rest)
                         if self.nullable[start]:
                             new.append(rest)
@@ -294,9 +294,9 @@ class _CallGraph:
         self.recursive = [starts[at] for at in cyclic.tolist()]
         self._calls, self._inner = calls[np.ix_(cyclic, cyclic)], inner[np.ix_(cyclic, cyclic)]
 
-    def recurs_without(self, frames: Iterable[int]) -> bool:
-        """Return whether some rule is still recursive without the calls of ``frames``, tail calls left aside."""
-        is_left = ~np.isin(self.recursive, list(frames))
+    def recurs_without(self, called: Iterable[int]) -> bool:
+        """Return whether some rule is still recursive without the calls of ``called``, tail calls left aside."""
+        is_left = ~np.isin(self.recursive, list(called))
         reached = _closure(self._calls[np.ix_(is_left, is_left)])
         return bool((self._inner[np.ix_(is_left, is_left)] & reached.T).any())
 

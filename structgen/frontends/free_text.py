@@ -22,10 +22,11 @@ from typing import Literal, TypeAlias
 
 from structgen.errors import GrammarError
 from structgen.grammar import nodes as ir
+from structgen.grammar.algebra import joined
 from structgen.grammar.analysis import Nullability, is_regular, resolve
 from structgen.grammar.nodes import Grammar
 
-__all__ = ["Unit", "any_text", "occurrences", "substring_of", "substrings"]
+__all__ = ["Unit", "any_text", "occurrences", "shortest", "substring_of", "substrings"]
 
 Unit: TypeAlias = Literal["word", "character", "line"]
 """The unit of a quotation."""
@@ -183,6 +184,11 @@ def any_text(
         holding += [ir.Sequence((anything, ir.Literal(start))) for start in _overlaps(stop.data)]
     without = ir.Complement(holding[0] if len(holding) == 1 else ir.Choice(holding))
     return without if min == 0 and max is None else ir.Intersection((ir.Repeat(ir.ANY_CHAR, min, max), without))
+
+
+def shortest(term: Grammar) -> Grammar:
+    """The strings of a regular term without those that have a proper prefix in it."""
+    return ir.Intersection((term, ir.Complement(joined([term, ir.Repeat(ir.ANY_CHAR, 1, None)]))))
 
 
 def _checked(until: Grammar | str) -> Grammar:

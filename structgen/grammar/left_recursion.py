@@ -223,8 +223,10 @@ def remove_left_recursion(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS) ->
     inside such a term does not report an empty match.
 
     Raises:
-        GrammarError: a reference has no rule, or a rule is recursive through a boolean operator.
-        UnsupportedFeature: a capture starts with a left-recursive reference, so its start is known too late.
+        GrammarError: a reference has no rule; or an intersection, complement, distinct term, label, temperature or
+            budget starts with a left-recursive reference.
+        UnsupportedFeature: a capture starts with a left-recursive reference, so its start is known too late; or a
+            permutation does.
         LimitExceeded: the result would have more than ``limits.grammar_nodes`` nodes.
 
     Complexity: O(n) where nothing is left-recursive.

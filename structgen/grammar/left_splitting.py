@@ -102,10 +102,10 @@ class Splitter:
             if waiting and not isinstance(node, ir.Complement):
                 stack += waiting
                 continue
-            known[id(node)] = (node, self._emptied(node))
+            known[id(node)] = (node, self._nonempty_term(node))
         return known[id(term)][1]
 
-    def _emptied(self, node: Grammar) -> Grammar:
+    def _nonempty_term(self, node: Grammar) -> Grammar:
         def inner(child: Grammar) -> Grammar:
             return self._without_empty[id(child)][1]
 
@@ -178,8 +178,9 @@ class Splitter:
         """Split an expression of the grammar at those of ``rules`` that it can start with.
 
         Raises:
-            GrammarError: a boolean operator starts with one of the rules.
-            UnsupportedFeature: a capture does.
+            GrammarError: an intersection, complement, distinct term, label, temperature or budget starts with one of
+                the rules.
+            UnsupportedFeature: a capture or a permutation does.
             LimitExceeded: too many terms were made.
         """
         known: dict[int, Split] = {}
@@ -187,13 +188,13 @@ class Splitter:
         while stack:
             node, is_open = stack.pop()
             if is_open:
-                known[id(node)] = self._splitted(node, rules, known)
+                known[id(node)] = self._split_node(node, rules, known)
             elif id(node) not in known:
                 stack.append((node, True))
                 stack.extend((child, False) for child in self._positions.children(node))
         return known[id(term)]
 
-    def _splitted(self, node: Grammar, rules: Collection[str], known: Mapping[int, Split]) -> Split:
+    def _split_node(self, node: Grammar, rules: Collection[str], known: Mapping[int, Split]) -> Split:
         if isinstance(node, ir.Reference) and node.name in rules:
             return Split(ir.EPSILON if self.nullable(node) else ir.EMPTY, {node.name: ir.EPSILON})
         starts = [known[id(child)] for child in self._positions.children(node)]

@@ -48,14 +48,14 @@ class _Parser(TokenReader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.frames: list[Frame] = []
-        self.shares: dict[str, Grammar] = {}
+        self.bindings: dict[str, Grammar] = {}
         self.result: Grammar | None = None
 
     def parse(self) -> Grammar:
         self.frames.append(Frame(0, "end", self._finish))
         if self._at("name", "let"):
             self._take()
-            self._next_share()
+            self._next_binding()
         while self.result is None:
             self._step(self._take())
         return self.result
@@ -72,9 +72,9 @@ class _Parser(TokenReader):
             case "quoted":
                 self._operand(ir.Reference(self._spelled(read_text, token.start + 1, token.end - 1)))
             case "share":
-                if token.text not in self.shares:
+                if token.text not in self.bindings:
                     self._fail(f"{token.text} is not bound before its use", token.start, token.end)
-                self._operand(self.shares[token.text])
+                self._operand(self.bindings[token.text])
             case "name":
                 self._name(token, token.text)
             case "count":
@@ -296,19 +296,19 @@ class _Parser(TokenReader):
 
         self.frames.append(Frame(start.start, ";}", done))
 
-    def _next_share(self) -> None:
+    def _next_binding(self) -> None:
         """Read ``$n =`` and open the frame of its term, or ``in``."""
         if self._at("name", "in"):
             self._take()
             return
         token = self._take()
-        if token.kind != "share" or token.text in self.shares:
+        if token.kind != "share" or token.text in self.bindings:
             self._unexpected(token, "a new name such as '$1', or 'in'")
         self._expect("mark", "=", f"'=' after {token.text!r}")
 
         def done(frame: Frame, end: Token) -> None:
-            self.shares[token.text] = self._term(frame, end)
-            self._next_share()
+            self.bindings[token.text] = self._term(frame, end)
+            self._next_binding()
 
         self.frames.append(Frame(token.start, ";", done))
 

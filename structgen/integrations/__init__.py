@@ -1,1 +1,1 @@
-"""Constraints inside other people's engines: one module for each, imported on demand."""
+"""Integrations with transformers and with model servers, imported on demand."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from structgen.errors import ModelError
-from structgen.models import location as hub
+from structgen.models import location
 from structgen.models.batching import Batch
 from structgen.models.llama.embedded import embedded_folder, load_embedded
 from structgen.models.location import find_local, require
@@ -88,11 +88,11 @@ def load_model(
     if isinstance(source, tuple):
         return from_transformers(*_pair(source), resident=resident)
     local = find_local(source)
-    reach = None if local is not None else hub.reach(str(source))
+    reach = None if local is not None else location.reach(str(source))
     require("torch", "transformers")
     progress = progress or silent
-    if reach is hub.Reach.ONLINE:
-        hub.fetch_weights(str(source), progress)
+    if reach is location.Reach.ONLINE:
+        location.fetch_weights(str(source), progress)
     from structgen.models.transformers.loader import load_transformers
 
     return load_transformers(
@@ -100,7 +100,7 @@ def load_model(
         device=device,
         dtype=dtype,
         progress=progress,
-        local_files_only=reach is hub.Reach.CACHED,
+        local_files_only=reach is location.Reach.CACHED,
         resident=resident,
     )
 
@@ -186,14 +186,14 @@ def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a def
             "diffusion models are not read from GGUF files",
             remedy="pass a folder of Hugging Face files, or (model, tokenizer)",
         )
-    reach = None if local is not None else hub.reach(str(source))
+    reach = None if local is not None else location.reach(str(source))
     require("torch", "transformers")
     from structgen.models.diffusion.transformers_loader import check_trust, load_transformers_diffusion
 
     progress = progress or silent
-    if reach is hub.Reach.ONLINE:
+    if reach is location.Reach.ONLINE:
         check_trust(str(source), trust_remote_code=trust_remote_code)  # before downloading many gigabytes
-        hub.fetch_weights(str(source), progress)
+        location.fetch_weights(str(source), progress)
     return load_transformers_diffusion(
         local if local is not None else str(source),
         trust_remote_code=trust_remote_code,
@@ -203,13 +203,18 @@ def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a def
         shift=shift,
         resident=resident,
         progress=progress,
-        local_files_only=reach is hub.Reach.CACHED,
+        local_files_only=reach is location.Reach.CACHED,
     )
 
 
 def _pair(source: tuple[Any, ...]) -> tuple[Any, Any]:
     if len(source) != 2:
-        raise ModelError("model", f"a pair (model, tokenizer) is expected, found {len(source)} things")
+        raise ModelError(
+            "model",
+            "a pair (model, tokenizer) is expected",
+            evidence=f"found {len(source)} items",
+            remedy="pass load_model((model, tokenizer))",
+        )
     return source[0], source[1]
 
 

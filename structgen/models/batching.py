@@ -30,9 +30,10 @@ class Batch:
 
     A request (``extend``, ``extend_all``, ``extend_tree``) of a worker waits until every worker has made one: a round.
     The requests of a round run in the workers' order.  One forward pass takes requests of up to ``pass_tokens`` tokens
-    in all, tree tokens included; a larger request has its own pass.  So prompts share passes, and no pass is larger
-    than one of a single session.  Each request returns what its session alone would return, up to rounding of float32
-    sums.  If a pass fails, its requests run one by one, so that each worker gets its own result or error.
+    in all, tree tokens included; a larger request has its own pass.  So prompts share passes, and no pass has more
+    tokens than ``pass_tokens``, except the pass of one larger request.  Each request returns what its session alone
+    would return, up to rounding of float32 sums.  If a pass fails, its requests run one by one, so that each worker
+    gets its own result or error.
 
     A model that is no ``PackedModel`` runs the requests one by one.  Only one thread at a time uses the model.
 
@@ -125,7 +126,11 @@ class Batch:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise GenerationError(f"model {self.name!r}", "the batch of programs that uses it is closed")
+            raise GenerationError(
+                f"model {self.name!r}",
+                "the batch of programs that uses it is closed",
+                remedy="make a new Batch, or keep this one open until all programs end",
+            )
 
     def _bind(self, worker: Worker) -> None:
         with self._changed:

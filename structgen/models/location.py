@@ -45,7 +45,7 @@ def require(*modules: str) -> None:
         except (ImportError, OSError) as error:  # OSError: a shared library of torch does not load
             raise ModelError(
                 f"package {module!r}",
-                "needed to run a model, and cannot be imported",
+                "it is needed to run a model, and it cannot be imported",
                 evidence=str(error),
                 remedy="in a checkout of structgen: pip install -c constraints.txt '.[models]'",
             ) from error
@@ -93,7 +93,9 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else None
     if name not in DTYPES:
-        raise ModelError(f"dtype {name!r}", "unknown", remedy=f"choose 'auto' or one of {', '.join(DTYPES)}")
+        raise ModelError(
+            f"dtype {name!r}", "it is no known dtype", remedy=f"choose 'auto' or one of {', '.join(DTYPES)}"
+        )
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
 
 

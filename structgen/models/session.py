@@ -126,7 +126,12 @@ class SequenceLimits(NamedTuple):
 
 
 def check_kept(nodes: Sequence[int], *, tree: TokenTree | None, name: str) -> TokenTree:
-    """Return the last tree, None for none, if ``nodes`` are a path down from one of its roots.
+    """Return ``tree`` if ``nodes`` are a path down from one of its roots.
+
+    Args:
+        nodes: of the tree, each the child of the one before.
+        tree: the tree of the last pass; None if that pass ran none.
+        name: of the model, for messages.
 
     Raises:
         GenerationError: there is no tree, or the tree has no such path.

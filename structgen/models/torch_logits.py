@@ -19,6 +19,7 @@ from structgen_kernels.choices.masked_argmax import masked_argmax
 from structgen_kernels.choices.masked_sample import Shape, Uniforms, masked_sample
 from structgen_kernels.masks.mask_pool import MaskPool
 
+from structgen.engine.mask import mask_width
 from structgen.models.protocol import LogitsQuery, SampleAnswer, SampleQuery, ScoreQuery
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Residence:
         rows = _picked(logits, [each.row for each in queries])
         masks = list(dict.fromkeys(each.mask for each in queries if isinstance(each, SampleQuery)))
         pool = self._pool_of(logits)
-        words = np.frombuffer(b"".join(masks), dtype=np.int32).reshape(len(masks), (logits.shape[1] + 31) // 32)
+        words = np.frombuffer(b"".join(masks), dtype=np.int32).reshape(len(masks), mask_width(logits.shape[1]))
         codes = dict(zip(masks, pool.hold_many(masks, words), strict=True))
         with ExitStack() as stack:
             for mask in masks:
@@ -140,8 +141,8 @@ class TorchLogits:
             )
         return self._hosted[index]
 
-    def foresee(self, queries: Sequence[LogitsQuery], /) -> None:
-        """See ``ResidentLogits.foresee``."""
+    def prefetch(self, queries: Sequence[LogitsQuery], /) -> None:
+        """See ``ResidentLogits.prefetch``."""
         new = [each for each in dict.fromkeys(queries) if each not in self._answers]
         if new:
             placed = [each._replace(row=self._order[each.row]) for each in new]
@@ -149,7 +150,7 @@ class TorchLogits:
 
     def ask(self, query: LogitsQuery, /) -> SampleAnswer:
         """See ``ResidentLogits.ask``."""
-        self.foresee([query])
+        self.prefetch([query])
         return self._answers[query]
 
     def top(self, rows: Sequence[int], count: int, /) -> tuple[NDArray[np.int64], Logits]:

@@ -42,12 +42,12 @@ class Answer:
     """The answer that a step requests.
 
     Attributes:
-        annotation: the type, or the grammar, that was given.
-        grammar: which texts a model may write.
-        form: how they are written.
-        adapter: what makes values of them; None where the text is the value.
-        choices: the texts, where there are few and each is one value; else empty.
-        source: what its texts are quoted from, if they are.
+        annotation: the given type or grammar.
+        grammar: the texts that a model may write.
+        form: whether the texts are JSON or plain text.
+        adapter: makes values of the texts; None if the text is the value.
+        choices: all texts, if there are few and each is one value; else empty.
+        source: the document that the answer quotes; None if it quotes none.
         schema: the JSON Schema that ``grammar`` was made from, if any.
         formats: the meaning of names under ``format``, in addition to the standard ones.
     """

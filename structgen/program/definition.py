@@ -15,7 +15,7 @@ from structgen.errors import GrammarError, ProgramError
 from structgen.program.answer import Answer, answer_of
 from structgen.program.backends import ProgramSettings
 from structgen.program.batch_map import Mapped, map_items
-from structgen.program.execution import AnyModel, Execution, current_model, settings_with
+from structgen.program.execution import AnyModel, Execution, current_model, refuse_unknown_settings, settings_with
 from structgen.program.outcome import Run
 from structgen.program.prompt import Template, description_of
 from structgen.program.stream.event import Done, Event
@@ -354,9 +354,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
         GrammarError: the annotation can't be written; it is named.
     """
     system = settings.pop("system", None)
-    unknown = set(settings) - set(ProgramSettings.__dataclass_fields__)
-    if unknown:
-        raise TypeError(f"program: unknown settings {', '.join(sorted(unknown))}")
+    refuse_unknown_settings("program", settings, set(ProgramSettings.__dataclass_fields__))
     held = settings_with(ProgramSettings(), settings)
 
     def decorate(function: Callable[..., Any]) -> Program[..., Any]:

@@ -1,4 +1,4 @@
-"""How a program runs: its steps one after the other, each telling its events."""
+"""Runs a program step by step and yields the events of each step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from structgen.program.stream.event import Event, Text
 if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["AnyModel", "Execution", "ProgramSettings", "current_model", "settings_with"]
+__all__ = ["AnyModel", "Execution", "ProgramSettings", "current_model", "refuse_unknown_settings", "settings_with"]
 
 AnyModel: TypeAlias = "LanguageModel | DiffusionModel | RemoteModel"
 """What answers a program: it writes token by token, fills canvases, or is on a server."""
@@ -243,6 +243,18 @@ def _is_annotation(value: Any) -> bool:
 def _describe_value(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"
+
+
+def refuse_unknown_settings(subject: str, settings: dict[str, Any], known: set[str]) -> None:
+    """Refuse settings that are neither ``system`` nor in ``known``.
+
+    Raises:
+        TypeError: there are such.
+    """
+    unknown = sorted(settings.keys() - known)
+    if unknown:
+        names = ", ".join(sorted(known | {"system"}))
+        raise TypeError(f"{subject}: unknown settings {', '.join(unknown)}; give settings among {names}")
 
 
 def settings_with(settings: ProgramSettings, changes: dict[str, Any]) -> ProgramSettings:

@@ -1,4 +1,7 @@
-"""``structgen.extract`` and ``structgen.quoted``: values of a type out of a document, with strings that occur in it."""
+"""``structgen.extract`` and ``structgen.program.quoted``: values of a type from a document.
+
+Their strings occur in the document.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ _PATTERN_LANGUAGES: Final = {
 # probability, and each would be sampled again where a check refuses the value.  (Hence no format of its own for what
 # can be quoted: a format says what a string decodes to, and leaves open how it is spelled.)
 _CHARACTER: Final = regex(r'[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f]')
-# A string with further keywords says itself what it may be.
+# A string with other keywords is not free: the keywords define it.
 _FREE_STRING: Final = frozenset(
     ("type", "minLength", "maxLength", "title", "description", "default", "examples", "deprecated")
 )
@@ -57,8 +60,8 @@ def quoted(
 ) -> Answer:
     """Ask for values of a type whose free texts occur in ``document``.
 
-    Free are the strings (``str``) without an enumeration, pattern or format of their own; names of members, which are
-    no values, are not quoted.  A quotation is not empty, unless the type says ``min_length=0``.
+    A free text is a string (``str``) without an enumeration, pattern or format of its own. The names of members are not
+    quoted. A quotation is not empty, unless the type says ``min_length=0``.
 
     Args:
         annotation: a type.
@@ -219,15 +222,14 @@ def _extract(
         kind: what to extract: a type, ``list[Model]`` for any number of one.
         document: the text.
         evidence: whether free texts must be quoted from the document; ``extract.run(...).evidence`` then says where
-            they are.  Free is each ``str`` without an enumeration, pattern or format.  A quotation is not empty,
+            they are.  A free text is a ``str`` without an enumeration, pattern or format.  A quotation is not empty,
             unless its field says ``min_length=0``.  With ``"exact"`` each quotation is the most probable one under the
             model, not the one that its most probable tokens lead to; that costs more forward passes.
         search_limit: the most prefixes of a quotation that one search for the most probable runs through the model.
         whole_words: whether quotations neither begin nor end with white space or within a word.
         instruction: what to do, in place of the one that is there.
 
-    Beside these, it takes ``model``, ``max_tokens`` (1024 unless said otherwise), ``sampler``, ``seed`` and ``tries``
-    as any program.
+    It also takes the settings of a call, see ``Program``; ``max_tokens`` is 1024 by default.
 
     Raises:
         ProgramError: the document is no text.

@@ -20,7 +20,7 @@ from structgen.program.answer import POLICY, Answer, answer_of, schema_of_answer
 from structgen.program.backends import ProgramSettings
 from structgen.program.command import user
 from structgen.program.definition import Program
-from structgen.program.execution import settings_with
+from structgen.program.execution import refuse_unknown_settings, settings_with
 from structgen.program.prompt import sketch_of
 from structgen.program.stream.validation import problem_of
 
@@ -274,8 +274,8 @@ def agent(
         answer: type of the final answer; any that has a JSON form.
         max_steps: the most calls.  After the last one only an answer is possible, and the result says so.
         name: what messages and traces call the program.
-        **settings: as those of ``structgen.program``: ``system``, ``max_tokens`` (for each step), ``sampler``,
-            ``seed``, ``tries``, ``limits``.
+        **settings: all settings of ``structgen.program`` except ``chat`` and ``describe``; ``max_tokens`` holds for
+            each step.
 
     Returns:
         a program of one argument, the task, whose value is an ``AgentResult``.
@@ -288,9 +288,7 @@ def agent(
     if max_steps < 1:
         raise ValueError(f"agent: max_steps must be at least 1; found {max_steps}")
     system = settings.pop("system", None)
-    unknown = set(settings) - set(ProgramSettings.__dataclass_fields__) | ({"chat", "describe"} & set(settings))
-    if unknown:
-        raise TypeError(f"agent: unknown settings {', '.join(sorted(unknown))}")
+    refuse_unknown_settings("agent", settings, set(ProgramSettings.__dataclass_fields__) - {"chat", "describe"})
     loop = _Loop(_by_name(tools, f"agent {name!r}"), answer, max_steps, f"agent {name!r}")
 
     def steps(task: str) -> Generator[Any, Any, AgentResult[Any]]:

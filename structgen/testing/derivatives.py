@@ -58,7 +58,7 @@ class Regex:
     """A regular expression, interned by its algebra: equal expressions are the same object.
 
     Attributes:
-        nullable: the empty string is a member.
+        nullable: whether the empty string is in the language.
         cuts: bit b is set where bytes b - 1 and b may have different derivatives.
     """
 
@@ -159,7 +159,7 @@ class Algebra:
         return self._derivatives[root, symbol]
 
     def is_empty(self, root: Regex) -> bool:
-        """Decide whether ``root`` has no member."""
+        """Decide whether ``root`` has no string."""
         stack = [root]
         while stack:
             regex = stack[-1]
@@ -269,7 +269,7 @@ class Algebra:
     def _spellable(self, regex: Regex) -> Regex:
         """Texts of the value that go on with a character which the pending escape can still spell.
 
-        Every character has an escape, so a quoted language has a member iff this one does.
+        Every character has an escape, so a quoted language has a string iff this one does.
         """
         value, pending = regex.parts[0], regex.data
         if not isinstance(pending, bytes) or not pending:
@@ -278,7 +278,7 @@ class Algebra:
         return self.intersection([value, self.concatenation([first, self.text])])
 
     def _search(self, start: Regex) -> bool:
-        """Look for a member of ``start`` among its derivatives, depth first; remember what was decided."""
+        """Look for a string of ``start`` among its derivatives, depth first; remember what was decided."""
         path = [start]
         branches = [self._successors(start)]
         visited = {start: None}

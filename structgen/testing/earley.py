@@ -23,11 +23,11 @@ from structgen.testing.node_semantics import ResolvedNode, is_refused_label, ord
 __all__ = ["ItemSet", "Recogniser"]
 
 ItemState: TypeAlias = "int | Regex | PermutationState"
-"""How far an item has come: items of a sequence done, repetitions done, members of a permutation, or what is left of a
+"""How far an item has come: items of a sequence done, repetitions done, items of a permutation, or what is left of a
 regular node."""
 
 PermutationState: TypeAlias = "tuple[frozenset[int], int, bool]"
-"""The items of a permutation that were used, the number of members, and whether a separator is due."""
+"""The items of a permutation that were used, the number of items so far, and whether a separator is due."""
 
 Item: TypeAlias = "tuple[int, ItemState, ItemSet]"
 """A node, its state, and the position where it was entered."""
@@ -51,7 +51,7 @@ class ItemSet:
     Attributes:
         items: every item that agrees with what was read; none, if nothing can be completed.
         callers: for each node entered here, the items to go on with when it ends.
-        is_accepting: what was read is a member.
+        is_accepting: whether what was read is a string of the grammar.
         text: what was read, a zero byte for each special token.
         following: the positions after symbols, as far as they were needed.
         is_live: a completion exists; not known yet where this is ``None``.
@@ -101,7 +101,7 @@ class Recogniser:
         return Special(self._special_texts.get(token, token) if isinstance(token, int) else token)
 
     def step(self, position: ItemSet, symbol: Symbol) -> ItemSet | None:
-        """Return the position after ``symbol``, or ``None`` if no member goes on with it."""
+        """Return the position after ``symbol``, or ``None`` if no string goes on with it."""
         following = self._step(position, symbol)
         return following if following is not None and self._is_live(following) else None
 
@@ -218,7 +218,7 @@ class Recogniser:
         if isinstance(state, Regex):
             return state.nullable
         if isinstance(state, tuple):
-            return self._members_may_end(node, state)
+            return self._items_may_end(node, state)
         match self._nodes[node].term:
             case ir.Sequence() as term:
                 return state == len(term.items)
@@ -228,11 +228,11 @@ class Recogniser:
                 return state == 1
 
     def _calls(self, node: int, state: ItemState) -> list[tuple[int, ItemState]]:
-        """The nodes with members that may be called, each with the state to go on in."""
+        """The nodes with strings that may be called, each with the state to go on in."""
         if isinstance(state, Regex):
             return []
         if isinstance(state, tuple):
-            return self._calls_of_members(node, state)
+            return self._calls_of_items(node, state)
         term, children = self._nodes[node].term, self._nodes[node].children
         match term:
             case ir.Sequence():
@@ -247,12 +247,12 @@ class Recogniser:
 
     # Permutations
 
-    def _members_may_end(self, node: int, state: PermutationState) -> bool:
+    def _items_may_end(self, node: int, state: PermutationState) -> bool:
         term = self._permutation(node)
         used, count, is_after = state
         return (is_after or count == 0) and count >= term.min and used >= set(range(len(term.required)))
 
-    def _calls_of_members(self, node: int, state: PermutationState) -> list[tuple[int, ItemState]]:
+    def _calls_of_items(self, node: int, state: PermutationState) -> list[tuple[int, ItemState]]:
         term, children = self._permutation(node), self._nodes[node].children
         *items, rest, separator = children
         used, count, is_after = state
@@ -264,15 +264,15 @@ class Recogniser:
         calls: list[tuple[int, ItemState]] = []
         for place, child in [*free, (None, rest)]:
             taken = used if place is None else used | {place}
-            # Without an upper bound, members beyond the lower one need not be counted.
+            # Without an upper bound, items beyond the lower one need not be counted.
             after = count + 1 if term.max is not None else min(count + 1, max(term.min, 1))
             state = taken, after, True
-            if child in self._productive and (self._members_may_end(node, state) or self._goes_on(node, taken, after)):
+            if child in self._productive and (self._items_may_end(node, state) or self._goes_on(node, taken, after)):
                 calls.append((child, state))
         return calls
 
     def _goes_on(self, node: int, used: frozenset[int], count: int) -> bool:
-        """Whether a further member may follow, so that the whole can be completed."""
+        """Whether a further item may follow, so that the whole can be completed."""
         term = self._permutation(node)
         *items, rest, separator = self._nodes[node].children
         left = [place for place in range(len(items)) if place not in used and items[place] in self._productive]
@@ -389,7 +389,7 @@ def _spelled_out(algebra: Algebra, term: ir.Permutation, parts: list[Regex]) -> 
     made: dict[tuple[frozenset[int], int], Regex] = {}
 
     def after(used: frozenset[int], count: int) -> Regex:
-        """What may follow ``count`` members; beyond the bounds, they are not counted."""
+        """What may follow ``count`` items; beyond the bounds, they are not counted."""
         key = used, count
         if key not in made:
             ways = [algebra.epsilon] if count >= term.min and used >= due else []

@@ -191,7 +191,7 @@ def mask_equals_reference(at: ReachedState) -> str | None:
     """The mask holds the tokens that ``ReferenceMatcher`` allows, and it accepts where that does.
 
     The reference knows bytes and not which of them the vocabulary can spell; where some byte is no token, a token
-    may be blocked if no member is found by way of it.
+    may be blocked if no string is found by way of it.
     """
     reference = at.reference()
     if reference.is_accepting != at.matcher.is_accepting:

@@ -26,10 +26,12 @@ _MAX_OCTETS: Final = 59
 
 
 def is_refused_label(data: bytes, kind: LabelKind) -> bool:
-    """Whether the label that ``data`` begins with may not stand where it ends, or not go on so.
+    """Whether the label that ``data`` begins with is invalid where it ends, or cannot become valid.
 
-    >>> is_refused(b"xn--ll-0ea.", "a-label"), is_refused(b"xn--ll-0e.", "a-label"), is_refused(b"xn--ll-0e", "a-label")
-    (False, True, False)
+    >>> is_refused_label(b"xn--ll-0ea.", "a-label"), is_refused_label(b"xn--ll-0e.", "a-label")
+    (False, True)
+    >>> is_refused_label(b"xn--ll-0e", "a-label")
+    False
     """
     found = (_LETTERS if kind == "u-label" else _ASCII).match(data)
     label = b"" if found is None else found.group()

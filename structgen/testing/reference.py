@@ -6,7 +6,7 @@ and repetitions are recognised by Earley's algorithm (``earley.py``); characters
 and JSON strings by derivatives (``derivatives.py``).
 
 Two facts give the promise about prefixes. Earley's items are all reachable: each belongs to a derivation
-that agrees with what was read. And terms without members are never entered, so every item can be completed.
+that agrees with what was read. And terms without strings are never entered, so every item can be completed.
 ``structgen.testing.small_scope`` states the meaning a third time, by set algebra alone.
 """
 
@@ -56,7 +56,7 @@ class ReferenceMatcher:
         return bool(self._history[-1].items)
 
     def advance(self, byte: int) -> bool:
-        """Read ``byte`` if some member goes on so; otherwise change nothing."""
+        """Read ``byte`` if some string goes on so; otherwise change nothing."""
         return self._move(byte)
 
     def advance_special(self, token: int | str) -> bool:
@@ -64,7 +64,7 @@ class ReferenceMatcher:
         return self._move(self._recogniser.special(token))
 
     def accept_bytes(self, data: bytes) -> int:
-        """Read ``data`` up to the first byte that no member goes on with; return how many bytes were read."""
+        """Read ``data`` up to the first byte that no string goes on with; return how many bytes were read."""
         for count, byte in enumerate(data):
             if not self.advance(byte):
                 return count
@@ -89,11 +89,11 @@ class ReferenceMatcher:
         return reference
 
     def allowed_bytes(self) -> set[int]:
-        """Return the bytes that some member goes on with."""
+        """Return the bytes that some string goes on with."""
         return self._recogniser.next_bytes(self._history[-1])
 
     def allows_token(self, token: bytes) -> bool:
-        """Whether some member goes on with all bytes of ``token``; a token without bytes is never allowed."""
+        """Whether some string goes on with all bytes of ``token``; a token without bytes is never allowed."""
         position = self._history[-1]
         for byte in token:
             following = self._recogniser.step(position, byte)

@@ -93,9 +93,9 @@ def byte_vocabulary(letters: bytes, max_length: int) -> list[bytes]:
 
 
 def language(grammar: ir.Grammar, max_length: int, alphabet: Iterable[int]) -> set[bytes]:
-    """Return the members of ``grammar`` of at most ``max_length`` bytes, all of them in ``alphabet``.
+    """Return the strings of ``grammar`` of at most ``max_length`` bytes, all of them in ``alphabet``.
 
-    Members with special tokens are left out: they are no byte strings.
+    Strings with special tokens are left out: they are no byte strings.
 
     Raises:
         GrammarError: a reference is unbound, or an intersection, complement or JSON string is recursive.
@@ -112,7 +112,7 @@ def language(grammar: ir.Grammar, max_length: int, alphabet: Iterable[int]) -> s
 
 
 def _valid_strings(nodes: tuple[ResolvedNode, ...], root: int, universe: set[bytes]) -> set[bytes]:
-    """The members of node ``root`` in ``universe``, a set that holds every part of each of its strings.
+    """The strings of node ``root`` in ``universe``, a set that holds every part of each of its strings.
 
     What does not lie on a cycle comes after all that it depends on, so it is right from the first round;
     regular terms are such, which is why complements may stand among the monotone operators.
@@ -134,7 +134,7 @@ def _valid_strings(nodes: tuple[ResolvedNode, ...], root: int, universe: set[byt
 
 
 def _constant(nodes: tuple[ResolvedNode, ...], node: int, universe: set[bytes]) -> set[bytes] | None:
-    """The members of a term that are known without those of its children in ``universe``."""
+    """The strings of a term that are known without those of its children in ``universe``."""
     match nodes[node].term:
         case ir.Literal(data=data):
             return {data} & universe
@@ -208,7 +208,7 @@ def _repetition(item: set[bytes], least: int, most: int | None, universe: set[by
 
 
 def _permutations(term: ir.Permutation, parts: list[set[bytes]], universe: set[bytes]) -> set[bytes]:
-    """All lists of members in all orders, member by member; counts differ up to the larger bound."""
+    """All lists of items in all orders, item by item; counts differ up to the larger bound."""
     *items, rest, separator = parts
     due = frozenset(range(len(term.required)))
     bound = max(term.min, 1) if term.max is None else term.max
@@ -221,9 +221,9 @@ def _permutations(term: ir.Permutation, parts: list[set[bytes]], universe: set[b
             continue
         before = _concatenation({word}, separator if count else {b""}, universe)
         free = [(place, item) for place, item in enumerate(items) if place not in used]
-        for place, member in [*free, (None, rest)]:
+        for place, texts in [*free, (None, rest)]:
             taken = used if place is None else used | {place}
-            for longer in _concatenation(before, member, universe):
+            for longer in _concatenation(before, texts, universe):
                 if count + 1 >= term.min and taken >= due:
                     found.add(longer)
                 state = longer, taken, min(count + 1, bound)

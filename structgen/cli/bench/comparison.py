@@ -44,7 +44,7 @@ _MIN_TOKENS: Final = 16
 _MAX_TOKENS: Final = 300
 _TIMED_STEPS: Final = 300
 STEPS_PER_TURN: Final = (1, 50)
-"""So many steps an engine takes before the next one takes as many."""
+"""The number of steps that each engine takes before the next engine's turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,18 @@ class BatchSchema:
 
 
 def choose_batch_schemas(engines: list[Engine], cases: Iterable[Case], tokenize: Tokenize) -> list[BatchSchema]:
-    """Return a course for the first schemas of ``cases`` on which all engines agree; at most ``SCHEMAS``."""
-    courses: list[BatchSchema] = []
+    """Return the first schemas of ``cases`` on which all engines agree, at most ``SCHEMAS``."""
+    schemas: list[BatchSchema] = []
     for case in cases:
-        if len(courses) == SCHEMAS:
+        if len(schemas) == SCHEMAS:
             break
         texts = [instance.ordered or instance.text for instance in case.instances if instance.is_valid]
         sizes = ((tokens, len(tokens)) for tokens in map(tokenize, texts))
         tokens = next((tokens for tokens, size in sizes if _MIN_TOKENS <= size <= _MAX_TOKENS), None)
-        course = None if tokens is None else _batch_schema(engines, case, tokens)
-        if course is not None:
-            courses.append(course)
-    return courses
+        schema = None if tokens is None else _batch_schema(engines, case, tokens)
+        if schema is not None:
+            schemas.append(schema)
+    return schemas
 
 
 def _batch_schema(engines: list[Engine], case: Case, tokens: list[int]) -> BatchSchema | None:
@@ -75,10 +75,10 @@ def _batch_schema(engines: list[Engine], case: Case, tokens: list[int]) -> Batch
     for engine in engines:
         try:
             compiled[engine.name] = engine.compile(case.schema)
-            verification = check_instance(engine.start(compiled[engine.name]), tokens, len(tokens), [])
+            result = check_instance(engine.start(compiled[engine.name]), tokens, len(tokens), [])
         except Exception:  # any refusal counts, whatever its class in the engine
             return None
-        if verification is not InstanceResult.ACCEPTED:
+        if result is not InstanceResult.ACCEPTED:
             return None
     return BatchSchema(tokens, compiled)
 
@@ -87,16 +87,16 @@ def _batch_schema(engines: list[Engine], case: Case, tokens: list[int]) -> Batch
 class _Rows:
     """The sequences of one engine; a sequence at its end begins again."""
 
-    def __init__(self, engine: Engine, courses: list[BatchSchema]) -> None:
-        self._engine, self._courses = engine, courses
+    def __init__(self, engine: Engine, schemas: list[BatchSchema]) -> None:
+        self._engine, self._schemas = engine, schemas
         self._places: list[int] = []
         self._sequences: list[Sequence] = []
-        copies = -(-SEQUENCES // len(courses))
+        copies = -(-SEQUENCES // len(schemas))
         for row in range(SEQUENCES):
-            course = courses[row % len(courses)]
-            place = len(course.tokens) * (row // len(courses)) // copies
-            sequence = self._start(course)
-            for token in course.tokens[:place]:
+            schema = schemas[row % len(schemas)]
+            place = len(schema.tokens) * (row // len(schemas)) // copies
+            sequence = self._start(schema)
+            for token in schema.tokens[:place]:
                 sequence.accept(token)
             self._sequences.append(sequence)
             self._places.append(place)
@@ -122,30 +122,30 @@ class _Rows:
         """Accept the next token of every sequence; return whether a sequence began again."""
         is_changed = False
         for row, sequence in enumerate(self._sequences):
-            course, place = self._courses[row % len(self._courses)], self._places[row]
-            token = course.tokens[place]
+            schema, place = self._schemas[row % len(self._schemas)], self._places[row]
+            token = schema.tokens[place]
             if check and not allows(self._words, token, row):
                 raise AssertionError(f"{self._engine.name}: row {row} of a batch does not allow token {token}")
             sequence.accept(token)
             self._places[row] = place + 1
-            if place + 1 == len(course.tokens):
-                self._sequences[row], self._places[row] = self._start(course), 0
+            if place + 1 == len(schema.tokens):
+                self._sequences[row], self._places[row] = self._start(schema), 0
                 is_changed = True
         return is_changed
 
-    def _start(self, course: BatchSchema) -> Sequence:
-        return self._engine.start(course.compiled[self._engine.name])
+    def _start(self, schema: BatchSchema) -> Sequence:
+        return self._engine.start(schema.compiled[self._engine.name])
 
 
-def run_batch(engines: list[Engine], courses: list[BatchSchema]) -> dict[int, dict[str, list[float]]]:
+def run_batch(engines: list[Engine], schemas: list[BatchSchema]) -> dict[int, dict[str, list[float]]]:
     """Return the microseconds that each timed fill of all rows took, by the number of calls in a row and by engine.
 
     Raises:
         AssertionError: a mask of the batch does not allow the token that comes next.
     """
-    rows = [_Rows(engine, courses) for engine in engines]
+    rows = [_Rows(engine, schemas) for engine in engines]
     for one in rows:
-        one.steps(max(len(course.tokens) for course in courses), check=True)
+        one.steps(max(len(schema.tokens) for schema in schemas), check=True)
     answer: dict[int, dict[str, list[float]]] = {}
     for calls in STEPS_PER_TURN:
         samples: dict[str, list[float]] = {engine.name: [] for engine in engines}
@@ -255,18 +255,18 @@ class Comparison:
     def _batch(self, engines: list[Engine]) -> dict[str, Any]:
         self._progress("batch", 0, None)
         cases = read_cases(self._data, _BATCH_CANDIDATES, self._settings.seed, order=self._order)
-        courses = choose_batch_schemas(engines, cases, self._tokenize)
-        if not courses:
+        schemas = choose_batch_schemas(engines, cases, self._tokenize)
+        if not schemas:
             return {"schemas": 0}
         with _without_collection():
-            samples = run_batch(engines, courses)
+            samples = run_batch(engines, schemas)
         runs = []
         for calls, times in samples.items():
             spreads = {name: spread_of(values) for name, values in times.items()}
             ours = spreads.get(OURS)
             ratios = {name: spread["p50"] / ours["p50"] for name, spread in spreads.items() if ours and name != OURS}
             runs.append({"in_a_row": calls, "fill_us": spreads, "ratios_p50": ratios})
-        return {"schemas": len(courses), "sequences": SEQUENCES, "runs": runs}
+        return {"schemas": len(schemas), "sequences": SEQUENCES, "runs": runs}
 
     def _memory(self, name: str) -> dict[str, float] | None:
         settings = self._settings
@@ -326,7 +326,7 @@ def _installed(names: tuple[str, ...]) -> list[str]:
         else:
             kept.append(name)
     if not kept:
-        raise Failure("no engine is left to run")
+        raise Failure("--engines: none of these engines is installed; install one, or name structgen")
     return kept
 
 

@@ -180,20 +180,20 @@ def run_case(engine: Engine, tally: Tally, case: Case, tokenize: Tokenize, most:
     samples: list[float] = []
     for index, instance in enumerate(case.instances):
         name = f"{case.name}#{index}"
-        verification = check_instance(engine.start(compiled), tokenize(instance.text), most, samples)
-        tally.undecided += verification is InstanceResult.UNDECIDED
+        result = check_instance(engine.start(compiled), tokenize(instance.text), most, samples)
+        tally.undecided += result is InstanceResult.UNDECIDED
         if not instance.is_valid:
             tally.invalid += 1
-            if verification is InstanceResult.ACCEPTED:
+            if result is InstanceResult.ACCEPTED:
                 tally.invalid_accepted.append(name)
             continue
         tally.valid += 1
-        if verification is InstanceResult.REJECTED:
+        if result is InstanceResult.REJECTED:
             tally.valid_rejected.append(name)
-        if verification is InstanceResult.REJECTED and instance.ordered is not None:
+        if result is InstanceResult.REJECTED and instance.ordered is not None:
             tally.reordered += 1
-            verification = check_instance(engine.start(compiled), tokenize(instance.ordered), most, [])
-        if verification is InstanceResult.REJECTED:
+            result = check_instance(engine.start(compiled), tokenize(instance.ordered), most, [])
+        if result is InstanceResult.REJECTED:
             tally.ordered_rejected.append(name)
     tally.between[case.name] = samples
 

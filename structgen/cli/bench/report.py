@@ -121,7 +121,7 @@ def _batch(batch: Mapping[str, Any]) -> str:
             rows.append([name, calls, *points, f"{a_row:.2f}", "" if ratio is None else f"{ratio:.2f}"])
     title = (
         f"Masks of {batch['sequences']} sequences over {batch['schemas']} schemas filled by one call, at steady state, "
-        "on all processors, microseconds a call; so many calls of one engine in a row, then as many of the next:"
+        "on all processors, microseconds a call; engines take turns of the given number of calls:"
     )
     return f"{title}\n\n{_table(['engine', 'in a row', *_POINTS, 'p50 a row', 'over structgen'], rows)}"
 

@@ -135,9 +135,9 @@ class Allowed:
         )
 
     def _state(self) -> str:
-        verification = self._gate.verification()
+        culprits = self._gate.culprits()
         state = f"it has {len(self._output.tokens)} tokens so far and ends with {self._output.data[-40:]!r}"
-        return f"{state}; {verification}" if verification else state
+        return f"{state}; {culprits}" if culprits else state
 
 
 @final
@@ -159,13 +159,16 @@ class ForcedSteps:
         return self._force() or self._take_only()
 
     def end(self) -> None:
-        """Complete the output without the model: the grammar allows nothing more, or only the budget is spent."""
+        """Complete the output without the model.
+
+        The finish reason is ``"length"`` if the grammar allows more tokens, else ``"stop"``.
+        """
         self._output.end("length" if self._allowed.grammar_goes_on() else "stop")
 
     def _force(self) -> list[int]:
         """Take the forced tokens within the budget, up to one that is blocked or that the potentials forbid."""
         output, allowed, matcher = self._output, self._allowed, self._output.matcher
-        run = matcher.advance_forced(max(output.remaining, 0))
+        run = matcher.advance_forced(output.remaining)
         taken = 0
         try:
             for token in run:
@@ -178,7 +181,7 @@ class ForcedSteps:
         return run[:taken]
 
     def _take_only(self) -> list[int]:
-        """Fill the mask of the next token; take the token if it is the only one, complete the output if none is."""
+        """Fill the mask of the next token; take the token if only one is allowed; end the output if none is allowed."""
         output, allowed, matcher = self._output, self._allowed, self._output.matcher
         eos = output.vocabulary.eos
         while True:

@@ -49,7 +49,8 @@ class Autoregressive:
         drafter: proposes draft tokens, which the model verifies in one forward pass: a drafter, or a ``Speculation``
             with all its settings; None drafts nothing.  ``"auto"`` combines drafters that cost next to nothing, and
             drafts only if that is expected to save time.  With the same seed the output is the same with every
-            drafter.  The exception are drafters that sample draft tokens: with those its distribution is the same.
+            drafter.  Drafters that sample draft tokens are the exception: they keep only the output's
+            distribution.
         jump_forward: take forced tokens without forward passes of their own; the output is the same either way.
         score_ending: spend a forward pass on forced steps at the end of the output, so that ``log_z`` covers them.
         potentials: further conditions on the output: potentials, constraints, or functions of its text.  Samplers of

@@ -52,7 +52,7 @@ class MarginalQuery:
     before: bytes
     values: Mapping[bytes, Hashable]
 
-    def settled(self, written: bytes) -> list[Hashable]:
+    def possible_values(self, written: bytes) -> list[Hashable]:
         """The values that are still possible after ``written``; none if it contradicts ``before``."""
         size = len(self.before)
         if len(written) <= size:
@@ -126,7 +126,7 @@ class _MarginalSearch:
 
     def _follow(self, branch: _MarginalBranch, token: int, probability: float) -> None:
         written = branch.written + self._texts[token]
-        possible = branch.query.settled(written)
+        possible = branch.query.possible_values(written)
         if len(possible) == 1:
             self._parts[possible[0]].append(probability)
         elif possible:
@@ -138,20 +138,19 @@ class _MarginalSearch:
         self._parts[self._values[branch.written[len(branch.query.before) :]]].append(probability)
 
     def _choices(self, branch: _MarginalBranch) -> NDArray[np.intp] | None:
-        """Take the forced tokens and return the allowed ones; None if the value is settled on the way."""
+        """Take the forced tokens and return the allowed ones; None if only one value stays possible."""
         while True:
-            possible = branch.query.settled(branch.written)
+            possible = branch.query.possible_values(branch.written)
             if len(possible) <= 1:
                 if possible:
                     self._parts[possible[0]].append(branch.probability)
                 return None
-            budget = max(branch.budget, 0)
-            run = branch.matcher.advance_forced(budget)
+            run = branch.matcher.advance_forced(branch.budget)
             if not run:
-                branch.matcher.fill_mask(self._row, budget=budget)
+                branch.matcher.fill_mask(self._row, budget=branch.budget)
                 ids = allowed_ids(self._row[0], len(self._texts))
                 ordinary = ids[~np.isin(ids, self._eos)]
-                if branch.budget <= 0 or not len(ordinary):
+                if not len(ordinary):
                     self._end(branch, branch.probability)
                     return None
                 if len(ids) > 1 or not branch.matcher.accept(int(ids[0])):

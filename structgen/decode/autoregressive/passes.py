@@ -134,7 +134,7 @@ class ScoredPasses:
         for logits, query in (*queries, *choosing):
             passes.setdefault(id(logits), (logits, []))[1].append(query)
         for logits, together in passes.values():
-            logits.foresee(together)
+            logits.prefetch(together)
         if choice is not None and not choosing:  # the choice needs the whole row
             on_host(row)
         return in_masks

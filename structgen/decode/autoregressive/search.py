@@ -264,8 +264,6 @@ class _RegionSearch:
         ids = allowed_ids(mask[0], self._generation.vocabulary.size)
         if blocked:
             ids = ids[~np.isin(ids, list(blocked))]
-        if remaining <= 0:
-            ids = ids[np.isin(ids, list(self._eos))]
         return ids, accepts
 
     def _steps(self, best: _CompleteRegion) -> Iterator[Step]:

@@ -14,7 +14,7 @@ import numpy as np
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.regular import RegularLanguage
-from structgen.decode.diffusion.token_automaton import FAR, MAX_STATES, byte_automaton, check_finite_checks, lift
+from structgen.decode.diffusion.token_automaton import FAR, MAX_STATES, byte_automaton, lift, refuse_infinite_checks
 from structgen.decode.step.context import check_vocabulary, constraint_of
 from structgen.engine.network import recurs
 from structgen.errors import BudgetError, GenerationError, LimitExceeded, ModelError
@@ -279,7 +279,7 @@ def canvas_language(constraint: Constraint, *, ambiguity: Ambiguity = "refused")
             marginals, ``"counted"`` counts a canvas once for each parse.
 
     Raises:
-        GrammarError: the grammar has values that must differ, or labels that must decode.
+        GrammarError: the grammar has token budgets, values that must differ, or labels that must decode.
         LimitExceeded: the automaton of a non-recursive grammar has too many states or moves, or the network of a
             recursive grammar has too many states or effects.
     """
@@ -302,7 +302,7 @@ def regular_language(constraint: Constraint) -> RegularLanguage | None:
         LimitExceeded: the automaton of a non-recursive grammar has too many states or moves.
     """
     if constraint not in _REGULAR:
-        check_finite_checks(constraint)
+        refuse_infinite_checks(constraint)
         _REGULAR[constraint] = _small(constraint) if recurs(constraint) else _finite(constraint)
     return _REGULAR[constraint]
 

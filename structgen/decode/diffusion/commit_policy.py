@@ -148,7 +148,7 @@ class Static:
     the grammar forces meanwhile cost no step, so a block may take fewer steps.
 
     Attributes:
-        steps: for each block, or for the whole canvas without blocks; None to use ``per_step``.
+        steps: number of steps for each block; without blocks, for the whole canvas; None to use ``per_step``.
         per_step: slots in every step.
         remasking: ``"low_confidence"`` commits the slots with the highest confidence given the language, ``"random"``
             random ones.
@@ -211,7 +211,9 @@ class _StaticCommitter:
 @final
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Commits every slot whose token has at least this probability given the language, and always the most probable.
+    """Commits every slot with at least the given confidence, and always the slot with the highest confidence.
+
+    The confidence of a slot is the probability of its most probable token given the language.
 
     Theorem 1 of the source: if each of ``n`` tokens has a marginal probability above ``1 - e`` and ``(n + 1) e <= 1``,
     then together they are the most probable joint choice for their slots, under any joint distribution with these

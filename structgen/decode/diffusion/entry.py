@@ -124,7 +124,7 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
         forwards=forwards,
         tokens=run.revealed,
         queries=0,
-        verification="the model gives no completion of the canvas any probability",
+        verification="" if samples else "the model gives no completion of the canvas any probability",
         history=tuple(run.rounds),
     )
 
@@ -137,7 +137,7 @@ def _sample(particles: Sequence[CanvasParticle], constraint: Constraint, cost: S
     revealed = {slot for step in heaviest.steps for slot in step}
     steps = []
     for slot, token in enumerate([*tokens, None] if has_stop else tokens):
-        logprob, native = float(heaviest.log_kernel[slot]), float(heaviest.log_native[slot])
+        logprob, native = float(heaviest.log_kernel[slot]), float(heaviest.log_model[slot])
         log_z = native - logprob if slot in revealed else None
         steps.append(Step(token, forced=False, logprob=logprob, log_z=log_z))
     result = Result(
@@ -305,7 +305,9 @@ def slots_within(constraint: Constraint, max_tokens: int, *, capacity: int | Non
         ValueError: ``max_tokens`` is not a positive integer.
     """
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-        raise ValueError(f"max_tokens must be an integer of at least 1: a canvas has a slot; found {max_tokens!r}")
+        raise ValueError(
+            f"max_tokens must be an integer of at least 1, since a canvas has at least one slot; found {max_tokens!r}"
+        )
     language = canvas_language(constraint, ambiguity="counted")  # that of fill_canvas()
     if language.shortest > max_tokens:
         raise BudgetError(budget=max_tokens, needed=language.shortest)

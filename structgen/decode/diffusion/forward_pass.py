@@ -92,6 +92,8 @@ class DelayedReuse:
     Attributes:
         interval: all slots run once in this many steps.
         window: how many free slots run for each newly committed slot, the nearest ones; None for all.
+
+    Raises:
         ValueError: ``interval`` is below 1 or ``window`` below 0.
 
     Source: Ma, Yu, Fang and Wang 2025, "dKV-Cache" (arXiv 2505.15781).

@@ -25,8 +25,8 @@ __all__ = [
     "ByteAutomaton",
     "TokenAutomaton",
     "byte_automaton",
-    "check_finite_checks",
     "lift",
+    "refuse_infinite_checks",
     "token_automaton",
 ]
 
@@ -58,7 +58,7 @@ class ByteAutomaton:
         return len(self.next)
 
 
-def check_finite_checks(constraint: Constraint) -> None:
+def refuse_infinite_checks(constraint: Constraint) -> None:
     """Refuse checks that no finite automaton decides: values that must differ, and token budgets.
 
     Raises:

@@ -159,21 +159,21 @@ class CanvasParticle:
     Attributes:
         canvas: int32 ``[slots]``.
         log_weight: log of its weight.
-        log_owed: log of ``Z(canvas; canvas before)``, the divisor of the next weight; 0 at the start.
+        log_divisor: log of ``Z(canvas; canvas before)``, the divisor of the next weight; 0 at the start.
         eve: the index of its ancestor among the first particles.
         steps: the slots that were revealed, by step.
         log_kernel: float64 ``[slots]``: log-probability of each sampled token; the correction by the language is
             divided equally among slots that were revealed together. 0 in fixed slots.
-        log_native: float64 ``[slots]``: log-probability of the token under the model's own distribution for the slot.
+        log_model: float64 ``[slots]``: log-probability of the token under the model's own distribution for the slot.
     """
 
     canvas: Canvas
     log_weight: float
-    log_owed: float
+    log_divisor: float
     eve: int
     steps: tuple[tuple[int, ...], ...]
     log_kernel: NDArray[np.float64]
-    log_native: NDArray[np.float64]
+    log_model: NDArray[np.float64]
 
     @property
     def is_live(self) -> bool:
@@ -305,7 +305,7 @@ class TwisterRun:
         for particle in self.particles:
             gained = 0.0
             if particle.is_live:
-                gained = answers[particle.canvas.tobytes()].posterior.log_z - particle.log_owed
+                gained = answers[particle.canvas.tobytes()].posterior.log_z - particle.log_divisor
             if gained > -math.inf:
                 weighed.append(replace(particle, log_weight=particle.log_weight + gained))
         self.particles = weighed
@@ -331,20 +331,20 @@ class TwisterRun:
         canvas[slots] = completion.tokens[slots]
         check_unmasked(canvas, self._of.mask_token)
         self.revealed += len(slots)
-        log_owed = answer.owed.get(canvas.tobytes())
-        if log_owed is None:
-            log_owed = answer.owed[canvas.tobytes()] = answer.posterior.clamped(canvas)
-        log_native, log_kernel = particle.log_native.copy(), particle.log_kernel.copy()
-        log_native[slots] = answer.distribution.log_prob_of(completion.tokens)[slots]
-        log_kernel[slots] = log_native[slots] + (log_owed - answer.posterior.log_z) / len(slots)
+        log_divisor = answer.owed.get(canvas.tobytes())
+        if log_divisor is None:
+            log_divisor = answer.owed[canvas.tobytes()] = answer.posterior.clamped(canvas)
+        log_model, log_kernel = particle.log_model.copy(), particle.log_kernel.copy()
+        log_model[slots] = answer.distribution.log_prob_of(completion.tokens)[slots]
+        log_kernel[slots] = log_model[slots] + (log_divisor - answer.posterior.log_z) / len(slots)
         return CanvasParticle(
             canvas,
             particle.log_weight,
-            log_owed,
+            log_divisor,
             particle.eve,
             (*particle.steps, tuple(slots.tolist())),
             log_kernel,
-            log_native,
+            log_model,
         )
 
     def _log_weights(self) -> NDArray[np.float64]:

@@ -76,7 +76,12 @@ def find_captures(
     linker = Linker(grammar, special or {})
     chart = Chart(linker, symbols, tokens)
     if len(symbols) not in chart.root.ends:
-        raise GrammarError("captures", "the text is not a string of the grammar", evidence=f"{len(symbols)} symbols")
+        raise GrammarError(
+            "captures",
+            "the text is not a string of the grammar",
+            evidence=f"it has {len(symbols)} symbols and begins with {symbols[:40]!r}",
+            remedy="pass a complete output of this grammar",
+        )
     captures: dict[str, str | list[str]] = {}
     spans = _CaptureWalk(linker, chart).spans()
     for name, count in _multiplicities(linker).items():
@@ -212,15 +217,15 @@ class _CaptureWalk:
     def _middles(self, goal: _Goal, head: GraphNode, tail: GraphNode, candidates: EndSet) -> EndSet:
         """The ends of ``head`` from which ``tail`` can reach the goal; one of them if the goal is ranked."""
         own, heads = self._entry(goal.node), self._entry(head)
-        digits: list[int] = []
+        middles: list[int] = []
         for middle in candidates:
             tails = self._entry(tail, middle)
             if not goal.ranked:
                 if tails.ends & goal.ends:
-                    digits.append(middle)
+                    middles.append(middle)
             elif _precedes(own, goal.ends, (heads, middle), (tails, goal.ends.base)):
                 return EndSet(middle)
-        return EndSet.of(digits)
+        return EndSet.of(middles)
 
     def _expand_either(self, goal: _Goal, node: Either) -> None:
         if node.recursive:

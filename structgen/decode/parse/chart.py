@@ -417,7 +417,7 @@ class Chart:
 def _find_run(
     node: Characters, source: ParsedInput, start: int, runs: dict[int, tuple[list[int], int, EndSet]]
 ) -> None:
-    """Map each position from ``start`` to the first symbol outside the class to its run, the longest match."""
+    """Store the longest run of the class from ``start`` under each of its positions, the end included."""
     ranges, symbols = node.ranges, source.symbols
     positions = [start]
     position = start

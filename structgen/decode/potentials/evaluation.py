@@ -225,7 +225,7 @@ class Gate:
         """The intersection of the potentials' masks after ``tokens``; None if none has a mask."""
         return self._evaluator.allowed(self._at(tokens)) if self._evaluator.any else None
 
-    def verification(self) -> str:
+    def culprits(self) -> str:
         """Which potentials forbade how much, for messages; empty without potentials."""
         return self._evaluator.culprits() if self._evaluator.any else ""
 

@@ -272,7 +272,7 @@ class _BeamSearch:
         for child in children:
             if child.finish_reason is None or child.score == -math.inf:
                 continue
-            check_score(self._branches, child, self._sampler.score_bound)
+            check_score(child, self._sampler.score_bound)
             # EOS is a step too; a vocabulary may have none.
             steps = self._steps(child) + self._branches.has_eos
             group.finished.append((self._rank(child.log_p, steps, child.score), child))

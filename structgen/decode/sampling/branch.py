@@ -66,7 +66,7 @@ class MaskCache:
         self.time_s += perf_counter() - began
         return ids
 
-    def drafting(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
+    def mask_for_drafter(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
         """The mask for drafters, with every EOS id; read only.
 
         ``knows`` ignores these masks, since samples must not depend on draft tokens; ``allowed`` reuses them.

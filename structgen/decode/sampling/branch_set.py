@@ -98,7 +98,7 @@ class Branches:
         return self.masks.queries + sum(self.evaluator.evaluations.values())
 
     @property
-    def verification(self) -> str:
+    def culprits(self) -> str:
         """Which potentials forbade how much, for messages."""
         return self.evaluator.culprits()
 
@@ -126,7 +126,7 @@ class Branches:
             forwards=self.forwards,
             tokens=self.sampled,
             queries=self.queries,
-            verification=f"{remark}; {self.verification}" if remark else self.verification,
+            verification=f"{remark}; {self.culprits}" if remark else self.culprits,
             masks=self.masks.filled,
             history=tuple(history),
             drafts=self.drafts,

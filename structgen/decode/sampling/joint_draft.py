@@ -349,7 +349,7 @@ class BranchDrafts:
 
     def _state(self, each: Growing) -> DraftState | None:
         try:
-            mask = self._masks.drafting(each.matcher, each.remaining)
+            mask = self._masks.mask_for_drafter(each.matcher, each.remaining)
         except LimitExceeded:  # a sampler may never need this mask
             return None
         return DraftState(each.matcher.fork(), mask, each.remaining, position_kind(mask))

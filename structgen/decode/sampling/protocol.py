@@ -128,7 +128,7 @@ class Samples:
         forwards: number of forward passes of the model.
         tokens: number of tokens that were written on all branches, EOS included.
         queries: number of queries: to potentials, and to the matcher about single tokens.
-        verification: which potentials forbade how much, for messages.
+        verification: why weights are zero, for messages: for instance, which potentials forbade how much.
         masks: number of masks that were filled; particles in the same state share one.
         history: the rounds of the run, for samplers that have rounds.
         drafts: statistics of draft tokens, of all branches together; None without drafts.
@@ -237,7 +237,7 @@ class SequenceSampler(Protocol):
         """
 
 
-def check_score(branches: Branches, branch: Branch, bound: float) -> None:
+def check_score(branch: Branch, bound: float) -> None:
     """Check that the potentials' score of a finished output is within a bound.
 
     Raises:

@@ -115,7 +115,7 @@ class Passes:
                 self.count += 1
             else:
                 before = sum(context.forwards for context, _ in pack)
-                rows += [context.distributions(1, tree)[0] for context, tree in pack]
+                rows += [context.rows_on_host(1, tree)[0] for context, tree in pack]
                 self.count += sum(context.forwards for context, _ in pack) - before
         self.time_s += perf_counter() - began
         for row in rows:
@@ -200,9 +200,9 @@ class ExploredTrees:
         return 0 if position is None else position.height
 
     def split(self, context: Context, tokens: Sequence[int], children: Sequence[Context]) -> TreePosition | None:
-        """Note that ``children``, the sequence itself among them or not, continue it with one of ``tokens`` each.
+        """Note that each of ``children`` continues the sequence with its token of ``tokens``.
 
-        Return the position of the sequence before.
+        The sequence itself may be one of ``children``.  Return the position of the sequence before.
         """
         position = self._positions.pop(context, None)
         if position is not None:

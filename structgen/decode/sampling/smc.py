@@ -88,7 +88,7 @@ class _ParticleGroup:
     branch: Branch
     log_weight: float  # log of the sum of their weights, without potentials and twist; they share it equally
     eves: NDArray[np.intp]  # for each particle the index of its ancestor at the start
-    twist: float = 0.0  # log of the look-ahead's estimate for the rest; 0 once the branch is finished
+    twist: float = 0.0  # log of the twist's estimate for the rest; 0 once the branch is finished
 
     @property
     def count(self) -> int:
@@ -206,7 +206,7 @@ class _ParticleRun:
     def _thin(self, live: Sequence[_ParticleGroup]) -> None:
         """If all live particles together weigh less than an average one, retain one of them or none.
 
-        The probability of each to be retained keeps its weight on average.  So no forward passes are spent on particles
+        Each is retained with a probability that keeps its expected weight.  So no forward passes are spent on particles
         that hardly count, such as one of weight e^-8 that writes blanks while all others are finished.
         """
         if not live or len(live) == len(self._groups):

@@ -185,8 +185,8 @@ def _times(
     if context < 1:
         raise ModelError(
             f"model {model.name!r}",
-            f"it is too short to measure passes over {longest} tokens",
-            evidence=f"it holds {model.max_context}",
+            f"its context is too short to measure passes over {longest} tokens",
+            evidence=f"the context holds {model.max_context} tokens",
             remedy="measure fewer rows",
         )
     words = model.encode_prompt("The quick brown fox jumps over the lazy dog.", chat=False)
@@ -237,8 +237,8 @@ def pruned_tree(tree: DraftTree, cost: CostModel, budget: int, *, pending: int =
         chosen = _best_chain(blocks, price)
     else:
         blocks = _promising(blocks, least)
-        rank = _largest if FORCED not in tree.sources else _packed
-        chosen = rank(blocks, price)
+        select = _largest if FORCED not in tree.sources else _packed
+        chosen = select(blocks, price)
     nodes = [node for block in chosen for node in block.nodes]
     return tree if len(nodes) == len(tree) else tree.kept(nodes)
 

@@ -175,7 +175,7 @@ class RankTree(Shape):
         Raises:
             ValueError: there are no rates, one is not between 0 and 1, or ``size`` is negative.
 
-        Complexity: O(size * ranks * log).
+        Complexity: O(size log size), and the lengths of the paths.
         """
         if not rates or any(not 0 <= rate <= 1 for each in rates for rate in each):
             raise ValueError(f"RankTree: expected acceptance rates between 0 and 1 for each depth; found {rates!r}")

@@ -167,13 +167,13 @@ class Context:
         if ahead is None or first < ahead.start:
             return rows
         for length in range(first, end + 1):
-            row = ahead.distribution(self._tokens[ahead.start : length])
+            row = ahead.row_after(self._tokens[ahead.start : length])
             if row is None:
                 break
             rows.append(row)
         return rows
 
-    def distributions(
+    def rows_on_host(
         self, count: int, tree: TokenTree | None = None, *, end: int | None = None, again: bool = False
     ) -> list[Logits]:
         """Return ``rows`` as arrays on the host."""

@@ -62,7 +62,7 @@ class LookAhead:
             nodes.append(node)
         return nodes
 
-    def distribution(self, tokens: Sequence[int]) -> LogitsRow | None:
+    def row_after(self, tokens: Sequence[int]) -> LogitsRow | None:
         """The logits after the sequence and ``tokens``; None if the tree has no such path, or it was not run."""
         nodes = self.path(tokens)
         if len(nodes) < len(tokens) or (nodes and nodes[-1] not in self._was_run):
@@ -120,7 +120,7 @@ def log_probability(row: LogitsRow, tokens: Sequence[int]) -> float:
     if not isinstance(row, DeviceRow):
         return log_mass(row[list(tokens)]) - log_mass(row)
     queries = [ScoreQuery(row.position, token) for token in tokens]
-    row.logits.foresee(queries)
+    row.logits.prefetch(queries)
     answers = [row.logits.ask(query) for query in queries]
     if not all(answer.is_finite for answer in answers):
         raise unusable_logits()

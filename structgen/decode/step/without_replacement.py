@@ -234,8 +234,8 @@ def sample_geometric(
     """Sample with replacement until ``accepts`` samples are admitted.
 
     Each token is queried once.  Samples of rejected tokens are not even made: their number has a geometric
-    distribution.  If ``k`` of ``n`` samples were admitted, the last one aside, the weight is ``k / (n - 1)``: the
-    admitted share of all samples but the last.
+    distribution.  If ``n`` samples were made and ``k`` of the first ``n - 1`` were admitted, the weight is
+    ``k / (n - 1)``.
 
     Args:
         sampler: the distribution; rejected tokens are removed from it.

@@ -125,7 +125,10 @@ def empty_parts(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_nothing(node: Grammar) -> bool | None:
-    """Return whether a node without children matches no string, None if only compiling it can tell."""
+    """Return whether a node surely matches no string: a class or a choice without items.
+
+    None for a closed intersection or complement, which must be compiled to know.
+    """
     if isinstance(node, (ir.ByteClass, ir.CharClass)):
         return not node.ranges
     if isinstance(node, ir.Choice):

@@ -156,7 +156,9 @@ def _decode(data: bytes) -> TokenTable:
     try:
         spec = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise VocabularyError(_SUBJECT, "it is not valid JSON", evidence=str(error)) from error
+        raise VocabularyError(
+            _SUBJECT, "it is not valid JSON", evidence=str(error), remedy="check that the file is complete"
+        ) from error
     model = spec.get("model") if isinstance(spec, dict) else None
     if not isinstance(model, dict):
         raise _malformed("there is no 'model' object")

@@ -112,7 +112,9 @@ def _read(path: Path) -> dict[str, object]:
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
-        raise VocabularyError(path.name, "it is not valid JSON", evidence=str(error)) from error
+        raise VocabularyError(
+            path.name, "it is not valid JSON", evidence=str(error), remedy="check that the file is complete"
+        ) from error
     if not isinstance(value, dict):
         raise VocabularyError(path.name, "it is not a JSON object", evidence=f"found {type(value).__name__}")
     return value

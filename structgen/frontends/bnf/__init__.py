@@ -15,6 +15,7 @@ from typing import Final
 from structgen.frontends.bnf.ebnf_macro import MACROS, look_ahead
 from structgen.frontends.bnf.parser import Parser, read
 from structgen.frontends.bnf.scanner import Notation, Token
+from structgen.frontends.free_text import shortest
 from structgen.grammar import nodes as ir
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
@@ -146,11 +147,6 @@ def apply_options(parser: Parser, token: Token, term: Grammar) -> Grammar:
         term = ir.Capture(name if value is None else value[1:-1], term)
         parser.note("option capture", token, Status.ENFORCED)
     return term
-
-
-def shortest(term: Grammar) -> Grammar:
-    """The strings of a regular term that have no shorter prefix in it."""
-    return ir.Intersection((term, ir.Complement(ir.Sequence((term, ir.Repeat(ir.ANY_CHAR, 1, None))))))
 
 
 def _number(parser: Parser, token: Token, values: dict[str, str | None], option: str) -> int | None:

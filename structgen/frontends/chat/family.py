@@ -22,10 +22,10 @@ __all__ = [
     "Layout",
     "Placeholder",
     "families",
-    "free_text",
     "load_family",
     "spelled",
     "stop_string_of",
+    "text_without",
 ]
 
 _PLACEHOLDER: Final = re.compile(r"\$(name|arguments|id|text|thought)")
@@ -93,8 +93,11 @@ def spelled(text: str, tokens: Sequence[str]) -> Grammar:
                       for piece, is_token in _split_at_tokens(text, tokens)))  # fmt: skip
 
 
-def free_text(stop: str) -> Grammar:
-    """Any text in which ``stop`` does not occur; any text if ``stop`` is empty."""
+def text_without(stop: str) -> Grammar:
+    """Any text in which ``stop`` does not occur; any text if ``stop`` is empty.
+
+    In contrast to ``any_text(until=stop)``, its end may overlap with a stop after it.
+    """
     anything = Repeat(ANY_CHAR, 0, None)
     return Complement(sequence(anything, literal(stop), anything)) if stop else anything
 
@@ -313,4 +316,6 @@ def _check(name: str, table: str, data: Any) -> None:
 
 
 def _malformed(name: str, key: str, problem: str) -> GrammarError:
-    return GrammarError(f"family {name!r}, {key}", problem, remedy="see the files beside structgen's own families")
+    return GrammarError(
+        f"family {name!r}, {key}", problem, remedy="compare it with the files in structgen/frontends/chat/families"
+    )

@@ -18,10 +18,10 @@ from structgen.frontends.chat.family import (
     FreeText,
     Layout,
     Placeholder,
-    free_text,
     load_family,
     spelled,
     stop_string_of,
+    text_without,
 )
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.frontends.regex import regex
@@ -87,7 +87,7 @@ def think(
         stop = stop_string_of(layout.end, tokens)
     if is_open:
         layout = Layout(layout.parts[1:] if layout.prefix else layout.parts)
-    text: Grammar = free_text(stop)
+    text: Grammar = text_without(stop)
     if budget is not None:
         text = Budget(text, tokens=budget)
     return layout.filled({"thought": text.named("thought")}, tokens)
@@ -164,7 +164,7 @@ def _either(options: list[Grammar]) -> Grammar:
 
 
 def _plain_text(family: Family) -> Grammar:
-    text = free_text(family.text.stop)
+    text = text_without(family.text.stop)
     if family.never_begins:
         anything = Repeat(ANY_CHAR, 0, None)
         text = Intersection([text, Complement(sequence(literal(family.never_begins), anything))])
@@ -173,7 +173,7 @@ def _plain_text(family: Family) -> Grammar:
 
 def _free(written: FreeText, family: Family) -> Grammar:
     # Not empty: a reply that begins with calls is another alternative.
-    text = Intersection([free_text(written.stop), Repeat(ANY_CHAR, 1, None)])
+    text = Intersection([text_without(written.stop), Repeat(ANY_CHAR, 1, None)])
     return written.layout.filled({"text": text.named("text")}, family.tokens)
 
 

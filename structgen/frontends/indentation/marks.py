@@ -171,7 +171,7 @@ class Indentation:
     a ``step``. All its lines have that width. After it, the width is exactly one of those below.
 
     Attributes:
-        step: the additional width of a block: one number, or any of ``(first, last)``.
+        step: the additional width of a block: one number, or an inclusive range ``(first, last)``.
         character: the indentation character: ``" "`` or a tab.
         max_width: the largest width. Indentation is context-free only up to a bound.
         newline: possible names of the terminal that ends a line; a Lark grammar defines one of them.

@@ -30,7 +30,8 @@ class JsonPolicy:
             ``"single"``: ``", "`` and ``": "``, as ``json.dumps`` writes by default.
         indent: the maximum number of spaces and tabs after a line break, so that whitespace always ends.
         digits: the maximum number of digits of the integer part and of the fraction, so that a number always ends;
-            a bound or a constant that needs more digits gets them.
+            a bound or a constant that needs more digits gets them; with ``not`` over ``multipleOf`` such a bound is
+            refused.
         order: the order of the members of an object.
             ``"declared"``: declared names in the order of the schema, others anywhere between.
             ``"any"``: every order, also within constants.

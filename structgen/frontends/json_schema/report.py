@@ -14,7 +14,7 @@ from structgen.frontends.json_schema.formats import ASSERTED
 from structgen.frontends.json_schema.normal.schema_reader import CONSTRAINTS
 from structgen.frontends.json_schema.source.dialect import DRAFTS, dialect_named
 from structgen.frontends.json_schema.source.document import HOLDERS, inner_schemas
-from structgen.frontends.json_schema.source.location import escape
+from structgen.frontends.json_schema.source.location import pointer_of
 from structgen.grammar.nodes.description import Description, ReportEntry, Status
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def _schema(
     dialect, prefix = resource.dialect, f"{resource.document.name}#"
     is_hidden = "$ref" in schema and dialect.reference_stands_alone
     for keyword, value in schema.items():
-        where = f"{prefix}{pointer}/{escape(keyword)}"
+        where = prefix + pointer + pointer_of([keyword])
         if is_hidden and keyword != "$ref":
             hidden = f"ignored beside $ref in {dialect.name}" if keyword in CONSTRAINTS else ""
             yield ReportEntry(keyword, where, Status.ANNOTATION, hidden)
@@ -289,7 +289,7 @@ def _schema(
                 entry = ReportEntry(keyword, where, Status.CHECKED, _CHECKS[keyword])
             yield entry
         for inner, steps in inner_schemas(keyword, value):
-            yield inner, pointer + "".join(f"/{escape(step)}" for step in steps), resource
+            yield inner, pointer + pointer_of(steps), resource
 
 
 def _entry(  # one keyword with all that its treatment depends on

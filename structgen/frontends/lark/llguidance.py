@@ -48,7 +48,6 @@ __all__ = [
     "part_of_text",
     "read_attributes",
     "schema_of",
-    "shortest",
     "special_of",
     "with_suffix",
 ]
@@ -212,11 +211,6 @@ def _temperature(source: GrammarSource, value: Node | Token | None) -> float | N
 _MORE: Final = Repeat(ANY_CHAR, 1, None)
 _ANY: Final = Repeat(ANY_CHAR, 0, None)
 _MAX_STOPS: Final = 256
-
-
-def shortest(body: Grammar) -> Grammar:
-    """Return the strings of a regular term without those that have a proper prefix in it."""
-    return Intersection((body, Complement(joined([body, _MORE]))))
 
 
 def with_suffix(body: Grammar, suffix: Grammar, capture: str | None, suffix_capture: str | None) -> Grammar:

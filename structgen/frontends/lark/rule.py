@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, cast
 
 from structgen.errors import LimitExceeded
+from structgen.frontends.free_text import shortest
 from structgen.frontends.indentation.marks import Indentation, NotBefore
 from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, module_of
 from structgen.frontends.lark.library import Library, used_rules
@@ -16,7 +17,6 @@ from structgen.frontends.lark.llguidance import (
     before_stop,
     part_of_text,
     schema_of,
-    shortest,
     special_of,
     with_suffix,
 )

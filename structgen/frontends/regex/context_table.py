@@ -3,8 +3,8 @@
 What a node with assertions matches depends on its context. It has a few languages, each valid under a requirement on
 the left context and one on the right context.  ``^a|b$`` is ``{(start, any): "a", (any, end): "b"}``.  Tables compose:
 the left requirement of the second node is met by the last character of the first, or passed to the left if the first is
-empty. Requirements are passed on, never drafted, so no part is split by its possible contexts: composition costs a
-constant number of terms for each pair of cells.
+empty. Requirements are passed on, never tried case by case, so no part is split by its possible contexts: composition
+costs a constant number of terms for each pair of cells.
 
 Restriction of a term to a given first or last character (``first_in``, ``last_in``) rewrites the term, without an
 automaton. The last character is in the last *non-empty* item, so a sequence ``x1 .. xn`` restricts to
@@ -324,15 +324,15 @@ class Composer:
     Attributes:
         alphabet: the blocks of characters.
         terms: cached facts about the terms of the pattern.
-        written_turns: the number of loop rounds written out.
+        written_rounds: the number of loop rounds written out.
     """
 
-    __slots__ = ("_left", "_max_nodes", "alphabet", "terms", "written_turns")
+    __slots__ = ("_left", "_max_nodes", "alphabet", "terms", "written_rounds")
 
     def __init__(self, alphabet: ContextAlphabet, max_nodes: int) -> None:
         self.alphabet = alphabet
         self.terms = TermAnalysis(alphabet)
-        self.written_turns = 0
+        self.written_rounds = 0
         self._max_nodes = max_nodes
         self._left = max_nodes // _NODES_A_STEP
 

@@ -39,16 +39,16 @@ from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.visitor import fold
 
-__all__ = ["TemperedShape", "TooManyTurns", "repeated", "tempered_language", "tempered_shape"]
+__all__ = ["TemperedShape", "TooManyRounds", "repeated", "tempered_language", "tempered_shape"]
 
-MAX_WRITTEN_TURNS: Final = 500
+MAX_WRITTEN_ROUNDS: Final = 500
 _MAX_POSITIONS: Final = 64
 _MAX_PATHS: Final = 256
 _NOTHING_YET: Final = 0
 
 
-class TooManyTurns(Exception):
-    """The loops of a pattern cannot be written out within ``MAX_WRITTEN_TURNS`` turns, or pass too many positions."""
+class TooManyRounds(Exception):
+    """The loops of a pattern cannot be written out within ``MAX_WRITTEN_ROUNDS`` rounds, or pass too many positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +74,18 @@ def repeated(composer: Composer, body: Table, minimum: int, maximum: int | None)
     """``body`` from ``minimum`` to ``maximum`` times.
 
     Raises:
-        TooManyTurns: the loop must be written out, and all such loops together are too long.
+        TooManyRounds: the loop must be written out, and all such loops together are too long.
     """
     if minimum == 0 and maximum == 1:
         return table_union([*EMPTY_TABLE.items(), *body.items()])
-    graph = _graph(composer, body, counts_empty_turns=minimum > 0)
+    graph = _graph(composer, body, counts_empty_rounds=minimum > 0)
     paths = list(islice(_paths(graph), _MAX_PATHS + 1))
     if 0 < len(paths) <= _MAX_PATHS and all(_is_countable(path, graph, minimum, maximum) for path in paths):
         return table_union(_counted(composer, paths, graph, minimum, maximum))
     return _written_out(composer, body, minimum, maximum)
 
 
-def _graph(composer: Composer, body: Table, *, counts_empty_turns: bool) -> _Graph:
+def _graph(composer: Composer, body: Table, *, counts_empty_rounds: bool) -> _Graph:
     """The positions that rounds of ``body`` reach.
 
     Empty rounds matter only for a minimum count; otherwise they are left out.
@@ -99,13 +99,13 @@ def _graph(composer: Composer, body: Table, *, counts_empty_turns: bool) -> _Gra
             continue
         edges: dict[_LoopPosition, list[Grammar]] = {}
         for cell, term in body.items():
-            for target, text in _turns(composer, position, cell, term, blocks):
+            for target, text in _rounds(composer, position, cell, term, blocks):
                 edges.setdefault(target, []).append(text)
-            if counts_empty_turns and composer.terms.nullable(term):
-                for target in _empty_turn(position, cell):
+            if counts_empty_rounds and composer.terms.nullable(term):
+                for target in _empty_round(position, cell):
                     edges.setdefault(target, []).append(ir.EPSILON)
         if len(graph) == _MAX_POSITIONS:
-            raise TooManyTurns
+            raise TooManyRounds
         graph[position] = {target: either(texts) for target, texts in edges.items()}
         waiting.extend(graph[position])
     return graph
@@ -123,7 +123,7 @@ def _blocks(alphabet: ContextAlphabet, body: Table) -> list[int]:
     return grouped(alphabet.blocks, [left for left, _ in body])
 
 
-def _turns(
+def _rounds(
     composer: Composer, position: _LoopPosition, cell: Cell, term: Grammar, blocks: list[int]
 ) -> Iterator[tuple[_LoopPosition, Grammar]]:
     """The non-empty rounds of ``cell`` at ``position``."""
@@ -146,7 +146,7 @@ def _turns(
                 yield _LoopPosition(block & CHARACTERS, required, promised), part
 
 
-def _empty_turn(position: _LoopPosition, cell: Cell) -> Iterator[_LoopPosition]:
+def _empty_round(position: _LoopPosition, cell: Cell) -> Iterator[_LoopPosition]:
     left, right = cell
     required = position.required
     if position.ending == _NOTHING_YET:
@@ -226,11 +226,11 @@ def _counted(
 
 
 def _written_out(composer: Composer, body: Table, minimum: int, maximum: int | None) -> Table:
-    composer.written_turns += minimum if maximum is None else maximum
-    if composer.written_turns > MAX_WRITTEN_TURNS:
-        raise TooManyTurns
+    composer.written_rounds += minimum if maximum is None else maximum
+    if composer.written_rounds > MAX_WRITTEN_ROUNDS:
+        raise TooManyRounds
     if maximum is None:
-        table = table_union(_eliminated(composer, _graph(composer, body, counts_empty_turns=False)))
+        table = table_union(_eliminated(composer, _graph(composer, body, counts_empty_rounds=False)))
     else:
         table = EMPTY_TABLE
         for _ in range(maximum - minimum):

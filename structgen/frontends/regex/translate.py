@@ -29,7 +29,7 @@ from structgen.frontends.regex.context_table import (
     then,
 )
 from structgen.frontends.regex.dialect import refused
-from structgen.frontends.regex.repetition import TooManyTurns, repeated, tempered_language, tempered_shape
+from structgen.frontends.regex.repetition import TooManyRounds, repeated, tempered_language, tempered_shape
 from structgen.frontends.regex.syntax import Alternatives, Boundary, Concatenation, Lookahead, Loop, Named, Node, Span
 from structgen.grammar.nodes import (
     EMPTY,
@@ -312,7 +312,7 @@ class _Translator:
                 body = yield self.table(item)
                 try:
                     return repeated(self.composer, body, minimum, maximum)
-                except TooManyTurns:
+                except TooManyRounds:
                     raise refused(
                         self.text,
                         node.span,

@@ -88,11 +88,11 @@ class Translation:
 
 
 def translation_of(answer: Answer, dialect: Dialect, *, chat: bool = True) -> Translation:
-    """Say in the parameters of a request what the model may write, in a chat or where it goes on with a text.
+    """Write the constraint of an answer as request parameters, for a chat or a completion.
 
     Raises:
         UnsupportedFeature: a part of it can't be said; it is named.
-        GrammarError: OpenAI takes no grammars, and no constraint on texts that are gone on with.
+        GrammarError: OpenAI takes no grammars, and no constraint on completions.
     """
     if answer.grammar == _ANY_TEXT:
         return Translation({})
@@ -145,7 +145,7 @@ def _format(schema: Any, **settings: bool) -> dict[str, Any]:
 
 
 def sampling_of(sampler: AnySampler, dialect: Dialect) -> dict[str, Any]:
-    """The parameters that draw tokens as ``sampler`` does.
+    """The parameters that make a server sample tokens as ``sampler`` does.
 
     Raises:
         ProgramError: the server does not know how.
@@ -155,7 +155,7 @@ def sampling_of(sampler: AnySampler, dialect: Dialect) -> dict[str, Any]:
     if not isinstance(sampler, Multinomial):
         raise ProgramError(
             f"sampler {type(sampler).__name__}",
-            "servers draw their tokens themselves, greedily or at random",
+            "servers sample their tokens themselves, greedily or at random",
             remedy="give Greedy() or Multinomial(...)",
         )
     shapes = {"top_p": sampler.top_p, "top_k": sampler.top_k, "min_p": sampler.min_p}

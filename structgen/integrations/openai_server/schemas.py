@@ -7,11 +7,11 @@ Sources, as of this version:
   ``maxItems``, ``enum``, ``const``, ``anyOf``, ``$defs`` with recursion, an object at the root; neither ``allOf``,
   ``not``, ``dependentRequired``, ``dependentSchemas`` nor ``if``.
 * xgrammar, by default in vLLM and SGLang: ``has_xgrammar_unsupported_json_features`` in
-  ``vllm/v1/structured_output/backend_xgrammar.py``.  A schema with such features vLLM gives to llguidance, which
+  ``vllm/v1/structured_output/backend_xgrammar.py``.  vLLM gives a schema with such features to llguidance, which
   refuses keywords and formats that it does not know: seen at vLLM 0.32 with llguidance 1.7.
 * llama.cpp: ``grammars/README.md``, section "JSON Schemas → GBNF".
 
-A keyword that is in none of the lists counts as lost, whether it is or not.
+A keyword in none of the lists is reported as lost, even if the server enforces it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from structgen.errors import UnsupportedFeature
+from structgen.frontends.json_schema.source.location import escaped
 from structgen.program import Loss
 
 __all__ = ["LLAMA_SERVER", "OPENAI", "XGRAMMAR", "Subset", "translated", "wrapped"]
@@ -164,7 +165,7 @@ def translated(schema: Any, subset: Subset) -> tuple[Any, tuple[Loss, ...]]:
             if isinstance(copy.get(name), dict):
                 copy[name] = dict(copy[name])
                 work += [
-                    (copy[name], part, value, f"{where}/{name}/{_escaped(part)}") for part, value in copy[name].items()
+                    (copy[name], part, value, f"{where}/{name}/{escaped(part)}") for part, value in copy[name].items()
                 ]
         for name in _LISTS:
             if isinstance(copy.get(name), list):
@@ -190,7 +191,10 @@ def wrapped(schema: Any) -> dict[str, Any]:
 
 
 def _with_names(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same with a property for each name, where ``propertyNames`` lists them: that, servers read."""
+    """The schema with a property for each name that ``propertyNames`` lists.
+
+    Servers read properties but not ``propertyNames``.
+    """
     names = schema.get("propertyNames")
     if not isinstance(names, dict) or names.get("type", "string") != "string":
         return schema
@@ -292,10 +296,6 @@ def _types(schema: dict[str, Any]) -> tuple[str, ...]:
 
 def _is_anchored(pattern: str) -> bool:
     return pattern.startswith("^") and pattern.endswith("$") and not pattern.endswith("\\$")
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _without_form(where: str, what: str) -> UnsupportedFeature:

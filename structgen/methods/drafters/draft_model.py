@@ -151,7 +151,11 @@ class DraftModel(Drafter):
         target, draft = task.constraint.vocabulary, vocabulary_of(self.model)
         if not have_same_tokens(target, draft):
             if self.bridge is None:
-                raise _vocabulary_error(self.model, target, draft)
+                remedy = (
+                    "draft with a model of the same family, or through its text: "
+                    "DraftModel(..., bridge=ExactStringMatch())"
+                )
+                raise _vocabulary_error(self.model, target, draft, remedy)
             return self.bridge.start(BridgeTask(self.model, context.tokens, task, self.shape, self.draws))
         check_capacity(self.model, len(context))
         stage = None if self.drafter is None else InnerStage(self.drafter, task)
@@ -197,13 +201,13 @@ class SameTokensRows(DraftRows):
         self._session.close()
 
 
-def _vocabulary_error(model: LanguageModel, target: Vocabulary, draft: Vocabulary) -> VocabularyError:
+def _vocabulary_error(model: LanguageModel, target: Vocabulary, draft: Vocabulary, remedy: str) -> VocabularyError:
     same = sum(ours == theirs for ours, theirs in zip(target.tokens, draft.tokens, strict=False))
     return VocabularyError(
         f"draft model {model.name!r}",
         "its vocabulary is not the target's",
         evidence=f"{draft.size} and {target.size} tokens, and {same} of them have the same id and bytes",
-        remedy="draft with a model of the same family, or through its text: DraftModel(..., bridge=ExactStringMatch())",
+        remedy=remedy,
     )
 
 
@@ -315,12 +319,8 @@ class ShortContext(Drafter):
         model = context.model if self.model is None else self.model
         target = task.constraint.vocabulary
         if not have_same_tokens(target, vocabulary_of(model)):
-            raise VocabularyError(
-                f"draft model {model.name!r}",
-                "its vocabulary is not the target's",
-                evidence=f"{model.vocabulary.size} and {target.size} tokens",
-                remedy="draft with the target itself, ShortContext(), or with a model of the same family",
-            )
+            remedy = "draft with the target itself, ShortContext(), or with a model of the same family"
+            raise _vocabulary_error(model, target, vocabulary_of(model), remedy)
         rows = _ShortRows(SameTokensRows(model, target), self, task.prompt_tokens)
         return RowsDrafting(task, self.shape, rows, draws=self.draws)
 

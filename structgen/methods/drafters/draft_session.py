@@ -155,7 +155,7 @@ class DraftSession:
         if stage is not None and position is not None and most > 0:
             tree = self._fitting(stage.draft(context, position, most), trunk)
         tokens = tree.token_tree() if len(tree) else None
-        self._rows[trunk] = context.distributions(1, tokens, again=True)[-1]
+        self._rows[trunk] = context.rows_on_host(1, tokens, again=True)[-1]
         ahead = context.ahead
         if tokens is None or ahead is None or ahead.start != len(context):
             if stage is not None:
@@ -163,7 +163,7 @@ class DraftSession:
             return
         for node in range(len(tree)):
             path = tuple(tree.prefix(node))
-            row = ahead.distribution(path)
+            row = ahead.row_after(path)
             if row is not None:
                 self._rows[(*trunk, *path)] = on_host(row)
         if stage is not None:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from structgen.decode.step.context import Context
     from structgen.models.protocol import Logits
 
-__all__ = ["Jacobi", "TokenChooser", "jacobi_sweep", "most_probable", "rows_along", "with_noise"]
+__all__ = ["ChooseToken", "Jacobi", "jacobi_sweep", "most_probable", "rows_along", "with_noise"]
 
-TokenChooser: TypeAlias = Callable[["Logits", GrammarPosition, int], int]
+ChooseToken: TypeAlias = Callable[["Logits", GrammarPosition, int], int]
 """Chooses a token by the logits ``[V]`` at a position; the number counts the choices before it, from 0."""
 
 _PRIOR: Final = 0.4
@@ -41,7 +41,7 @@ def most_probable(row: Logits, position: GrammarPosition, number: int) -> int:
     return int(ids[row[ids].argmax()])
 
 
-def with_noise(sampler: Multinomial | GumbelMax, seed: int) -> TokenChooser:
+def with_noise(sampler: Multinomial | GumbelMax, seed: int) -> ChooseToken:
     """Return a chooser of the tokens that ``sampler`` samples for an output with this seed.
 
     With fixed random numbers, sampling maps the tokens before a position to a token, as taking the most probable one
@@ -63,7 +63,7 @@ def jacobi_sweep(
     rows: Sequence[Logits],
     first: int,
     count: int,
-    choose: TokenChooser = most_probable,
+    choose: ChooseToken = most_probable,
     number: int = 0,
 ) -> DraftTree:
     """Return one sweep of Jacobi iteration: a chain that the grammar allows, with the forced tokens.
@@ -144,7 +144,7 @@ class Jacobi(Drafter):
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""
-        choose: TokenChooser = most_probable
+        choose: ChooseToken = most_probable
         if self.seed is not None and isinstance(task.sampler, Multinomial | GumbelMax):
             choose = with_noise(task.sampler, self.seed)
         return _JacobiDrafting(self, len(context), choose)
@@ -152,7 +152,7 @@ class Jacobi(Drafter):
 
 @final
 class _JacobiDrafting(Drafting):
-    def __init__(self, drafter: Jacobi, start: int, choose: TokenChooser) -> None:
+    def __init__(self, drafter: Jacobi, start: int, choose: ChooseToken) -> None:
         self._drafter = drafter
         self._choose = choose
         self._start = start

@@ -151,8 +151,7 @@ def closest_layers(
 
     and of equally close ones the first; the result is the layers of ``g(layers, skipped)``.  It need not be the best
     set: each cell keeps only the state closest to ``h(i)`` at that depth, and one token is a small sample.  (It is the
-        best
-    set if the layers add orthogonal vectors that do not depend on their input.)
+    best set if the layers add orthogonal vectors that do not depend on their input.)
 
     Source: Chen et al. 2025, CLaSp (arXiv 2505.24196).
 

@@ -193,8 +193,7 @@ class StringRejection(Bridge):
     the output keeps the target's distribution.
 
     Source: see ``Bridge``; there "SLRS", whose sum over all tokenizations grows exponentially with the bytes of a
-        token.
-    Here the sum is over a bounded tree of prefixes, for the longest target token that the text begins with.
+    token. Here the sum is over a bounded tree of prefixes, for the longest target token that the text begins with.
 
     Attributes:
         contexts: the largest number of prefixes that are continued at each depth, in one pass; None is all.

@@ -9,7 +9,7 @@ import numpy as np
 
 from structgen.decode.diffusion.canvas import regular_language
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
-from structgen.decode.diffusion.token_automaton import check_finite_checks
+from structgen.decode.diffusion.token_automaton import refuse_infinite_checks
 from structgen.decode.step.context import check_vocabulary, constraint_of
 from structgen.decode.step.sampler import Greedy, Sampler
 from structgen.errors import GenerationError
@@ -197,7 +197,7 @@ def open_language(constraint: Constraint) -> OpenLanguage:
     """
     language = _LANGUAGES.get(constraint)
     if language is None:
-        check_finite_checks(constraint)
+        refuse_infinite_checks(constraint)
         regular = regular_language(constraint)
         language = NetworkOpen(constraint) if regular is None else RegularOpen(regular)
         _LANGUAGES[constraint] = language

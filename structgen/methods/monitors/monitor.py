@@ -282,29 +282,60 @@ class Monitor(BytewisePotential[_MonitorState]):
         cached = self._answers.get(text, _NOT_QUERIED)
         if cached is not _NOT_QUERIED:
             return self._answers[text]
-        answer = self._call(lambda so_far: self._checked(self._provider(so_far)), "provider", text)
+        answer = self._checked(self._call(self._provided, "provider", text), text)
         self._answers[text] = answer
         if len(self._answers) > _MAX_ANSWERS:
             self._answers.popitem(last=False)
         return answer
 
-    def _checked(self, answer: Iterable[str] | None) -> Options | None:
+    def _provided(self, text: str) -> object:
+        """The provider's answer; of an iterable its items, since a generator may raise before the last one."""
+        answer = self._provider(text)
+        if answer is None or isinstance(answer, str):
+            return answer
+        try:
+            strings = iter(answer)
+        except TypeError:
+            return answer
+        return tuple(strings)
+
+    def _checked(self, answer: object, text: str) -> Options | None:
         """Return the provider's strings as options.
 
         Raises:
-            ValueError: a string does not match ``identifier``, so it could never be generated.
+            GenerationError: the answer is no list of strings, or a string can never be generated.
         """
         if answer is None:
             return None
         if isinstance(answer, str):
-            raise ValueError(f"it returned one string, {answer!r:.60}; return a list of strings")
-        options = Options(option.encode() for option in answer)
-        for option in options.members:
-            if self._identifier.after(option) is None:
-                raise ValueError(
-                    f"option {option.decode()!r} does not match `identifier`; widen `identifier` or omit the option"
-                )
+            raise self._refused("one string, not a list", "return a list of strings", text, f"{answer!r:.60} ")
+        if not isinstance(answer, tuple):
+            raise self._refused(f"{answer!r:.60}, not a list", "return a list of strings", text)
+        encoded = []
+        for option in answer:
+            if not isinstance(option, str):
+                problem = f"{option!r:.60}, which is of type {type(option).__name__}"
+                raise self._refused(problem, "return a list of strings", text)
+            try:
+                encoded.append(option.encode())
+            except UnicodeEncodeError:
+                raise self._refused(
+                    f"{option!r:.60}, which has a lone surrogate", "leave the string out", text
+                ) from None
+        options = Options(encoded)
+        for member in options.members:
+            if self._identifier.after(member) is None:
+                problem = f"{member.decode()!r:.60}, which does not match identifier"
+                raise self._refused(problem, "widen identifier, or leave the string out", text)
         return options
+
+    def _refused(self, what: str, remedy: str, text: str, found: str = "") -> GenerationError:
+        return GenerationError(
+            f"monitor {self._name}",
+            f"its provider returned {what}",
+            evidence=f"{found}for {_shown(text)}",
+            remedy=remedy,
+        )
 
     def _call(self, function: Callable[[str], _Answer], what: str, text: str) -> _Answer:
         try:

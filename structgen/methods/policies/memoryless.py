@@ -30,7 +30,7 @@ class EntropyBound:
         bound: nats, at least 0; with 0, one slot and all certain slots are committed.
 
     Source: H. Ben-Hamu et al., "Accelerated Sampling from Masked Diffusion Models via Entropy Bounded Unmasking" (2025,
-    arXiv 2505.24857), whose sampler draws the slots of the set independently; here they come from one completion.
+    arXiv 2505.24857), whose sampler samples the slots of the set independently; here they come from one completion.
     """
 
     bound: float = 0.1

@@ -194,7 +194,7 @@ class BestFirst:
         if child.finish_reason is None:
             self._open(child)
             return
-        check_score(branches, child, self._bound)
+        check_score(child, self._bound)
         total = child.log_p + child.score
         self._best_total = max(self._best_total, total)
         self._push(total, child.hypothesis.tokens, child)

@@ -342,7 +342,7 @@ class TrieWalks:
             raise RuntimeError("a walk advanced by a token without probability")
         branch = self._branches.grown(walk.branch, blank, token, child.log_p)
         if branch.finish_reason is not None:
-            check_score(self._branches, branch, self._bound)
+            check_score(branch, self._bound)
         if branch.score == -math.inf:
             self._forbid(walk, token, child)
             return

@@ -92,7 +92,7 @@ def _all_forbidden(branches: Branches, count: int) -> GenerationError:
     return GenerationError(
         "ASAp",
         f"the potentials forbade {count} outputs in a row",
-        evidence=branches.verification,
+        evidence=branches.culprits,
         remedy="let potentials score prefixes too (prefix, early), relax them, or raise max_tries",
     )
 
@@ -195,6 +195,6 @@ class RejectionTrie:
             "RejectionTrie",
             f"{self.max_tries} tries resulted in {accepted} of {self.samples} outputs",
             evidence=f"the outputs that are not excluded have probability {math.exp(log_success):.3g}; "
-            f"{branches.verification}",
+            f"{branches.culprits}",
             remedy="raise max_tries, describe the output in the prompt, or take SMC(...), which rejects nothing",
         )

@@ -162,7 +162,7 @@ def label_distribution(  # noqa: PLR0913  as sample; each of them is a keyword w
         search.run(tolerance, limit)
         if not search.best:
             raise GenerationError(
-                "label_distribution", "no output has a positive probability", evidence=branches.verification
+                "label_distribution", "no output has a positive probability", evidence=branches.culprits
             )
         return search.distribution()
 
@@ -225,7 +225,7 @@ class _LabelSearch:
         if branch.finish_reason is None:
             self._leave(branch)
             return
-        check_score(self._branches, branch, 0.0)
+        check_score(branch, 0.0)
         mass = math.exp(branch.log_p + branch.score)
         if not mass:
             return

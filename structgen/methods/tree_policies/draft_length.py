@@ -190,9 +190,8 @@ class Pearl(Drafter):
     than the mean accepted length of the last drafts.  Each kind of position has its own length.
 
     That is the adaptive length of PEARL: T. Liu, Y. Li, Q. Lv et al., "PEARL: Parallel Speculative Decoding with
-      Adaptive
-    Draft Length" (2024, arXiv 2408.11850).  Its other half, drafting and verifying in parallel, needs a second device
-    and is not implemented.
+    Adaptive Draft Length" (2024, arXiv 2408.11850).  Its other half, drafting and verifying in parallel, needs a second
+    device and is not implemented.
 
     Attributes:
         drafter: the drafter to limit.

@@ -64,8 +64,7 @@ class PendingDrafts:
 
     That is once the output has left the draft or is as long, whether the draft was run or not; so a draft that was not
     run costs nothing.  It holds for chosen draft tokens: a sampled one is accepted at random, and the token that came
-      may
-    be another.
+    may be another.
     """
 
     def __init__(self) -> None:

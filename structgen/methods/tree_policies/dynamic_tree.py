@@ -109,8 +109,7 @@ class DySpec(Shape):
 
     For sampled children, each node has a slot for its next child.  The value of a slot is the probability that the slot
     is reached: the probability of the node times the probability that its earlier children left.  The slot of the
-      largest
-    value is filled next.  So the decision to sample never depends on the sample, and samples are never dropped.
+    largest value is filled next.  So the decision to sample never depends on the sample, and samples are never dropped.
 
     Source: Y. Xiong, R. Zhang, Y. Li et al., "DySpec" (2024, arXiv 2410.11744), algorithm 1.
 

@@ -116,10 +116,9 @@ class OptimalForm(NamedTuple):
 class Sequoia(Shape):
     """The tree form that is best on average, independent of the current distributions.
 
-    Its size and depth give the most tokens per time: with ``E`` expected accepted nodes of ``n``, a pass gives ``1 +
-      E``
-    tokens in ``cost.relative(1 + n)``, and each of the ``d`` levels costs a query of the drafter.  The form does not
-    depend on samples, so children may be sampled or chosen.
+    Its size and depth give the most tokens per time: with ``E`` expected accepted nodes of ``n``, a pass gives
+    ``1 + E`` tokens in ``cost.relative(1 + n)``, and each of the ``d`` levels costs a query of the drafter.  The form
+    does not depend on samples, so children may be sampled or chosen.
 
     Attributes:
         cost: the cost of passes.
@@ -162,8 +161,7 @@ def optimal_form(rates: Sequence[float], size: int, depth: int | None = None) ->
     """Return the tree of up to ``size`` nodes with the largest expected number of accepted nodes.
 
     A node is accepted with the product of ``rates`` on its path: ``rates[r]`` for the child of rank ``r``, whose
-      siblings
-    of lower rank are in the tree.
+    siblings of lower rank are in the tree.
 
     Args:
         rates: by rank, each in [0, 1].

@@ -354,7 +354,7 @@ class CachingTransformersDenoiser(TransformersDenoiser):
     def _replace(self, ids: NDArray[np.int32], start: int, stop: int) -> None:
         """Run the slots ``start`` to ``stop``.
 
-        And with shift 1 the position before, whose logits are about the first.
+        With shift 1, also run the position before ``start``: its logits are about slot ``start``.
         """
         model = self.model
         begin = len(self._prompt) + start - model.shift

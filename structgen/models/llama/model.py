@@ -58,7 +58,12 @@ class LlamaModel:
             self._template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
             generation = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ModelError(f"model {name!r}", "its files cannot be read", evidence=str(error)) from error
+            raise ModelError(
+                f"model {name!r}",
+                "its files cannot be read",
+                evidence=str(error),
+                remedy="check that the files are complete",
+            ) from error
         eos = generation["eos_token_id"]
         self._eos = tuple(eos) if isinstance(eos, list) else (eos,)
         self._bos: int | None = generation.get("bos_token_id")

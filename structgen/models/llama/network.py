@@ -69,7 +69,10 @@ class LlamaShape:
         for key, (value, required) in expected.items():
             if value != required:
                 raise ModelError(
-                    f"model {name!r}", f"config.json has {key}={value!r}", evidence=f"expected {required!r}"
+                    f"model {name!r}",
+                    f"config.json has {key}={value!r}",
+                    evidence=f"expected {required!r}",
+                    remedy="load it with transformers: load_model((model, tokenizer))",
                 )
         try:
             heads = int(config["num_attention_heads"])
@@ -86,7 +89,9 @@ class LlamaShape:
                 max_context=int(config["max_position_embeddings"]),
             )
         except KeyError as error:
-            raise ModelError(f"model {name!r}", f"config.json lacks {error.args[0]!r}") from error
+            raise ModelError(
+                f"model {name!r}", f"config.json lacks {error.args[0]!r}", remedy="check that the file is complete"
+            ) from error
 
 
 class _Layer(NamedTuple):
@@ -163,7 +168,10 @@ class LlamaNetwork:
             return cls(shape, weights, device=device, dtype=dtype)
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise ModelError(
-                f"model {name!r}", "its files cannot be read", evidence=f"{type(error).__name__}: {error} in {folder}"
+                f"model {name!r}",
+                "its files cannot be read",
+                evidence=f"{type(error).__name__}: {error} in {folder}",
+                remedy="check that the files are complete",
             ) from error
 
     def forward(

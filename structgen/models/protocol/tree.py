@@ -109,7 +109,7 @@ class ResidentLogits(Protocol):
     def host(self, row: int, /) -> Logits:
         """Return a row, float32 ``[size]``; the first call copies it, later calls return the same array."""
 
-    def foresee(self, queries: Sequence[LogitsQuery], /) -> None:
+    def prefetch(self, queries: Sequence[LogitsQuery], /) -> None:
         """Prefetch the answers to all queries with one transfer and one wait for the model."""
 
     def ask(self, query: LogitsQuery, /) -> SampleAnswer:

@@ -196,9 +196,9 @@ class HashSession:
     def fork(self) -> HashSession:
         """See ``Session.fork``."""
         self._drop_tree()
-        reference = HashSession(self.model)
-        reference._states = list(self._states)
-        return reference
+        copy = HashSession(self.model)
+        copy._states = list(self._states)
+        return copy
 
     def close(self) -> None:
         """See ``Session.close``."""

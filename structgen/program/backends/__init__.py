@@ -89,15 +89,15 @@ class LocalAnswerStream(AnswerStream):
 
     def __init__(self, answer: Answer, settings: ProgramSettings) -> None:
         super().__init__(answer, settings)
-        self._follower = field_tracker_of(answer)
+        self._tracker = field_tracker_of(answer)
 
     @property
     def _so_far(self) -> tuple[Partial, int] | tuple[()]:
-        return () if self._follower is None else self._follower.so_far
+        return () if self._tracker is None else self._tracker.so_far
 
     def _ends(self, result: Result) -> Sequence[FieldEnd]:
         """The positions of the fields; of a text the whole."""
-        return [FieldEnd((), result.data, 0, len(result.data))] if self._follower is None else self._follower.ends
+        return [FieldEnd((), result.data, 0, len(result.data))] if self._tracker is None else self._tracker.ends
 
     def _refuse(self, end: FieldEnd, problem: str) -> None:
         """Note that a check refuses a value.

@@ -87,10 +87,9 @@ class CanvasConversation(BaseConversation):
 class CanvasAnswerStream(LocalAnswerStream):
     """Lets a model fill a canvas with an answer: see ``AnswerStream``.
 
-    A value that the type's own validators refuse is taken back with all after it, and filled in anew: on a canvas
-    whose language has the text before it, and not that value after this text.  So the sampler
-    chooses from the remaining completions.  A recursive grammar cannot exclude a text; the whole answer is sampled
-    again.
+    If the type's own validators refuse a value, the value and the text after it are removed. The canvas is filled again
+    under a language that requires the text before the value and excludes the value there. So the sampler chooses from
+    the remaining completions. A recursive grammar cannot exclude a text; then the whole answer is sampled again.
 
     Args:
         model: the diffusion model.
@@ -175,19 +174,19 @@ class CanvasAnswerStream(LocalAnswerStream):
             raise self._failure() from error
 
     def _read(self, result: Result) -> Generator[Event, None, Any]:
-        """Tell the fields; the value is that of the answer.
+        """Report the fields and return the value of the answer.
 
         Raises:
             Refused: a check refuses a value.
         """
-        if self._follower is None:
+        if self._tracker is None:
             return value_of_text(self._answer, result.text)
         matcher = self._constraint.matcher()
         for token in result.tokens:
             matcher.accept(token)
-        yield from self._follower.read(result.data[len(self._kept) :], matcher)
-        yield from self._follower.finish()
-        return self._follower.value
+        yield from self._tracker.read(result.data[len(self._kept) :], matcher)
+        yield from self._tracker.finish()
+        return self._tracker.value
 
     def _weighed(self, result: Result, ends: Sequence[FieldEnd]) -> list[Mapping[Any, float] | None]:
         """See ``FieldScore.marginals``; what checks have refused counts as well."""
@@ -228,8 +227,8 @@ class CanvasAnswerStream(LocalAnswerStream):
                     remedy="take sampler=Posterior(), which samples the answer again",
                 ) from error
             self._kept, self._constraint = b"", self._whole
-        if self._follower is not None:
-            self._follower.restart(self._kept)
+        if self._tracker is not None:
+            self._tracker.restart(self._kept)
         return Retracted(len(self._kept.decode()), end.path, problem, *self._so_far)
 
 

@@ -126,7 +126,8 @@ def few_texts(matcher: Matcher, *, is_json: bool, most: int) -> list[bytes] | No
         if not is_json:
             ends = at.is_accepting
         elif text[:1] == b'"':
-            ends = text.endswith(b'"') and string_end(text, 1) is not None  # looked at from its prefix only then
+            # string_end scans from the start of the text, so only if the text ends with a quote
+            ends = text.endswith(b'"') and string_end(text, 1) is not None
             live = b"" if ends else live
         else:
             ends = bool(text) and (at.is_accepting or not SCALAR_BYTES.issuperset(live))

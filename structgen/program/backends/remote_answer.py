@@ -207,7 +207,7 @@ class _ReceivedText:
     def __init__(self, answer: Answer, constraint: Constraint) -> None:
         self._answer = answer
         self._matcher = constraint.matcher()
-        self._follower = field_tracker_of(answer)
+        self._tracker = field_tracker_of(answer)
         self._in_string = self._escaped = False
         self._last = 0  # the last byte that is no whitespace between values
         self._after_space = False
@@ -220,24 +220,24 @@ class _ReceivedText:
         return self._matcher.is_accepting
 
     def read(self, piece: str) -> Iterator[Event]:
-        """Read on; events as in ``Writing``.
+        """Read on; yield the events of the fields that become final.
 
         Raises:
             _Rejected: what came can't belong to any answer.
         """
         self.text += piece
         data = piece.encode("utf-8", "surrogatepass")
-        significant = data if self._follower is None else self._without_space(data)
+        significant = data if self._tracker is None else self._without_space(data)
         accepted = self._matcher.accept_bytes(significant)
         if accepted < len(significant):
             found = significant[accepted : accepted + 40].decode("utf-8", "replace")
             expected = "nothing more" if self._matcher.is_terminated else _describe_bytes(self._matcher.live_bytes())
-            path = () if self._follower is None else self._follower.path
-            raise _Rejected(path, self.text, f"it does not go on with {found!r}, but with {expected}")
+            path = () if self._tracker is None else self._tracker.path
+            raise _Rejected(path, self.text, f"found {found!r}, expected {expected}")
         yield Text(piece)
-        if self._follower is not None:
+        if self._tracker is not None:
             with _rejecting():
-                yield from self._follower.read(self._but_last_space(data), self._matcher)
+                yield from self._tracker.read(self._but_last_space(data), self._matcher)
 
     def finish(self) -> Generator[Event, None, Any]:
         """The text is complete; the value is the one that it spells.
@@ -247,24 +247,24 @@ class _ReceivedText:
         """
         if not self._matcher.is_accepting:
             expected = _describe_bytes(self._matcher.live_bytes())
-            raise _Rejected((), self.text, f"it ends where it must go on with {expected}")
-        if self._follower is None:
+            raise _Rejected((), self.text, f"the text ends too early; expected {expected}")
+        if self._tracker is None:
             with _rejecting():
                 return value_of_text(self._answer, self.text)
         with _rejecting():
-            yield from self._follower.finish()
-        return self._follower.value
+            yield from self._tracker.finish()
+        return self._tracker.value
 
     @property
     def so_far(self) -> tuple[Partial, int] | tuple[()]:
-        """See ``Follower.so_far``."""
-        return () if self._follower is None else self._follower.so_far
+        """See ``FieldTracker.so_far``."""
+        return () if self._tracker is None else self._tracker.so_far
 
     def fields(self, value: Any) -> tuple[FieldScore, ...]:
         """The fields, whose probabilities nobody knows."""
-        if self._follower is None:
+        if self._tracker is None:
             return (FieldScore((), value, 0, len(self.text.encode()), None),)
-        cursor = JsonCursor()  # what was foretold has no place in the text
+        cursor = JsonCursor()  # what was reported ahead has no place in the text
         found = [*cursor.feed(self.text.encode()), *cursor.finish()]
         return tuple(
             FieldScore(end.path, end.value, end.start, end.end, None) for end in found if isinstance(end, FieldEnd)

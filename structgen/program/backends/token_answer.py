@@ -70,7 +70,7 @@ class TokenAnswerStream(LocalAnswerStream):
             drafter=settings.drafter,
             alternatives=settings.alternatives,
         )
-        self._told_tokens = 0
+        self._reported_tokens = 0
         self._exact: _QuotationSearch | None = None
         source = answer.source
         if source is None or not source.search_limit:
@@ -100,12 +100,12 @@ class TokenAnswerStream(LocalAnswerStream):
         while self._outcome is None:
             try:
                 for chunk in self._exact or self._generation:
-                    if chunk.start < self._told_tokens:
+                    if chunk.start < self._reported_tokens:
                         yield self._taken_back(chunk.start)
-                    self._told_tokens = chunk.start + len(chunk.tokens)
+                    self._reported_tokens = chunk.start + len(chunk.tokens)
                     yield Text(chunk.text)
-                    if self._follower is not None:
-                        yield from self._follower.read(self._bytes_of(chunk.tokens), self._generation.matcher)
+                    if self._tracker is not None:
+                        yield from self._tracker.read(self._bytes_of(chunk.tokens), self._generation.matcher)
                 yield from self._finished()
             except ValueRefused as refused:
                 yield self._retract(refused)
@@ -119,10 +119,10 @@ class TokenAnswerStream(LocalAnswerStream):
 
     def _finished(self) -> Iterator[Event]:
         """The end of the text: what ends with it, and the value of the whole."""
-        if self._follower is not None:
-            yield from self._follower.finish()
+        if self._tracker is not None:
+            yield from self._tracker.finish()
         result = self._generation.result()
-        value = value_of_text(self._answer, result.text) if self._follower is None else self._follower.value
+        value = value_of_text(self._answer, result.text) if self._tracker is None else self._tracker.value
         self._outcome = Outcome(
             self._answer,
             result,
@@ -153,10 +153,10 @@ class TokenAnswerStream(LocalAnswerStream):
 
     def _taken_back(self, count: int) -> Retracted:
         """Go on from the first ``count`` tokens."""
-        self._told_tokens = count
+        self._reported_tokens = count
         kept = self._bytes_of(self._generation.tokens[:count])
-        if self._follower is not None:
-            self._follower.restart(kept)
+        if self._tracker is not None:
+            self._tracker.restart(kept)
         last = self._violations[-1] if self._violations else _FORBIDDEN
         return Retracted(len(kept.decode("utf-8", "ignore")), last.path, last.problem, *self._so_far)
 
@@ -239,10 +239,10 @@ class _QuotationSearch:
     most probable quotation is written from there: see ``structgen.decode.autoregressive.search.most_probable``.
 
     Args:
-        generation: of an answer that is quoted from a source.
-        source: from which, with a limit of the search.
+        generation: the generation of the answer.
+        source: the document that is quoted, and the limit of the search.
         is_text: whether the whole output is the quotation; else it is JSON.
-        violations: what checks have refused, as far as that is known when a quotation begins; such is passed over.
+        violations: the values that checks have refused so far; the search skips them.
 
     Attributes:
         logprobs: of the quotations, by their paths: see ``structgen.decode.autoregressive.search.FoundRegion``.
@@ -257,7 +257,7 @@ class _QuotationSearch:
         self._is_text = is_text
         self._violations = violations
         self._cursor = JsonCursor()
-        self._told = 0
+        self._reported = 0
         self._searched: list[_SearchedQuotation] = []
 
     def __iter__(self) -> Self:
@@ -276,7 +276,7 @@ class _QuotationSearch:
             return next(self._generation)
         while True:
             chunk = next(self._generation)
-            if chunk.start < self._told:
+            if chunk.start < self._reported:
                 place = self._resumed(chunk.start)
                 self._restart(place)
                 if place < chunk.start:
@@ -290,7 +290,7 @@ class _QuotationSearch:
                 if not chunk.tokens:
                     continue
             self._cursor.feed(self._generation.vocabulary.decode(chunk.tokens))
-            self._told = chunk.start + len(chunk.tokens)
+            self._reported = chunk.start + len(chunk.tokens)
             return chunk
 
     def _begins(self, chunk: Chunk) -> tuple[FieldStart, int, bytes] | None:
@@ -333,9 +333,9 @@ class _QuotationSearch:
         return place
 
     def _restart(self, place: int) -> None:
-        """Follow the output from its prefix up to token ``place``."""
+        """Follow the output from its start up to token ``place``."""
         generation = self._generation
         self._searched = [each for each in self._searched if each.first < place]
         self._cursor = JsonCursor()
         self._cursor.feed(generation.vocabulary.decode(generation.tokens[:place]))
-        self._told = place
+        self._reported = place

@@ -138,7 +138,7 @@ class FieldTracker:
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         self._assembly = Assembly(adapter)
         self._cursor = JsonCursor()
-        self._foretold_count = 0  # starts and ends of values that were reported before their text was written
+        self._ahead_count = 0  # starts and ends of values that were reported before their text was written
         self.ends: list[FieldEnd] = []
 
     @property
@@ -162,8 +162,8 @@ class FieldTracker:
         Raises:
             ValueRefused: a check refuses a value; ``restart`` or a new tracker goes on.
         """
-        yield from self._told_by(self._cursor.feed(data))
-        yield from self._foretold(matcher)
+        yield from self._new_events(self._cursor.feed(data))
+        yield from self._events_ahead(matcher)
 
     def finish(self) -> Iterator[FieldStarted | FieldFinal]:
         """The text is over.
@@ -171,23 +171,23 @@ class FieldTracker:
         Raises:
             ValueRefused: as ``read``.
         """
-        yield from self._told_by(self._cursor.finish())
+        yield from self._new_events(self._cursor.finish())
 
     def restart(self, data: bytes) -> None:
-        """Go on from a prefix of what was read, without telling it again."""
+        """Go on from a prefix of what was read, without reporting it again."""
         self._cursor = JsonCursor()
-        self._foretold_count = 0
+        self._ahead_count = 0
         self.ends = [found for found in self._cursor.feed(data) if isinstance(found, FieldEnd)]
         self._assembly.restart(self.ends)
 
-    def _told_by(self, found: list[FieldStart | FieldEnd]) -> Iterator[FieldStarted | FieldFinal]:
-        """Events for what begins and ends, but for those that were foretold."""
-        known = min(self._foretold_count, len(found))
-        self._foretold_count -= known
+    def _new_events(self, found: list[FieldStart | FieldEnd]) -> Iterator[FieldStarted | FieldFinal]:
+        """Events for what begins and ends, but for those that were reported ahead."""
+        known = min(self._ahead_count, len(found))
+        self._ahead_count -= known
         for event in found[known:]:
-            yield from self._tell(event)
+            yield from self._report(event)
 
-    def _foretold(self, matcher: Matcher) -> Iterator[FieldStarted | FieldFinal]:
+    def _events_ahead(self, matcher: Matcher) -> Iterator[FieldStarted | FieldFinal]:
         """Events for what no continuation can change any more."""
         forced = matcher.forced_bytes()
         if not forced and not self._cursor.open_number:
@@ -196,11 +196,11 @@ class FieldTracker:
         found = ahead.feed(forced)
         if not found and ahead.open_number and NUMBER_BYTES.isdisjoint(matcher.live_bytes()):
             found = ahead.finish()
-        for event in found[self._foretold_count :]:
-            self._foretold_count += 1
-            yield from self._tell(event)
+        for event in found[self._ahead_count :]:
+            self._ahead_count += 1
+            yield from self._report(event)
 
-    def _tell(self, event: FieldStart | FieldEnd) -> Iterator[FieldStarted | FieldFinal]:
+    def _report(self, event: FieldStart | FieldEnd) -> Iterator[FieldStarted | FieldFinal]:
         if isinstance(event, FieldStart):
             yield FieldStarted(event.path)
             return

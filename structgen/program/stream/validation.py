@@ -1,8 +1,8 @@
 """What pydantic makes of each part of an answer, as soon as the part is complete.
 
-What a type's own validators refuse no grammar can know.  At the end of the whole answer it would be too late to mend
-it; at the end of the field, only the field is sampled again.  So each value is validated where it ends, once: what
-contains it is made by the type's own schema, with its parts given.
+No grammar can know what a type's own validators refuse. If validation waited for the end of the answer, the whole
+answer would have to be sampled again; after a field, only the field is. So each value is validated once, where it ends.
+A container is made by the type's own schema from its validated parts.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class _FieldValidated(Exception):
 class SchemaNode:
     """A position in a type, with its parts.
 
-    Validated as a whole is what is no container, a union (unless its tag is known: see ``chosen``), what a validator
-    rewrites before it is read, and a container whose items' validators look at the fields around it.  All other
-    containers are made of their parts.
+    Four kinds of values are validated as a whole: values that are not containers; unions whose tag is not known (see
+    ``chosen``); values that a validator rewrites before they are read; and containers whose items' validators look at
+    the fields around them. All other containers are made of their parts.
 
     Args:
         schema: pydantic's schema of this position.

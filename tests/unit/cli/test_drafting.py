@@ -245,7 +245,7 @@ def test_settings_are_literals(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("magic", ["'magic' is none", "auto, none, forced-tokens"]),
+        ("magic", ["no 'magic'", "auto, none, forced-tokens"]),
         ("none:a=1", ["no 'a'", "no settings"]),
         ("auto:budget=3", ["no 'budget'", "no settings"]),
         ("prompt-lookup:shape=3", ["no 'shape'", "places, shortest, values"]),
@@ -255,7 +255,7 @@ def test_settings_are_literals(name: str) -> None:
         ("layer-skip", ["needs skipped", "layer-skip:skipped=VALUE"]),
         ("layer-skip:skipped=(1,1)", ["different layers"]),
         ("draft-model", ["needs a model", "draft-model:model=M"]),
-        ("draft-model:model=M,bridge=toll", ["'toll' is none", "match, intersection, rejection"]),
+        ("draft-model:model=M,bridge=toll", ["no 'toll'", "match, intersection, rejection"]),
         ("draft-model:model=M,shape=3", ["no 'shape'", "draws"]),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_pass_over_several_contexts_is_told_to_each(taken: str) -> None:
                 np.testing.assert_array_equal(row, model.start().extend([*ids("xa"), *came]))
             context.append(ids("q"))
             np.testing.assert_array_equal(
-                context.distributions(1)[0], model.start().extend([*ids("xa"), *came, *ids("q")])
+                context.rows_on_host(1)[0], model.start().extend([*ids("xa"), *came, *ids("q")])
             )
         copy.close()
 

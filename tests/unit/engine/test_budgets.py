@@ -11,7 +11,7 @@ import pytest
 from bpe_vocabularies import bpe_vocabulary
 from budget_reference import Symbol, members
 
-from structgen.decode.diffusion.token_automaton import check_finite_checks
+from structgen.decode.diffusion.token_automaton import refuse_infinite_checks
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import GrammarError, UnsatisfiableGrammar, VocabularyError
 from structgen.frontends.free_text import any_text
@@ -265,5 +265,5 @@ def test_tokens_are_not_counted_where_only_text_is(grammar: Grammar) -> None:
 def test_what_does_not_count_tokens_refuses_budgets() -> None:
     """Canvases refuse them."""
     with pytest.raises(GrammarError, match="has token budgets"):
-        check_finite_checks(compile(Budget(ANY_CHAR.many(), tokens=3), COMPLETE))
-    check_finite_checks(compile(Budget(ANY_CHAR.many(), characters=3), COMPLETE))
+        refuse_infinite_checks(compile(Budget(ANY_CHAR.many(), tokens=3), COMPLETE))
+    refuse_infinite_checks(compile(Budget(ANY_CHAR.many(), characters=3), COMPLETE))

@@ -77,7 +77,7 @@ def test_answers_are_those_of_the_host(asked: list[Any], dtype: Any, seed: int) 
     held = TorchLogits(residence, logits(5, seed=seed, dtype=dtype))
     choices = [SampleQuery(row, words(ids), shape, uniform) for row, ids, shape, uniform, _ in asked]
     scores = [ScoreQuery(row, token) for row, *_, token in asked]
-    held.foresee([*choices, *scores])
+    held.prefetch([*choices, *scores])
     assert residence.launches == 1
     for choice, score in zip(choices, scores, strict=True):
         row = held.host(choice.row)

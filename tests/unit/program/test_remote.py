@@ -105,13 +105,13 @@ def test_fields_are_final_when_nothing_else_can_follow() -> None:
     ("wrong", "problem"),
     [
         ('{"name": "ada", "age": 36}', "it begins small"),
-        ('{"name": "Ada", "age": 360}', "does not go on with '0}'"),
-        ('{"name": "Ada", "age": 3 6}', "does not go on with ' 6}'"),
-        ('{"name": "Ada", "age": 36', "it ends where it must go on with"),
-        ('{"name": "Ada", "age": 36} ok', "does not go on with 'ok', but with nothing more"),
-        ("Sure! " + ADA, "does not go on with 'Su"),
-        ("", "it ends where it must go on with '{'"),
-        ('{"name": "A\ud800"', "does not go on with"),
+        ('{"name": "Ada", "age": 360}', "found '0}', expected "),
+        ('{"name": "Ada", "age": 3 6}', "found ' 6}', expected "),
+        ('{"name": "Ada", "age": 36', "the text ends too early; expected "),
+        ('{"name": "Ada", "age": 36} ok', "found 'ok', expected nothing more"),
+        ("Sure! " + ADA, "found 'Su"),
+        ("", "the text ends too early; expected '{'"),
+        ('{"name": "A\ud800"', "found '"),
     ],
 )
 def test_what_does_not_do_is_asked_for_again(wrong: str, problem: str) -> None:

@@ -16,7 +16,7 @@ from structgen.decode.diffusion.context_free.plan import ALWAYS, plan_of
 from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, MAX_EFFECTS, lift
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
-from structgen.decode.diffusion.token_automaton import check_finite_checks
+from structgen.decode.diffusion.token_automaton import refuse_infinite_checks
 from structgen.engine.mask import empty_masks
 from structgen.engine.network import MAX_STATES, network_of
 from structgen.errors import GenerationError, LimitExceeded
@@ -69,7 +69,7 @@ class ContextFreeLanguage:
         is_unambiguous: whether every canvas is known to have at most one parse.
 
     Raises:
-        GrammarError: values must differ from each other, which no network decides.
+        GrammarError: the grammar has token budgets, values that must differ, or labels that must decode.
         LimitExceeded: the network has too many states or effects.
         ValueError: an argument is out of range.
     """
@@ -96,7 +96,7 @@ class ContextFreeLanguage:
         ):
             if limit < 1:
                 raise ValueError(f"{name} must be at least 1; found {limit}")
-        check_finite_checks(constraint)
+        refuse_infinite_checks(constraint)
         network = network_of(constraint, max_states=max_states)
         lifted = lift(network, constraint.vocabulary, max_effects=max_effects)
         self.vocabulary = constraint.vocabulary

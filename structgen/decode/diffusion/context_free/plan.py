@@ -1,12 +1,12 @@
 """The layout of a network's charts, computed once for canvases of any length.
 
-For each boundary ``j`` between slots and each node, a chart holds the mass of all parses from there to the end of the
-node's rule: after the token before boundary ``k``, through a *port*. There are three kinds of ports:
+A chart has an entry for each node, each pair ``j <= k`` of boundaries between slots, and each *port*: the mass of all
+parses from the node at ``j`` to the end of its rule at ``k``, through that port. There are three kinds of ports:
 
 - port 0: the rule ends where a token ends;
-- the rule ends within the token before ``k``, which began in it. States that tokens leave in the same ways share a
-  port; the port does not tell the token;
-- the rule ends within the token before ``k``, which began in an inner rule: the remainder of that token is a *rest*,
+- the rule ends within the token before ``k``, and the token began in this rule. States that tokens leave in the same
+  ways share a port; the port does not identify the token;
+- the rule ends within the token before ``k``, and the token began in an inner rule. Its remaining bytes are a *rest*,
   and each rest has a port.
 
 The first two kinds suffice for most cells: a state that five rests may leave has one port, not five.

@@ -97,7 +97,7 @@ def number_term(
         if not _few_multiples(interval.lower, interval.upper, step, integral=integral):
             interval = _with_bounded_digits(interval, remainders(step, integral=integral), step, origins)
     for not_step in not_steps:
-        _refuse_fine_bounds(interval, origins)
+        _refuse_fine_bounds(interval, syntax.policy.digits, origins)
         interval = _with_bounded_digits(interval, remainders(not_step, integral=integral), not_step, origins)
     steps = not_steps if step is None else (step, *not_steps)
     key = interval, step, not_steps, integral, has_all_forms
@@ -157,12 +157,18 @@ _INTERVAL_BYTES: Final = 1 << 15
 _term_cache: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
 
 
-def _refuse_fine_bounds(interval: _Interval, origins: tuple[Location, ...]) -> None:
-    """Refuse bounds with more digits after the point than the policy writes."""
+def _refuse_fine_bounds(interval: _Interval, policy_digits: int, origins: tuple[Location, ...]) -> None:
+    """Refuse bounds with more digits after the point than are written: by the policy, or beside another step fewer."""
     digits = interval.digits
+    others = "raise JsonPolicy(digits=...)" if digits == policy_digits else "check it after generation"
     for bound, keyword in ((interval.lower, "minimum"), (interval.upper, "maximum")):
         if isinstance(bound, Decimal) and -_exponent(bound) > digits:
-            refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
+            refused(
+                *_culprit(origins, (keyword,)),
+                f"{bound!s:.60} has more than {digits} digits after the point, "
+                "which is not enforced together with 'not' over 'multipleOf'",
+                remedy=f"round the bound, or {others}",
+            )
 
 
 def _with_bounded_digits(interval: _Interval, count: int, step: Fraction, origins: tuple[Location, ...]) -> _Interval:

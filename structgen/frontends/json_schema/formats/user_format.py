@@ -41,24 +41,29 @@ __all__ = ["StringFormat", "UserFormat", "plain_text", "spelled_content", "user_
 _spellings: Final = lru_cache(maxsize=1024)(spelled_class)
 
 
-def spelled_content(grammar: Grammar) -> Grammar:
+def spelled_content(grammar: Grammar, name: str) -> Grammar:
     """The text between the quotes of the JSON strings whose decoded text is in ``grammar``.
 
     Args:
         grammar: a closed term.
+        name: the name of the format in messages.
 
     Raises:
         GrammarError: it contains something other than text: bytes that are not UTF-8, special tokens, ``Distinct`` or
             labels.
     """
-    return _rewritten(plain_text(resolve(grammar, through_shared=True)))
+    return _rewritten(plain_text(resolve(grammar, through_shared=True), name), name)
 
 
-def plain_text(grammar: Grammar) -> Grammar:
+def plain_text(grammar: Grammar, name: str) -> Grammar:
     """An equal term for use inside a JSON string.
 
     Captures and descriptions are removed, because their texts would contain escapes; JSON strings inside are expanded
     to characters.
+
+    Args:
+        grammar: a closed term.
+        name: the name of the format in messages.
 
     Raises:
         GrammarError: such a string contains bytes that are not UTF-8.
@@ -69,19 +74,19 @@ def plain_text(grammar: Grammar) -> Grammar:
         if isinstance(node, (Capture, Described)):
             made[id(node)] = children[0]
         elif isinstance(node, JsonString):
-            made[id(node)] = sequence('"', _rewritten(children[0]), '"')
+            made[id(node)] = sequence('"', _rewritten(children[0], name), '"')
         else:
             made[id(node)] = with_children(node, children)
     return made[id(grammar)]
 
 
-def _rewritten(root: Grammar) -> Grammar:
+def _rewritten(root: Grammar, name: str) -> Grammar:
     made: dict[int, Grammar] = {}
     for node in postorder(root):
         children = [made[id(child)] for child in node.children]
         match node:
             case Literal(data=data):
-                made[id(node)] = sequence(*(_spellings(((ord(c), ord(c)),)) for c in _decoded(data)))
+                made[id(node)] = sequence(*(_spellings(((ord(c), ord(c)),)) for c in _decoded(data, name)))
             case CharClass(ranges=ranges):
                 made[id(node)] = _spellings(ranges)
             case ByteClass(ranges=ranges) if all(high < 0x80 for _, high in ranges):
@@ -89,23 +94,23 @@ def _rewritten(root: Grammar) -> Grammar:
             case Complement():
                 made[id(node)] = Intersection([ANY_SPELLING, Complement(children[0])])
             case ByteClass() | SpecialToken() | TokenSet() | Distinct() | Label():
-                raise _no_text(type(node).__name__)
+                raise _no_text(type(node).__name__, name)
             case _:
                 made[id(node)] = with_children(node, children)
     return made[id(root)]
 
 
-def _decoded(data: bytes) -> str:
+def _decoded(data: bytes, name: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise _no_text(f"the bytes {data!r:.40}") from None
+        raise _no_text(f"the bytes {data!r:.40}", name) from None
 
 
-def _no_text(found: str) -> GrammarError:
+def _no_text(found: str, name: str) -> GrammarError:
     return GrammarError(
-        "json schema format",
-        "its grammar speaks of something else than characters",
+        f"json schema format {name!r:.60}",
+        "its grammar contains something other than text",
         evidence=f"found {found}",
         remedy="write it with literals and classes of characters",
     )
@@ -160,7 +165,7 @@ class UserFormat:
         """The JSON strings; always the same object, so that an engine can cache it."""
         if self.is_regular:
             return Shared(JsonString(self.language))
-        return Shared(sequence('"', spelled_content(self.language), '"'))
+        return Shared(sequence('"', spelled_content(self.language, self.name), '"'))
 
     def admits(self, text: str) -> bool:
         """Whether ``text`` has the format."""
@@ -191,4 +196,4 @@ def _format_of(name: str, grammar: Grammar) -> UserFormat:
             "its grammar has special tokens, which are no text",
             remedy="leave them out of the grammar",
         )
-    return UserFormat(name, plain_text(grammar))
+    return UserFormat(name, plain_text(grammar, name))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named, dialect_of, identity
 from structgen.frontends.json_schema.source.json_value import parse_json
-from structgen.frontends.json_schema.source.location import Resource, absolute_uri, escape, shown, without_fragment
+from structgen.frontends.json_schema.source.location import Resource, absolute_uri, pointer_of, shown, without_fragment
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.formats.user_format import StringFormat
@@ -267,7 +267,7 @@ class DocumentIndex:
 
     def _resource(self, schema: dict[str, Json], around: Resource, path: SchemaPath) -> Resource:
         """The resource of a schema within ``around``; adds its anchors."""
-        pointer = "".join(f"/{escape(step)}" for step in path)
+        pointer = pointer_of(path)
         own = around.document.inner(schema, around, pointer)
         resource = around
         if own is not None:

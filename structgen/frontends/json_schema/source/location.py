@@ -6,6 +6,7 @@ URI references are resolved against a base as in RFC 3986, section 5.2, for ever
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import quote
@@ -19,7 +20,17 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.reference import DynamicScope
     from structgen.grammar.limits import Limits
 
-__all__ = ["Location", "Resource", "absolute_uri", "escape", "malformed", "refused", "shown", "without_fragment"]
+__all__ = [
+    "Location",
+    "Resource",
+    "absolute_uri",
+    "escaped",
+    "malformed",
+    "pointer_of",
+    "refused",
+    "shown",
+    "without_fragment",
+]
 
 _UNESCAPED: Final = re.compile(r"[A-Za-z0-9_$.:@-]*")
 _MAX_SHOWN: Final = 240
@@ -51,7 +62,7 @@ class Resource:
     @property
     def pointer(self) -> str:
         """Its location in the document, as a JSON Pointer without ``#``."""
-        return "".join(f"/{escape(step)}" for step in self.path)
+        return pointer_of(self.path)
 
     def inner(self, schema: Json, uri: str, dialect: Dialect, path: tuple[str | int, ...]) -> Resource:
         """A resource within this one."""
@@ -109,7 +120,7 @@ class Location:
     @property
     def pointer(self) -> str:
         """The JSON Pointer as a URI fragment, for instance ``#/properties/a``, after the URI of another document."""
-        return f"{self.resource.document.name}#" + "".join(f"/{escape(step)}" for step in self.steps)
+        return f"{self.resource.document.name}#{pointer_of(self.steps)}"
 
     @property
     def label(self) -> str:
@@ -119,7 +130,7 @@ class Location:
 
     def at(self, *steps: str | int) -> str:
         """The pointer of something inside this schema."""
-        return self.pointer + "".join(f"/{escape(step)}" for step in steps)
+        return self.pointer + pointer_of(steps)
 
     def subject(self, *steps: str | int) -> str:
         """The subject of messages about this schema or something inside it; very long pointers are shortened."""
@@ -130,12 +141,19 @@ class Location:
         return f"json schema {pointer}"
 
 
-def escape(step: str | int) -> str:
-    """Write one reference token of a JSON Pointer as it stands in a URI fragment."""
+def pointer_of(steps: Iterable[str | int]) -> str:
+    """The JSON Pointer of some steps, as it stands in a URI fragment."""
+    return "".join(f"/{_in_fragment(step)}" for step in steps)
+
+
+def escaped(step: str | int) -> str:
+    """Write one reference token of a JSON Pointer as it stands in plain text."""
+    return str(step).replace("~", "~0").replace("/", "~1")
+
+
+def _in_fragment(step: str | int) -> str:
     text = str(step)
-    if _UNESCAPED.fullmatch(text):
-        return text
-    return quote(text.replace("~", "~0").replace("/", "~1"), safe=_SAFE, errors="surrogatepass")
+    return text if _UNESCAPED.fullmatch(text) else quote(escaped(text), safe=_SAFE, errors="surrogatepass")
 
 
 def shown(value: Json, width: int = 60) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.frontends.json_schema.source.document import RECURSIVE
-from structgen.frontends.json_schema.source.location import Location, Resource, absolute_uri, escape, refused
+from structgen.frontends.json_schema.source.location import Location, Resource, absolute_uri, pointer_of, refused
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.document import Documents, SchemaPath
@@ -239,7 +239,7 @@ def enter(location: Location) -> Resource:
     if schema is resource.root or resource.dialect.id_keyword not in schema:
         return resource
     path = location.steps
-    pointer = "".join(f"/{escape(step)}" for step in path)
+    pointer = pointer_of(path)
     identity = resource.document.inner(schema, resource, pointer)
     if identity is not None:
         inner = resource.inner(schema, *identity, path)
@@ -255,7 +255,7 @@ def _follow(start: Resource, steps: list[str], location: Location, keyword: str)
     for count, step in enumerate(steps):
         schema = _child(schema, step, steps[:count], location, keyword)
         if isinstance(schema, dict) and ("$id" in schema or "id" in schema):
-            pointer = start.pointer + "".join(f"/{escape(part)}" for part in steps[: count + 1])
+            pointer = start.pointer + pointer_of(steps[: count + 1])
             resource = start.document.index.at(pointer) or resource
     return resource, start.path + tuple(steps)
 
@@ -270,8 +270,7 @@ def _child(schema: Json, step: str, before: list[str], location: Location, keywo
         return schema[step]
     if isinstance(schema, list) and step.isdecimal() and step.isascii() and int(step[:9]) < len(schema):
         return schema[int(step[:9])]
-    here = "#" + "".join(f"/{escape(part)}" for part in before)
-    return _missing(location, keyword, f"{here} has no {step!r}")
+    return _missing(location, keyword, f"#{pointer_of(before)} has no {step!r}")
 
 
 def _missing(location: Location, keyword: str, evidence: str) -> NoReturn:

@@ -133,7 +133,7 @@ class Ordered(JsonPotential[_Sides]):
     def _number_fits(self, raw: bytes, which: int, bound: OrderedKey) -> bool:
         """Whether a number with this prefix may satisfy the order with ``bound``."""
         span = numbers_from(raw, exponents=self._exponents)
-        edge, reached = (span.low, span.has_low) if which == self._smaller else (span.high, span.has_high)
+        edge, reached = (span.low, span.includes_low) if which == self._smaller else (span.high, span.includes_high)
         if edge is None:
             return True
         if edge == bound:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 __all__ = [
     "Key",
     "Moment",
-    "Span",
+    "NumberInterval",
     "canonical",
     "digest_of",
     "may_be",
@@ -34,25 +34,25 @@ _NUMBER: Final = re.compile(rb"(-?)(\d*)(?:(\.)(\d*))?(?:([eE])([+-]?)(\d*))?")
 _INVERTED: Final = str.maketrans("0123456789", "9876543210")
 
 
-class Span(NamedTuple):
+class NumberInterval(NamedTuple):
     """An interval of numbers; None is infinity.  By default the lower bound is included, and there is no upper bound.
 
     Attributes:
         low: the lower bound.
-        has_low: whether the lower bound is included.
+        includes_low: whether the lower bound is included.
         high: the upper bound.
-        has_high: whether the upper bound is included.
+        includes_high: whether the upper bound is included.
     """
 
     low: Key | None
-    has_low: bool = True
+    includes_low: bool = True
     high: Key | None = None
-    has_high: bool = False
+    includes_high: bool = False
 
     def holds(self, value: Key) -> bool:
         """Whether it contains ``value``."""
-        above = self.low is None or value > self.low or (self.has_low and value == self.low)
-        below = self.high is None or value < self.high or (self.has_high and value == self.high)
+        above = self.low is None or value > self.low or (self.includes_low and value == self.low)
+        below = self.high is None or value < self.high or (self.includes_high and value == self.high)
         return above and below
 
 
@@ -77,7 +77,7 @@ def number_of(raw: bytes) -> Key | None:
     return _negative(key) if parts.negative else key
 
 
-def numbers_from(raw: bytes, *, exponents: bool) -> Span:
+def numbers_from(raw: bytes, *, exponents: bool) -> NumberInterval:
     """Return the smallest interval that contains all numbers with this prefix.
 
     Args:
@@ -89,7 +89,7 @@ def numbers_from(raw: bytes, *, exponents: bool) -> Span:
     if not parts.negative:
         return span
     low, high = (None if edge is None else _negative(edge) for edge in (span.low, span.high))
-    return Span(high, span.has_high, low, span.has_low)
+    return NumberInterval(high, span.includes_high, low, span.includes_low)
 
 
 def may_be(raw: bytes, value: Key) -> bool:
@@ -363,27 +363,31 @@ def _negative(key: Key) -> Key:
     return -1, -key[1], key[2].translate(_INVERTED) + ":"
 
 
-def _magnitudes(parts: _Parts, *, exponents: bool) -> Span:
+def _magnitudes(parts: _Parts, *, exponents: bool) -> NumberInterval:
     """Return the interval of the absolute values."""
     integer, fraction = parts.integer, parts.fraction
     if not integer:
-        return Span(_ZERO)
+        return NumberInterval(_ZERO)
     mantissa = _key(integer, fraction or "", 0)
     if parts.exponent_sign is None and not exponents:
         if fraction is None and integer != "0":
-            return Span(mantissa)
-        return Span(mantissa, high=_next(integer, fraction or ""))
+            return NumberInterval(mantissa)
+        return NumberInterval(mantissa, high=_next(integer, fraction or ""))
     if mantissa == _ZERO:
-        return Span(_ZERO) if parts.exponent_sign is None else Span(_ZERO, high=_ZERO, has_high=True)
+        return (
+            NumberInterval(_ZERO)
+            if parts.exponent_sign is None
+            else NumberInterval(_ZERO, high=_ZERO, includes_high=True)
+        )
     if parts.exponent_sign is None or (not parts.exponent_sign and not parts.exponent):
-        return Span(_ZERO, has_low=False)
+        return NumberInterval(_ZERO, includes_low=False)
     power = parts.exponent.lstrip("0")
     if len(power) > _MAX_EXPONENT:
-        return Span(_ZERO, has_low=False, high=_ZERO)
+        return NumberInterval(_ZERO, includes_low=False, high=_ZERO)
     shift = int(power or "0")
     if parts.exponent_sign == "-":
-        return Span(_ZERO, has_low=False, high=_key(integer, fraction or "", -shift), has_high=True)
-    return Span(_key(integer, fraction or "", shift))
+        return NumberInterval(_ZERO, includes_low=False, high=_key(integer, fraction or "", -shift), includes_high=True)
+    return NumberInterval(_key(integer, fraction or "", shift))
 
 
 def _next(integer: str, fraction: str) -> Key:

@@ -157,8 +157,8 @@ class _LexerState(NamedTuple):
 
     Attributes:
         scope: the statement up to the last complete token.
-        mode: the kind of the current token: "" between tokens, "word", "number", "-" or "/" (a sign, or the first half
-            of a comment's prefix), "--", "/*", or the sign that opened a string or quoted name.
+        mode: the kind of the current token: "" between tokens, "word", "number", "-" or "/" (a sign, or the first
+            character of "--" or "/*"), "--", "/*", or the sign that opened a string or quoted name.
         start: where the token begins.
         closed: whether the last byte closes a string or quoted name; the same sign again continues it.
     """

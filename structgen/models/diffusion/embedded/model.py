@@ -96,7 +96,12 @@ class Tokenizer:
                 merges=[(left.encode("latin-1"), right.encode("latin-1")) for left, right in content["merges"]],
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"tokenizer {path.name}", "it cannot be read", evidence=repr(error)) from error
+            raise ModelError(
+                f"tokenizer {path.name}",
+                "it cannot be read",
+                evidence=repr(error),
+                remedy="check that the file is complete",
+            ) from error
 
     def save(self, path: Path) -> None:
         """Write the pieces to a file; bytes of merges as the characters of Latin-1."""

@@ -1,6 +1,6 @@
 """The network of the embedded diffusion model in plain torch, and its weights.
 
-Float16 safetensors with sizes as metadata.
+The weights are a safetensors file in float16; its metadata holds the sizes.
 
 A transformer without a causal mask.  Prompt tokens attend to one another and run through all layers once for all
 canvases; slots attend to one another and to the prompt.  Besides its own distribution over tokens, a slot has one over
@@ -298,5 +298,10 @@ def load_network(folder: Path, *, device: torch.device) -> DiffusionNetwork:
         network = DiffusionNetwork(shape)
         network.load_state_dict(weights)
     except (OSError, SafetensorError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise ModelError(f"weights {path.name}", "cannot be read", evidence=str(error)) from error
+        raise ModelError(
+            f"weights {path.name}",
+            "they cannot be read",
+            evidence=str(error),
+            remedy="check that the file is complete",
+        ) from error
     return network.to(device).eval().requires_grad_(requires_grad=False)

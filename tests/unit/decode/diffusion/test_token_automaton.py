@@ -18,8 +18,8 @@ from structgen.decode.diffusion.token_automaton import (
     ByteAutomaton,
     TokenAutomaton,
     byte_automaton,
-    check_finite_checks,
     lift,
+    refuse_infinite_checks,
     token_automaton,
 )
 from structgen.engine import Vocabulary
@@ -355,8 +355,8 @@ def test_what_recurs_has_no_automaton(json_vocabulary: Vocabulary) -> None:
 def test_values_that_must_differ_are_refused(json_vocabulary: Vocabulary) -> None:
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
     with pytest.raises(GrammarError, match=r"must differ.*uniqueItems"):
-        check_finite_checks(compile(json_schema(schema), json_vocabulary))
-    check_finite_checks(compile(json_schema({"type": "integer"}), json_vocabulary))
+        refuse_infinite_checks(compile(json_schema(schema), json_vocabulary))
+    refuse_infinite_checks(compile(json_schema({"type": "integer"}), json_vocabulary))
 
 
 def test_a_schema_has_few_classes(deepseek_vocabulary: Vocabulary) -> None:

@@ -240,7 +240,7 @@ def test_weighted_trajectories_have_the_native_distribution_exactly() -> None:
             (particle,) = done.particles
             assert done.log_evidence == particle.log_weight
             assert particle.steps == tuple(reveals)
-            own = math.exp(particle.log_native.sum())
+            own = math.exp(particle.log_model.sum())
             assert math.exp(particle.log_kernel.sum()) == pytest.approx(float(chances.probability), rel=1e-11)
             end = tuple(particle.canvas.tolist())
             assert own == pytest.approx(float(native_path(exact, end)), rel=1e-11)

@@ -311,4 +311,4 @@ def test_an_interruption_is_no_failure(constraint: Constraint, wrapped: bool) ->
         assert context.session.length + len(context.unseen) == len(context)
         fresh = model.start().extend(context.tokens)
         context.prepare()
-        np.testing.assert_array_equal(context.distributions(1)[-1], fresh)
+        np.testing.assert_array_equal(context.rows_on_host(1)[-1], fresh)

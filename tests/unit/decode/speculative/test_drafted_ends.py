@@ -384,7 +384,7 @@ def test_an_interruption_leaves_a_context_that_can_be_used(
             assert context.tokens == tokens[: len(context)]
             assert len(context.unseen) + context.session.length == len(context)
             context.prepare()
-            np.testing.assert_array_equal(context.distributions(1)[-1], fresh.start().extend(context.tokens))
+            np.testing.assert_array_equal(context.rows_on_host(1)[-1], fresh.start().extend(context.tokens))
             context.truncate(len(model.encode_prompt("say")))
             again = start_generation(context, constraint, max_tokens=40, drafter=knowing)
             for _ in again:
@@ -417,7 +417,7 @@ def test_an_interruption_between_a_pass_and_its_look_ahead(
                     pass
         assert context.session.length <= len(context)
         context.prepare()
-        np.testing.assert_array_equal(context.distributions(1)[-1], model.start().extend(context.tokens))
+        np.testing.assert_array_equal(context.rows_on_host(1)[-1], model.start().extend(context.tokens))
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -451,7 +451,7 @@ def test_an_interruption_where_the_cache_takes_over_drafts(json_vocabulary: Voca
                 pass
         assert context.session.length <= len(context)
         context.prepare()
-        np.testing.assert_array_equal(context.distributions(1)[-1], model.start().extend(context.tokens))
+        np.testing.assert_array_equal(context.rows_on_host(1)[-1], model.start().extend(context.tokens))
 
 
 def test_an_interruption_in_a_batch(json_vocabulary: Vocabulary) -> None:

@@ -16,7 +16,7 @@ from structgen.decode.speculative.grammar_position import GrammarPosition
 from structgen.decode.speculative.speculation import Speculation
 from structgen.decode.step.sampler import GumbelMax
 from structgen.frontends.regex import regex
-from structgen.methods.drafters.jacobi import Jacobi, TokenChooser, jacobi_sweep, most_probable, rows_along, with_noise
+from structgen.methods.drafters.jacobi import ChooseToken, Jacobi, jacobi_sweep, most_probable, rows_along, with_noise
 from structgen.models.toy.hash import HashModel
 
 PATTERNS = ["[a-f]*", "(a|bcd|[ef]{2}[.])*", "(ab|cd,[ab]|[def],)*[.]", "((a|b)(c|de)f,)*"]
@@ -51,7 +51,7 @@ def one_by_one(
         tokens.append(token)
 
 
-def chooser(sampler: Sampler, seed: int) -> tuple[TokenChooser, Callable[[np.ndarray, int], int]]:
+def chooser(sampler: Sampler, seed: int) -> tuple[ChooseToken, Callable[[np.ndarray, int], int]]:
     """For the iteration, and for sequential decoding, a generator that is sampled from in turn."""
     if isinstance(sampler, Greedy):
         return most_probable, lambda row, _: int(row.argmax())

@@ -83,7 +83,7 @@ def test_sampled_tokens_carry_their_distribution(llama: LlamaModel, trim: Vocabu
     constraint = compile(regex("[a-z0-9]{2,60}"), llama.vocabulary)
     prompt = llama.vocabulary.tokenize(b"tell me")
     with Context(llama, prompt) as context:
-        context.distributions(1)
+        context.rows_on_host(1)
         context.append([9 + 70])
         drafting = LayerSkip((1, 3), Chain(5), trim).start(context, task(constraint, sampler, len(prompt)))
         state = state_of(constraint, context.tokens[len(prompt) :])
@@ -119,7 +119,7 @@ def test_chosen_tokens_are_the_most_probable(llama: LlamaModel) -> None:
     constraint = compile(regex("[a-z0-9]{2,60}"), llama.vocabulary)
     prompt = llama.vocabulary.tokenize(b"tell me")
     with Context(llama, prompt) as context:
-        context.distributions(1)
+        context.rows_on_host(1)
         context.append([79])
         state = state_of(constraint, [79])
         tree = LayerSkip((5,)).start(context, task(constraint, Greedy(), len(prompt))).propose(context, state, 9)
@@ -185,12 +185,12 @@ def test_clasp_chooses_layers_every_so_often(llama: LlamaModel, monkeypatch: pyt
     monkeypatch.setattr(layer_skip, "closest_layers", noted)
     constraint = compile(regex("[a-z0-9]{2,60}"), llama.vocabulary)
     with Context(llama, llama.vocabulary.tokenize(b"tell me")) as context:
-        context.distributions(1)
+        context.rows_on_host(1)
         drafting = Clasp(2, every=3).start(context, task(constraint, Greedy(), 7))
         for count in range(7):
             context.append([79])
             drafting.propose(context, state_of(constraint, [79] * (count + 1)), 2)
-            context.distributions(1)
+            context.rows_on_host(1)
     assert len(found) == 3
     assert {len(kept) for kept in found} == {4}
 

@@ -190,7 +190,7 @@ def test_numbers_are_blocked_as_soon_as_digits_tell() -> None:
                 assert above == (max(reached) > edge), (text, edge, exponents)
                 assert below == (min(reached) < edge), (text, edge, exponents)
                 if key in (span.low, span.high):
-                    touches = span.has_low if key == span.low else span.has_high
+                    touches = span.includes_low if key == span.low else span.includes_high
                     assert touches == (edge in reached), (text, edge, exponents)
 
 

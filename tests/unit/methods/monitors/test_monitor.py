@@ -316,10 +316,24 @@ def test_errors_name_the_monitor_and_the_text() -> None:
     vocabulary = Vocabulary([b"", b"a", b"."], eos=[0])
     with pytest.raises(GenerationError, match=r"monitor broken: its provider raised KeyError.*'a\.'"):
         monitor(r"\.", broken).prefix(Hypothesis(GRAMMAR, vocabulary, (1, 2)))
-    with pytest.raises(GenerationError, match=r"monitor of mine: its provider raised ValueError.*option 'a b'.*widen"):
+    with pytest.raises(
+        GenerationError, match=r"of mine: its provider returned 'a b', which does not match.*'a\.'.*widen"
+    ):
         monitor(r"\.", lambda text: ["a b"], name="of mine").prefix(Hypothesis(GRAMMAR, vocabulary, (1, 2)))
-    with pytest.raises(GenerationError, match="returned one string, 'ab'"):
+    with pytest.raises(GenerationError, match=r"returned one string, not a list; 'ab' for 'a\.'"):
         monitor(r"\.", lambda text: "ab").prefix(Hypothesis(GRAMMAR, vocabulary, (1, 2)))
+    with pytest.raises(GenerationError, match=r"provider returned 1, which is of type int; .*return a list of strings"):
+        monitor(r"\.", lambda text: ["a", 1]).prefix(  # type: ignore[list-item]
+            Hypothesis(GRAMMAR, vocabulary, (1, 2))
+        )
+    with pytest.raises(GenerationError, match=r"its provider returned 1, not a list; .*return a list of strings"):
+        monitor(r"\.", lambda text: 1).prefix(  # type: ignore[arg-type, return-value]
+            Hypothesis(GRAMMAR, vocabulary, (1, 2))
+        )
+    with pytest.raises(GenerationError, match="its provider raised ZeroDivisionError"):
+        monitor(r"\.", lambda text: (str(1 / n) for n in (1, 0))).prefix(Hypothesis(GRAMMAR, vocabulary, (1, 2)))
+    with pytest.raises(GenerationError, match=r"its provider returned '\\ud800', which has a lone surrogate"):
+        monitor(r"\.", lambda text: ["\ud800"]).prefix(Hypothesis(GRAMMAR, vocabulary, (1, 2)))
     with pytest.raises(GenerationError, match="its trigger raised ZeroDivisionError"):
         monitor(lambda text: 1 / 0 > 1, lambda text: []).prefix(Hypothesis(GRAMMAR, vocabulary, (1,)))
     with pytest.raises(GrammarError):

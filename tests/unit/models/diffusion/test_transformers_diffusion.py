@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from collections.abc import Callable
@@ -338,7 +339,9 @@ def test_tokenizers_written_in_python(byte_tokenizer: Any) -> None:
     from structgen.engine import Vocabulary
     from structgen.models.diffusion.transformers_model import load_vocabulary
 
-    decoder = {character: byte for byte, character in transformers.convert_slow_tokenizer.bytes_to_unicode().items()}
+    # An attribute of ``transformers`` with the module's name is a function once other parts are imported.
+    bytes_to_unicode = importlib.import_module("transformers.convert_slow_tokenizer").bytes_to_unicode
+    decoder = {character: byte for byte, character in bytes_to_unicode().items()}
     added = {
         **byte_tokenizer.get_added_tokens_decoder(),
         261: SimpleNamespace(content="<call>", special=False),
