@@ -64,7 +64,7 @@ def test_threads_are_set_only_when_asked(tiny_folder: Path) -> None:
 @pytest.mark.parametrize("pair", [(), (1,), (1, 2, 3)])
 def test_pairs_have_two_parts(pair: Any) -> None:
     """A tuple is a model and its tokenizer."""
-    with pytest.raises(ModelError, match=f"found {len(pair)} things"):
+    with pytest.raises(ModelError, match=f"found {len(pair)} items"):
         load_model(pair)
 
 

@@ -417,7 +417,7 @@ def test_files_that_are_no_diffusion_model(make: Make, tmp_path: Path, tiny_fold
     gguf.write_bytes(b"GGUF")
     with pytest.raises(ModelError, match="not read from GGUF files"):
         load(gguf)
-    with pytest.raises(ModelError, match="found 3 things"):
+    with pytest.raises(ModelError, match="found 3 items"):
         load_diffusion_model((1, 2, 3))  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="its MASK, shift and dtype float32 are fixed"):
         load_diffusion_model(mask_token=3)

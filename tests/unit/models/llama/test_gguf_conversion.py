@@ -154,7 +154,7 @@ def test_other_files_are_refused(tmp_path: Path, tiny_weights: dict[str, Any]) -
     whole = (tmp_path / "pre.gguf").read_bytes()
     for name, data in {"cut.gguf": whole[:500], "text.gguf": b"hello, world" * 9}.items():
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(ModelError, match="not a GGUF file"):
+        with pytest.raises(ModelError, match="no GGUF file, or it is incomplete"):
             convert_gguf(tmp_path / name, out, silent)
 
 
