@@ -286,14 +286,14 @@ def sample(paths: tuple[str, ...], source: SourceOptions, *, as_json: bool, **op
     from those that have strings, then the shape of a string of that length, then characters where several are alike.
     With --uniform every string is as likely as any other, so that nearly all are of the greatest length.
     """
-    from structgen.engine.analysis.uniform_sampling import UniformMembers
+    from structgen.engine.analysis.uniform_sampling import UniformStrings
 
     (path,) = source.take_path(paths, "FILE")
     read = read_source(path, source)
     exactly: int | None = options["exactly"]
     bound = options["max_bytes"] if exactly is None else exactly
     with refusals(read.label):
-        members = UniformMembers(read.grammar, bound, alphabet="any" if options["any_character"] else "printable")
+        members = UniformStrings(read.grammar, bound, alphabet="any" if options["any_character"] else "printable")
         count, seed = options["count"], options["seed"]
         if options["uniform"]:
             sampled = members.draw(count, seed, exactly=exactly)

@@ -67,26 +67,26 @@ class LengthCounts:
         """Return the number of runs that read ``length`` symbols."""
         return self._counts[0][length] if 0 <= length < len(self._counts[0]) else 0
 
-    def draw(self, length: int, chance: random.Random) -> tuple[int, ...]:
+    def draw(self, length: int, rng: random.Random) -> tuple[int, ...]:
         """Sample a run uniformly from the runs of ``length`` symbols, and return what it reads; there must be one."""
         text: list[int] = []
         stack = [(0, length)]
         while stack:
             state, left = stack.pop()
             while left > 0:
-                state, left = self._choose(state, left, chance, text, stack)
+                state, left = self._choose(state, left, rng, text, stack)
         return tuple(text)
 
     def _choose(
-        self, state: int, left: int, chance: random.Random, text: list[int], stack: list[tuple[int, int]]
+        self, state: int, left: int, rng: random.Random, text: list[int], stack: list[tuple[int, int]]
     ) -> tuple[int, int]:
         counts, transitions = self._counts, self.transitions
-        index = chance.randrange(counts[state][left])
+        index = rng.randrange(counts[state][left])
         for target, symbols, ways in transitions.reads[state]:
             each = counts[target][left - 1]
             number = each if self._are_shapes else each * ways
             if index < number:
-                text.append(_weighted(symbols, transitions.ways, ways, chance))
+                text.append(_weighted(symbols, transitions.ways, ways, rng))
                 return target, left - 1
             index -= number
         for start, after in transitions.calls[state]:
@@ -139,9 +139,9 @@ class LengthCounts:
             )
 
 
-def _weighted(symbols: tuple[int, ...], ways: Mapping[int, int], total: int, chance: random.Random) -> int:
+def _weighted(symbols: tuple[int, ...], ways: Mapping[int, int], total: int, rng: random.Random) -> int:
     """Sample one of ``symbols`` with probability proportional to its ways."""
-    index = chance.randrange(total)
+    index = rng.randrange(total)
     if total == len(symbols):
         return symbols[index]
     for symbol in symbols:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
     from structgen.grammar.limits import Limits
 
-__all__ = ["Alphabet", "Characters", "UniformMembers"]
+__all__ = ["Alphabet", "Characters", "UniformStrings"]
 
 _LARGEST: Final = 0x10FFFF
 _WIDTHS: Final = ((0x80, 0x7FF, 2), (0x800, 0xFFFF, 3), (0x10000, _LARGEST, 4))
@@ -67,7 +67,7 @@ class Characters:
         elif len(high) == len(_HIGH):
             self._introduce(grammar)
 
-    def replaced(self, text: Iterable[int], chance: random.Random) -> list[int]:
+    def replaced(self, text: Iterable[int], rng: random.Random) -> list[int]:
         """Return ``text`` with each representative replaced by a uniform sample of its kind."""
         symbols: list[int] = []
         rest = iter(text)
@@ -76,7 +76,7 @@ class Characters:
             if kind is None:
                 symbols.append(symbol)
             else:
-                symbols += kind.draw(chance).encode()
+                symbols += kind.draw(rng).encode()
                 for _ in range(kind.width - 1):
                     next(rest)
         return symbols
@@ -146,8 +146,8 @@ class _Kind:
     def count(self) -> int:
         return self._ends[-1]
 
-    def draw(self, chance: random.Random) -> str:
-        index = chance.randrange(self.count)
+    def draw(self, rng: random.Random) -> str:
+        index = rng.randrange(self.count)
         number = bisect_right(self._ends, index)
         return chr(self._ranges[number][1] + 1 + index - self._ends[number])
 
@@ -211,7 +211,7 @@ _MAX_NODES: Final = 50_000
 
 
 @final
-class UniformMembers:
+class UniformStrings:
     """The strings of a grammar of up to ``max_bytes`` bytes.
 
     A special token counts as one byte, and is written by its name.
@@ -225,7 +225,7 @@ class UniformMembers:
     context-free languages" (2001, STACS), for rejection by the degree of ambiguity.
 
     >>> from structgen.frontends.regex import regex
-    >>> members = UniformMembers(regex("a?b{2,}"), 4)
+    >>> members = UniformStrings(regex("a?b{2,}"), 4)
     >>> [members.count(length) for length in range(5)]
     [0, 0, 1, 2, 2]
     >>> members.draw(3, seed=2)
@@ -249,7 +249,7 @@ class UniformMembers:
             GrammarError: as ``compile`` and ``string_language``.
         """
         if max_bytes < 0:
-            raise ValueError(f"UniformMembers: max_bytes is {max_bytes}; give 0 or more")
+            raise ValueError(f"UniformStrings: max_bytes is {max_bytes}; give 0 or more")
         self._grammar = grammar = string_language(grammar)
         self._limits = limits
         self._max_bytes = max_bytes
@@ -288,8 +288,8 @@ class UniformMembers:
         seed: int = 0,
         *,
         exactly: int | None = None,
-        lengths: Literal_["members", "even"] = "members",
-        among: Literal_["members", "shapes"] = "members",
+        lengths: Literal_["uniform", "even"] = "uniform",
+        among: Literal_["strings", "shapes"] = "strings",
     ) -> list[bytes]:
         """Sample strings independently, with replacement; equal arguments give equal strings.
 
@@ -297,10 +297,10 @@ class UniformMembers:
             count: how many strings.
             seed: the random seed.
             exactly: their length in bytes.
-            lengths: ``"members"`` samples uniformly from all strings of up to ``max_bytes``; nearly all are
+            lengths: ``"uniform"`` samples uniformly from all strings of up to ``max_bytes``; nearly all are
                 about that long; ``"even"`` samples a length first, uniformly from the lengths that occur, then a string
                 of that length.
-            among: ``"members"`` samples uniformly from strings; most have many arbitrary characters, because
+            among: ``"strings"`` samples uniformly from strings; most have many arbitrary characters, because
                 each of these multiplies the number of strings.  ``"shapes"`` counts strings as one if they differ only
                 in bytes that all states treat alike, and samples these bytes uniformly afterwards; the probability of a
                 string with several runs in the network is the average over its runs.
@@ -310,16 +310,16 @@ class UniformMembers:
             LimitExceeded: counting takes too many steps; or too many samples in a row were rejected, and a
                 deterministic automaton is too large.
         """
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         samples = []
         counts = self._counts(are_shapes=among == "shapes")
         for _ in range(count):
-            text = self._draw(counts, chance, exactly, lengths, _MAX_REJECTED)
+            text = self._draw(counts, rng, exactly, lengths, _MAX_REJECTED)
             if text is None:
-                text = self._draw(self._determined(), chance, exactly, lengths, 1)
+                text = self._draw(self._determined(), rng, exactly, lengths, 1)
             if text is None:
                 raise RuntimeError("a sample of a deterministic automaton was rejected")
-            samples.append(self._written(self._characters.replaced(text, chance)))
+            samples.append(self._written(self._characters.replaced(text, rng)))
         return samples
 
     def _compiled(self, grammar: Grammar) -> Constraint:
@@ -331,7 +331,7 @@ class UniformMembers:
             raise self._unsatisfiable() from None
 
     def _draw(
-        self, counts: LengthCounts, chance: random.Random, exactly: int | None, lengths: str, tries: int
+        self, counts: LengthCounts, rng: random.Random, exactly: int | None, lengths: str, tries: int
     ) -> tuple[int, ...] | None:
         """Sample a string; None if ``tries`` samples were rejected."""
         weights = [counts.total(length) for length in range(self._max_bytes + 1)]
@@ -340,14 +340,14 @@ class UniformMembers:
         if not any(weights):
             raise self._unsatisfiable(exactly)
         if lengths == "even":
-            sampled = _weighted([min(weight, 1) for weight in weights], chance)
+            sampled = _weighted([min(weight, 1) for weight in weights], rng)
             weights = [weight if length == sampled else 0 for length, weight in enumerate(weights)]
         while tries > 0:
-            text = counts.draw(_weighted(weights, chance), chance)
+            text = counts.draw(_weighted(weights, rng), rng)
             ways = 1
             if counts.transitions is self._transitions and not self._transitions.is_unambiguous:
                 ways = self._runs_of(text)
-            if chance.randrange(ways) == 0 and (not self._has_scope or self._is_member(text)):
+            if rng.randrange(ways) == 0 and (not self._has_scope or self._is_member(text)):
                 return text
             tries -= ways.bit_length()  # strings with many runs are rejected more often
         return None
@@ -375,7 +375,7 @@ class UniformMembers:
         """Return the counts of strings."""
         if self._transitions is not None and self._are_runs_members:
             return self._counts(are_shapes=False)
-        exact = self._made.get("members")
+        exact = self._made.get("strings")
         if exact is None:
             if self._has_scope:
                 raise GrammarError(
@@ -386,7 +386,7 @@ class UniformMembers:
                     remedy="remove uniqueItems and similar keywords, or request other lengths",
                 )
             (graph,) = byte_graphs(self._characters.grammar, limits=self._limits)
-            exact = self._made["members"] = LengthCounts(
+            exact = self._made["strings"] = LengthCounts(
                 deterministic_transitions(graph, self._max_bytes, self._characters.ways, _MAX_NODES), self._max_bytes
             )
         return exact
@@ -412,9 +412,9 @@ def _bytes_of(alphabet: Alphabet) -> bytes:
     return bytes(range(256)) if alphabet == "any" else _PRINTABLE
 
 
-def _weighted(weights: Sequence[int], chance: random.Random) -> int:
+def _weighted(weights: Sequence[int], rng: random.Random) -> int:
     """Sample an index with probability exactly proportional to its weight."""
-    left = chance.randrange(sum(weights))
+    left = rng.randrange(sum(weights))
     for index, weight in enumerate(weights):
         if left < weight:
             return index

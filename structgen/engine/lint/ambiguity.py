@@ -67,11 +67,11 @@ def ambiguous_texts(subject: Subject) -> Iterator[Finding]:
 
 
 def _ambiguous(graph: ByteGraph, network: Transitions, runs: LengthCounts, length: int) -> Finding:
-    chance = random.Random(length)
+    rng = random.Random(length)
     counter = DerivationCounter(network)
     example = f"a string of {length} bytes"
     for _ in range(_MAX_SAMPLES):
-        text = runs.draw(length, chance)
+        text = runs.draw(length, rng)
         ways = counter.count(text)
         if ways > 1:
             written = b"".join(

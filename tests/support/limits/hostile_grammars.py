@@ -388,7 +388,7 @@ def try_out(outcome: Outcome, notation: str, text: str, tools: frozenset[str]) -
 
     import structgen as sg
     from structgen.engine.analysis.inclusion import compare
-    from structgen.engine.analysis.uniform_sampling import UniformMembers
+    from structgen.engine.analysis.uniform_sampling import UniformStrings
     from structgen.engine.lint import lint
     from structgen.frontends.convert import DIALECTS, write
 
@@ -410,7 +410,7 @@ def try_out(outcome: Outcome, notation: str, text: str, tools: frozenset[str]) -
     if "lint" in tools:
         outcome.of("lint", lambda: lint(grammar))
     if "members" in tools:
-        outcome.of("members", lambda: UniformMembers(grammar, 6).draw(3, 0))
+        outcome.of("members", lambda: UniformStrings(grammar, 6).draw(3, 0))
     if "inclusion" in tools:
         outcome.of("inclusion", lambda: compare(grammar, grammar))
     if "print" in tools:

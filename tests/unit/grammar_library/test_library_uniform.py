@@ -6,7 +6,7 @@ import pytest
 from checked_language import language
 from grammar_library import folder
 
-from structgen.engine.analysis.uniform_sampling import UniformMembers
+from structgen.engine.analysis.uniform_sampling import UniformStrings
 
 QUICK = {"arithmetic": 10, "blocksworld_plan": 40, "cron": 14, "csv": 12, "email": 14, "iso_date": 26, "json": 12}
 QUICK |= {"json_lines": 12, "pddl_plan": 20, "semver": 16, "smiles": 12, "toml": 16, "url": 20}
@@ -23,5 +23,5 @@ def test_uniform_members_parse(name: str, size: int, count: int) -> None:
     """The parser of the language reads the samples, with and without control characters and other scripts."""
     known = language(name)
     for alphabet in ("printable", "any"):
-        members = UniformMembers(folder(name).grammar, size, alphabet=alphabet)
+        members = UniformStrings(folder(name).grammar, size, alphabet=alphabet)
         known.check([member.decode() for member in members.draw(count // 2, seed=5)])

@@ -15,7 +15,7 @@ from structgen.engine.analysis import uniform_sampling as uniform
 from structgen.engine.analysis.byte_graph import byte_graphs
 from structgen.engine.analysis.counting import DerivationCounter, LengthCounts
 from structgen.engine.analysis.edge_list import deterministic_transitions, with_shared_rules
-from structgen.engine.analysis.uniform_sampling import UniformMembers
+from structgen.engine.analysis.uniform_sampling import UniformStrings
 from structgen.errors import GrammarError, UnsatisfiableGrammar
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark import lark, load
@@ -65,7 +65,7 @@ def test_counts_are_those_of_all_members(grammar: Grammar) -> None:
     """The count of each length is right for every small grammar, ambiguous ones and empty cycles included."""
     by_length = Counter(len(word) for word in language(grammar, 5, b"ab"))
     try:
-        members = UniformMembers(grammar, 5)
+        members = UniformStrings(grammar, 5)
     except UnsatisfiableGrammar:
         assert not by_length
         return
@@ -78,7 +78,7 @@ def test_counts_of_recursive_grammars(name: str) -> None:
     grammar = RECURSIVE[name]
     letters = b"a+()" if name == "sum" else b"ab"
     by_length = Counter(len(word) for word in language(grammar, 7, letters))
-    members = UniformMembers(grammar, 7)
+    members = UniformStrings(grammar, 7)
     assert [members.count(length) for length in range(8)] == [by_length[length] for length in range(8)]
 
 
@@ -100,13 +100,13 @@ def test_draws_are_uniform_over_members(name: str, max_refused: int, monkeypatch
     monkeypatch.setattr(uniform, "_MAX_REJECTED", max_refused)
     grammar = RECURSIVE[name]
     expected = language(grammar, 6, b"a+()" if name == "sum" else b"ab")
-    sampled = UniformMembers(grammar, 6).draw(60 * len(expected), seed=3)
+    sampled = UniformStrings(grammar, 6).draw(60 * len(expected), seed=3)
     assert _is_uniform(sampled, expected)
 
 
 def test_rejection_is_needed() -> None:
     """The sums are ambiguous, so that a draw over derivations alone would not be uniform."""
-    members = UniformMembers(SUM, 7)
+    members = UniformStrings(SUM, 7)
     assert members._transitions is not None
     assert DerivationCounter(members._transitions).count(b"a+a+a+a") > 1
 
@@ -114,7 +114,7 @@ def test_rejection_is_needed() -> None:
 def test_a_length_is_sampled_first() -> None:
     """With ``even`` lengths, all nonempty lengths are equally likely, and so are all strings of one length."""
     grammar = regex("(a|b){0,2}|c{5}")
-    sampled = UniformMembers(grammar, 5).draw(12_000, seed=1, lengths="even")
+    sampled = UniformStrings(grammar, 5).draw(12_000, seed=1, lengths="even")
     by_length = Counter(map(len, sampled))
     assert set(by_length) == {0, 1, 2, 5}
     assert all(abs(count - 3_000) < 250 for count in by_length.values())
@@ -124,7 +124,7 @@ def test_a_length_is_sampled_first() -> None:
 def test_shapes_count_once() -> None:
     """Equivalent characters count as one shape, and each is equally likely."""
     grammar = regex("[a-d]|xy?")
-    sampled = Counter(UniformMembers(grammar, 2).draw(9_000, seed=1, among="shapes", exactly=1))
+    sampled = Counter(UniformStrings(grammar, 2).draw(9_000, seed=1, among="shapes", exactly=1))
     assert set(sampled) == {b"a", b"b", b"c", b"d", b"x"}
     assert abs(sampled[b"x"] - 4_500) < 300
     assert all(abs(sampled[letter] - 1_125) < 200 for letter in (b"a", b"b", b"c", b"d"))
@@ -132,49 +132,49 @@ def test_shapes_count_once() -> None:
 
 def test_equal_seeds_give_equal_members() -> None:
     """The seed decides, and another seed gives other strings."""
-    members = UniformMembers(SUM, 15)
-    assert members.draw(20, seed=5) == UniformMembers(SUM, 15).draw(20, seed=5)
+    members = UniformStrings(SUM, 15)
+    assert members.draw(20, seed=5) == UniformStrings(SUM, 15).draw(20, seed=5)
     assert members.draw(20, seed=5) != members.draw(20, seed=6)
 
 
 def test_lengths_and_alphabets() -> None:
     """Strings have the given length and the given bytes."""
-    members = UniformMembers(regex(".{2,40}"), 30, alphabet="printable")
+    members = UniformStrings(regex(".{2,40}"), 30, alphabet="printable")
     assert all(
         len(word) == 30 and word.decode().replace("\t", "").isprintable() for word in members.draw(20, exactly=30)
     )
     assert members.count(2) == 96**2  # a dot does not match a line feed
-    assert set(UniformMembers(regex("[a-z]*"), 3, alphabet=b"ab").draw(200)) <= language(regex("[ab]*"), 3, b"ab")
-    everything = UniformMembers(regex("."), 4)
+    assert set(UniformStrings(regex("[a-z]*"), 3, alphabet=b"ab").draw(200)) <= language(regex("[ab]*"), 3, b"ab")
+    everything = UniformStrings(regex("."), 4)
     assert sum(map(everything.count, range(5))) == 0x110000 - 0x800 - 1
 
 
 def test_what_has_no_members() -> None:
     """A length or an alphabet without strings is refused with the shortest length."""
     with pytest.raises(UnsatisfiableGrammar, match="at most 3 bytes; the shortest has 5 bytes"):
-        UniformMembers(regex("aaaaa"), 3)
+        UniformStrings(regex("aaaaa"), 3)
     with pytest.raises(UnsatisfiableGrammar, match="exactly 2 bytes"):
-        UniformMembers(regex("a|bbb"), 3).draw(1, exactly=2)
+        UniformStrings(regex("a|bbb"), 3).draw(1, exactly=2)
     with pytest.raises(UnsatisfiableGrammar, match="any character"):
-        UniformMembers(regex("é"), 3, alphabet="printable")
+        UniformStrings(regex("é"), 3, alphabet="printable")
     with pytest.raises(ValueError, match="max_bytes"):
-        UniformMembers(regex("a"), -1)
+        UniformStrings(regex("a"), -1)
 
 
 def test_terms_that_are_no_lists_of_characters() -> None:
     """Permutations, JSON strings and raw bytes are counted by their automata."""
     letters = b"abcd,"
     by_length = Counter(len(word) for word in language(ORDERS, 7, letters))
-    members = UniformMembers(ORDERS, 7)
+    members = UniformStrings(ORDERS, 7)
     assert [members.count(length) for length in range(8)] == [by_length[length] for length in range(8)]
-    quoted = UniformMembers(JsonString(regex("é|a")), 8)
+    quoted = UniformStrings(JsonString(regex("é|a")), 8)
     assert {json.loads(word) for word in quoted.draw(300, seed=2)} == {"é", "a"}
-    assert UniformMembers(ByteClass([(128, 255)]), 1).count(1) == 128
+    assert UniformStrings(ByteClass([(128, 255)]), 1).count(1) == 128
 
 
 def test_a_special_token_is_one_byte_long() -> None:
     """A special token is written by its name."""
-    members = UniformMembers(sequence("a", SpecialToken("<end>")), 2)
+    members = UniformStrings(sequence("a", SpecialToken("<end>")), 2)
     assert members.count(2) == 1
     assert members.draw(1) == [b"a<end>"]
 
@@ -182,7 +182,7 @@ def test_a_special_token_is_one_byte_long() -> None:
 def test_items_that_must_differ() -> None:
     """No automaton recognises them; they are sampled uniformly, too, but not counted."""
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 2}
-    members = UniformMembers(json_schema(schema), 7)
+    members = UniformStrings(json_schema(schema), 7)
     expected = {f"[{one},{other}]".encode() for one in range(10) for other in range(10) if one != other}
     assert _is_uniform(members.draw(3_000, seed=4, exactly=5), expected)
     with pytest.raises(GrammarError, match="cannot be counted"):
@@ -192,10 +192,10 @@ def test_items_that_must_differ() -> None:
 def test_large_ones() -> None:
     """Real grammars are fast: the samples are in the language and have the right length."""
     rules = lark('start: e\n?e: e "+" e | e "*" e | "(" e ")" | /[0-9]{1,3}/ | NAME\nNAME: /[a-z]{1,200}/\n%ignore " "')
-    sampled = UniformMembers(rules, 30).draw(5, seed=1)
+    sampled = UniformStrings(rules, 30).draw(5, seed=1)
     assert all(len(word) <= 30 for word in sampled)
     assert len(set(sampled)) == 5
-    assert len(UniformMembers(regex("[a-z]+( [a-z]+)*"), 3_000).draw(1, exactly=3_000)[0]) == 3_000
+    assert len(UniformStrings(regex("[a-z]+( [a-z]+)*"), 3_000).draw(1, exactly=3_000)[0]) == 3_000
 
 
 OTHER_SCRIPTS = {
@@ -209,7 +209,7 @@ OTHER_SCRIPTS = {
 def test_characters_of_other_scripts(name: str) -> None:
     """Counts with one character for many equal the engine's over bytes, and so do the strings."""
     grammar = OTHER_SCRIPTS[name]
-    members = UniformMembers(grammar, 6)
+    members = UniformStrings(grammar, 6)
     assert members._characters.grammar != grammar
     (graph,) = byte_graphs(grammar)
     plain = LengthCounts(deterministic_transitions(graph, 6, dict.fromkeys(range(256), 1), 1_000), 6)
@@ -222,7 +222,7 @@ def test_each_character_is_as_likely() -> None:
     """Characters that are counted as one are equally likely, for each encoded length."""
     expected = {*"ab", *map(chr, range(0xF0, 0x100)), "ア", "イ", "ウ"}
     grammar = regex("[abð-ÿアイウ]")
-    sampled = UniformMembers(grammar, 3).draw(80 * len(expected), seed=6)
+    sampled = UniformStrings(grammar, 3).draw(80 * len(expected), seed=6)
     assert _is_uniform(sampled, {char.encode() for char in expected})
 
 
@@ -236,9 +236,9 @@ def test_terms_that_are_shared_become_rules() -> None:
     assert isinstance(shared, Rules)
     assert len(shared.rules) >= 3
     for sampled_of, read_by in ((grammar, shared), (shared, grammar)):
-        assert all(recognizes(read_by, word.decode()) for word in UniformMembers(sampled_of, 110).draw(10, seed=1))
+        assert all(recognizes(read_by, word.decode()) for word in UniformStrings(sampled_of, 110).draw(10, seed=1))
     small = choice(sequence(SUM, ";", SUM), sequence("[", SUM, "]"))
-    counted = [UniformMembers(each, 7) for each in (small, with_shared_rules(small, Limits()))]
+    counted = [UniformStrings(each, 7) for each in (small, with_shared_rules(small, Limits()))]
     one, other = ([each.count(length) for length in range(8)] for each in counted)
     assert one == other
 
@@ -247,7 +247,7 @@ def test_terms_that_are_shared_become_rules() -> None:
 def test_a_grammar_whose_terminals_are_too_large() -> None:
     """The strings in the library's Python grammar have too many states for an automaton; strings are still sampled."""
     grammar = load(LIBRARY / "python" / "grammar.lark")
-    members = UniformMembers(grammar, 24, alphabet="printable")
+    members = UniformStrings(grammar, 24, alphabet="printable")
     sampled = members.draw(200, seed=1, lengths="even", among="shapes")
     assert len(set(sampled)) > 100
     for member in sampled:
