@@ -162,6 +162,21 @@ def test_limits(text: str, limits: Limits, limit: str) -> None:
     assert caught.value.limit == limit
 
 
+@pytest.mark.parametrize(
+    ("limits", "evidence"),
+    [
+        (Limits(grammar_nodes=20), "its 3 definitions count as 40 each"),
+        (Limits(regular_states=80), "the lexer needs more states"),
+        (Limits(regular_states=200), "the guards after its terminals need more"),
+        (Limits(regular_states=400), "its lexers need more"),
+    ],
+)
+def test_limits_of_each_step(limits: Limits, evidence: str) -> None:
+    """The error says which step of the construction met the limit."""
+    with pytest.raises(LimitExceeded, match=evidence):
+        contextual("start: (A|B)+\nA: /a[a-z]{0,40}x/\nB: /[a-z]{1,30}/\n", limits=limits)
+
+
 def test_long_chains_of_rules() -> None:
     """Lark's analysis is quadratic in the number of symbols; what would take minutes reaches a limit."""
     text = "start: r0\n" + "".join(f'r{n}: r{n + 1} "a"?\n' for n in range(3000)) + 'r3000: "x"\n'
