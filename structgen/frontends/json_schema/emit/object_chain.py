@@ -89,6 +89,9 @@ class ObjectChain:
     def _parses_of_entry(self, entry: DeclaredName) -> Iterator[MemberParse]:
         if entry.is_forbidden:
             return
+        if not self._layout.negated:  # the usual case
+            yield MemberParse(0, 0, entry.key, self._value(entry.locations))
+            return
         choices = [_MemberOption(0, 0, (), ())]
         for number, assertion in enumerate(self._layout.negated):
             negated = assertion.locations_of(entry.name)

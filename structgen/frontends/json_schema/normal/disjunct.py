@@ -82,7 +82,7 @@ class AllowedValues:
         return self._texts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class OneOfBranch:
     """One alternative of a ``oneOf``: disjuncts with different indices of one group must exclude each other.
 

@@ -57,7 +57,7 @@ _TYPES: Final = {
 KeywordReader = Callable[[Disjunct, Location, "Json"], None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Applicator:
     """Schemas that apply to the same value.
 
@@ -91,8 +91,10 @@ class ParsedSchema:
     looks_at_the_rest: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        assertions = (*self.disjunct.objects, *self.disjunct.arrays)
-        self.looks_at_the_rest = any(assertion.unevaluated is not None for assertion in assertions)
+        containers = self.disjunct.objects or self.disjunct.arrays
+        self.looks_at_the_rest = bool(containers) and any(
+            assertion.unevaluated is not None for assertion in (*self.disjunct.objects, *self.disjunct.arrays)
+        )
 
     @property
     def wrapped(self) -> Applicator | None:
