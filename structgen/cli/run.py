@@ -24,7 +24,7 @@ from structgen.cli.run_option import (
     write_weights,
 )
 from structgen.cli.run_program import is_program, run_program
-from structgen.cli.terminal import DONE, INTERRUPTED, Failure, ProgressLine, result_as_json, write_costs
+from structgen.cli.terminal import DONE, INTERRUPTED, Failure, ProgressLine, cut_text, result_as_json, write_costs
 from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES, SAMPLERS
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def _write_output(task: _GenerationTask, request: Request, seed: int) -> None:
         click.echo(result_as_json(result, seed))
     else:
         click.echo(b"\n" if request.stream else result.data + b"\n", nl=False)
-    write_costs(result.stats)
+    write_costs(result.stats, cut=cut_text(result))
 
 
 def _write_weights(task: _GenerationTask, request: Request) -> None:

@@ -14,7 +14,16 @@ from structgen.cli.grammar_source import compile_source, read_source
 from structgen.cli.model_option import EMBEDDED, NamedOption, diffusion_model_of
 from structgen.cli.run_option import write_weights
 from structgen.cli.run_program import is_program, run_program
-from structgen.cli.terminal import DONE, INTERRUPTED, CanvasScreen, Failure, ProgressLine, result_as_json, write_costs
+from structgen.cli.terminal import (
+    DONE,
+    INTERRUPTED,
+    CanvasScreen,
+    Failure,
+    ProgressLine,
+    cut_text,
+    result_as_json,
+    write_costs,
+)
 from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES
 
 if TYPE_CHECKING:
@@ -160,7 +169,8 @@ def _write_outputs(
             click.echo(result_as_json(result, request.seed + index))
         else:
             click.echo(result.data + b"\n", nl=False)
-        write_costs(result.stats, slots=None if result.canvas is None else result.canvas.slots)
+        slots = None if result.canvas is None else result.canvas.slots
+        write_costs(result.stats, slots=slots, cut=cut_text(result))
     names = [f"seed {request.seed + index}" if len(results) > 1 else "" for index in range(len(results))]
     shown.write_replay(results, names)
 

@@ -287,6 +287,7 @@ def weights_as_json(samples: Samples) -> str:
                     "score": finite(sample.score),
                     "tokens": list(sample.result.tokens),
                     "finish_reason": sample.result.finish_reason,
+                    "cut_at": sample.result.cut_at,
                 }
                 for weight, sample in zip(samples.weights, samples.samples, strict=True)
             ],

@@ -106,6 +106,8 @@ def _write(run: Run[Any], *, as_json: bool, streamed: bool) -> None:
             "value": trace["value"],
             "text": run.text,
             "fields": {name: field.probability for name, field in run.fields.items()},
+            "finish_reason": run.finish_reason,
+            "cut": run.cut_fields,
             "seed": run.seed,
             "logprob": run.logprob,
             "log_z": run.log_z,
@@ -118,7 +120,13 @@ def _write(run: Run[Any], *, as_json: bool, streamed: bool) -> None:
         value = run.trace["value"]
         click.echo(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     if run.stats is not None:
-        write_costs(run.stats)
+        write_costs(run.stats, cut=_cut_text(run))
+
+
+def _cut_text(run: Run[Any]) -> str:
+    if run.finish_reason == "stop":
+        return ""
+    return f"the values of {', '.join(run.cut_fields)}" if run.cut_fields else "the end of the answer"
 
 
 def _load(path: str) -> Program[..., Any]:

@@ -30,6 +30,7 @@ __all__ = [
     "Failure",
     "ProgressLine",
     "accepted_drafts",
+    "cut_text",
     "finite",
     "result_as_json",
     "status_of",
@@ -71,6 +72,8 @@ def result_as_json(result: Result, seed: int) -> str:
         "captures": result.captures,
         "tokens": list(result.tokens),
         "finish_reason": result.finish_reason,
+        "cut_at": result.cut_at,
+        "cut_byte": result.cut_byte,
         "seed": seed,
         "logprob": finite(result.logprob),
         "log_z": finite(result.log_z),
@@ -86,16 +89,38 @@ def result_as_json(result: Result, seed: int) -> str:
     return json.dumps(held, ensure_ascii=False)
 
 
-def write_costs(stats: Stats, *, slots: int | None = None) -> None:
-    """Say on standard error what an output cost; ``slots`` are those of its canvas."""
+def write_costs(stats: Stats, *, slots: int | None = None, cut: str = "") -> None:
+    """Say on standard error what an output cost, and what the budget cut.
+
+    Args:
+        stats: of the output.
+        slots: of its canvas.
+        cut: what was written while the budget excluded tokens, as the subject of a sentence; empty if nothing.
+    """
     seconds = stats.time_mask_s + stats.time_model_s + stats.time_other_s
     on = "" if slots is None else f" on {slots} slots"
     drafted = stats.drafts is not None and stats.drafts.passes > 0
     each = f", {stats.tokens_per_forward:.1f} tokens a pass" if drafted else ""
     click.echo(
         f"{stats.tokens} tokens{on} in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} forward passes"
-        f"{each}{accepted_drafts(stats.drafts)}",
+        f"{each}{accepted_drafts(stats.drafts)}{', cut by the budget' if cut else ''}",
         err=True,
+    )
+    if cut:
+        raised = "--max-tokens" if slots is None else "--canvas or --max-tokens"
+        click.echo(
+            f"warning: {cut} may differ from what the model would have written: the budget excluded tokens that the "
+            f"grammar allows; raise {raised}",
+            err=True,
+        )
+
+
+def cut_text(result: Result) -> str:
+    """What the budget cut of an output, for ``write_costs``."""
+    if result.cut_byte is None:
+        return ""
+    return (
+        "the end of the output" if result.cut_byte >= len(result.data) else f"the output from byte {result.cut_byte} on"
     )
 
 

@@ -67,7 +67,8 @@ def _page(held: Any, path: str) -> Iterator[str]:
             yield from _steps(answer["steps"])
         for field in answer["fields"]:
             known = "" if is_served else f", probability {_probability(field['logprob'])}"
-            yield f"  {_field_name(field['path'])} = {_shortened(field['value'])}{known}"
+            cut = ", cut by the budget" if field.get("is_cut") else ""
+            yield f"  {_field_name(field['path'])} = {_shortened(field['value'])}{known}{cut}"
         for each in answer.get("evidence", ()):
             yield f"  {_field_name(each['path'])} is quoted: {_quotation(each)}"
         for each in answer["violations"]:

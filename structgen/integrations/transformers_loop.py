@@ -183,7 +183,8 @@ def _prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> li
 def _with_eos(result: Result, max_tokens: int) -> list[int]:
     tokens = list(result.tokens)
     ends = result.vocabulary.eos
-    if result.finish_reason == "stop" and ends and len(tokens) < max_tokens:
+    took_eos = bool(result.steps) and result.steps[-1].token is None
+    if took_eos and ends and len(tokens) < max_tokens:
         tokens.append(ends[0])
     return tokens
 

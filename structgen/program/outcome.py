@@ -42,6 +42,8 @@ class FieldScore(Located):
         marginals: the probability of each possible value, given the text before it, however it is
             spelled; they sum to 1.  Of a canvas: see ``structgen.program.backends.field_marginals``.
             None unless they were requested and the field has few values.
+        is_cut: whether some of its text was written while the budget excluded tokens that the grammar allows: with more
+            tokens the value may be another one.
     """
 
     path: Path
@@ -50,6 +52,7 @@ class FieldScore(Located):
     end: int
     logprob: float | None
     marginals: Mapping[Any, float] | None = None
+    is_cut: bool = False
 
     @property
     def probability(self) -> float | None:
@@ -193,6 +196,17 @@ class Run(Generic[Value]):
         """The fields by name; those of the last answer where several have a name in common."""
         return {held.name: held for outcome in self.outcomes for held in outcome.fields}
 
+    @property
+    def finish_reason(self) -> Literal["stop", "length"]:
+        """``"length"`` if the budget decided anything in some answer: see ``Result.finish_reason``."""
+        reasons = [outcome.result.finish_reason for outcome in self.outcomes]
+        return "length" if "length" in reasons else "stop"
+
+    @property
+    def cut_fields(self) -> list[str]:
+        """The names of the fields with ``is_cut``."""
+        return [held.name for outcome in self.outcomes for held in outcome.fields if held.is_cut and held.path]
+
     @cached_property
     def evidence(self) -> tuple[Evidence, ...]:
         """The positions of the quoted fields of all answers in their documents."""
@@ -251,7 +265,7 @@ def _answer_trace(outcome: Outcome) -> dict[str, Any]:
 
 
 def _field_trace(held: FieldScore) -> dict[str, Any]:
-    names = ("value", "start", "end", "logprob")
+    names = ("value", "start", "end", "logprob", "is_cut")
     trace = {"path": list(held.path)} | {name: getattr(held, name) for name in names}
     if held.marginals is not None:
         trace["marginals"] = [[_jsonable(value), probability] for value, probability in held.marginals.items()]
@@ -328,6 +342,7 @@ def field_scores(
     for step in result.steps:
         sums.append(sums[-1] + (step.logprob if math.isfinite(step.logprob) else -math.inf))
     is_text = answer.form == "text"
+    cut = result.cut_byte
     found: list[FieldScore] = []
     for end, weighed in zip(ends, repeat(None) if marginals is None else marginals, strict=False):
         first = max(bisect_left(offsets, end.start + 1) - 1, 0)
@@ -335,7 +350,10 @@ def field_scores(
         if not end.path:
             last = len(result.steps)  # with the stop
         logprob = sums[last] - sums[first]
-        found.append(FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob, weighed))
+        is_cut = cut is not None and (end.end > cut or not end.path)
+        found.append(
+            FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob, weighed, is_cut)
+        )
     return tuple(found)
 
 

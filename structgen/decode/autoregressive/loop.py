@@ -185,6 +185,12 @@ class Generation:
             return self.context.session.extend(unseen)
         return last
 
+    @property
+    def cut_byte(self) -> int | None:
+        """The first byte so far at which the budget excluded a token: see ``Result.cut_byte``."""
+        cut = self._output.cut_at()
+        return None if cut is None else len(self.vocabulary.decode(self._output.tokens[:cut]))
+
     def blocked_after(self, tokens: tuple[int, ...]) -> Set[int]:
         """The tokens that are blocked after the output and ``tokens``: see ``reject`` and ``block``."""
         return self._allowed.blocked_after(tokens)
@@ -271,9 +277,9 @@ class Generation:
             tokens=self.tokens,
             steps=self.steps,
             stats=self._costs.stats(output.steps, drafts),
-            finish_reason=output.finish_reason,
             grammar=output.constraint.grammar,
             vocabulary=output.vocabulary,
+            cut_at=output.cut_at(),
         )
 
     def _run(self) -> Iterator[Chunk]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, final
 
+from structgen.decode.step.budget import BudgetWatch
 from structgen.decode.step.result import FinishReason, Seconds, Stats, Step
 from structgen.errors import GenerationError
 
@@ -46,12 +47,15 @@ class Chunk:
         tokens: the tokens; several only if they were forced.
         forced: the grammar left no choice.
         start: how many tokens of the output come before it: fewer than were streamed if some were removed.
+        is_cut: some of its tokens come at or after the first position at which the budget excluded a token: see
+            ``Result.cut_at``.
     """
 
     text: str
     tokens: tuple[int, ...]
     forced: bool
     start: int = 0
+    is_cut: bool = False
 
 
 @final
@@ -120,6 +124,7 @@ class Output:
         self.scored = 0
         self.finish_reason: FinishReason | None = None
         self._max_tokens = max_tokens
+        self._watch: BudgetWatch | None = None
         self._decoder = _decoder()
 
     @property
@@ -141,6 +146,12 @@ class Output:
     def has_unscored_stop(self) -> bool:
         """Whether the output ends with a forced EOS without score."""
         return bool(self.steps) and self.steps[-1].token is None and self.steps[-1].log_z is None
+
+    def cut_at(self) -> int | None:
+        """The first position so far at which the budget excluded a token: see ``BudgetWatch.cut_at``."""
+        if self._watch is None:
+            self._watch = BudgetWatch(self.constraint, self._max_tokens)
+        return self._watch.cut_at(self.tokens, is_complete=self.finish_reason is not None)
 
     def take(self, step: Step) -> int | None:
         """Add a scored step, all steps before it being scored; return its token, None for EOS.
@@ -199,19 +210,30 @@ class Output:
     def chunk(self, tokens: list[int], *, forced: bool) -> Chunk:
         """Return the chunk of the last ``tokens``; to be called once for each token."""
         text = self._decoder.decode(self.vocabulary.decode(tokens))
-        return Chunk(text, tuple(tokens), forced, len(self.tokens) - len(tokens))
+        cut = self.cut_at()
+        return Chunk(
+            text,
+            tuple(tokens),
+            forced,
+            start=len(self.tokens) - len(tokens),
+            is_cut=cut is not None and cut < len(self.tokens),
+        )
 
     def rest(self) -> Chunk | None:
         """Return an incomplete character at the end of a complete output; None if there is none."""
         text = self._decoder.decode(b"", final=True)
-        return Chunk(text, (), forced=False, start=len(self.tokens)) if text else None
+        if not text:
+            return None
+        return Chunk(text, (), forced=False, start=len(self.tokens), is_cut=self.cut_at() is not None)
 
     def prefix(self, chunk: Chunk, count: int) -> Chunk:
         """Return ``chunk`` with its first ``count`` tokens only; the tokens before it are still in the output."""
         decoder = _decoder()
         decoder.decode(self.vocabulary.decode(self.tokens[: chunk.start]))
         tokens = chunk.tokens[:count]
-        return Chunk(decoder.decode(self.vocabulary.decode(tokens)), tokens, chunk.forced, chunk.start)
+        cut = self.cut_at()
+        is_cut = cut is not None and cut < chunk.start + count
+        return Chunk(decoder.decode(self.vocabulary.decode(tokens)), tokens, chunk.forced, chunk.start, is_cut)
 
 
 def _forced_step(token: int | None, log_z: float | None) -> Step:

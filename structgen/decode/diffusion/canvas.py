@@ -15,6 +15,7 @@ from structgen.decode.diffusion.context_free import ContextFreeLanguage
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.regular import RegularLanguage
 from structgen.decode.diffusion.token_automaton import FAR, MAX_STATES, byte_automaton, lift, refuse_infinite_checks
+from structgen.decode.step.budget import BudgetWatch
 from structgen.decode.step.context import check_vocabulary, constraint_of
 from structgen.engine.network import recurs
 from structgen.errors import BudgetError, GenerationError, LimitExceeded, ModelError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.context_free.language import Ambiguity
     from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage
     from structgen.decode.diffusion.token_automaton import TokenAutomaton
-    from structgen.decode.step.result import FinishReason
     from structgen.engine import Vocabulary
     from structgen.engine.constraint import Constraint
     from structgen.grammar.limits import Limits
@@ -40,7 +40,7 @@ __all__ = [
     "canvas_constraint",
     "canvas_language",
     "canvas_length",
-    "finish_reason",
+    "cut_position",
     "first_canvas",
     "mask_of",
     "output_tokens",
@@ -234,10 +234,16 @@ def output_tokens(canvas: Canvas, vocabulary: Vocabulary) -> list[int]:
     return tokens
 
 
-def finish_reason(constraint: Constraint, tokens: list[int], *, has_stop: bool) -> FinishReason:
-    """Return why the output ended, after the matcher of autoregressive decoding has checked the output.
+def cut_position(constraint: Constraint, tokens: list[int], slots: int) -> int | None:
+    """Return where the size of the canvas decided, after the matcher of autoregressive decoding has checked the output.
 
-    ``tokens`` are the output without EOS; ``has_stop`` is whether EOS follows on the canvas.
+    Args:
+        constraint: the constraint of the canvas.
+        tokens: the output without EOS.
+        slots: of the canvas.
+
+    Returns:
+        the first position at which a token of the grammar did not fit on the canvas: see ``BudgetWatch.cut_at``.
 
     Raises:
         GenerationError: the output is not valid, which a policy that mixes tokens of several completions can cause.
@@ -251,10 +257,7 @@ def finish_reason(constraint: Constraint, tokens: list[int], *, has_stop: bool) 
             evidence=f"{constraint.vocabulary.decode(tokens)!r} is invalid from token {accepted} on",
             remedy="a commit policy must commit tokens of one completion of the posterior",
         )
-    if has_stop:
-        return "stop"
-    can_continue = len(matcher.live_bytes()) or len(matcher.live_specials())
-    return "length" if can_continue else "stop"
+    return BudgetWatch(constraint, slots).cut_at(tokens, is_complete=True)
 
 
 MAX_EDGES: Final = 250_000

@@ -17,7 +17,7 @@ from structgen.decode.diffusion.canvas import (
     canvas_constraint,
     canvas_language,
     canvas_length,
-    finish_reason,
+    cut_position,
     first_canvas,
     mask_of,
     output_tokens,
@@ -145,9 +145,9 @@ def _sample(particles: Sequence[CanvasParticle], constraint: Constraint, cost: S
         tokens=tuple(tokens),
         steps=tuple(steps),
         stats=replace(cost, tokens=len(tokens), sampled=len(tokens)),
-        finish_reason=finish_reason(constraint, tokens, has_stop=has_stop),
         grammar=constraint.grammar,
         vocabulary=constraint.vocabulary,
+        cut_at=cut_position(constraint, tokens, len(heaviest.canvas)),
     )
     log_weight = log_mass(np.array([particle.log_weight for particle in particles]))
     return Sample(result, log_weight, len(particles))

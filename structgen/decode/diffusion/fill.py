@@ -12,7 +12,7 @@ import numpy as np
 from structgen.decode.diffusion.canvas import (
     canvas_constraint,
     canvas_language,
-    finish_reason,
+    cut_position,
     first_canvas,
     mask_of,
     output_tokens,
@@ -186,7 +186,7 @@ def _result(
     vocabulary = constraint.vocabulary
     tokens = output_tokens(run.canvas, vocabulary)
     has_stop = len(tokens) < len(run.canvas)
-    reason = finish_reason(constraint, tokens, has_stop=has_stop)
+    cut_at = cut_position(constraint, tokens, len(run.canvas))
     steps = []
     for slot, token in enumerate([*tokens, None] if has_stop else tokens):
         was_forced, log_confidence = bool(run.was_forced[slot]), float(run.log_confidence[slot])
@@ -207,7 +207,6 @@ def _result(
         tokens=tuple(tokens),
         steps=tuple(steps),
         stats=replace(stats, drafted=run.drafted, accepted=run.accepted),
-        finish_reason=reason,
         grammar=constraint.grammar,
         vocabulary=vocabulary,
         canvas=Filling(
@@ -218,6 +217,7 @@ def _result(
             sampler=run.sampler,
             block=run.block_size,
         ),
+        cut_at=cut_at,
     )
 
 

@@ -19,6 +19,7 @@ from structgen.decode.sampling.branch import Branch, MaskCache, StepPath
 from structgen.decode.sampling.joint_draft import BranchDrafts
 from structgen.decode.sampling.protocol import Problem, Round, Sample, Samples
 from structgen.decode.sampling.shared_pass import BranchContexts, Passes
+from structgen.decode.step.budget import BudgetWatch
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import BARE_END, Distribution, log_mass
 from structgen.decode.step.result import FinishReason, Result, Seconds, Stats, Step
@@ -355,9 +356,9 @@ class Branches:
             tokens=tokens,
             steps=steps,
             stats=stats,
-            finish_reason=branch.finish_reason,
             grammar=self.problem.constraint.grammar,
             vocabulary=self._vocabulary,
+            cut_at=BudgetWatch(self.problem.constraint, self.problem.max_tokens).cut_at(tokens, is_complete=True),
         )
 
     def _stop_among(self, ids: NDArray[np.intp]) -> int | None:

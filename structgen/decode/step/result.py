@@ -99,8 +99,9 @@ class DraftStats:
 
 
 FinishReason: TypeAlias = Literal["stop", "length"]
-"""``"stop"``: the model ended the output, or the grammar allows nothing more.  ``"length"``: the budget is spent,
-and the output is complete there."""
+"""``"length"``: the budget excluded something that the grammar allows, so the output may be shorter than the model
+would have written it, or other than that; it is complete and valid all the same.  ``"stop"``: the budget excluded
+nothing."""
 
 
 @final
@@ -222,20 +223,31 @@ class Result:
         tokens: the token ids, EOS left out.
         steps: one for each token, and one for EOS if it was taken.
         stats: counts and times.
-        finish_reason: why the output ended.
         grammar: the grammar of the output.
         vocabulary: the vocabulary of its tokens.
         canvas: how its canvas was filled, if a diffusion model wrote it.
+        cut_at: the index of the first token that was chosen while the budget excluded others, the number of tokens if
+            only the end was chosen so; None if the budget excluded nothing.
     """
 
     data: bytes
     tokens: tuple[int, ...]
     steps: tuple[Step, ...] = field(repr=False)
     stats: Stats
-    finish_reason: FinishReason
     grammar: Grammar = field(repr=False)
     vocabulary: Vocabulary = field(repr=False)
     canvas: Filling | None = field(default=None, repr=False)
+    cut_at: int | None = None
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Whether the budget decided anything."""
+        return "stop" if self.cut_at is None else "length"
+
+    @property
+    def cut_byte(self) -> int | None:
+        """The byte of ``data`` at which the token ``cut_at`` begins; None if the budget excluded nothing."""
+        return None if self.cut_at is None else len(self.vocabulary.decode(self.tokens[: self.cut_at]))
 
     @cached_property
     def text(self) -> str:

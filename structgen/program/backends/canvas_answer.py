@@ -184,6 +184,7 @@ class CanvasAnswerStream(LocalAnswerStream):
         matcher = self._constraint.matcher()
         for token in result.tokens:
             matcher.accept(token)
+        self._tracker.cut = result.cut_byte
         yield from self._tracker.read(result.data[len(self._kept) :], matcher)
         yield from self._tracker.finish()
         return self._tracker.value

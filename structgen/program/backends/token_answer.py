@@ -105,6 +105,7 @@ class TokenAnswerStream(LocalAnswerStream):
                     self._reported_tokens = chunk.start + len(chunk.tokens)
                     yield Text(chunk.text)
                     if self._tracker is not None:
+                        self._tracker.cut = self._generation.cut_byte if chunk.is_cut else None
                         yield from self._tracker.read(self._bytes_of(chunk.tokens), self._generation.matcher)
                 yield from self._finished()
             except ValueRefused as refused:

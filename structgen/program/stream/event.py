@@ -195,6 +195,7 @@ class FieldFinal(Located):
     Attributes:
         path: keys and indices from the root.
         value: as ``json.loads`` reads it.
+        is_cut: see ``FieldScore.is_cut``; of a server's answer False.
     """
 
     kind: ClassVar[str] = "field_final"
@@ -202,6 +203,7 @@ class FieldFinal(Located):
     value: Any
     _made: Partial | None = field(default=None, repr=False, compare=False)
     _count: int = field(default=0, repr=False, compare=False)
+    is_cut: bool = False
 
     @property
     def partial(self) -> Any:

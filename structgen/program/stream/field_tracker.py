@@ -133,6 +133,7 @@ class FieldTracker:
     Attributes:
         ends: the complete values, in the order in which they were reported; those that were read ahead are where
             the automaton's spelling has them.
+        cut: the first byte that was written while the budget excluded tokens; None if there is none so far.
     """
 
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
@@ -140,6 +141,7 @@ class FieldTracker:
         self._cursor = JsonCursor()
         self._ahead_count = 0  # starts and ends of values that were reported before their text was written
         self.ends: list[FieldEnd] = []
+        self.cut: int | None = None
 
     @property
     def value(self) -> Any:
@@ -212,7 +214,8 @@ class FieldTracker:
             raise ValueRefused(event, problem_of(error)) from error
         self.ends.append(event)
         if event.path:
-            yield FieldFinal(event.path, event.value, *self.so_far)
+            is_cut = self.cut is not None and event.end > self.cut
+            yield FieldFinal(event.path, event.value, *self.so_far, is_cut)
 
 
 def field_tracker_of(answer: Answer) -> FieldTracker | None:

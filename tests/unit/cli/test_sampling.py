@@ -63,6 +63,18 @@ def test_every_sampler_writes_a_member(run: Any, name: str) -> None:
     assert "forward passes" in err
 
 
+def test_a_cut_output_is_reported(run: Any) -> None:
+    """JSON says where the budget decided, and standard error warns; without a cut it is silent."""
+    cut, whole = run("--regex", "a{2,9}", "--json"), run("--regex", "a{2}", "--json")
+    found = json.loads(cut[1])
+    assert found["finish_reason"] == "length"
+    assert found["cut_byte"] == len(found["text"][: found["cut_at"]])
+    assert re.search(r", cut by the budget\nwarning: the .* may differ .* raise --max-tokens\n$", cut[2])
+    assert json.loads(whole[1])["finish_reason"] == "stop"
+    assert json.loads(whole[1])["cut_at"] is None
+    assert "warning" not in whole[2]
+
+
 def test_weights_are_those_of_the_target(run: Any) -> None:
     target = exact_target(MODEL, "ab", PATTERN, 3)
     status, out, err = run("--sampler", "smc", "-n", "4000", "--weights", "--json")

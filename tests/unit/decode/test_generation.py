@@ -144,7 +144,7 @@ def test_outputs_are_members_and_jump_forward_changes_nothing(
         assert json_vocabulary.decode(jumped.tokens).decode() == jumped.text
         assert jumped.logprob == pytest.approx(plain.logprob, abs=1e-9)
         assert jumped.stats.forwards <= plain.stats.forwards
-        assert plain.stats.forwards == plain.stats.tokens + (plain.finish_reason == "stop")
+        assert plain.stats.forwards == plain.stats.tokens + (plain.steps[-1].token is None)
 
 
 @pytest.mark.parametrize("index", range(len(LANGUAGES)))
@@ -154,7 +154,7 @@ def test_scores_add_up_to_the_distribution_of_the_model(
     """``logprob + log_z`` is the unconstrained model's log-probability of the same tokens, forced ones included."""
     for model, sampler, seed in runs(json_vocabulary):
         result = generate(model, "ab", constraints[index], max_tokens=80, sampler=sampler, seed=seed, score_ending=True)
-        stopped = result.finish_reason == "stop"
+        stopped = result.steps[-1].token is None
         expected = unconstrained_logprob(model, "ab", result.tokens, stopped=stopped)
         assert result.unscored == 0
         assert result.logprob + result.log_z == pytest.approx(expected, abs=1e-6)

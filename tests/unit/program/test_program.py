@@ -55,6 +55,41 @@ def test_a_function_returns_its_value(json_vocabulary: Vocabulary) -> None:
     assert person == Person(name="Ada", age=36)
 
 
+class Team(BaseModel):
+    city: str = Field(max_length=8)
+    names: list[str]
+
+
+@program
+def team(text: str) -> Team:
+    """Who? {text}"""
+
+
+NAMES = '{"city": "York", "names": ["Ada", "Bob", "Cyd", "Dan", "Eve", "Fay"]}'
+
+
+@pytest.mark.parametrize("budget", [22, 26, 30, 34, 200])
+def test_values_that_the_budget_cut_are_marked(json_vocabulary: Vocabulary, budget: int) -> None:
+    """Values that are not marked are those of a larger budget, in the run and in its events."""
+    writer = model(json_vocabulary, NAMES)
+    run = team.run("x", model=writer, max_tokens=budget)
+    whole = json.loads(NAMES)
+    assert run.finish_reason == ("length" if budget < 200 else "stop")
+    assert bool(run.cut_fields) == (budget < 200)
+    for name, held in run.fields.items():
+        if not held.is_cut and name == "city":
+            assert held.value == whole["city"]
+        if not held.is_cut and name.startswith("names["):
+            assert held.value == whole["names"][held.path[-1]]
+    assert "city" not in run.cut_fields
+    assert run.fields["names"].is_cut == run.fields[""].is_cut == (budget < 200)
+    events = [event for event in team.stream("x", model=writer, max_tokens=budget) if isinstance(event, FieldFinal)]
+    assert {event.path: event.is_cut for event in events} == {
+        held.path: held.is_cut for held in run.fields.values() if held.path
+    }
+    assert run.trace["answers"][0]["finish_reason"] == run.finish_reason
+
+
 def test_the_prompt_has_the_arguments_and_the_form(json_vocabulary: Vocabulary) -> None:
     assert extract.prompt("Ada") == (
         'Who is it? Ada\n\nAnswer with JSON like this:\n{\n  "name": text  // the first name\n  "age": integer\n}'

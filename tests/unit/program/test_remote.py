@@ -84,7 +84,8 @@ def test_nothing_is_known_of_scores() -> None:
     answer = json.loads(json.dumps(run.trace))["answers"][0]
     assert answer["logprob"] is None
     assert "steps" not in answer
-    assert answer["fields"][0] == {"path": ["name"], "value": "Ada", "start": 9, "end": 14, "logprob": None}
+    field = {"path": ["name"], "value": "Ada", "start": 9, "end": 14, "logprob": None, "is_cut": False}
+    assert answer["fields"][0] == field
 
 
 def test_fields_are_final_when_nothing_else_can_follow() -> None:

@@ -263,7 +263,7 @@ def test_scores_are_those_of_the_passes() -> None:
         for before, after in pairwise(snapshots):
             asked = np.where(before.canvas == FREE, MASK, before.canvas)[None].astype(np.int32)
             logs = log_softmax(denoiser.denoise(asked)[0])
-            member = len(result.tokens) + (result.finish_reason == "stop" and len(result.tokens) < SLOTS)
+            member = len(result.tokens) + (len(result.tokens) < SLOTS)
             chosen = [slot for slot in set(after.committed) - set(after.forced) if slot < member]
             expected += sum(logs[slot, after.canvas[slot]] for slot in chosen)
         assert result.logprob + result.log_z == pytest.approx(expected, abs=1e-4)
@@ -360,7 +360,7 @@ def test_a_canvas_may_be_given() -> None:
 
 
 def test_the_reason_of_the_end() -> None:
-    """EOS on the canvas gives ``stop``, and so does a string that nothing may follow; otherwise the slots ran out."""
+    """The reason is ``length`` if the size of the canvas excluded some token."""
     model = HashDiffusion(VOCABULARY, writes="abababab")
     assert fill_canvas(model, "", sg.regex("[ab]*"), canvas=3).finish_reason == "length"
     assert fill_canvas(model, "", sg.regex("(ab){3}"), canvas=3).finish_reason == "stop"

@@ -34,7 +34,6 @@ def result(
         tokens=tuple(data) if tokens is None else tokens,
         steps=steps,
         stats=STATS,
-        finish_reason="stop",
         grammar=grammar if grammar is not None else literal(data),
         vocabulary=vocabulary,
     )

@@ -395,7 +395,7 @@ def test_scores_are_those_of_the_contrasted_distribution(json_vocabulary: Vocabu
     total = 0.0
     for length, token in enumerate(result.tokens):
         total += by_hand(model, "a prompt", "other", result.tokens[:length], 1.5, 0.5)[token]
-    if result.finish_reason == "stop":
+    if result.steps[-1].token is None:
         total += by_hand(model, "a prompt", "other", result.tokens, 1.5, 0.5)[json_vocabulary.eos[0]]
     assert result.logprob + result.log_z == pytest.approx(total, abs=1e-3)
 
