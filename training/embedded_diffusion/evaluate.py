@@ -3,7 +3,7 @@
 Plain LLaDA decoding: each step commits the slots whose drawn token is most probable, an equal number a step.  At a
 temperature the token is drawn by Gumbel's rule, and its probability is that without temperature, as LLaDA has it.
 
-A document is what stands before the first EOS; everything behind it is ignored.  Counted are the documents that
+A document is what stands before the first EOS; everything after it is ignored.  Counted are the documents that
 ``json.loads`` reads, those that also obey their schema (jsonschema, with formats), those that equal the record, and
 the fields of records that are told right (0 for a document that cannot be read).
 
@@ -113,7 +113,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     model = load_embedded_diffusion(device=arguments.device, folder=arguments.folder)
     print(
-        f"{arguments.count} examples, {arguments.slots} slots, seed {arguments.seed}; EOS behind the first is ignored\n"
+        f"{arguments.count} examples, {arguments.slots} slots, seed {arguments.seed}; EOS after the first is ignored\n"
     )
     print(
         "| split | steps | temperature | json.loads | valid | exact | fields | s |\n|---|---|---|---|---|---|---|---|"

@@ -1,7 +1,7 @@
 """Train the embedded diffusion model: masked diffusion as LLaDA trains it (Nie et al. 2025, arXiv 2502.09992).
 
 Each document stands on a canvas with a tail of EOS.  A share ``t`` of its slots, uniform on [0.03, 1], is masked, and
-the loss is the cross-entropy of the masked slots divided by ``t``.  EOS behind the first one counts half, and
+the loss is the cross-entropy of the masked slots divided by ``t``.  EOS after the first one counts half, and
 canvases have different lengths: a model that is paid for every EOS alike learns to fill canvases with them.
 
 Run from the root of a checkout: ``python training/embedded_diffusion/train.py --minutes 80``.  The rate of learning
@@ -77,7 +77,7 @@ def canvas_of(documents: list[list[int]], slots: int) -> Tensor:
 
 
 def slot_weights(documents: list[list[int]], slots: int, tail: float) -> Tensor:
-    """Return what each slot counts: 1 up to the first EOS, ``tail`` behind it."""
+    """Return what each slot counts: 1 up to the first EOS, ``tail`` after it."""
     ends = torch.tensor([len(document) for document in documents])
     return torch.where(torch.arange(slots)[None] <= ends[:, None], 1.0, tail)
 
@@ -159,7 +159,7 @@ class Trainer:
         self.step, self.spent = 0, 0.0
 
     def progress(self) -> float:
-        """Return the share of the training that is behind."""
+        """Return the share of the training that is done."""
         if self.arguments.steps:
             return min(1.0, self.step / self.arguments.steps)
         return min(1.0, self.spent / (60 * self.arguments.minutes))
@@ -289,7 +289,7 @@ def main() -> None:
     parser.add_argument(
         "--long", type=float, default=0.5, help="share of batches whose canvases are longer than needed"
     )
-    parser.add_argument("--tail", type=float, default=0.5, help="what EOS behind the first one counts")
+    parser.add_argument("--tail", type=float, default=0.5, help="what EOS after the first one counts")
     parser.add_argument("--muon", type=float, default=0.02)
     parser.add_argument("--adam", type=float, default=3e-3)
     parser.add_argument("--warmup", type=int, default=100)
