@@ -200,6 +200,8 @@ class Output:
         count = len(self.tokens) - length
         self.matcher.rollback(count)
         self.context.truncate(len(self.context) - count)
+        if self._watch is not None:
+            self._watch.truncate(length)
         del self.tokens[length:]
         del self.steps[length:]
         self.scored = min(self.scored, length)

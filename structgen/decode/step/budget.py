@@ -35,35 +35,34 @@ class BudgetWatch:
         self._max_tokens = max_tokens
         self._rows = empty_masks(constraint.vocabulary, 2)
         self._not_eos = without(np.full_like(self._rows[0], -1), constraint.vocabulary.eos)
-        self._read: list[int] = []  # the tokens before the position that is looked at next, or that is cut
+        self._position = 0  # that is looked at next, or that is cut
         self._is_cut = False
 
     def cut_at(self, tokens: Sequence[int], *, is_complete: bool) -> int | None:
         """Return the first cut position of an output, None if no position is cut.
 
         Args:
-            tokens: the tokens so far, EOS left out; they may differ from those of the last call.
+            tokens: the tokens so far, EOS left out: those of the last call, less what ``truncate`` removed, and more.
             is_complete: whether the output ends after ``tokens``: then the position of its end counts too.
 
         Complexity: one step of the matcher for each new token, and two masks for each position at which the budget may
         exclude tokens, up to the first cut.
         """
-        kept = 0
-        while kept < min(len(self._read), len(tokens)) and self._read[kept] == tokens[kept]:
-            kept += 1
-        if kept < len(self._read):
-            self._matcher.rollback(len(self._read) - kept)
-            del self._read[kept:]
-            self._is_cut = False
         end = len(tokens) + is_complete
-        while not self._is_cut and len(self._read) < end:
-            self._is_cut = self._excludes(self._max_tokens - len(self._read))
-            if self._is_cut or len(self._read) == len(tokens):
+        while not self._is_cut and self._position < end:
+            self._is_cut = self._excludes(self._max_tokens - self._position)
+            if self._is_cut or self._position == len(tokens):
                 break
-            token = tokens[len(self._read)]
-            self._matcher.accept(token)
-            self._read.append(token)
-        return len(self._read) if self._is_cut and len(self._read) < end else None
+            self._matcher.accept(tokens[self._position])
+            self._position += 1
+        return self._position if self._is_cut and self._position < end else None
+
+    def truncate(self, length: int) -> None:
+        """Forget all tokens from position ``length`` on."""
+        if length < self._position:
+            self._matcher.rollback(self._position - length)
+            self._position = length
+            self._is_cut = False
 
     def _excludes(self, remaining: int) -> bool:
         """Whether the budget excludes a token here that the grammar allows."""

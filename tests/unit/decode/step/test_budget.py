@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from itertools import product
+from os.path import commonprefix
 
 import pytest
 
@@ -41,6 +42,7 @@ def test_cuts_are_those_of_enumeration(pattern: str) -> None:
         longer = {tokens[:length] for tokens in everything for length in range(1, len(tokens) + 1)}
         watch = BudgetWatch(constraint, budget)
         for tokens in sorted(within):
+            watch.truncate(0)
             expected = None
             for position in range(len(tokens) + 1):
                 matcher = constraint.matcher()
@@ -58,13 +60,16 @@ def test_cuts_are_those_of_enumeration(pattern: str) -> None:
 
 
 def test_tokens_that_are_removed_are_forgotten() -> None:
-    """The answer depends on the tokens of the call alone."""
+    """The answer depends on the tokens that are left alone."""
     constraint = compile(regex("(aab|b){1,3}|a*b"), VOCABULARY)
     watch = BudgetWatch(constraint, 4)
     sequences = sorted(tokens for tokens in _sequences("(aab|b){1,3}|a*b", 4))
     rng = random.Random(1)
+    before: tuple[int, ...] = ()
     for _ in range(200):
         tokens = rng.choice(sequences)[: rng.randint(0, 4)]
+        watch.truncate(len(commonprefix([before, tokens])))
+        before = tokens
         assert watch.cut_at(tokens, is_complete=False) == BudgetWatch(constraint, 4).cut_at(tokens, is_complete=False)
 
 
