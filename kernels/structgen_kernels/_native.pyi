@@ -90,6 +90,8 @@ class SimplePlanner:
         syntax: Sequence[object],
         max_cost: int,
         max_depth: int,
+        closes: bool = False,
+        requires_all: bool = False,
     ) -> None: ...
 
 _Planner = TypeVar(

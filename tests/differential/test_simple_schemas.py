@@ -113,8 +113,17 @@ def assert_references(schema: object, **options: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.nightly)])
-def test_real_schemas(shared_data: Path, step: int) -> None:
+POLICIES: Final = [
+    JsonPolicy(),
+    JsonPolicy(whitespace="flexible", additional="written"),
+    JsonPolicy(whitespace="compact", required="all"),
+    JsonPolicy(additional="written", required="all"),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=["default", "written", "required", "written-required"])
+@pytest.mark.parametrize("step", [28, pytest.param(1, marks=pytest.mark.nightly)])
+def test_real_schemas(shared_data: Path, step: int, policy: JsonPolicy) -> None:
     """Most real schemas are simple, and both planners agree."""
     path = shared_data / "maskbench_dev.jsonl.gz"
     if not path.is_file():
@@ -124,7 +133,7 @@ def test_real_schemas(shared_data: Path, step: int) -> None:
         for line in islice(lines, 0, None, step):
             count += 1
             with suppress(StructgenError):  # refused by the planner in Python: the native one leaves all errors to it
-                simple += assert_references(json.loads(line)["schema"])
+                simple += assert_references(json.loads(line)["schema"], policy=policy)
     assert simple > 0.85 * count
 
 
@@ -281,13 +290,13 @@ def documents(seed: int, count: int) -> Iterator[dict[str, Any]]:
         yield document
 
 
-@pytest.mark.parametrize("whitespace", ["flexible", "compact", "single"])
-def test_random_schemas(whitespace: Whitespace) -> None:
+@pytest.mark.parametrize("seed", range(len(POLICIES)))
+def test_random_schemas(seed: int) -> None:
     """What the native planner accepts, it plans alike; and it accepts a good part."""
     simple = 0
-    for document in documents(len(whitespace), 1_500):
+    for document in documents(seed, 1_500):
         try:
-            simple += assert_references(document, whitespace=whitespace)
+            simple += assert_references(document, policy=POLICIES[seed])
         except StructgenError:
             continue
     assert simple > 300

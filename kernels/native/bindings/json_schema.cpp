@@ -55,13 +55,14 @@ void bind_json_schema(nb::module_& m) {
 
   nb::class_<SimplePlanner>(m, "SimplePlanner", "Makes the terms of simple JSON Schemas of one dialect and policy.")
       .def("__init__",
-           [](SimplePlanner* self, nb::dict keywords, bool reference_stands_alone, nb::sequence syntax, uint64_t max_cost, uint32_t max_depth) {
+           [](SimplePlanner* self, nb::dict keywords, bool reference_stands_alone, nb::sequence syntax, uint64_t max_cost, uint32_t max_depth,
+              bool closes, bool requires_all) {
              if (nb::len(syntax) != SimpleSyntax::kTerms) throw nb::value_error("simple planner: one term for each of SimpleSyntax");
              SimpleSyntax terms;
              for (size_t i = 0; i < SimpleSyntax::kTerms; ++i) terms.terms[i] = syntax[i];
-             new (self) SimplePlanner(std::move(keywords), reference_stands_alone, std::move(terms), {max_cost, max_depth});
+             new (self) SimplePlanner(std::move(keywords), reference_stands_alone, std::move(terms), {max_cost, max_depth}, closes, requires_all);
            },
-           "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a);
+           "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a, "closes"_a = false, "requires_all"_a = false);
 
   m.def("json_text", &json_text, "value"_a.none(), "max_depth"_a, "max_bytes"_a);
   m.def("plan_simple", &plan_simple, "text"_a, "max_depth"_a, "planners"_a, "add_planner"_a);

@@ -13,7 +13,7 @@ from typing import Final
 
 from structgen.cache import ContentCache
 from structgen.frontends.json_schema.native import simple_grammar
-from structgen.frontends.json_schema.policy import JsonPolicy, Order, Whitespace
+from structgen.frontends.json_schema.policy import Additional, JsonPolicy, Order, Required, Whitespace
 from structgen.frontends.json_schema.setting import Setting, setting_of
 from structgen.frontends.json_schema.source.json_value import content_of
 from structgen.grammar.limits import Limits
@@ -31,6 +31,8 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
     policy: JsonPolicy | None = None,
     whitespace: Whitespace | None = None,
     order: Order | None = None,
+    additional: Additional | None = None,
+    required: Required | None = None,
     draft: str | None = None,
     registry: Mapping[str, object] | None = None,
     formats: Mapping[str, Grammar] | None = None,
@@ -46,6 +48,8 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
         policy: how valid values may be written.
         whitespace: the same as ``policy`` with this ``whitespace``.
         order: the same as ``policy`` with this ``order`` of the members of objects.
+        additional: the same with this choice for members that a schema does not name.
+        required: the same with this choice of the members that an object must have.
         draft: ``"4"``, ``"6"``, ``"7"``, ``"2019-09"`` or ``"2020-12"``; overrides ``$schema``.
         registry: the schemas of other documents that references may name: a ``referencing.Registry``, or a mapping
             from URIs to schemas (``dict``, ``bool`` or JSON text).  Each is read in the draft of its own ``$schema``,
@@ -83,10 +87,9 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
         schema, own_names = schema_of_type(schema)
         named = {**own_names, **(formats or {})}
     chosen = policy or _DEFAULT_POLICY
-    if whitespace is not None:
-        chosen = replace(chosen, whitespace=whitespace)
-    if order is not None:
-        chosen = replace(chosen, order=order)
+    said = {"whitespace": whitespace, "order": order, "additional": additional, "required": required}
+    if any(said.values()):
+        chosen = replace(chosen, **{name: value for name, value in said.items() if value is not None})
     setting = setting_of(chosen, limits) if not named else _setting_with(chosen, limits, named)
     is_alone = registry is None and python_type is None and not named
     content = content_of(schema, limits) if is_alone else None

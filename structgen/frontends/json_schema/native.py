@@ -66,7 +66,7 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in simple_reading.h
 def supports_policy(policy: JsonPolicy) -> bool:
     """Whether the native planner can write the JSON of a policy."""
     is_canonical = policy.order == "declared" and policy.numbers == "canonical" and policy.escapes == "canonical"
-    return is_canonical and not policy.has_bounds and policy.additional == "allowed"
+    return is_canonical and not policy.has_bounds
 
 
 _MAX_TEXT_RATIO: Final = 8
@@ -170,7 +170,13 @@ class SimpleSchemas:
             ANY_STRING,
         )
         return _native.SimplePlanner(
-            keywords, dialect.reference_stands_alone, terms, limits.grammar_nodes, limits.nesting
+            keywords,
+            dialect.reference_stands_alone,
+            terms,
+            limits.grammar_nodes,
+            limits.nesting,
+            closes=self._setting.policy.additional == "forbidden",
+            requires_all=self._setting.policy.required == "all",
         )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-__all__ = ["Additional", "Formats", "Forms", "JsonPolicy", "Order", "Whitespace"]
+__all__ = ["Additional", "Formats", "Forms", "JsonPolicy", "Order", "Required", "Whitespace"]
 
 Whitespace: TypeAlias = Literal["flexible", "compact", "single"]
 Order: TypeAlias = Literal["declared", "any"]
 Forms: TypeAlias = Literal["canonical", "all"]
 Formats: TypeAlias = Literal["asserted", "annotation"]
-Additional: TypeAlias = Literal["allowed", "forbidden"]
+Additional: TypeAlias = Literal["written", "forbidden"]
+Required: TypeAlias = Literal["written", "all"]
 
 
 _MANY: Final = 1_000_000
@@ -24,10 +25,10 @@ class JsonPolicy:
 
     Attributes:
         whitespace: the whitespace around the structural characters ``{ } [ ] , :``.
+            ``"single"``: ``", "`` and ``": "``, as ``json.dumps`` writes by default.
+            ``"compact"``: none.
             ``"flexible"``: at most one space, then at most one line break followed by at most ``indent`` spaces and
             tabs; this covers ``json.dumps`` with its defaults, compact, and with any usual ``indent=``.
-            ``"compact"``: none.
-            ``"single"``: ``", "`` and ``": "``, as ``json.dumps`` writes by default.
         indent: the maximum number of spaces and tabs after a line break, so that whitespace always ends.
         digits: the maximum number of digits of the integer part and of the fraction, so that a number always ends;
             a bound or a constant that needs more digits gets them; with ``not`` over ``multipleOf`` such a bound is
@@ -42,11 +43,13 @@ class JsonPolicy:
         formats: whether ``format`` restricts strings.  ``"asserted"``: it does, in every draft.  ``"annotation"``:
             it does not, which is the default of the drafts from 2019-09 on.
         additional: whether an object may have undeclared members where the schema does not say.
-            ``"allowed"``: it may, as in the specification.  ``"forbidden"``: only members that ``properties``,
-            ``patternProperties``, ``required`` or ``dependentRequired`` name, in any schema that applies to the
-            object (one alternative of each ``anyOf`` and ``oneOf``).  ``additionalProperties`` and
-            ``unevaluatedProperties`` in any of these schemas override the policy, and a schema that names no member,
-            such as ``{"type": "object"}``, stays open.
+            ``"forbidden"``: only members that ``properties``, ``patternProperties``, ``required`` or
+            ``dependentRequired`` name, in any schema that applies to the object (one alternative of each ``anyOf`` and
+            ``oneOf``).  ``additionalProperties`` and ``unevaluatedProperties`` in any of these schemas override the
+            policy, and a schema that names no member, such as ``{"type": "object"}``, stays open.
+            ``"written"``: it may, as in the specification.
+        required: which members an object must have.  ``"written"``: those that the schema requires.  ``"all"``: also
+            those that ``properties`` declare, in any schema that applies to the object, as in OpenAI's strict mode.
         max_depth: the maximum nesting of arrays and objects (``[]`` has depth 1); ``None``: no bound.
         max_length: the maximum number of code points of a string or undeclared name, unless the schema has a lower one.
         max_items: the maximum number of items of an array, likewise.
@@ -54,18 +57,22 @@ class JsonPolicy:
 
     The last five restrict what a schema leaves open; they do not change constants.
 
+    The defaults are for writing.  All texts of valid values, as a validator reads them, are close to
+    ``JsonPolicy(whitespace="flexible", order="any", numbers="all", escapes="all", additional="written")``.
+
     >>> JsonPolicy(whitespace="compact").indent
     256
     """
 
-    whitespace: Whitespace = "flexible"
+    whitespace: Whitespace = "single"
     indent: int = 256
     digits: int = 64
     order: Order = "declared"
     numbers: Forms = "canonical"
     escapes: Forms = "canonical"
     formats: Formats = "asserted"
-    additional: Additional = "allowed"
+    additional: Additional = "forbidden"
+    required: Required = "written"
     max_depth: int | None = None
     max_length: int | None = None
     max_items: int | None = None
@@ -79,6 +86,7 @@ class JsonPolicy:
             ("escapes", get_args(Forms)),
             ("formats", get_args(Formats)),
             ("additional", get_args(Additional)),
+            ("required", get_args(Required)),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"JsonPolicy: {name} is {getattr(self, name)!r}; give one of {', '.join(choices)}")
@@ -118,6 +126,7 @@ class JsonPolicy:
             ("format", _FORMATS[self.formats]),
             ("nullable", "'nullable': true adds null to 'type', as in OpenAPI 3.0"),
             ("additional members", _ADDITIONAL[self.additional]),
+            ("required members", _REQUIRED[self.required]),
             ("nesting", _bound(self.max_depth, "arrays and objects around each other")),
             ("length of strings", _bound(self.max_length, "code points, of undeclared names too")),
             ("items", _bound(self.max_items, "in an array")),
@@ -131,8 +140,12 @@ def _bound(maximum: int | None, what: str) -> str:
 
 _FORMATS: Final = {"asserted": "asserted, also where the draft does not list it", "annotation": "not asserted"}
 _ADDITIONAL: Final = {
-    "allowed": "as the schema says: allowed where it says nothing",
+    "written": "as the schema says: allowed where it says nothing",
     "forbidden": "where the schema says nothing: forbidden beside those that it names, allowed where it names none",
+}
+_REQUIRED: Final = {
+    "written": "as the schema says",
+    "all": "all that the schema declares, required or not",
 }
 _ESCAPES: Final = {
     "canonical": "names and constants as json.dumps(ensure_ascii=False) writes them; free strings in any way; "

@@ -26,6 +26,13 @@ SimplePlanning::PlanId SimplePlanning::array(std::span<const ValueId> schemas) {
   return add(std::move(plan));
 }
 
+// Whether the policy forbids the members that schemas which are met do not name.
+bool SimplePlanning::closes(std::span<const SimpleSchema> schemas) const {
+  const auto speaks_of_others = [](const SimpleSchema& schema) { return schema.has(Keyword::kAdditionalProperties); };
+  const auto names_some = [&](const SimpleSchema& schema) { return reader_.names_some(schema); };
+  return of_.closes_ && std::ranges::none_of(schemas, speaks_of_others) && std::ranges::any_of(schemas, names_some);
+}
+
 void SimplePlanning::bound(Plan& plan, const SimpleSchema& schema, Keyword fewest, Keyword most) const {
   if (schema.has(fewest)) plan.fewest = std::max(plan.fewest, reader_.count(schema.value(fewest)));
   if (schema.has(most)) plan.most = std::min(plan.most, reader_.count(schema.value(most)));
@@ -42,7 +49,8 @@ void SimplePlanning::object(PlanId id, std::span<const ValueId> schemas) {
   const ValueId additional = reader_.additional(schema);
   const auto request_additional = [&] { return additional == kNone ? anything() : request(additional); };
   const std::span<const JsonDocument::Member> declared = reader_.properties(schema);
-  for (const auto& [name, value] : declared) entries.push_back({name, required.erase(name) > 0});
+  for (const auto& [name, value] : declared)
+    entries.push_back({name, required.erase(name) > 0 || (of_.requires_all_ && document_.kind(value) != JsonKind::kFalse)});
   for (std::string_view name : names)
     if (required.erase(name) > 0) entries.push_back({name, true});
   reader_.spend(kShapeCost + kEntryCost * entries.size());
@@ -50,7 +58,8 @@ void SimplePlanning::object(PlanId id, std::span<const ValueId> schemas) {
   for (const auto& [name, value] : declared) children.push_back(request(value));
   for (size_t i = declared.size(); i < entries.size(); ++i) children.push_back(request_additional());
   std::vector<SimpleNode> regions;
-  if (additional == kNone || document_.kind(additional) == JsonKind::kObject) {
+  const bool is_open = additional == kNone ? !closes({&schema, 1}) : document_.kind(additional) == JsonKind::kObject;
+  if (is_open) {
     regions.push_back(kNone);
     children.push_back(request_additional());
   }
@@ -79,6 +88,15 @@ void SimplePlanning::met_objects(PlanId id, std::span<const ValueId> schemas) {
   }
   for (const SimpleSchema& schema : read)
     for (std::string_view name : reader_.required_names(schema)) declare(name).is_required = true;
+  if (of_.requires_all_) {
+    std::unordered_set<std::string_view> forbidden;
+    const auto each = [&](const auto& visit) {
+      for (const SimpleSchema& schema : read)
+        for (const auto& [name, value] : reader_.properties(schema)) visit(name, document_.kind(value) == JsonKind::kFalse);
+    };
+    each([&](std::string_view name, bool is_false) { if (is_false) forbidden.insert(name); });
+    each([&](std::string_view name, bool) { if (!forbidden.contains(name)) declare(name).is_required = true; });
+  }
   const std::shared_ptr<const SimplePlanner::Names> names = patterns.empty() ? nullptr : names_of(entries, patterns);
   const size_t regions_at_most = names ? names->regions.size() : 1;
   std::vector<std::vector<ValueId>> applied(entries.size() + regions_at_most);  // what applies to the values
@@ -102,11 +120,13 @@ void SimplePlanning::met_objects(PlanId id, std::span<const ValueId> schemas) {
   reader_.spend(kShapeCost + kEntryCost * entries.size());
   std::vector<PlanId> children;
   std::vector<SimpleNode> regions;
+  const bool closes_rest = closes(read);
   const bool is_closed = std::ranges::any_of(read, [&](const SimpleSchema& schema) { return reader_.is_closed(schema); });
   const auto is_false = [&](ValueId schema) { return document_.kind(schema) == JsonKind::kFalse; };
   for (size_t at = 0; at < applied.size(); ++at) {
     if (at >= entries.size()) {
-      if (is_closed || std::ranges::any_of(applied[at], is_false)) continue;
+      const bool is_named = names && !names->regions[at - entries.size()].matched.empty();
+      if (is_closed || (closes_rest && !is_named) || std::ranges::any_of(applied[at], is_false)) continue;
       regions.push_back(names ? emit_.add_leaf({names->regions[at - entries.size()].key, SimpleLeaf::Size::kAtom}) : kNone);
     }
     children.push_back(applied[at].empty() ? anything() : request_all(applied[at]));

@@ -90,6 +90,7 @@ class SimplePlanning {
   PlanId constants(const SimpleShape& shape);
   std::vector<bool> excluded_of(const SimpleValues& values, std::span<const ValueId> scalars);
   PlanId array(std::span<const ValueId> schemas);
+  bool closes(std::span<const SimpleSchema> schemas) const;
   void bound(Plan& plan, const SimpleSchema& schema, Keyword fewest, Keyword most) const;
   void object(PlanId id, std::span<const ValueId> schemas);
   void met_objects(PlanId id, std::span<const ValueId> schemas);

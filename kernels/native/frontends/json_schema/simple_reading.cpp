@@ -123,6 +123,14 @@ ValueId SimpleReader::additional(const SimpleSchema& schema) const {
   return document_.kind(value) != JsonKind::kObject && boolean(value) ? kNone : value;
 }
 
+// Whether a schema names the members that an object may have, if only to say that there are none.
+bool SimpleReader::names_some(const SimpleSchema& schema) const {
+  if (schema.has(Keyword::kProperties) && properties(schema).empty()) return true;
+  const auto may_occur = [&](const auto& member) { return document_.kind(member.value) != JsonKind::kFalse; };
+  return std::ranges::any_of(properties(schema), may_occur) || !required_names(schema).empty() ||
+         std::ranges::any_of(properties(schema, Keyword::kPatternProperties), may_occur);
+}
+
 bool SimpleReader::is_closed(const SimpleSchema& schema) const {
   const ValueId value = additional(schema);
   return value != kNone && document_.kind(value) == JsonKind::kFalse && properties(schema, Keyword::kPatternProperties).empty();

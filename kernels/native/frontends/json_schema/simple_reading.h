@@ -108,6 +108,7 @@ class SimpleReader {
   std::vector<std::string_view> required_names(const SimpleSchema& schema) const;
   // The schema of the names that are not declared; kNone: they may hold anything.
   ValueId additional(const SimpleSchema& schema) const;
+  bool names_some(const SimpleSchema& schema) const;
   // Whether all names are declared.
   bool is_closed(const SimpleSchema& schema) const;
   // Whether simple keywords surely constrain something.

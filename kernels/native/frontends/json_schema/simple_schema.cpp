@@ -238,8 +238,9 @@ std::string SimplePlanning::label(PlanId id) const {
   return text;
 }
 
-SimplePlanner::SimplePlanner(nb::dict keywords, bool reference_stands_alone, SimpleSyntax syntax, SimpleLimits limits)
-    : dialect_{{}, reference_stands_alone}, syntax_(std::move(syntax)), limits_(limits) {
+SimplePlanner::SimplePlanner(nb::dict keywords, bool reference_stands_alone, SimpleSyntax syntax, SimpleLimits limits,
+                             bool closes, bool requires_all)
+    : dialect_{{}, reference_stands_alone}, syntax_(std::move(syntax)), limits_(limits), closes_(closes), requires_all_(requires_all) {
   for (auto [name, number] : keywords) {
     const auto keyword = nb::cast<size_t>(number);
     if (keyword >= kKeywords) throw nb::value_error("simple planner: no such keyword");

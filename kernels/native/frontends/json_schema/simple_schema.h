@@ -23,7 +23,10 @@ namespace structgen {
 class SimplePlanner {
  public:
   // keywords: a dict from names to numbers of `Keyword`.
-  SimplePlanner(nanobind::dict keywords, bool reference_stands_alone, SimpleSyntax syntax, SimpleLimits limits);
+  // closes: objects whose schemas name members, and say nothing of others, have no others.
+  // requires_all: all members that schemas declare are required.
+  SimplePlanner(nanobind::dict keywords, bool reference_stands_alone, SimpleSyntax syntax, SimpleLimits limits,
+                bool closes, bool requires_all);
 
   // Null where the schema is not simple.  O(size of what is reached).
   //   make_leaf: called with the text of a schema of simple keywords that was not met before; returns its term, whether
@@ -52,6 +55,7 @@ class SimplePlanner {
   SimpleDialect dialect_;
   SimpleSyntax syntax_;
   SimpleLimits limits_;
+  bool closes_, requires_all_;
   std::unordered_map<std::string, SimpleLeaf, SimpleDialect::Hash, std::equal_to<>> leaves_;
   std::unordered_map<std::string, std::shared_ptr<const Names>> names_;
 };

@@ -99,7 +99,7 @@ class Planner:
         root = self._request((location,))
         self._explore()
         self.are_proofs = True
-        if self._closes:  # overlapping alternatives may be disjoint once they are closed
+        if self._forms.restricts:  # overlapping alternatives may be disjoint once they are closed
             self._explored += self._plans.values()
             self._plans.clear()
         for pairs in self._exclusions:
@@ -185,15 +185,18 @@ class Planner:
         return self._anything[min(self._level, len(self._anything) - 1)]
 
     def _request_conjunction(self, locations: tuple[Location, ...]) -> Plan:
+        locations = tuple(
+            location for location in locations if location.is_negated or (location.schema is not True and location.schema != {})
+        )
+        if len(locations) == 1 and not locations[0].is_negated:
+            return self._request(locations)
         distinct: dict[int, Location] = {}
         key_of = self._forms.schemas.key
         has_negated = has_false = False
         for location in locations:  # a single loop: chains request thousands of conjunctions
-            schema = location.schema
-            if schema is not True and (location.is_negated or schema != {}):
-                distinct.setdefault(key_of(location), location)
-                has_negated = has_negated or location.is_negated
-                has_false = has_false or schema is False
+            distinct.setdefault(key_of(location), location)
+            has_negated = has_negated or location.is_negated
+            has_false = has_false or location.schema is False
         if len(distinct) <= 1 and not has_negated:
             return self._request(tuple(distinct.values())) if distinct else self._open_value()
         if has_false:

@@ -12,7 +12,7 @@ from structgen.frontends.json_schema.emit.syntax import values_term
 from structgen.frontends.json_schema.emit.unique_items import UniqueItems
 from structgen.frontends.json_schema.normal.container_assertion import ArrayLayout
 from structgen.frontends.json_schema.normal.object_layout import NameLanguage, ObjectLayout
-from structgen.frontends.json_schema.normal.validity import Validity, closed_assertions, is_unbounded
+from structgen.frontends.json_schema.normal.validity import Validity, is_unbounded, restricted_assertions
 from structgen.frontends.json_schema.source.json_value import FRACTION
 from structgen.frontends.json_schema.term import distinct
 from structgen.grammar.nodes import EMPTY, Distinct, Grammar
@@ -141,9 +141,11 @@ class TypePlans:
     def object(self, planner: Planner, plan: Plan, disjunct: Disjunct) -> Plan:
         """Fill a plan with the objects of a disjunct; the arguments are those of ``array``."""
         assertions = disjunct.objects
-        if self._forms.closes and not planner.are_proofs:
-            assertions = closed_assertions(assertions)
-        is_closed = assertions is not disjunct.objects
+        if self._forms.restricts and not planner.are_proofs:
+            assertions = restricted_assertions(
+                assertions, closes=self._forms.closes, requires=self._forms.requires
+            )
+        is_restricted = assertions is not disjunct.objects
         layout = self._layout(assertions)
         location = assertions[0].location
         self._forms.spend(DISJUNCT_COST + _ENTRY_COST * len(layout.entries), location)
@@ -157,7 +159,7 @@ class TypePlans:
         def build(terms: list[Grammar]) -> Grammar:
             term = object_term(layout, terms[:count], terms[count:], self._syntax)
             if term is EMPTY:
-                self._reasons.append(((location,), _impossible(layout, terms, is_closed=is_closed)))
+                self._reasons.append(((location,), _impossible(layout, terms, self._forms if is_restricted else None)))
             return self._counted(term, layout)
 
         plan.build = build
@@ -205,12 +207,14 @@ class TypePlans:
         return term
 
 
-def _impossible(layout: ObjectLayout, terms: list[Grammar], *, is_closed: bool) -> str:
+def _impossible(layout: ObjectLayout, terms: list[Grammar], forms: NormalForm | None) -> str:
+    """Why no object of a layout is possible; ``forms`` are given where their policy restricts it."""
+    all_required = " with required='all' of the policy" if forms is not None and forms.requires else ""
     for entry, term in zip(layout.entries, terms, strict=False):
         if entry.is_required and (term is EMPTY or entry.is_forbidden):
-            return f": required property {entry.name!r} can have no value"
+            return f": required property {entry.name!r} can have no value{all_required}"
     max_count = layout.max_others
-    of_policy = "" if max_count is None else f" with max_members={max_count} of the policy"
-    if is_closed:
+    of_policy = all_required if max_count is None else f" with max_members={max_count} of the policy"
+    if forms is not None and forms.closes:
         of_policy = f" with {CLOSED} of the policy"
     return f": 'minProperties' or 'maxProperties' cannot be met{of_policy}"

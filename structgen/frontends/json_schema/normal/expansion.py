@@ -93,7 +93,7 @@ class Expansion:
             elif applicator.keyword == "not":
                 disjuncts = yield self.disjuncts(applicator.locations[0].complement(), apart=apart)
                 result = self.product(
-                    result, silenced(disjuncts) if apart or self._forms.closes else disjuncts, parsed.location
+                    result, silenced(disjuncts) if apart or self._forms.restricts else disjuncts, parsed.location
                 )
             elif applicator.keyword == "if":
                 if not apart and applicator.locations[1].schema is True and applicator.locations[2].schema is True:
@@ -148,7 +148,7 @@ class Expansion:
         left = yield self.disjuncts(condition, apart=apart)
         left = self.product(left, (yield self.disjuncts(then, apart=apart)), then)
         right = yield self.disjuncts(condition.complement(), apart=apart)
-        if apart or self._forms.closes:
+        if apart or self._forms.restricts:
             right = silenced(right)
         right = self.product(right, (yield self.disjuncts(otherwise, apart=apart)), otherwise)
         return left + right
@@ -167,7 +167,7 @@ class Expansion:
             elif is_one_of:
                 for other in self._forms.rivals(parsed.location, applicator, index):
                     outside: list[Disjunct] = yield self.disjuncts(other.complement())
-                    disjuncts = self.product(disjuncts, silenced(outside) if self._forms.closes else outside, location)
+                    disjuncts = self.product(disjuncts, silenced(outside) if self._forms.restricts else outside, location)
                 branch = OneOfBranch(parsed.location, index)
                 result += [_with_branch(disjunct, branch) for disjunct in disjuncts]
             else:

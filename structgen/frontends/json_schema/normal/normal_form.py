@@ -156,7 +156,9 @@ class NormalForm:
 
     Attributes:
         schemas: the schemas of the document.
-        closes: whether it matters which schema names a member; the disjuncts of a negation then name none.
+        closes: whether the policy forbids members that no schema names.
+        requires: whether the policy requires all members that schemas declare.
+        restricts: whether it matters which schema names a member; the disjuncts of a negation then name none.
         limits: the bounds on nodes and nesting.
         reached: the schemas that were read, by identity.
         expanded: the disjuncts of each schema that was expanded, by the key of its location and ``apart``.
@@ -173,6 +175,8 @@ class NormalForm:
     ) -> None:
         self.schemas = schemas
         self.closes = setting.policy.additional == "forbidden"
+        self.requires = setting.policy.required == "all"
+        self.restricts = self.closes or self.requires
         self.limits = setting.limits
         self.reached: dict[int, ParsedSchema] = {}
         self.contradictions: list[tuple[tuple[Location, ...], str]] = []
@@ -216,7 +220,7 @@ class NormalForm:
         result: list[Disjunct] | None = None
         for location in locations:
             disjuncts = self.disjuncts_of(location)
-            if location.is_negated and self.closes:
+            if location.is_negated and self.restricts:
                 disjuncts = silenced(disjuncts)
             result = expansion.product(result, disjuncts, location)
         return [] if result is None else result

@@ -1,8 +1,4 @@
-"""Validation of constants, unboundedness of schemas, and objects closed to undeclared members.
-
-Objects are closed for the policy ``additional="forbidden"`` (``closed_assertions``) or by rewriting a schema
-(``closed_schema``).
-"""
+"""Validation of constants, unboundedness of schemas, and what the policy asks of the members of objects."""
 
 from __future__ import annotations
 
@@ -22,30 +18,45 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
     from structgen.frontends.json_schema.source.json_value import Json
 
-__all__ = ["Validity", "closed_assertions", "closed_schema", "forbids", "is_nameless", "is_unbounded", "names_some"]
+__all__ = ["Validity", "forbids", "is_nameless", "is_unbounded", "names_some", "restricted_assertions"]
 
 _POLICY_KEYWORD: Final = "additional"
 """The step in locations of what the policy forbids."""
 
 
-def closed_assertions(assertions: tuple[ObjectAssertion, ...]) -> tuple[ObjectAssertion, ...]:
-    """The assertions, with one more that forbids the members that none of them names.
+def restricted_assertions(
+    assertions: tuple[ObjectAssertion, ...], *, closes: bool, requires: bool
+) -> tuple[ObjectAssertion, ...]:
+    """The assertions, with one more for what the policy asks of the objects.
 
-    Unchanged where an assertion restricts all other members, and where no assertion names a member.
+    Args:
+        assertions: what the schemas that apply to an object say.
+        closes: whether members that none of them names are forbidden, unless one restricts all other members.
+        requires: whether all members that they declare are required.
 
     Complexity: linear in the names and patterns.
     """
     holding = [assertion for assertion in assertions if assertion.annotates]
-    if any(assertion.covers_rest for assertion in holding) or not any(map(names_some, holding)):
+    closes = closes and not any(assertion.covers_rest for assertion in holding) and any(map(names_some, holding))
+    declared = _declared(holding) if requires else []
+    if not closes and not declared:
         return assertions
-    rest = ObjectAssertion(assertions[0].location)
-    rest.additional, rest.additional_keyword = False, _POLICY_KEYWORD
+    rest = ObjectAssertion(assertions[0].location, required=declared)
+    if closes:
+        rest.additional, rest.additional_keyword = False, _POLICY_KEYWORD
     for assertion in holding:
         rest.properties |= dict.fromkeys(_names(assertion), True)
         rest.pattern_schemas |= dict.fromkeys(assertion.pattern_schemas, True)
     patterns = {text: language for assertion in holding for text, language in assertion.patterns}
     rest.patterns = tuple(patterns.items())
     return (*assertions, rest)
+
+
+def _declared(assertions: list[ObjectAssertion]) -> list[str]:
+    """The names under ``properties``, without those that may not occur."""
+    schemas = [(name, schema) for assertion in assertions for name, schema in assertion.properties.items()]
+    forbidden = {name for name, schema in schemas if schema is False}
+    return [name for name in dict(schemas) if name not in forbidden]
 
 
 def forbids(location: Location) -> bool:
@@ -60,9 +71,12 @@ def is_nameless(disjunct: Disjunct) -> bool:
 
 
 def names_some(assertion: ObjectAssertion) -> bool:
-    """Whether an assertion names members that an object may have."""
-    return any(True for _ in _names(assertion)) or any(
-        schema is not False for schema in assertion.pattern_schemas.values()
+    """Whether an assertion names the members that an object may have, if only to say that there are none."""
+    is_empty = isinstance(assertion.location.schema, dict) and assertion.location.schema.get("properties") == {}
+    return (
+        is_empty
+        or any(True for _ in _names(assertion))
+        or any(schema is not False for schema in assertion.pattern_schemas.values())
     )
 
 
@@ -72,80 +86,6 @@ def _names(assertion: ObjectAssertion) -> Iterable[str]:
     for name, others in assertion.dependents.items():
         yield name
         yield from others
-
-
-_SPEAKS_OF_OTHERS: Final = ("additionalProperties", "patternProperties", "unevaluatedProperties")
-_IN_PLACE: Final = (
-    *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "not"),
-    *("dependentSchemas", "dependencies"),
-)
-# Closing a schema under these can enlarge the language, so they and the definitions they refer to stay unchanged; under
-# `allOf` it could leave no value.
-_NOT_MONOTONE: Final = ("not", "if", "oneOf", "contains", "dependentSchemas", "dependencies")
-_MAPS: Final = ("properties", "patternProperties")
-_DEFINITIONS: Final = ("$defs", "definitions")
-_SINGLE: Final = ("items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties")
-_LISTS: Final = ("items", "prefixItems")
-
-
-def closed_schema(schema: Any, *, tagged: bool = False) -> Any:
-    """A copy in which objects with declared members have no others, unless the schema restricts others itself.
-
-    Its language is a subset of that of ``schema``.  An object with ``allOf``, ``$ref`` or another applicator beside its
-    ``properties`` stays open, and so do all definitions where a ``not``, ``if``, ``oneOf`` or the like refers to any.
-
-    Args:
-        schema: a schema as ``json.loads`` returns it.
-        tagged: whether the alternatives of a ``oneOf`` with a ``discriminator`` beside it are closed too.
-
-    Complexity: linear.
-    """
-    maps = _MAPS if _refers_from_within(schema, tagged=tagged) else (*_MAPS, *_DEFINITIONS)
-    made: list[Any] = [None]
-    work: list[tuple[Any, Any, Any]] = [(made, 0, schema)]  # the container of the copy
-    while work:
-        home, key, node = work.pop()
-        if not isinstance(node, dict):
-            home[key] = node
-            continue
-        copy = home[key] = dict(node)
-        for name in maps:
-            if isinstance(copy.get(name), dict):
-                copy[name] = dict(copy[name])
-                work += [(copy[name], part, value) for part, value in copy[name].items()]
-        for name in _SINGLE:
-            if isinstance(copy.get(name), dict):
-                work.append((copy, name, copy[name]))
-        lists = list(_LISTS)
-        if "properties" not in copy:
-            lists.append("anyOf")
-            if tagged and "discriminator" in copy:
-                lists.append("oneOf")
-        for name in lists:
-            if isinstance(copy.get(name), list):
-                copy[name] = list(copy[name])
-                work += [(copy[name], at, value) for at, value in enumerate(copy[name])]
-        is_open = not any(name in copy for name in (*_SPEAKS_OF_OTHERS, *_IN_PLACE))
-        if isinstance(copy.get("properties"), dict) and is_open:
-            copy["additionalProperties"] = False
-    return made[0]
-
-
-def _refers_from_within(schema: Any, *, tagged: bool) -> bool:
-    """Whether there is a reference below a keyword that is not monotone.  Linear."""
-    work: list[tuple[Any, bool]] = [(schema, False)]
-    while work:
-        node, is_within = work.pop()
-        if isinstance(node, list):
-            work += [(part, is_within) for part in node]
-        if not isinstance(node, dict):
-            continue
-        if is_within and ("$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node):
-            return True
-        for name, part in node.items():
-            is_tagged = tagged and name == "oneOf" and "discriminator" in node
-            work.append((part, is_within or (name in _NOT_MONOTONE and not is_tagged)))
-    return False
 
 
 _Answer = Generator[object, Any, bool]
