@@ -12,6 +12,7 @@
     ├── ModelError (RuntimeError)              a model cannot be found, fetched or loaded
     ├── GenerationError (RuntimeError)         decoding cannot continue
     │   ├── BudgetError                        the token budget is below the shortest valid output
+    │   ├── AnswerCut                          the token budget decided a part of an answer
     │   └── ValidationFailed                   the checks of a program refuse every value tried
     └── ProgramError (TypeError)               a program is written or called wrongly
 
@@ -21,9 +22,12 @@ A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The p
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 __all__ = [
+    "AnswerCut",
     "BudgetError",
+    "CutWarning",
     "DraftWarning",
     "GenerationError",
     "GrammarError",
@@ -151,6 +155,30 @@ class BudgetError(GenerationError):
             evidence=evidence,
             remedy=f"allow at least {name}={needed}",
         )
+
+
+class AnswerCut(GenerationError):
+    """The budget decided a part of an answer, and ``on_cut`` says that such an answer is an error.
+
+    Attributes:
+        budget: the tokens that the answer was allowed.
+        outcome: the answer with its marks: a ``structgen.program.Outcome``.
+    """
+
+    def __init__(self, budget: int, outcome: Any) -> None:
+        self.budget = budget
+        self.outcome = outcome
+        cut = [each.name for each in outcome.fields if each.is_cut and each.path]
+        super().__init__(
+            f"max_tokens={budget}",
+            "the budget cut the answer: with more tokens the model would have written something else",
+            evidence=f"cut are {', '.join(cut[:8])}{' ...' if len(cut) > 8 else ''}" if cut else "",
+            remedy="allow more tokens, or take on_cut='continue', or on_cut='mark' and look at run.cut_fields",
+        )
+
+
+class CutWarning(UserWarning):
+    """The budget decided a part of a value that a program returned: see ``Run.finish_reason``."""
 
 
 class ValidationFailed(GenerationError):

@@ -99,7 +99,7 @@ class RuleLocations:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE")
-@source_options("flexible")
+@source_options()
 @click.option("--text", default="", metavar="PREFIX", help="What has been written so far.")
 @click.option("--token", metavar="T", help="Say whether the text T may come next.")
 @click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")

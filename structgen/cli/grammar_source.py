@@ -38,7 +38,8 @@ STANDARD_INPUT: Final = "-"
 
 Whitespace: TypeAlias = Literal["compact", "single", "flexible"]
 Order: TypeAlias = Literal["declared", "any"]
-Additional: TypeAlias = Literal["allowed", "forbidden"]
+Additional: TypeAlias = Literal["written", "forbidden"]
+Required: TypeAlias = Literal["written", "all"]
 Dialect: TypeAlias = Literal["python", "ecma", "rust"]
 Notation: TypeAlias = Literal["json-schema", "lark", "gbnf", "ebnf"]
 LexerName: TypeAlias = Literal["any", "contextual"]
@@ -58,6 +59,7 @@ class SourceOptions:
         whitespace: what may stand between the tokens of JSON.
         order: in which order the members of a JSON object may come.
         additional: whether objects may have members that the schema does not name, where it says nothing of them.
+        required: which members objects must have.
         bounds: the bounds of ``JsonPolicy`` by name.
     """
 
@@ -69,6 +71,7 @@ class SourceOptions:
     whitespace: Whitespace
     order: Order
     additional: Additional
+    required: Required
     bounds: dict[str, int | None]
 
     def take_path(self, paths: tuple[str, ...], *names: str) -> tuple[str | None, ...]:
@@ -106,8 +109,13 @@ class GrammarSource:
         return isinstance(self.grammar, Described) and self.grammar.description.value == "json"
 
 
-def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Command]:
-    """Give a command the options of :class:`SourceOptions`, which it receives as ``source``."""
+def source_options(*, reads: bool = False) -> Callable[[_Command], _Command]:
+    """Give a command the options of :class:`SourceOptions`, which it receives as ``source``.
+
+    Args:
+        reads: whether the command reads documents that others have written: by default it takes JSON with any white
+            space, and undeclared members as the schema says.
+    """
 
     def decorate(command: _Command) -> _Command:
         @functools.wraps(command)
@@ -119,7 +127,7 @@ def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Comm
             return command(source=SourceOptions(**named, bounds=bounds), **given)
 
         decorated: Any = wrapper
-        for option in reversed(_options(default_whitespace)):
+        for option in reversed(_options(reads=reads)):
             decorated = option(decorated)
         made: _Command = decorated
         return made
@@ -127,7 +135,7 @@ def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Comm
     return decorate
 
 
-_SAME_NAMES: Final = ("regex", "dialect", "start", "lexer", "whitespace", "order", "additional")
+_SAME_NAMES: Final = ("regex", "dialect", "start", "lexer", "whitespace", "order", "additional", "required")
 """The attributes of ``SourceOptions`` that are options of the same name."""
 
 
@@ -135,7 +143,7 @@ def _choice(name: str, kinds: Any, default: str, text: str) -> Callable[[Any], A
     return click.option(name, type=click.Choice(get_args(kinds)), default=default, show_default=True, help=text)
 
 
-def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
+def _options(*, reads: bool) -> list[Callable[[Any], Any]]:
     return [
         click.option("--regex", metavar="R", help="A regular expression in place of the file."),
         _choice("--dialect", Dialect, "python", "How --regex is read."),
@@ -150,7 +158,7 @@ def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
         _choice(
             "--whitespace",
             Whitespace,
-            default_whitespace,
+            "flexible" if reads else "single",
             "White space in JSON: none, as json.dumps writes it, or free within bounds.",
         ),
         _choice(
@@ -159,8 +167,14 @@ def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
         _choice(
             "--additional",
             Additional,
-            "allowed",
-            "Members that a JSON Schema does not name, where it says nothing of them.",
+            "written" if reads else "forbidden",
+            "Members that a JSON Schema neither names nor speaks of: allowed, as written; or forbidden.",
+        ),
+        _choice(
+            "--required",
+            Required,
+            "written",
+            "Which members a JSON object must have: those that the schema requires, or all that it declares.",
         ),
         *(
             click.option(f"--{name.replace('_', '-')}", metavar="N", type=click.IntRange(0, most), help=text)
@@ -203,6 +217,7 @@ def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
             whitespace=options.whitespace,
             order=options.order,
             additional=options.additional,
+            required=options.required,
             max_depth=options.bounds["max_depth"],
             max_length=options.bounds["max_length"],
             max_items=options.bounds["max_items"],

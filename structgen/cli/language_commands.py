@@ -36,7 +36,7 @@ __all__ = ["Target", "check", "convert", "diff", "match", "sample", "show"]
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE")
-@source_options("flexible")
+@source_options()
 @click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")
 @click.option("--strict", is_flag=True, help="Fail if something is noted that is hardly meant.")
 @click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
@@ -96,7 +96,7 @@ Target: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema"]
 @click.option("-o", "--output", metavar="OUT", help="Write to a file instead of standard output.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if anything is lost, be it an annotation or a name.")
 @click.option("--superset", is_flag=True, help="Leave out what cannot be said; the written language is larger then.")
-@source_options("flexible")
+@source_options()
 def convert(
     paths: tuple[str, ...], source: SourceOptions, target: Target, output: str | None, *, strict: bool, superset: bool
 ) -> int:
@@ -126,7 +126,7 @@ def convert(
 
 @click.command()
 @click.argument("paths", nargs=2, metavar="OLD NEW")
-@source_options("flexible")
+@source_options(reads=True)
 @click.option("--max-bytes", metavar="N", type=click.IntRange(0), help="Compare strings of up to N bytes only.")
 @click.option("--max-pairs", metavar="N", type=click.IntRange(1), help="Pairs of states to look at; else 50,000.")
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
@@ -188,7 +188,7 @@ def _sentence(one: str, other: str, found: Inclusion) -> str:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE")
-@source_options("compact")
+@source_options()
 @click.option("--html", is_flag=True, help="Write a page of HTML; without it, a list of rules and states.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="OUT", help="Write to OUT.")
 @click.option("--text", default="", metavar="T", help="The text that the page steps through at first.")
@@ -220,7 +220,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE DOCUMENT")
-@source_options("flexible")
+@source_options(reads=True)
 @click.option("--exact", is_flag=True, help="A line break at the end of DOCUMENT belongs to it.")
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 def match(paths: tuple[str, ...], source: SourceOptions, *, exact: bool, as_json: bool) -> int:
@@ -264,7 +264,7 @@ _MAX_BYTES: Final = 80
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE")
-@source_options("compact")
+@source_options()
 @click.option("-n", "count", metavar="K", type=click.IntRange(0), default=10, show_default=True, help="How many.")
 @click.option(
     "--max-bytes",

@@ -59,7 +59,7 @@ class _GenerationTask:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE")
-@source_options("single")
+@source_options()
 @click.option("--prompt", metavar="P", help=f"What the model is asked.  [default: {DEFAULT_PROMPT}]")
 @click.option("--prompt-file", metavar="F", help="The same from a file, or - for standard input.")
 @click.option(

@@ -16,6 +16,7 @@ from structgen.program.extraction import extract, quoted
 from structgen.program.json_cursor import path_text
 from structgen.program.outcome import FieldScore, Loss, Outcome, Run, Served, Violation
 from structgen.program.stream.event import Done, Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
+from structgen.program.stream.guard import Guard
 from structgen.program.tool_use import AgentResult, Call, Tool, agent, tool
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "FieldFinal",
     "FieldScore",
     "FieldStarted",
+    "Guard",
     "Loss",
     "Mapped",
     "ObjectFinal",

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, fin
 
 from structgen.errors import GrammarError
 from structgen.frontends.free_text import occurrences
-from structgen.frontends.json_schema import JsonPolicy, json_schema
-from structgen.frontends.json_schema.normal.validity import closed_schema
+from structgen.frontends.json_schema import json_schema
 from structgen.frontends.python_types import schema_of_type
 from structgen.grammar.algebra import select
 from structgen.grammar.nodes import ANY_CHAR, Grammar, Repeat
@@ -23,16 +22,11 @@ from structgen.program.json_cursor import Located, Path
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["POLICY", "Answer", "Evidence", "Form", "QuotationSource", "answer_of", "schema_of_answer"]
+__all__ = ["Answer", "Evidence", "Form", "QuotationSource", "answer_of"]
 
 Form: TypeAlias = Literal["text", "json"]
 """Whether an answer is written as it is, or as JSON."""
 
-POLICY: Final = JsonPolicy(whitespace="single")
-"""As ``json.dumps`` writes by default, and most models.
-
-The text between values is forced, and costs no forward pass.
-"""
 _ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
 
 
@@ -111,21 +105,9 @@ def answer_of(annotation: Any) -> Answer:
             return _text(annotation, select(options), options)
     if annotation is None:
         annotation = type(None)
-    schema, formats = schema_of_answer(annotation)
-    grammar = json_schema(schema, policy=POLICY, formats=formats)
+    schema, formats = schema_of_type(annotation)
+    grammar = json_schema(schema, formats=formats)
     return Answer(annotation, grammar, "json", _adapter(annotation), schema=schema, formats=formats)
-
-
-def schema_of_answer(annotation: Any) -> tuple[Any, Mapping[str, Grammar]]:
-    """The JSON Schema of what may be written for a type, with the formats that it names.
-
-    Objects have no undeclared members: pydantic would ignore them.
-
-    Raises:
-        GrammarError: it is a type without a JSON form.
-    """
-    described, formats = schema_of_type(annotation)
-    return closed_schema(described, tagged=True), formats
 
 
 def _text(annotation: Any, grammar: Grammar, choices: tuple[str, ...] = ()) -> Answer:

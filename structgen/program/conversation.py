@@ -131,6 +131,9 @@ class BaseConversation:
         """Note what the model has added, and with which tokens, where they are known."""
         self._turns.say(text)
 
+    def take_back(self, tokens: Sequence[int]) -> None:
+        """Forget what the model has added and was not ``written``: these tokens, where they are known."""
+
     def read(self) -> None:
         """Let the model read what was said so far, so that forks need not each do it, if there is a cache."""
 
@@ -200,6 +203,10 @@ class Conversation(BaseConversation):
         """See ``BaseConversation.written``; the tokens are in the context already."""
         super().written(text, tokens)
         self._read += len(text)
+
+    def take_back(self, tokens: Sequence[int]) -> None:
+        """See ``BaseConversation.take_back``."""
+        self._context.truncate(len(self._context) - len(tokens))
 
     def fork(self) -> Self:
         """See ``BaseConversation.fork``."""

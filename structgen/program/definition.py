@@ -8,17 +8,19 @@ import functools
 import inspect
 import threading
 import typing
+import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
-from structgen.errors import GrammarError, ProgramError
+from structgen.errors import CutWarning, GrammarError, ProgramError
 from structgen.program.answer import Answer, answer_of
-from structgen.program.backends import ProgramSettings
+from structgen.program.backends import OnCut, ProgramSettings
 from structgen.program.batch_map import Mapped, map_items
 from structgen.program.execution import AnyModel, Execution, current_model, refuse_unknown_settings, settings_with
 from structgen.program.outcome import Run
 from structgen.program.prompt import Template, description_of
 from structgen.program.stream.event import Done, Event
+from structgen.program.stream.guard import Guard
 
 if TYPE_CHECKING:
     from structgen.decode import AnyCanvasSampler, AnyDrafter, AnyPotential, AnySampler
@@ -42,6 +44,8 @@ _RESERVED: Final = (
     "alternatives",
     "marginals",
     "unmasking",
+    "on_cut",
+    "guard",
 )
 _NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"})
 
@@ -55,7 +59,7 @@ class Program(Generic[Parameters, Value]):
     * ``model``: the language model, a diffusion model, or ``structgen.remote(...)``; by default that of the program
       that calls it, else ``structgen.load_model()``;
     * ``max_tokens``, ``sampler``, ``potentials``, ``seed``, ``drafter``, ``tries``, ``alternatives``, ``marginals``,
-      ``unmasking``: see ``program``, in place of the program's own settings.
+      ``unmasking``, ``on_cut``, ``guard``: see ``program``, in place of the program's own settings.
 
     Attributes:
         function: the function that was decorated.
@@ -131,8 +135,8 @@ class Program(Generic[Parameters, Value]):
         return self._prompt(self._bound(args, kwargs), describe=self.settings.describe)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Value:
-        """Return the value: see ``run``."""
-        return self.run(*args, **kwargs).value
+        """Return the value: see ``run``; warn where the budget cut it, since a value has no marks."""
+        return _value(self.run(*args, **kwargs))
 
     def run(self, *args: Any, **kwargs: Any) -> Run[Value]:
         """Run the program and return the value with all that is known of it.
@@ -166,7 +170,7 @@ class Program(Generic[Parameters, Value]):
         """``run`` in a thread: ``value = await program.aio(...)``.  Cancelling stops it and frees the model's cache."""
         async for event in self.astream(*args, **kwargs):
             if isinstance(event, Done):
-                value: Value = event.run.value
+                value: Value = _value(event.run)
                 return value
         raise RuntimeError("a stream ended without its last event")
 
@@ -322,6 +326,8 @@ def program(
     marginals: bool = False,
     limits: Limits | None = None,
     unmasking: Unmasking | None = None,
+    on_cut: OnCut = "mark",
+    guard: Guard | None = ...,
 ) -> Callable[[Callable[Parameters, Value]], Program[Parameters, Value]]: ...
 def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     """Make a program of a function: ``@program``, or ``@program(max_tokens=80)``.
@@ -348,6 +354,12 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
             * ``marginals``: whether to weigh all values of fields that have few: see ``FieldScore.marginals``.
             * ``limits``: for compiling.
             * ``unmasking``: how a diffusion model fills the canvas of each answer: ``structgen.Unmasking(...)``.
+            * ``on_cut``: what happens where the budget decides a part of an answer.  ``"mark"``: the answer has marks,
+              see ``Run.cut_fields``, and a call that returns the value alone warns.  ``"raise"``: ``AnswerCut``.
+              ``"continue"``: the answer is written again with twice the budget, up to 16 times ``max_tokens``; it is
+              the same up to the cut.
+            * ``guard``: ends lists and strings that repeat themselves, see ``structgen.program.Guard``; None lets them go
+              on.
 
     Raises:
         ProgramError: the template names no argument, there is no return annotation, or a parameter has a reserved name.
@@ -367,6 +379,19 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
         return Program(function, held, system=system)
 
     return decorate if function is None else decorate(function)
+
+
+def _value(run: Run[Value]) -> Value:
+    """The value of a run, with a warning if the budget cut it."""
+    if run.finish_reason == "length":
+        names = ", ".join(run.cut_fields[:8]) or "the end"
+        warnings.warn(
+            f"program {run.program}: the budget (max_tokens) cut the answer: {names}; allow more tokens, or take "
+            "on_cut='continue' or 'raise'; run(...) tells which fields are cut",
+            CutWarning,
+            stacklevel=3,
+        )
+    return run.value
 
 
 def _signature(function: Callable[..., Any], subject: str) -> inspect.Signature:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final, get_origin
 from structgen.decode import AnySampler, Greedy
 from structgen.decode.diffusion.posterior import CanvasSampler
 from structgen.engine import compile
-from structgen.errors import ProgramError
+from structgen.errors import AnswerCut, ProgramError
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol.diffusion import DiffusionModel
 from structgen.program.answer import Answer, answer_of
@@ -21,7 +21,7 @@ from structgen.program.backends.token_answer import TokenAnswerStream
 from structgen.program.command import AnyConversation, Ask, Branch, BranchCommand, ForkCommand, TurnCommand
 from structgen.program.conversation import Conversation
 from structgen.program.outcome import Outcome, Served
-from structgen.program.stream.event import Event, Text
+from structgen.program.stream.event import Event, Retracted, Text
 
 if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel
@@ -36,6 +36,8 @@ current_model: ContextVar[AnyModel | None] = ContextVar("current_model", default
 
 _GREEDY: Final = Greedy()
 _UNMASKING: Final = ProgramSettings().unmasking
+_MAX_DOUBLINGS: Final = 4
+"""How often ``on_cut="continue"`` doubles a budget: up to 16 times ``max_tokens``."""
 
 
 @final
@@ -133,33 +135,55 @@ class Execution:
         return made
 
     def _write(self, conversation: AnyConversation, answer: Answer, request: Ask) -> Iterator[Event]:
-        writing: AnswerStream
-        if isinstance(conversation, RemoteConversation):
-            writing = self._remote_writing(conversation, answer, request)
-        elif isinstance(conversation, CanvasConversation):
-            writing = self._canvas_writing(conversation, answer, request)
-        else:
-            writing = self._token_writing(conversation, answer, request)
-        yield from writing
-        outcome = writing.outcome
-        tokens = () if isinstance(outcome.result, Served) else outcome.result.tokens
+        """Let the model write an answer, and write it again with twice the budget as long as ``on_cut`` asks for that.
+
+        With the same seed an answer begins as it did with a smaller budget, up to the cut.
+
+        Raises:
+            AnswerCut: the budget cut the answer, and it may not be larger.
+        """
+        settings = self._settings_of(request)
+        for doublings in range(_MAX_DOUBLINGS + 1):
+            writing = self._writing(conversation, answer, settings)
+            yield from writing
+            outcome = writing.outcome
+            tokens = () if isinstance(outcome.result, Served) else outcome.result.tokens
+            if settings.on_cut == "mark" or outcome.result.finish_reason == "stop":
+                break
+            if settings.on_cut == "raise" or doublings == _MAX_DOUBLINGS:
+                raise AnswerCut(settings.max_tokens, outcome)
+            conversation.take_back(tokens)
+            yield Retracted(0, (), f"the budget of {settings.max_tokens} tokens cut it")
+            settings = replace(settings, max_tokens=2 * settings.max_tokens)
         conversation.written(outcome.text, tokens)
         self.outcomes.append(outcome)
 
-    def _token_writing(self, conversation: Conversation, answer: Answer, request: Ask) -> TokenAnswerStream:
-        settings, context = self._settings_of(request), conversation.ready()
+    def _writing(self, conversation: AnyConversation, answer: Answer, settings: ProgramSettings) -> AnswerStream:
+        if isinstance(conversation, RemoteConversation):
+            return self._remote_writing(conversation, answer, settings)
+        if isinstance(conversation, CanvasConversation):
+            return self._canvas_writing(conversation, answer, settings)
+        return self._token_writing(conversation, answer, settings)
+
+    def _token_writing(
+        self, conversation: Conversation, answer: Answer, settings: ProgramSettings
+    ) -> TokenAnswerStream:
+        context = conversation.ready()
         constraint = compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits)
         return TokenAnswerStream(context, answer, constraint, settings, sampler=self._token_sampler(settings))
 
-    def _canvas_writing(self, conversation: CanvasConversation, answer: Answer, request: Ask) -> CanvasAnswerStream:
-        settings, model = self._settings_of(request), conversation.model
+    def _canvas_writing(
+        self, conversation: CanvasConversation, answer: Answer, settings: ProgramSettings
+    ) -> CanvasAnswerStream:
+        model = conversation.model
         self._refuse_on_canvases(model, answer, settings)
         prompt_ids = conversation.prompt_ids()
         sampler = canvas_sampler(settings.sampler, model, self._subject)
         return CanvasAnswerStream(model, prompt_ids, answer, settings, sampler=sampler)
 
-    def _remote_writing(self, conversation: RemoteConversation, answer: Answer, request: Ask) -> RemoteAnswerStream:
-        settings = self._settings_of(request)
+    def _remote_writing(
+        self, conversation: RemoteConversation, answer: Answer, settings: ProgramSettings
+    ) -> RemoteAnswerStream:
         if answer.source is not None and answer.source.search_limit:
             raise ProgramError(
                 self._subject,
@@ -258,6 +282,6 @@ def refuse_unknown_settings(subject: str, settings: dict[str, Any], known: set[s
 
 
 def settings_with(settings: ProgramSettings, changes: dict[str, Any]) -> ProgramSettings:
-    """The settings with those of ``changes`` that are not None; a drafter may be."""
-    given = {name: value for name, value in changes.items() if value is not None or name == "drafter"}
+    """The settings with those of ``changes`` that are not None; a drafter and a guard may be."""
+    given = {name: value for name, value in changes.items() if value is not None or name in ("drafter", "guard")}
     return replace(settings, **given)

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
 from structgen.errors import ProgramError
 from structgen.frontends.free_text import substrings
 from structgen.frontends.json_schema import json_schema
+from structgen.frontends.python_types import schema_of_type
 from structgen.frontends.regex import regex, search_language
 from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import undescribed, with_children
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, postorder
 from structgen.program.answer import (
-    POLICY,
     QUOTED_OR_EMPTY_PATTERN,
     QUOTED_PATTERN,
     Answer,
     QuotationSource,
     answer_of,
-    schema_of_answer,
 )
 from structgen.program.backends import ProgramSettings
 from structgen.program.definition import Program
@@ -96,10 +95,10 @@ def quoted(
         )
     if answer.form == "text":
         return answer
-    described, formats = schema_of_answer(answer.annotation)
+    described, formats = schema_of_type(answer.annotation)
     schema = _with_quotations(described)
     spelled = substrings(document, whole_words=whole_words, spell=_json_spelling)
-    grammar = _with_quoted_strings(undescribed(json_schema(schema, policy=POLICY, formats=formats)), spelled)
+    grammar = _with_quoted_strings(undescribed(json_schema(schema, formats=formats)), spelled)
     return replace(answer, grammar=grammar, source=QuotationSource(document, whole_words, schema, limit))
 
 

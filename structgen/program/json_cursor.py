@@ -136,6 +136,16 @@ class JsonCursor:
         return self._scalar is not None and not self._in_string and self._data[self._scalar] not in b"tfn"
 
     @property
+    def in_string(self) -> bool:
+        """Whether the text ends within a string."""
+        return self._in_string
+
+    @property
+    def size(self) -> int:
+        """How many bytes were read."""
+        return len(self._data)
+
+    @property
     def data(self) -> bytes:
         """What was read."""
         return bytes(self._data)

@@ -125,6 +125,7 @@ class Outcome:
         fields: the fields of a JSON answer, in the order in which they end; of a text the whole.
         violations: what checks refused on the way.
         exact: the log-probabilities of the quotations that were searched for, by their paths.
+        limited: the lists and strings that the guard has ended, by name, and why: see ``structgen.program.Guard``.
     """
 
     answer: Answer = field(repr=False)
@@ -133,6 +134,7 @@ class Outcome:
     fields: tuple[FieldScore, ...] = ()
     violations: tuple[Violation, ...] = ()
     exact: Mapping[Path, float] = field(default_factory=dict, repr=False)
+    limited: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -207,6 +209,11 @@ class Run(Generic[Value]):
         """The names of the fields with ``is_cut``."""
         return [held.name for outcome in self.outcomes for held in outcome.fields if held.is_cut and held.path]
 
+    @property
+    def limited(self) -> Mapping[str, str]:
+        """The lists and strings that the guard has ended, by name, and why."""
+        return {name: reason for outcome in self.outcomes for name, reason in outcome.limited.items()}
+
     @cached_property
     def evidence(self) -> tuple[Evidence, ...]:
         """The positions of the quoted fields of all answers in their documents."""
@@ -257,6 +264,7 @@ def _answer_trace(outcome: Outcome) -> dict[str, Any]:
         "violations": [
             {"path": list(each.path), "text": each.text, "problem": each.problem} for each in outcome.violations
         ],
+        "limited": dict(outcome.limited),
         "evidence": [
             {"path": list(each.path), "text": each.text, "spans": list(map(list, each.spans)), "logprob": each.logprob}
             for each in outcome.evidence

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeV
 
 from structgen.errors import GrammarError, ProgramError
 from structgen.frontends.json_schema import json_schema
+from structgen.frontends.python_types import schema_of_type
 from structgen.grammar.nodes import Grammar
-from structgen.program.answer import POLICY, Answer, answer_of, schema_of_answer
+from structgen.program.answer import Answer, answer_of
 from structgen.program.backends import ProgramSettings
 from structgen.program.command import user
 from structgen.program.definition import Program
@@ -186,8 +187,7 @@ def _check(subject: str, annotation: Any) -> None:
             remedy="write Annotated[str, ...] around the grammar",
         )
     try:
-        schema, formats = schema_of_answer(annotation)
-        json_schema(schema, policy=POLICY, formats=formats)
+        json_schema(annotation)
     except GrammarError as error:
         raise GrammarError(
             subject,
@@ -311,7 +311,7 @@ class _Loop:
                 "its answer is a grammar, and not a type",
                 remedy="write Annotated[str, ...] around the grammar",
             )
-        schema_of_answer(kind)  # refuses a type without a JSON form, by its own name
+        schema_of_type(kind)  # refuses a type without a JSON form, by its own name
         final_answer = _model("answer", answer=kind)
         calls = [
             _model(f"call_of_{each.name}", tool=Literal[each.name], arguments=each.arguments) for each in tools.values()

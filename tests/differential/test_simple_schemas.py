@@ -17,7 +17,6 @@ import pytest
 from structgen.engine import Vocabulary
 from structgen.errors import StructgenError
 from structgen.frontends.json_schema import JsonPolicy, forget_known, json_schema
-from structgen.frontends.json_schema.policy import Whitespace
 from structgen.grammar.flattening import flatten
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, Shared

@@ -195,6 +195,15 @@ class Generation:
         """The tokens that are blocked after the output and ``tokens``: see ``reject`` and ``block``."""
         return self._allowed.blocked_after(tokens)
 
+    def blocked_at(self, length: int) -> Set[int]:
+        """The tokens that are blocked after the first ``length`` tokens of the output."""
+        return self._allowed.blocked.get(tuple(self._output.tokens[:length]), frozenset())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the output has ended; ``reject`` and ``rewind`` open it again."""
+        return self._output.finish_reason is not None
+
     def block(self, tokens: Iterable[int]) -> None:
         """Block ``tokens`` as the next token; if nothing else is left, backtrack as after ``reject``."""
         self.context.prepare()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from structgen.cache import ContentCache
 from structgen.frontends.json_schema.native import simple_grammar
@@ -87,7 +87,12 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
         schema, own_names = schema_of_type(schema)
         named = {**own_names, **(formats or {})}
     chosen = policy or _DEFAULT_POLICY
-    said = {"whitespace": whitespace, "order": order, "additional": additional, "required": required}
+    said: dict[str, Any] = {
+        "whitespace": whitespace,
+        "order": order,
+        "additional": additional,
+        "required": required,
+    }
     if any(said.values()):
         chosen = replace(chosen, **{name: value for name, value in said.items() if value is not None})
     setting = setting_of(chosen, limits) if not named else _setting_with(chosen, limits, named)

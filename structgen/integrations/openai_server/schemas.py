@@ -157,7 +157,7 @@ def translated(schema: Any, subset: Subset) -> tuple[Any, tuple[Loss, ...]]:
                 raise _without_form(where, "a schema of any value" if held else "a schema of no value")
             home[key] = held
             continue
-        held = _with_names(held)
+        held = _with_names(_closed(held, where))
         copy = home[key] = _sent_keywords(held, subset, where, losses)
         if subset.is_strict:
             _close(copy, held, where, losses)
@@ -188,6 +188,16 @@ def wrapped(schema: Any) -> dict[str, Any]:
         "additionalProperties": False,
         **definitions,
     }
+
+
+_OF_OTHERS: Final = ("additionalProperties", "patternProperties", "unevaluatedProperties", "$ref", "not", "if", *_LISTS)
+
+
+def _closed(schema: dict[str, Any], where: str) -> dict[str, Any]:
+    """The schema without undeclared members, as answers are written, where no other schema may name some."""
+    if "properties" not in schema or "/allOf/" in where or any(name in schema for name in _OF_OTHERS):
+        return schema
+    return schema | {"additionalProperties": False}
 
 
 def _with_names(schema: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final, get_args
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.program.json_cursor import FieldEnd, path_text
 from structgen.program.outcome import Outcome, Violation
 from structgen.program.stream.field_tracker import field_tracker_of
+from structgen.program.stream.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["AnswerStream", "LocalAnswerStream", "ProgramSettings", "compact_grammar", "seed_of_stream"]
 
 
+OnCut: TypeAlias = Literal["raise", "mark", "continue"]
+"""What happens where the budget decides a part of an answer."""
+
 _UNMASKING: Final = Unmasking()
+_GUARD: Final = Guard()
 
 
 @final
@@ -52,6 +57,12 @@ class ProgramSettings:
     marginals: bool = False
     limits: Limits | None = None
     unmasking: Unmasking = _UNMASKING
+    on_cut: OnCut = "mark"
+    guard: Guard | None = _GUARD
+
+    def __post_init__(self) -> None:
+        if self.on_cut not in get_args(OnCut):
+            raise ValueError(f"on_cut is one of {', '.join(get_args(OnCut))}; found {self.on_cut!r:.40}")
 
 
 class AnswerStream(ABC):

@@ -6,7 +6,7 @@ probable ones, not those that the likeliest tokens lead to.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, final
@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Self, final
 from structgen.decode import Sampler, start_generation
 from structgen.decode.autoregressive.search import most_probable
 from structgen.decode.potentials import Lifted, NoValue, Potential, Product, as_potential
+from structgen.engine.mask import allowed_ids, empty_masks, without
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
 from structgen.program.backends import LocalAnswerStream, ProgramSettings
 from structgen.program.backends.field_marginals import field_marginals
-from structgen.program.json_cursor import NUMBER_BYTES, FieldEnd, FieldStart, JsonCursor, Path, string_end
+from structgen.program.json_cursor import NUMBER_BYTES, FieldEnd, FieldStart, JsonCursor, Path, path_text, string_end
 from structgen.program.outcome import FieldScore, Outcome, Violation, field_scores, token_offsets
 from structgen.program.stream.event import Event, ObjectFinal, Retracted, Text
 from structgen.program.stream.field_tracker import ValueRefused, value_of_text
+from structgen.program.stream.guard import GuardReader, Runaway
 
 if TYPE_CHECKING:
     from structgen.decode import AnyPotential, AnySampler, Chunk, Context, Generation, Result
@@ -60,6 +62,7 @@ class TokenAnswerStream(LocalAnswerStream):
         sampler: AnySampler,
     ) -> None:
         super().__init__(answer, settings)
+        self._constraint = constraint
         self._generation = start_generation(
             context,
             constraint,
@@ -71,6 +74,11 @@ class TokenAnswerStream(LocalAnswerStream):
             alternatives=settings.alternatives,
         )
         self._reported_tokens = 0
+        self._guard: GuardReader | None = None
+        is_guarded = answer.form == "json" or answer.annotation is str
+        if settings.guard is not None and is_guarded and isinstance(sampler, Sampler):
+            self._guard = GuardReader(settings.guard, is_json=answer.form == "json")
+        self._limited: dict[str, str] = {}
         self._exact: _QuotationSearch | None = None
         source = answer.source
         if source is None or not source.search_limit:
@@ -107,6 +115,8 @@ class TokenAnswerStream(LocalAnswerStream):
                     if self._tracker is not None:
                         self._tracker.cut = self._generation.cut_byte if chunk.is_cut else None
                         yield from self._tracker.read(self._bytes_of(chunk.tokens), self._generation.matcher)
+                    if self._guard is not None:
+                        yield from self._guarded(self._guard, chunk)
                 yield from self._finished()
             except ValueRefused as refused:
                 yield self._retract(refused)
@@ -131,6 +141,7 @@ class TokenAnswerStream(LocalAnswerStream):
             self._fields(result, value),
             tuple(self._violations),
             {} if self._exact is None else self._exact.logprobs,
+            self._limited,
         )
         yield ObjectFinal(value)
 
@@ -152,13 +163,56 @@ class TokenAnswerStream(LocalAnswerStream):
         generation.reject(len(tokens), keep=keep, also=self._alike(end, offsets[len(tokens) - 1]) if tokens else ())
         return self._taken_back(keep)
 
-    def _taken_back(self, count: int) -> Retracted:
+    def _guarded(self, guard: GuardReader, chunk: Chunk) -> Iterator[Event]:
+        """Let the guard read a chunk; where a list or string has to end, take back what follows."""
+        for found in guard.read(self._bytes_of(chunk.tokens)):
+            if self._generation.is_complete:
+                return
+            tokens = self._generation.tokens
+            offsets = token_offsets(tokens, self._generation.vocabulary.tokens)
+            keep = bisect_right(offsets, found.at) - 1
+            others = self._going_on(
+                tokens[:keep], self._bytes_of(tokens[keep : keep + 1]), found.at - offsets[keep], found
+            )
+            if others is None:
+                self._guard = None  # the grammar wants it to go on; so would all that follows
+                return
+            self._limited[path_text(found.path)] = found.reason
+            self._generation.reject(keep + 1, keep=keep, also=others)
+            yield self._taken_back(keep, Violation(found.path, "", found.reason))
+            return
+
+    def _going_on(self, tokens: Sequence[int], written: bytes, offset: int, found: Runaway) -> list[int] | None:
+        """The tokens after ``tokens`` with which a list or string does not end; None if no other is allowed.
+
+        ``written`` is the token that was chosen, whose byte ``offset`` is the first that may not be written.
+        """
+        generation = self._generation
+        matcher = self._constraint.matcher()
+        for token in tokens:
+            matcher.accept(token)
+        mask = empty_masks(generation.vocabulary)
+        matcher.fill_mask(mask, budget=self._settings.max_tokens - len(tokens))
+        allowed = without(mask[0], generation.blocked_at(len(tokens)))
+        start = written[:offset] if found.closing == b"]" else b""
+        texts = generation.vocabulary.tokens
+        ids = allowed_ids(allowed, len(texts)).tolist()
+        others = [
+            token
+            for token in ids
+            if not (token in generation.vocabulary.eos or _ends(texts[token], start, found.closing))
+        ]
+        return others if len(others) < len(ids) else None
+
+    def _taken_back(self, count: int, why: Violation | None = None) -> Retracted:
         """Go on from the first ``count`` tokens."""
         self._reported_tokens = count
         kept = self._bytes_of(self._generation.tokens[:count])
         if self._tracker is not None:
             self._tracker.restart(kept)
-        last = self._violations[-1] if self._violations else _FORBIDDEN
+        if self._guard is not None:
+            self._guard.restart(kept)
+        last = why or (self._violations[-1] if self._violations else _FORBIDDEN)
         return Retracted(len(kept.decode("utf-8", "ignore")), last.path, last.problem, *self._so_far)
 
     def _alike(self, end: FieldEnd, start: int) -> list[int]:
@@ -173,6 +227,13 @@ class TokenAnswerStream(LocalAnswerStream):
             for token, text in enumerate(self._generation.vocabulary.tokens)
             if text.startswith(rest) and (not is_number or (len(text) > size and text[size] not in NUMBER_BYTES))
         ]
+
+
+def _ends(text: bytes, start: bytes, closing: bytes) -> bool:
+    """Whether a token ends what has to end: ``start`` and ``closing``, or a part of ``start``."""
+    if closing and text.startswith(start + closing):
+        return True
+    return len(text) > 0 and len(text) <= len(start) and start.startswith(text)
 
 
 def _on_values(subject: AnyPotential, answer: Answer) -> Potential:

@@ -14,7 +14,15 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_val
 import structgen
 from structgen.decode import Multinomial
 from structgen.engine import Vocabulary
-from structgen.errors import BudgetError, GenerationError, GrammarError, ProgramError, ValidationFailed
+from structgen.errors import (
+    AnswerCut,
+    BudgetError,
+    CutWarning,
+    GenerationError,
+    GrammarError,
+    ProgramError,
+    ValidationFailed,
+)
 from structgen.frontends.regex import regex
 from structgen.models.toy.hash import HashModel
 from structgen.program import (
@@ -88,6 +96,49 @@ def test_values_that_the_budget_cut_are_marked(json_vocabulary: Vocabulary, budg
         held.path: held.is_cut for held in run.fields.values() if held.path
     }
     assert run.trace["answers"][0]["finish_reason"] == run.finish_reason
+
+
+@pytest.mark.parametrize("budget", [22, 26, 34, 200])
+def test_an_answer_that_is_cut_goes_on(json_vocabulary: Vocabulary, budget: int) -> None:
+    """With ``on_cut="continue"`` the answer is that of a larger budget, and what was cut is taken back."""
+    writer = model(json_vocabulary, NAMES)
+    events = list(team.stream("x", model=writer, max_tokens=budget, on_cut="continue"))
+    run = events[-1].run
+    assert (run.value.model_dump(), run.finish_reason, run.cut_fields) == (json.loads(NAMES), "stop", [])
+    text = ""
+    for event in events:
+        if isinstance(event, Text):
+            text += event.text
+        elif isinstance(event, Retracted):
+            text = text[: event.length]
+    assert text == run.outcomes[0].text == NAMES
+    assert sum(isinstance(event, Retracted) for event in events) == {22: 2, 26: 1, 34: 1, 200: 0}[budget]
+    assert run.outcomes[0].result.tokens == team.run("x", model=writer, max_tokens=200).outcomes[0].result.tokens
+
+
+def test_a_cut_answer_may_be_an_error_or_a_warning(json_vocabulary: Vocabulary) -> None:
+    """``on_cut="raise"`` gives the answer with its marks; a call that returns the value alone warns."""
+    writer = model(json_vocabulary, NAMES)
+    with pytest.raises(AnswerCut, match=r"max_tokens=26: the budget cut the answer.*cut are names\[") as caught:
+        team("x", model=writer, max_tokens=26, on_cut="raise")
+    assert caught.value.outcome.result.finish_reason == "length"
+    assert team("x", model=writer, max_tokens=200, on_cut="raise").city == "York"
+    with pytest.warns(CutWarning, match=r"program team: the budget \(max_tokens\) cut the answer: names\["):
+        team("x", model=writer, max_tokens=26)
+    with pytest.raises(ValueError, match="on_cut is one of raise, mark, continue; found 'stop'"):
+        team("x", model=writer, on_cut="stop")
+
+
+def test_a_budget_is_not_doubled_for_ever(json_vocabulary: Vocabulary) -> None:
+    """A text without end is cut at 16 times the budget."""
+
+    @program
+    def endless() -> Team:
+        """Who?"""
+
+    writer = model(json_vocabulary, '{"city": "York", "names": [' + '"Ada", ' * 500)
+    with pytest.raises(AnswerCut, match="max_tokens=352"):
+        endless(model=writer, max_tokens=22, on_cut="continue", guard=None)
 
 
 def test_the_prompt_has_the_arguments_and_the_form(json_vocabulary: Vocabulary) -> None:

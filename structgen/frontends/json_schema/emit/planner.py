@@ -185,9 +185,7 @@ class Planner:
         return self._anything[min(self._level, len(self._anything) - 1)]
 
     def _request_conjunction(self, locations: tuple[Location, ...]) -> Plan:
-        locations = tuple(
-            location for location in locations if location.is_negated or (location.schema is not True and location.schema != {})
-        )
+        locations = tuple(one for one in locations if one.is_negated or (one.schema is not True and one.schema != {}))
         if len(locations) == 1 and not locations[0].is_negated:
             return self._request(locations)
         distinct: dict[int, Location] = {}

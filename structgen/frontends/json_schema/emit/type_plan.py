@@ -142,9 +142,7 @@ class TypePlans:
         """Fill a plan with the objects of a disjunct; the arguments are those of ``array``."""
         assertions = disjunct.objects
         if self._forms.restricts and not planner.are_proofs:
-            assertions = restricted_assertions(
-                assertions, closes=self._forms.closes, requires=self._forms.requires
-            )
+            assertions = restricted_assertions(assertions, closes=self._forms.closes, requires=self._forms.requires)
         is_restricted = assertions is not disjunct.objects
         layout = self._layout(assertions)
         location = assertions[0].location

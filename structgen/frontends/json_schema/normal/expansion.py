@@ -167,7 +167,9 @@ class Expansion:
             elif is_one_of:
                 for other in self._forms.rivals(parsed.location, applicator, index):
                     outside: list[Disjunct] = yield self.disjuncts(other.complement())
-                    disjuncts = self.product(disjuncts, silenced(outside) if self._forms.restricts else outside, location)
+                    disjuncts = self.product(
+                        disjuncts, silenced(outside) if self._forms.restricts else outside, location
+                    )
                 branch = OneOfBranch(parsed.location, index)
                 result += [_with_branch(disjunct, branch) for disjunct in disjuncts]
             else:
