@@ -95,6 +95,8 @@ class _Open:
     index: int = 0
     key: str | None = None
     awaits_key: bool = False
+    keys: set[str] = field(default_factory=set)
+    repeats_key: bool = False
 
 
 @final
@@ -128,7 +130,9 @@ class JsonCursor:
 
     def copy(self) -> Self:
         """An independent cursor at the same place."""
-        return replace(self, _data=bytearray(self._data), _open=[replace(held) for held in self._open])
+        return replace(
+            self, _data=bytearray(self._data), _open=[replace(held, keys=set(held.keys)) for held in self._open]
+        )
 
     @property
     def open_number(self) -> bool:
@@ -139,6 +143,11 @@ class JsonCursor:
     def in_string(self) -> bool:
         """Whether the text ends within a string."""
         return self._in_string
+
+    @property
+    def repeats_key(self) -> bool:
+        """Whether the last key of the object that is open innermost occurs in it for the second time."""
+        return bool(self._open) and self._open[-1].repeats_key
 
     @property
     def size(self) -> int:
@@ -200,7 +209,9 @@ class JsonCursor:
     def _end_string(self, end: int, found: list[FieldStart | FieldEnd]) -> None:
         top = self._open[-1] if self._open else None
         if top is not None and top.awaits_key and self._scalar is not None:
-            top.key, top.awaits_key = json.loads(self._data[self._scalar : end]), False
+            key: str = json.loads(self._data[self._scalar : end])
+            top.key, top.awaits_key, top.repeats_key = key, False, key in top.keys
+            top.keys.add(key)
             self._scalar = None
         else:
             self._end_scalar(end, found)

@@ -194,9 +194,12 @@ class TokenAnswerStream(LocalAnswerStream):
         mask = empty_masks(generation.vocabulary)
         matcher.fill_mask(mask, budget=self._settings.max_tokens - len(tokens))
         allowed = without(mask[0], generation.blocked_at(len(tokens)))
-        start = written[:offset] if found.closing == b"]" else b""
         texts = generation.vocabulary.tokens
         ids = allowed_ids(allowed, len(texts)).tolist()
+        if found.closing is None:
+            others = [token for token in ids if texts[token].startswith(written[: offset + 1])]
+            return others if len(others) < len(ids) else None
+        start = written[:offset] if found.closing == b"]" else b""
         others = [
             token
             for token in ids

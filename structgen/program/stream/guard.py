@@ -28,7 +28,7 @@ class Guard:
 
     A list ends where its last items are one item, or one sequence of up to 8 items, for the ``items``-th time in a row.
     Numbers, true, false and null do not count: they repeat in data.  A string ends where its last ``characters`` bytes
-    or more are one phrase three times in a row.
+    or more are one phrase three times in a row.  No name is written twice in one object.
 
     ``Outcome.limited`` says what the guard has ended.  Where the grammar does not let a list or string end, nothing is
     done.
@@ -60,13 +60,14 @@ class Runaway:
     Attributes:
         path: of the list or string.
         at: the first byte of the answer that may not be written: of a list the comma.
-        closing: what ends it; empty for a whole text, which ends with EOS.
+        closing: what ends it; empty for a whole text, which ends with EOS; None if the byte may not be written here,
+            and anything else may.
         reason: why.
     """
 
     path: Path
     at: int
-    closing: bytes
+    closing: bytes | None
     reason: str
 
 
@@ -119,6 +120,8 @@ class GuardReader:
             reason = self._reason_of_text(self._text)
             return Runaway(cursor.path, at, b'"', reason) if reason else None
         self._text.clear()
+        if was_string and cursor.repeats_key:
+            return Runaway(cursor.path, at, None, "its name was written twice")
         if byte == ord(",") and not was_string:
             path = cursor.path[:-1]
             reason = self._reason_of_items(self._items.get(path, []))

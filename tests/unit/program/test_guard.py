@@ -121,6 +121,23 @@ def test_a_string_ends(json_vocabulary: Vocabulary) -> None:
     assert told.limited == {"": "it repeats itself"}
 
 
+def test_names_are_not_written_twice(json_vocabulary: Vocabulary) -> None:
+    """In an object with names of the model's own each name occurs once."""
+
+    @program(max_tokens=120)
+    def ages() -> dict[str, int]:
+        """How old?"""
+
+    writer = HashModel(json_vocabulary, writes='{"ann": 1, "bob": 2, "ann": 3}')
+    run = ages.run(model=writer)
+    names = [name for name, _ in json.loads(run.outcomes[0].text, object_pairs_hook=list)]
+    assert names[:2] == ["ann", "bob"]
+    assert len(names) == len(set(names)) > 2
+    assert run.limited["ann"] == "its name was written twice"
+    text = ages.run(model=writer, guard=None).outcomes[0].text
+    assert text == '{"ann": 1, "bob": 2, "ann": 3}'
+
+
 def test_the_grammar_decides(json_vocabulary: Vocabulary) -> None:
     """Where a list or a string may not end, the guard does nothing."""
 
