@@ -206,15 +206,16 @@ def sampler_of(text: str, count: int | None, *, weights: bool) -> AnySampler:
     """Return the sampler that ``NAME`` or ``NAME:KEY=VALUE,...`` asks for.
 
     Samplers of whole outputs take ``count``, which is ``-n``, for themselves; None is their default.  Where ``weights``
-    are wanted, AWRS by itself is importance sampling.
+    are wanted, AWRS or Multinomial by itself is importance sampling.
 
     Raises:
         click.UsageError: there is no such sampler, or its settings are unusable.
     """
+    from structgen.decode import Multinomial
     from structgen.decode.sampling import AWRS, SMC
 
     sampler: AnySampler = NamedOption.parse("--sampler", text).value(SAMPLERS, count=count)
-    if isinstance(sampler, AWRS) and weights:
+    if weights and isinstance(sampler, (AWRS, Multinomial)) and sampler.lossless:
         return SMC(count or 1, ess_threshold=0, proposal=sampler)
     return sampler
 

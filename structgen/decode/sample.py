@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from structgen.decode.sampling.sampler_run import run_sampler, whole_speculation
+from structgen.decode.sampling.sampler_run import run_sampler, weighted_sampler, whole_speculation
 from structgen.decode.sampling.smc import SMC
 from structgen.decode.step.context import Context, constraint_of
 from structgen.models.protocol.diffusion import DiffusionModel
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.trajectory import RevealOrder
     from structgen.decode.potentials import Potential
     from structgen.decode.potentials.potential import Score
+    from structgen.decode.sampling.proposal import Proposal
     from structgen.decode.sampling.protocol import Samples, SequenceSampler
     from structgen.decode.speculative.speculation import AnyDrafter
+    from structgen.decode.step.sampler import Multinomial
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
@@ -35,7 +37,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     prompt: Prompt,
     grammar: Grammar | Constraint,
     *,
-    sampler: SequenceSampler = _DEFAULT_SAMPLER,
+    sampler: SequenceSampler | Proposal | Multinomial = _DEFAULT_SAMPLER,
     potentials: Sequence[Potential | Constraint | Score] = (),
     max_tokens: int | None = None,
     canvas: int | ArrayLike | None = None,
@@ -58,7 +60,9 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
         model: the language model, or a diffusion model.
         prompt: a text, or the messages of a chat.
         grammar: a grammar, compiled here, or a constraint compiled for the model's vocabulary.
-        sampler: samples the outputs.
+        sampler: samples the outputs.  ``AWRS()`` and ``Multinomial()`` write one output, whose ``log_weight`` is also
+            the ``log_evidence``: the expectation of ``exp(log_weight)`` times ``1{output = x}`` is the target of ``x``,
+            for every ``x``.  Several at once: ``SMC(n, ess_threshold=0, proposal=AWRS())``.
         potentials: factors of the target: potentials, constraints, or functions of the text.
         max_tokens: maximum number of tokens of an output, EOS not counted; 256 by default.
         canvas: for a diffusion model: the number of slots, or the canvas itself, in place of ``max_tokens``.
@@ -77,8 +81,9 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     Raises:
         BudgetError, GenerationError, VocabularyError, GrammarError, LimitExceeded, ModelError: as ``generate``.
         GenerationError: also if a potential raises an error, returns no score, or breaks its contract.
-        ValueError: an argument belongs to the other kind of model.
-        TypeError: ``drafter`` is no drafter.
+        ValueError: an argument belongs to the other kind of model; or the sampler chooses tokens without weights, as
+            ``Greedy()`` and ``Multinomial(temperature=...)`` do.
+        TypeError: ``drafter`` is no drafter, or ``sampler`` no sampler.
     """
     if isinstance(model, DiffusionModel):
         canvas_sampler = _canvas_sampler(model, sampler, potentials, drafter)
@@ -103,11 +108,12 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
             raise ValueError(
                 f"{name}={value!r:.60} is not for model {model.name!r}, which writes token by token; leave it out"
             )
-    speculation = whole_speculation(drafter, sampler)
+    whole = weighted_sampler(sampler)
+    speculation = whole_speculation(drafter, whole)
     constraint = constraint_of(grammar, model, limits)
     with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
         return run_sampler(
-            sampler,
+            whole,
             context,
             constraint,
             potentials=potentials,
@@ -119,7 +125,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
 
 def _canvas_sampler(
     model: DiffusionModel,
-    sampler: SequenceSampler,
+    sampler: SequenceSampler | Proposal | Multinomial,
     potentials: Sequence[Potential | Constraint | Score],
     drafter: AnyDrafter,
 ) -> SMC:

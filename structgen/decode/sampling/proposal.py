@@ -242,13 +242,17 @@ class AWRS:
 
         if self.mask_after is None:
             return self._samples(distribution, admits, count, generator)
+        # Where the mask is filled first, no particle is given up.  A token that is admitted at the last query before
+        # giving up has a weight that makes up for those given up, which would be wrong before the mask.
+        gives_up = self.most_rejects is not None and self.most_rejects <= self.mask_after
+        max_rejects = self.most_rejects if gives_up else None
         proposed: list[Proposed] = []
         weights = distribution.weights()
         for _ in range(count):
             bounded = _BoundedPredicate(admits, distribution.ids, self.mask_after)
             try:
                 sample = sample_recursive(
-                    TokensWithoutReplacement(weights, generator), bounded, max_rejects=self.most_rejects
+                    TokensWithoutReplacement(weights, generator), bounded, max_rejects=max_rejects
                 )
             except _TooManyRejects:
                 break

@@ -10,22 +10,22 @@ import numpy as np
 from structgen.decode.potentials import Potential, as_potential
 from structgen.decode.sampling.branch_set import Branches
 from structgen.decode.sampling.joint_draft import AutoParticles
+from structgen.decode.sampling.proposal import Proposal
 from structgen.decode.sampling.protocol import Problem, SequenceSampler
 from structgen.decode.sampling.smc import SMC
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation, as_speculation
 from structgen.decode.step.context import check_start
 from structgen.decode.step.result import DraftStats
-from structgen.decode.step.sampler import check_tempering
+from structgen.decode.step.sampler import Multinomial, Sampler, check_tempering
 
 if TYPE_CHECKING:
     from structgen.decode.potentials.potential import Score
-    from structgen.decode.sampling.proposal import Proposal
     from structgen.decode.sampling.protocol import Samples
     from structgen.decode.step.context import Context
     from structgen.decode.step.result import Result
     from structgen.engine import Constraint
 
-__all__ = ["OutputWriter", "output_writer", "run_sampler", "whole_speculation"]
+__all__ = ["OutputWriter", "output_writer", "run_sampler", "weighted_sampler", "whole_speculation"]
 
 _MAX_DRAFT_TOKENS: Final = 64
 
@@ -61,6 +61,29 @@ def run_sampler(  # noqa: PLR0913  public: the settings of ``sample``
     problem = Problem(context.model, context.tokens, constraint, factors, max_tokens, begun)
     with Branches(problem, context, speculation=speculation) as branches:
         return sampler.run(branches, generator)
+
+
+def weighted_sampler(sampler: SequenceSampler | Proposal | Multinomial) -> SequenceSampler:
+    """Return a sampler of whole outputs; ``AWRS(...)`` and ``Multinomial()`` become ``SMC`` with one particle.
+
+    One particle is importance sampling: the weight of the output is the product of the weights of its tokens, times the
+    potentials.  The expectation of ``weight * 1{output = x}`` is the target of ``x`` (``Problem``), for every ``x``.
+
+    Raises:
+        ValueError: the sampler chooses tokens from another distribution than the model's, so no weight would be right.
+        TypeError: it is no sampler, or a class.
+    """
+    if isinstance(sampler, type):
+        raise TypeError(f"sampler: expected an object, found the class {sampler.__name__}; write {sampler.__name__}()")
+    if isinstance(sampler, SequenceSampler):
+        return sampler
+    has_weights = isinstance(sampler, Proposal) or (isinstance(sampler, Multinomial) and sampler.lossless)
+    if isinstance(sampler, Sampler) and not has_weights:
+        raise ValueError(
+            f"sampler={sampler!r:.60} chooses tokens without weights, and sample(...) returns weighted outputs; "
+            "take Multinomial() without settings, AWRS() or SMC(), or call generate(...) for one output without weight"
+        )
+    return SMC(1, ess_threshold=0, proposal=sampler)
 
 
 def whole_speculation(drafter: AnyDrafter, sampler: SequenceSampler | Proposal) -> Speculation | None:
@@ -158,7 +181,7 @@ def output_writer(
         TypeError: ``drafter`` is no drafter.
         ValueError: the grammar has temperatures, or the sampler does not take this drafter.
     """
-    whole = sampler if isinstance(sampler, SequenceSampler) else SMC(1, ess_threshold=0, proposal=sampler)
+    whole = weighted_sampler(sampler)
     speculation = whole_speculation(drafter, whole)
     if constraint.has_temperatures:
         check_tempering(whole)

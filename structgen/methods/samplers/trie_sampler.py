@@ -10,10 +10,12 @@ be weights, by which complete outputs are accepted.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, Final, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from structgen.decode.sampling.protocol import Samples
 from structgen.decode.step.distribution import log_mass
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from structgen.decode.sampling.branch_set import Branches
 
 __all__ = ["ASAp", "RejectionTrie"]
+
+_GRID_STEP: Final = 0.125
+_NEGLIGIBLE: Final = 40.0
+"""Where an integrand is cut off, as a logarithm."""
 
 
 @final
@@ -110,6 +116,23 @@ class RejectionTrie:
     The number of rejections depends on how probable valid outputs are under the model.  ``Samples.particles`` is the
     number of tries.
 
+    The run stops at its k-th acceptance, k = ``samples``.  The number of acceptances divided by that of tries would
+    estimate the evidence ``Z`` too high; the estimate here is unbiased.  Given everything before it, try ``t`` results
+    in output ``x`` with probability ``target(x) / s_t``, where ``s_t`` is the success of the root before it.  Let the
+    try take an exponential random time of rate ``s_t``.  Then each ``x`` comes up at the constant rate ``target(x)``:
+    acceptances are a Poisson process of rate ``Z``, independent of which outputs they are.  The time ``tau`` of the
+    k-th has a gamma distribution, and ``E[(k - 1) / tau] = Z``.  The times are not sampled; their expectation given the
+    tries is computed:
+
+        estimate of Z = (k - 1) integral over v > 0 of the product over t of s_t / (s_t + v)
+
+    While nothing is learned, ``s_t = 1``, it is ``(k - 1) / (T - 1)`` after ``T`` tries.  With one output there is no
+    such estimate, and ``Samples.log_evidence`` is None.  The expectation of ``exp(log_evidence)`` times the weight of
+    ``x`` in ``Samples.weights`` is the target of ``x``.  All this is for runs that ``max_tries`` does not end.
+
+    Source: J. B. S. Haldane, "On a method of estimating frequencies" (Biometrika 1945), for ``(k - 1) / (T - 1)``;
+    D. Blackwell, "Conditional expectation and unbiased sequential estimation" (1947), for expectations given the tries.
+
     Attributes:
         samples: number of outputs.
         max_tries: maximum number of tries in total.
@@ -176,19 +199,22 @@ class RejectionTrie:
         needed = math.ceil((self.samples - accepted) * (tries + 1) / (accepted + 1))
         return min(needed, self.batch, self.max_tries - tries)
 
-    def _evidence(self, accepted: int, log_successes: list[float]) -> tuple[float, float | None]:
-        """Estimate of the log of the target's sum ``Z``, and its standard error.
+    def _evidence(self, accepted: int, log_successes: Sequence[float]) -> tuple[float | None, float | None]:
+        """Log of the estimate of ``Z``, see the class, and its standard error; None for what cannot be estimated.
 
-        A try is accepted with probability ``Z / s``, so the expected number of outputs is ``Z`` times the sum of
-        ``1 / s``.
+        The error is approximate: acceptances minus ``Z`` times the sum of ``1 / s`` are a martingale, whose variance is
+        the sum of ``(Z / s) (1 - Z / s)``.
         """
         if not accepted:
             return -math.inf, None
+        if accepted == 1:
+            return None, None
         logs = np.array(log_successes)
-        log_z = math.log(accepted) - log_mass(-logs)
+        log_z = math.log(accepted - 1) + _log_integral(logs)
+        if accepted == 2:
+            return log_z + self.score_bound, None
         rates = np.minimum(np.exp(log_z - logs), 1.0)
-        error = math.sqrt(float((rates * (1 - rates)).sum())) / accepted
-        return log_z + self.score_bound, error if accepted > 1 else None
+        return log_z + self.score_bound, math.sqrt(float((rates * (1 - rates)).sum())) / (accepted - 1)
 
     def _too_many(self, branches: Branches, accepted: int, log_success: float) -> GenerationError:
         return GenerationError(
@@ -198,3 +224,23 @@ class RejectionTrie:
             f"{branches.culprits}",
             remedy="raise max_tries, describe the output in the prompt, or take SMC(...), which rejects nothing",
         )
+
+
+def _log_integral(log_rates: NDArray[np.float64]) -> float:
+    """Log of the integral over ``v > 0`` of the product of ``r / (r + v)`` over the rates ``r``, two at least.
+
+    The trapezoid rule in ``log v`` is exact to rounding: the integrand is analytic for ``|Im log v| < pi``, and less
+    than ``exp(-40)`` of the integral is outside of the grid.  Source: L. N. Trefethen and J. A. C. Weideman, "The
+    Exponentially Convergent Trapezoidal Rule" (SIAM Review 2014).
+
+    Complexity: O(distinct rates * log(number of rates)).
+    """
+    # The integral is at least 1 / (sum of 1 / r); above v it is at most the product of two rates, divided by v.
+    log_least = -log_mass(-log_rates)
+    low = log_least - _NEGLIGIBLE
+    high = float(np.sort(log_rates)[:2].sum()) - log_least + _NEGLIGIBLE
+    grid = low + _GRID_STEP * np.arange(math.ceil((high - low) / _GRID_STEP))
+    exponents = grid.copy()
+    for log_rate, count in zip(*np.unique(log_rates, return_counts=True), strict=True):
+        exponents -= count * np.logaddexp(0.0, grid - log_rate)
+    return log_mass(exponents) + math.log(_GRID_STEP)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from toy_outputs import STOP, Output, Toy
 
+from structgen.decode.sampling import Samples
 from structgen.methods.samplers import prefix_trie as trie_walk
 from structgen.methods.samplers.prefix_trie import PrefixTrie, TrieNode, TrieWalks
+from structgen.methods.samplers.trie_sampler import RejectionTrie
 
 Outcome = list[Output | None]
+Result = TypeVar("Result")
 
 
 class Branching:
@@ -63,19 +66,41 @@ def walks_of(
     Yields:
         The probability (they sum to 1), the outputs of each batch, and the result of ``look`` before each.
     """
+
+    def run() -> tuple[list[Outcome], list[Any]]:
+        known, seen, found = trie(), [], []
+        with toy.branches() as branches:
+            generator: Any = NoRandomness()
+            walks = TrieWalks(branches, known, generator, score_bound=score_bound, rejects=rejects)
+            for count in batches:
+                seen.append(look(known))
+                found.append([None if each is None else each.hypothesis.tokens for each in walks.run(count)])
+        return found, seen
+
+    for probability, (found, seen) in enumerated(run):
+        yield probability, found, seen
+
+
+def runs_of(toy: Toy, sampler: RejectionTrie) -> Iterator[tuple[float, Samples]]:
+    """All outcomes of whole runs of a sampler, which must have no trie of its own; the probabilities sum to 1."""
+
+    def run() -> Samples:
+        generator: Any = NoRandomness()
+        with toy.branches() as branches:
+            return sampler.run(branches, generator)
+
+    yield from enumerated(run)
+
+
+def enumerated(run: Callable[[], Result]) -> Iterator[tuple[float, Result]]:
+    """All outcomes of a computation that walks down tries, each with its probability."""
     scripts: list[list[int]] = [[]]
     with pytest.MonkeyPatch.context() as patch:
         while scripts:
             branching = Branching(scripts.pop())
             patch.setattr(trie_walk, "inverse_cdf", lambda weights, uniform, b=branching: b.choose(weights))
-            known, seen, found = trie(), [], []
-            with toy.branches() as branches:
-                generator: Any = NoRandomness()
-                walks = TrieWalks(branches, known, generator, score_bound=score_bound, rejects=rejects)
-                for count in batches:
-                    seen.append(look(known))
-                    found.append([None if each is None else each.hypothesis.tokens for each in walks.run(count)])
-            yield branching.probability, found, seen
+            found = run()
+            yield branching.probability, found
             scripts += branching.others
 
 
