@@ -260,6 +260,11 @@ def _sampler(request: Request) -> AnySampler:
             raise click.UsageError(f"--weights needs outputs with weights: --sampler smc, not {request.sampler}")
         return sampler
     if request.weights:
+        if _has_sampling_params(request):
+            raise click.UsageError(
+                "--weights are those of the model's own distribution: "
+                "leave out --temperature, --top-k, --top-p and --min-p"
+            )
         return sampler_of("smc", request.count, weights=True)
     cut = (request.top_k, request.top_p, request.min_p) != (None, None, None)
     if request.temperature == 0 and cut:

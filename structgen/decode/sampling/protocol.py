@@ -119,10 +119,11 @@ class Samples:
     Attributes:
         samples: the outputs of positive weight, by falling weight, then by their tokens.
         lossless: whether the weights are those of the target (see ``Problem``): then the weighted mean over the samples
-            estimates the mean over the target.
-        log_evidence: estimate of the log of the target's sum: without scores, of the probability that the model alone
+            estimates the mean over the target.  Otherwise weights only rank the outputs, or count them.
+        log_evidence: log of an estimate of the target's sum: without scores, of the probability that the model alone
             writes a string that the constraint and the potentials allow; minus infinity if all weights are zero, and
-            None if the sampler does not estimate it.
+            None if the sampler does not estimate it.  If ``lossless``, ``exp(log_evidence)`` is unbiased, and
+            ``exp(log_evidence)`` times an output's weight is so for the target of the output.
         standard_error: standard error of ``log_evidence``; None if it is not estimated.
         particles: number of particles.
         forwards: number of forward passes of the model.

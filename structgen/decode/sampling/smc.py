@@ -38,8 +38,9 @@ class SMC:
     """Sequential Monte Carlo.
 
     The weighted samples represent the target: the model's distribution given that the output is a string of the
-    grammar, times the potentials.  One output sampled from them has nearly that distribution, more nearly with more
-    particles.
+    grammar, times the potentials.  The expectation of the sum of ``exp(log_weight)`` over the particles that wrote an
+    output, divided by their number, is the target of the output.  One output sampled by normalised weight has nearly
+    the distribution of the target, more nearly with more particles.
 
     Attributes:
         particles: number of particles.
@@ -49,7 +50,8 @@ class SMC:
         resampling: the scheme: ``"multinomial"``, ``"stratified"``, ``"systematic"`` or ``"residual"``.
         proposal: samples the next token of a particle: ``AWRS(...)``, or ``Multinomial()``, which evaluates potentials
             for every token that the mask allows.
-        lookahead: a twist: resampling and proposals then prefer prefixes that are likely to be completed.
+        lookahead: a twist, which the model does not run ahead for: resampling and proposals then prefer prefixes that
+            are likely to be completed.  It cancels at the end, so the target stays the same.
 
     Raises:
         ValueError: a number is out of range, or the proposal is not lossless.

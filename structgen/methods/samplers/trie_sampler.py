@@ -117,12 +117,12 @@ class RejectionTrie:
     number of tries.
 
     The run stops at its k-th acceptance, k = ``samples``.  The number of acceptances divided by that of tries would
-    estimate the evidence ``Z`` too high; the estimate here is unbiased.  Given everything before it, try ``t`` results
-    in output ``x`` with probability ``target(x) / s_t``, where ``s_t`` is the success of the root before it.  Let the
-    try take an exponential random time of rate ``s_t``.  Then each ``x`` comes up at the constant rate ``target(x)``:
-    acceptances are a Poisson process of rate ``Z``, independent of which outputs they are.  The time ``tau`` of the
-    k-th has a gamma distribution, and ``E[(k - 1) / tau] = Z``.  The times are not sampled; their expectation given the
-    tries is computed:
+    estimate the evidence ``Z`` too high; the estimate here is unbiased.  Let the score bound be 0.  Given everything
+    before it, try ``t`` results in output ``x`` with probability ``target(x) / s_t``, where ``s_t`` is the success of
+    the root before it.  Let the try take an exponential random time of rate ``s_t``.  Then each ``x`` comes up at the
+    constant rate ``target(x)``: acceptances are a Poisson process of rate ``Z``, and the outputs are independent of its
+    times.  The time ``tau`` of the k-th has a gamma distribution, and ``E[(k - 1) / tau] = Z``.  The times are not
+    sampled; the expectation given the tries is computed:
 
         estimate of Z = (k - 1) integral over v > 0 of the product over t of s_t / (s_t + v)
 

@@ -96,6 +96,24 @@ def test_costs_are_told_of_every_sampler(run: Any, name: str) -> None:
     assert all(found[cost] > 0 for cost in ("forwards", "sampled_tokens", "masks", "particles"))
 
 
+@pytest.mark.parametrize("name", ["multinomial", "awrs"])
+def test_samplers_of_tokens_have_weights_too(run: Any, name: str) -> None:
+    """By importance sampling: with one output its weight is the evidence."""
+    one = json.loads(run("--sampler", name, "--weights", "--json")[1])
+    assert one["samples"][0]["log_weight"] == one["log_evidence"]
+    many = json.loads(run("--sampler", name, "-n", "2000", "--weights", "--json")[1])
+    log_z = log_total(exact_target(MODEL, "ab", PATTERN, 3))
+    assert (many["lossless"], many["particles"]) == (True, 2000)
+    assert abs(many["log_evidence"] - log_z) < 6 * many["standard_error"]
+    for lossy in ("greedy", "multinomial:temperature=0.5"):
+        status, _, err = run("--sampler", lossy, "--weights")
+        assert status == 2
+        assert "--weights needs outputs with weights" in err
+    status, _, err = run("--weights", "--temperature", "0.5")
+    assert status == 2
+    assert "leave out --temperature" in err
+
+
 def test_weights_as_text(run: Any) -> None:
     status, out, _ = run("--weights", "-n", "8")
     *lines, last = out.splitlines()

@@ -26,7 +26,8 @@ def test_examples_of_sampling_run(json_vocabulary: Vocabulary, monkeypatch: pyte
     """The same holds for docs/sampling.md."""
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=3), raising=False)
     names = run_page("sampling.md")
-    assert names.blocks == 3
+    assert names.blocks == 4
+    assert names["one"].log_weight < 0
     assert names["in_order"]({"start": 1, "end": 2})
     assert all(re.fullmatch("(yes|maybe), (cat|dog)s", result.text) for result in names["samples"].results)
     assert names["again"].log_evidence < 0

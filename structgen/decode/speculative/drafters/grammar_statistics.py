@@ -33,7 +33,9 @@ _MAX_PIECES: Final = 64
 @final
 @dataclass(frozen=True, slots=True)
 class ForcedTokens(Drafter):
-    """All allowed tokens where they are few: enumerations, booleans, keys, punctuation, and forced text.
+    """All allowed tokens where they are few: enumerations, booleans, keys, punctuation, and the text forced after them.
+
+    It drafts choices, unlike its name: text that is forced already needs no drafter.
 
     Prefixes of other allowed tokens are left out: of ``t``, ``tr`` and ``true`` only the last is drafted.  The
     probability of each token is measured for each set of choices.
