@@ -97,6 +97,18 @@ def test_tries_that_are_made_together_are_independent(name: str, room: str) -> N
         assert {pair: chance / both for pair, chance in found.items()} == pytest.approx(wanted, abs=1e-9)
 
 
+@pytest.mark.parametrize("toy", [Toy("[ab]c?", 2, NO_EOS, seed=3), Toy("a|cc?", 2, seed=6, score=wants_c)])
+def test_rejections_of_a_batch_are_independent_too(toy: Toy) -> None:
+    """The estimate of the evidence needs it: each of three tries accepts ``x`` with ``target(x) / s``, ``s = 1``."""
+    joint: dict[Outcome, float] = defaultdict(float)
+    for chance, (three,), _ in walks_of(toy, [3], rejects=True, score_bound=0.0, trie=PrefixTrie):
+        joint[tuple(three)] += chance
+    each: dict[Output | None, float] = {x: math.exp(log) for x, log in toy.target.items()}
+    each[None] = 1 - sum(each.values())
+    wanted = {found: math.prod(each[one] for one in found) for found in product(each, repeat=3)}
+    assert dict(joint) == pytest.approx(wanted, abs=1e-12)
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_what_several_tries_teach_together_is_right(name: str) -> None:
     """The try after two simultaneous ones has the distribution of the target too."""
