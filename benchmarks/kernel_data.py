@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from structgen.engine import Constraint, Vocabulary
 
+_READING: Final[Any] = {"whitespace": "flexible", "additional": "written"}
+"""As the measurements on record: with free white space, and undeclared members as schemas say."""
+
 __all__ = ["Data", "Traffic", "export", "load", "traffic"]
 
 FIELDS: Final = 5
@@ -108,7 +111,7 @@ def export(file: Path) -> None:
     for task in EXTRACTIONS:
         words = iter(cycle(task.text.split()))
         instance = {name: _instance(schema, words) for name, schema in task.schema["properties"].items()}
-        masks |= dict.fromkeys(_masks(compile(json_schema(task.schema), of), json.dumps(instance)))
+        masks |= dict.fromkeys(_masks(compile(json_schema(task.schema, **_READING), of), json.dumps(instance)))
     fields = {f"f{number}": {"type": "string"} for number in range(FIELDS)}
     schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
     compact = JsonPolicy(whitespace="compact")
@@ -207,7 +210,7 @@ def _walks(schemas: int) -> list[list[bytes]]:
             entry = json.loads(line)
             documents = [json.dumps(test["data"]) for test in entry["tests"] if test["valid"]]
             try:
-                constraint = compile(json_schema(entry["schema"]), of)
+                constraint = compile(json_schema(entry["schema"], **_READING), of)
                 found = [mask for document in documents[:8] for mask in _masks(constraint, document)]
             except StructgenError:
                 continue

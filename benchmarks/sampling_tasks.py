@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar
     from structgen.models.protocol import Prompt
 
+_READING: Final[Any] = {"whitespace": "flexible", "additional": "written"}
+"""As the measurements on record: with free white space, and undeclared members as schemas say."""
+
 __all__ = ["ASKED", "MYOPIC", "SHARED", "MyopicTask", "Predicate", "SharedTask", "Task"]
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -102,7 +105,7 @@ ASKED: Final = (
             '{"name": "Alan Turing", "age": 41, "email": "alan@example.com", "phone": "+44 161 496 0123", "address": '
             '{"street": "1 Oxford Road", "city": "Manchester", "country": "GB"}, "tags": ["work"]}',
         ),
-        json_schema((_EXAMPLES / "contact.schema.json").read_text(encoding="utf-8")),
+        json_schema((_EXAMPLES / "contact.schema.json").read_text(encoding="utf-8"), **_READING),
         128,
     ),
     Task(
@@ -112,7 +115,11 @@ ASKED: Final = (
             'Classify this review as JSON: "It came a day early, and the fabric is better than I had hoped."',
             '{"label": "positive", "stars": 5, "about": ["delivery", "quality"], "reason": "Quick, and well made."}',
         ),
-        json_schema((_EXAMPLES / "sentiment.schema.json").read_text(encoding="utf-8")),
+        json_schema(
+            (_EXAMPLES / "sentiment.schema.json").read_text(encoding="utf-8"),
+            whitespace="flexible",
+            additional="written",
+        ),
         96,
     ),
     Task(

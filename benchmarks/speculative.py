@@ -27,11 +27,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from speculative_tasks import EXTRACTIONS, PROSE, edited
+
+_READING: Final[Any] = {"whitespace": "flexible", "additional": "written"}
+"""As the measurements on record: with free white space, and undeclared members as schemas say."""
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PROMPT = (
@@ -108,11 +111,18 @@ def sets(model: Any) -> dict[str, list[Case]]:
     from structgen.frontends.regex import regex
 
     vocabulary = model.vocabulary
-    of = {task.name: compile(json_schema(task.schema), vocabulary) for task in EXTRACTIONS}
+    of = {task.name: compile(json_schema(task.schema, **_READING), vocabulary) for task in EXTRACTIONS}
     text = compile(regex(r"(?s).+"), vocabulary)
     return {
         "examples": [
-            Case(path.name, PROMPT, compile(json_schema(path.read_text(encoding="utf-8")), vocabulary))
+            Case(
+                path.name,
+                PROMPT,
+                compile(
+                    json_schema(path.read_text(encoding="utf-8"), **_READING),
+                    vocabulary,
+                ),
+            )
             for path in sorted(EXAMPLES.glob("*.schema.json"))
         ],
         "extraction": [Case(task.name, task.prompt, of[task.name]) for task in EXTRACTIONS],

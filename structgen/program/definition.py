@@ -358,8 +358,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
               see ``Run.cut_fields``, and a call that returns the value alone warns.  ``"raise"``: ``AnswerCut``.
               ``"continue"``: the answer is written again with twice the budget, up to 16 times ``max_tokens``; it is
               the same up to the cut.
-            * ``guard``: ends lists and strings that repeat themselves, see ``structgen.program.Guard``; None lets them go
-              on.
+            * ``guard``: ends lists and strings that repeat themselves: see ``structgen.program.Guard``; None for none.
 
     Raises:
         ProgramError: the template names no argument, there is no return annotation, or a parameter has a reserved name.

@@ -25,7 +25,7 @@ from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, 
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 
 FORBIDDEN = JsonPolicy(additional="forbidden", whitespace="single", order="any")
-ALLOWED = replace(FORBIDDEN, additional="allowed")
+ALLOWED = replace(FORBIDDEN, additional="written")
 SAMPLE_STEP = 11
 """Every eleventh real schema is tried: about 620."""
 

@@ -15,12 +15,14 @@ import numpy as np
 
 from structgen.engine import Vocabulary, compile, fill_masks
 from structgen.engine.mask import empty_masks
-from structgen.frontends.json_schema import forget_known, json_schema
+from structgen.frontends.json_schema import JsonPolicy, forget_known, json_schema
 
 __all__ = ["ENGINES", "NEEDS", "Bits", "Engine", "Sequence", "allows", "missing"]
 
 Bits = np.ndarray[Any, np.dtype[np.int32]]
 
+_POLICY: Final = JsonPolicy(whitespace="flexible", additional="written")
+"""The language that other engines take a schema for."""
 _THREADS: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """As many as there are processors that this process may use."""
 
@@ -94,12 +96,12 @@ class Structgen:
         self.eos = self.vocabulary.eos[0]
         self.words: Bits = empty_masks(self.vocabulary.size)
         for schema in _IMPORTS:
-            json_schema(schema)
+            json_schema(schema, policy=_POLICY)
         self.start(self.compile("true")).fill()  # builds the trie
         self.forget()
 
     def compile(self, schema: str) -> Any:
-        return compile(json_schema(schema), self.vocabulary)
+        return compile(json_schema(schema, policy=_POLICY), self.vocabulary)
 
     def forget(self) -> None:
         forget_known()

@@ -82,7 +82,8 @@ class Generator(GenerateJsonSchema):
                 content = schema["contentSchema"]
                 if "format" in schema:  # about the inner type: Json[UUID4] is Annotated[UUID, UuidVersion(4), Json]
                     content = {"allOf": [content, {"format": schema["format"]}]}
-                grammar = json_schema({**content, "$defs": root.get("$defs", {})}, formats=self.formats)
+                document = {**content, "$defs": root.get("$defs", {})}
+                grammar = json_schema(document, formats=self.formats, whitespace="flexible")
                 schema["format"] = self._named(f"JSON of {_shown(content)}", grammar)
 
     def _setting(self, name: str) -> Any:

@@ -190,7 +190,10 @@ def wrapped(schema: Any) -> dict[str, Any]:
     }
 
 
-_OF_OTHERS: Final = ("additionalProperties", "patternProperties", "unevaluatedProperties", "$ref", "not", "if", *_LISTS)
+_OF_OTHERS: Final = (
+    *("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", "$ref", "not", "if"),
+    *_LISTS,
+)
 
 
 def _closed(schema: dict[str, Any], where: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from json_spellings import all_spellings, spellings, strings_of
+from schema_as_written import AS_WRITTEN, as_written
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import (
@@ -36,7 +37,7 @@ from structgen.errors import (
     UnsatisfiableGrammar,
     UnsupportedFeature,
 )
-from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.json_schema.policy import Formats
 from structgen.grammar.nodes.description import Described
 from structgen.testing.instance_order import declared_orders
@@ -154,7 +155,7 @@ def policy_of(file: str) -> JsonPolicy:
     ``optional/content.json`` ask for assertions.
     """
     formats: Formats = "annotation" if file.endswith("/format.json") else "asserted"
-    return JsonPolicy(order="any", numbers="all", escapes="all", formats=formats)
+    return JsonPolicy("flexible", order="any", numbers="all", escapes="all", formats=formats)
 
 
 def _judge_schema(case: dict[str, Any]) -> Judged:
@@ -217,10 +218,10 @@ def _accepts(constraint: Constraint, text: bytes) -> bool:
 
 
 def _compiled(
-    schema: Any, registry: dict[str, Any] | None = None, policy: JsonPolicy | None = None
+    schema: Any, registry: dict[str, Any] | None = None, policy: JsonPolicy = AS_WRITTEN
 ) -> Constraint | StructgenError:
     try:
-        return compile(json_schema(schema, registry=registry, policy=policy), _bytes())
+        return compile(as_written(schema, registry=registry, policy=policy), _bytes())
     except (GrammarError, LimitExceeded) as error:
         return error
 

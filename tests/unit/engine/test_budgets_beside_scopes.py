@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from bpe_vocabularies import bpe_vocabulary
 from budget_reference import Readings
+from schema_as_written import as_written as json_schema
 
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, VocabularyError
 from structgen.frontends.free_text import any_text
-from structgen.frontends.json_schema import json_schema
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     EPSILON,

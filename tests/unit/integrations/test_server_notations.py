@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
+from schema_as_written import as_written as json_schema
 
 from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark import lark
 from structgen.frontends.python_types.markers import Regex
 from structgen.frontends.regex import regex

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from schema_as_written import as_written as json_schema
 
 from structgen.engine.analysis.byte_graph import byte_graphs
 from structgen.engine.analysis.inclusion import Inclusion, compare, is_simulated
 from structgen.errors import GrammarError, UnsatisfiableGrammar
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark import lark
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar, Reference, Rules, SpecialToken, choice, literal, sequence

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from schema_as_written import as_written as json_schema
 
 from structgen.engine.analysis import uniform_sampling as uniform
 from structgen.engine.analysis.byte_graph import byte_graphs
@@ -17,7 +18,6 @@ from structgen.engine.analysis.counting import DerivationCounter, LengthCounts
 from structgen.engine.analysis.edge_list import deterministic_transitions, with_shared_rules
 from structgen.engine.analysis.uniform_sampling import UniformStrings
 from structgen.errors import GrammarError, UnsatisfiableGrammar
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark import lark, load
 from structgen.frontends.regex import regex
 from structgen.grammar.flattening import recognizes

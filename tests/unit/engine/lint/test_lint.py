@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from schema_as_written import as_written as json_schema
 
 from structgen.engine.lint import Finding, lint
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark import lark
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import (

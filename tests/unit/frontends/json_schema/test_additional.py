@@ -75,7 +75,10 @@ def accepts(schema: Any, value: Any, **options: Any) -> bool:
         ({}, [{"x": {"y": 1}}], []),
         ({"type": "object"}, [{"x": {"y": 1}}, {}], []),
         ({"type": "object", "minProperties": 1}, [{"x": 1}], []),
-        ({"properties": {}}, [{"x": 1}], []),
+        # it is said that there are none
+        ({"properties": {}}, [{}], [{"x": 1}]),
+        ({"properties": {}, "additionalProperties": A}, [{"x": {"a": 1}}], [{"x": {"y": 1}}]),
+        ({"allOf": [{"properties": {}}, A]}, [{"a": 1}], [{"x": 1}]),
         ({"properties": {"a": False}}, [{"x": 1}], []),
         ({"properties": {"a": True}}, [{"a": {"x": 1}}], [{"x": 1}]),
         # constants are not changed
@@ -162,13 +165,13 @@ def test_forms_of_schemas() -> None:
         for _ in range(2):
             assert accepts(schema, {"x": 1, "y": 2})
             assert not accepts(schema, {"x": 1, "y": 2, "z": 3})
-            allowed = compile(json_schema(schema, order="any"), BYTES).matcher()
+            allowed = compile(json_schema(schema, order="any", additional="written"), BYTES).matcher()
             assert is_member(allowed, b'{"x": 1, "y": 2, "z": 3}')
 
 
 def test_grammars_on_disk_are_kept_apart() -> None:
     """The file names of the two policies differ."""
-    settings = [setting_of(JsonPolicy(additional=one), Limits()) for one in ("allowed", "forbidden")]
+    settings = [setting_of(JsonPolicy(additional=one), Limits()) for one in ("written", "forbidden")]
     keys = {program_key("{}", setting, None) for setting in settings}
     assert len(keys) == 2
 
@@ -193,7 +196,7 @@ def test_what_stays_open_is_reported() -> None:
     found = [entry.where for entry in description.entries if entry.keyword == "additional"]
     assert found == ["#/properties/a", "#/properties/b", "#/properties/d/anyOf/0", "#/$defs/open"]
     assert dict(description.policies)["additional members"].startswith("where the schema says nothing: forbidden")
-    allowed = json_schema(schema).description
+    allowed = json_schema(schema, additional="written").description
     assert not [entry for entry in allowed.entries if entry.keyword == "additional"]
     assert dict(allowed.policies)["additional members"].startswith("as the schema says")
 
@@ -209,7 +212,7 @@ def test_what_cannot_be_met_is_an_error() -> None:
 
 def test_other_values_are_refused() -> None:
     """They are refused, as for every policy."""
-    with pytest.raises(ValueError, match="additional is 'closed'; give one of allowed, forbidden"):
+    with pytest.raises(ValueError, match="additional is 'closed'; give one of written, forbidden"):
         JsonPolicy(additional="closed")  # type: ignore[arg-type]
 
 
@@ -224,3 +227,51 @@ def test_unique_items_may_run_out(items: Any) -> None:
     start.reset()
     assert start.accept_bytes(first[:-1]) == len(first) - 1
     assert bytes(start.shortest_completion())
+
+
+REQUIRED = JsonPolicy(required="all", additional="written", order="any")
+NULLABLE = {"type": ["object", "null"], "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "members", "strangers"),
+    [
+        (A, [{"a": 1}, {"a": 1, "x": 2}], [{}, {"x": 1}]),
+        ({"properties": {"in": A}}, [{"in": {"a": 1}}], [{"in": {}}, {}]),
+        ({"items": A}, [[], [{"a": 1}]], [[{}], [{"a": 1}, {"x": 1}]]),
+        ({"anyOf": [A, B]}, [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}], [{}, {"x": 1}]),
+        ({"allOf": [A, B]}, [{"a": 1, "b": 1}], [{"a": 1}, {"b": 1}, {}]),
+        ({**A, "anyOf": [B, {"type": "object"}]}, [{"a": 1, "b": 1}, {"a": 1}], [{"b": 1}, {}]),
+        ({"allOf": [A, {"properties": {"a": False}}]}, [{}, {"x": 1}], []),
+        ({"properties": {"a": {}, "x": False}}, [{"a": 1}], [{}]),
+        ({"patternProperties": {"^x": A}}, [{}, {"x": {"a": 1}}], [{"x": {}}]),
+        ({"additionalProperties": A}, [{}, {"k": {"a": 1}}], [{"k": {}}]),
+        ({**A, "not": B}, [{"a": 1, "b": "x"}], [{"b": "x"}]),
+        ({"if": A, "then": B, "else": {"properties": {"c": {}}}}, [{"a": 1, "b": 1}, {"a": "x", "c": 1}], [{"a": 1}]),
+        ({"$ref": "#/$defs/node", "$defs": {"node": NULLABLE}}, [{"v": 1, "next": {"v": 2, "next": None}}], [{"v": 1}]),
+        ({"enum": [{}, {"a": 1}], "properties": {"a": {}}}, [{}, {"a": 1}], []),
+    ],
+)
+def test_all_declared_members_are_required(schema: Any, members: list[Any], strangers: list[Any]) -> None:
+    """Accepted values are valid; valid values are accepted unless they lack a member that applies and is declared."""
+    validator = jsonschema.Draft202012Validator(schema)
+    start = compile(json_schema(schema, policy=REQUIRED), BYTES).matcher()
+    for value in members:
+        assert validator.is_valid(value), value
+        assert is_member(start, json.dumps(value).encode()), value
+    for value in strangers:
+        assert validator.is_valid(value), value
+        assert not is_member(start, json.dumps(value).encode()), value
+
+
+def test_members_that_all_schemas_together_exclude_are_an_error() -> None:
+    """The error names the policy."""
+    with pytest.raises(UnsatisfiableGrammar, match="required property 'a' can have no value with required='all'"):
+        compile(json_schema({"type": "object", "properties": {"a": {"enum": []}}}, required="all"), BYTES)
+    recursive = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+    with pytest.raises(UnsatisfiableGrammar):
+        compile(json_schema(recursive, required="all"), BYTES)
+    with pytest.raises(UnsatisfiableGrammar, match="'minProperties' or 'maxProperties' cannot be met"):
+        compile(
+            json_schema({"type": "object", "properties": {"a": {}, "b": {}}, "maxProperties": 1}, required="all"), BYTES
+        )

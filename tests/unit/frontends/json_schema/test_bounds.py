@@ -10,10 +10,11 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 from hypothesis import assume, given, settings, strategies as st
+from schema_as_written import as_written as json_schema
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar, UnsupportedFeature
-from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import JsonPolicy
 
 BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 SCALARS = [1, "", "x", "yé", "zzz"]

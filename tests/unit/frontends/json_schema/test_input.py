@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, strategies as st
 from machine_load import at_most
 from pydantic import BaseModel, Field, TypeAdapter
+from schema_as_written import as_written as json_schema
 from structgen_kernels import _native
 from typing_extensions import TypedDict
 
@@ -27,7 +28,6 @@ from structgen.errors import (
     UnsatisfiableGrammar,
     UnsupportedFeature,
 )
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.json_schema.source.json_value import parse_json
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar

@@ -7,9 +7,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from schema_as_written import as_written as json_schema
 
 from structgen.errors import UnsatisfiableGrammar
-from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import Grammar
 from structgen.testing.reference import ReferenceMatcher
 

@@ -9,10 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 from hypothesis import assume, given, settings, strategies as st
+from schema_as_written import as_written as json_schema
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar, UnsupportedFeature
-from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import Grammar, Repeat, postorder
 from structgen.grammar.nodes.description import Described, Status
 from structgen.testing.reference import ReferenceMatcher

@@ -10,10 +10,11 @@ import jsonschema
 import pytest
 from hypothesis import given, strategies as st
 from pydantic import BaseModel
+from schema_as_written import as_written as json_schema
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
-from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import JsonPolicy
 from structgen.grammar.nodes import Grammar, Permutation, postorder
 
 BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])

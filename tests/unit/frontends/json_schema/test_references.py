@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 import referencing
 from referencing.jsonschema import DRAFT7, DRAFT202012
+from schema_as_written import as_written as json_schema
 
 from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.json_schema.source.location import absolute_uri
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar

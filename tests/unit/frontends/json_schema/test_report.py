@@ -7,8 +7,9 @@ import pickle
 from typing import Any
 
 import pytest
+from schema_as_written import AS_WRITTEN, as_written as json_schema
 
-from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.json_schema.emit.syntax import syntax_of
 from structgen.grammar.nodes import Grammar, Reference, Rules, Shared, postorder
 from structgen.grammar.nodes.description import Described, Description, Status
@@ -160,7 +161,7 @@ def test_flexible_whitespace_holds_the_usual_styles(schema: Any) -> None:
 
 def test_indentation_is_bounded() -> None:
     """A run of whitespace ends."""
-    grammar = json_schema({"type": "array"}, policy=JsonPolicy(indent=4))
+    grammar = json_schema({"type": "array"}, policy=JsonPolicy(whitespace="flexible", indent=4))
     assert accepts(grammar, "[\n    1]")
     assert not accepts(grammar, "[\n     1]")
 
@@ -216,7 +217,7 @@ def test_alternatives_that_were_proved_disjoint_leave_no_rules() -> None:
 
 def test_common_terms_are_shared_objects() -> None:
     """Free values, strings and punctuation are the same objects in every grammar of a policy."""
-    syntax = syntax_of(JsonPolicy())
+    syntax = syntax_of(AS_WRITTEN)
     grammar = json_schema({"type": "object", "properties": {"a": {}, "b": {"type": "integer"}, "c": {"type": "array"}}})
     shared = [node for node in postorder(grammar) if isinstance(node, Shared)]
     for term in (syntax.levels[0].value, syntax.any_integer, syntax.levels[0].array, syntax.comma, syntax.colon):

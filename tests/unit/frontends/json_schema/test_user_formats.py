@@ -10,12 +10,13 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from schema_as_written import as_written as json_schema
 
 import structgen as sg
 from structgen.decode.parse.captures import has_captures
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import GrammarError, UnsupportedFeature
-from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.json_schema.formats.user_format import spelled_content
 from structgen.grammar.flattening import recognizes
 from structgen.grammar.nodes import (

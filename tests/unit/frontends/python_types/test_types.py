@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from byte_membership import BYTES, is_member, random_member
 from pydantic import TypeAdapter, ValidationError
+from schema_as_written import as_written as json_schema
 from type_cases import CASES, Case
 
 from structgen.engine import Matcher, compile
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.python_types import value_of_type
 
 WALKS = 12
