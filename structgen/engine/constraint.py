@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from structgen_kernels import _native
 
 from structgen.engine.lowering import SharedEngine, lower, native_limits, shared_engine
-from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.engine.matcher import Matcher
 from structgen.engine.report import Report, report_of
 from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar, VocabularyError
@@ -189,6 +188,8 @@ class Constraint:
 
     def nearest_tokens(self, matcher: Matcher, subject: bytes, most: int) -> tuple[tuple[int, bytes], ...]:
         """Return up to ``most`` allowed tokens that share the longest prefix with ``subject``."""
+        from structgen.engine.mask import allowed_ids, empty_masks  # imports numpy, which compiling does not need
+
         masks = empty_masks(self._vocabulary)
         matcher.fill_mask(masks)
         tokens = self._vocabulary.tokens

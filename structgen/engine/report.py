@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from structgen.errors import LimitExceeded
 from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import productive_rules, strongly_connected
@@ -139,13 +137,16 @@ def _value(form: Mapping[str, float], solved: Mapping[str, float]) -> float:
 def _solve(group: list[str], forms: Mapping[str, _LinearForm], solved: Mapping[str, float]) -> dict[str, float]:
     """Solve rules that refer to each other, given the solutions of all other rules that they refer to."""
     index = {name: column for column, name in enumerate(group)}
-    constants = np.array([_value({k: v for k, v in forms[name].items() if k not in index}, solved) for name in group])
+    values = [_value({k: v for k, v in forms[name].items() if k not in index}, solved) for name in group]
     inner = {name: [(index[k], v) for k, v in forms[name].items() if k in index] for name in group}
     if not any(inner.values()):
-        return dict(zip(group, constants.tolist(), strict=True))
-    if not np.isfinite(constants).all():
+        return dict(zip(group, values, strict=True))
+    if not all(map(math.isfinite, values)):
         return dict.fromkeys(group, math.inf)
+    constants = values.copy()
     if len(group) <= _MAX_MATRIX:
+        import numpy as np  # slow to import, and few grammars are recursive
+
         matrix = np.zeros((len(group), len(group)))
         for name, edges in inner.items():
             for column, weight in edges:
@@ -153,11 +154,10 @@ def _solve(group: list[str], forms: Mapping[str, _LinearForm], solved: Mapping[s
         if np.abs(np.linalg.eigvals(matrix)).max() >= 1 - 1e-9:
             return dict.fromkeys(group, math.inf)
         return dict(zip(group, np.linalg.solve(np.eye(len(group)) - matrix, constants).tolist(), strict=True))
-    values = constants.tolist()
     for _ in range(_MAX_SUMMANDS // sum(map(len, inner.values()))):
         change = 0.0
         for column, name in enumerate(group):
-            value = float(constants[column]) + sum(weight * values[other] for other, weight in inner[name])
+            value = constants[column] + sum(weight * values[other] for other, weight in inner[name])
             change = max(change, abs(value - values[column]) / (1 + value))
             values[column] = value
         if change < 1e-9:

@@ -9,7 +9,6 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, final
 
-import numpy as np
 from structgen_kernels import _native
 
 from structgen.engine.constraint import compile_together
@@ -214,6 +213,8 @@ def _blocks(constraints: Sequence[Constraint]) -> list[bytes]:
             return [bytes([byte]) for byte in range(256)]
         tables.append(made[0])
         left -= len(made[0])
+    import numpy as np  # slow to import, and a vocabulary of bytes does not need it
+
     _, kinds = np.unique(np.concatenate(tables), axis=1, return_inverse=True)
     blocks: dict[int, bytearray] = {}
     for byte, kind in enumerate(kinds.reshape(-1).tolist()):

@@ -10,7 +10,6 @@ from itertools import count
 from operator import or_
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-import numpy as np
 from structgen_kernels import _native
 
 from structgen.engine.constraint import compile
@@ -22,6 +21,7 @@ from structgen.grammar.scopes import resolve
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from structgen.engine.analysis.byte_graph import ByteGraph
@@ -231,6 +231,8 @@ def transitions_of(constraint: Constraint, ways: Mapping[int, int]) -> Transitio
     """
     made = _native.unfold(constraint.native, _FEW_STATES)
     if made is not None:
+        import numpy as np
+
         next_, final_, specials = made
         none = np.zeros((0, 3), dtype=np.int32)
         return _readable((next_, final_, none, specials), ways)
@@ -269,6 +271,8 @@ def _readable(network: _RawNetwork, ways: Mapping[int, int]) -> Transitions:
 
     Complexity: linear in the edges, and in the edges of states that empty calls lead to.
     """
+    import numpy as np  # slow to import, and the lints of a JSON Schema do not need it
+
     next_, final_, called, specials = network
     states = len(next_)
     allowed = sorted(ways)
