@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from structgen.cli.command import Command, complete_files, output_options
 from structgen.cli.departure import (
     Alternative,
     Departure,
@@ -97,12 +98,19 @@ class RuleLocations:
         return name if place is None else f"{name} ({place})"
 
 
-@click.command()
-@click.argument("paths", nargs=-1, metavar="FILE")
+@click.command(
+    cls=Command,
+    examples=(
+        """structgen explain person.schema.json --text '{"name": ' --token '"Ada"'""",
+        'structgen explain query.lark --text "SELECT * FROM " --model embedded',
+    ),
+)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
 @source_options()
 @click.option("--text", default="", metavar="PREFIX", help="What has been written so far.")
 @click.option("--token", metavar="T", help="Say whether the text T may come next.")
 @click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 def explain(
     paths: tuple[str, ...], source: SourceOptions, text: str, token: str | None, model: str | None, *, as_json: bool

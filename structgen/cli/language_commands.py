@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import click
 
+from structgen.cli.command import Command, complete_files, output_options
 from structgen.cli.departure import find_departure
 from structgen.cli.grammar_source import (
     STANDARD_INPUT,
@@ -25,7 +25,7 @@ from structgen.cli.grammar_source import (
     unreadable,
 )
 from structgen.cli.model_option import vocabulary_of
-from structgen.cli.terminal import DONE, FAILED, Failure
+from structgen.cli.terminal import DONE, FAILED
 
 if TYPE_CHECKING:
     from structgen.engine import Report
@@ -34,11 +34,19 @@ if TYPE_CHECKING:
 __all__ = ["Target", "check", "convert", "diff", "match", "sample", "show"]
 
 
-@click.command()
-@click.argument("paths", nargs=-1, metavar="FILE")
+@click.command(
+    cls=Command,
+    examples=(
+        "structgen check person.schema.json",
+        "structgen check query.lark --strict --model embedded",
+        "structgen check --regex '[0-9]{4}-[0-9]{2}'",
+    ),
+)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
 @source_options()
 @click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")
 @click.option("--strict", is_flag=True, help="Fail if something is noted that is hardly meant.")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
 def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, strict: bool, as_json: bool) -> int:
     """Report what of FILE is enforced, keyword by keyword.
@@ -90,16 +98,17 @@ Target: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema"]
 """The notations of ``structgen.frontends.convert``, which is imported only where it is needed."""
 
 
-@click.command()
-@click.argument("paths", nargs=-1, metavar="FILE")
+@click.command(
+    cls=Command,
+    examples=("structgen convert query.lark --to gbnf -o query.gbnf",),
+)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
 @click.option("--to", "target", type=click.Choice(get_args(Target)), required=True, help="The notation to write.")
-@click.option("-o", "--output", metavar="OUT", help="Write to a file instead of standard output.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if anything is lost, be it an annotation or a name.")
 @click.option("--superset", is_flag=True, help="Leave out what cannot be said; the written language is larger then.")
 @source_options()
-def convert(
-    paths: tuple[str, ...], source: SourceOptions, target: Target, output: str | None, *, strict: bool, superset: bool
-) -> int:
+@output_options
+def convert(paths: tuple[str, ...], source: SourceOptions, target: Target, *, strict: bool, superset: bool) -> int:
     """Write FILE in another notation.
 
     FILE is a JSON Schema or a grammar. The written language is the same: what cannot be said is refused with its
@@ -112,23 +121,21 @@ def convert(
     read = read_source(path, source)
     with refusals(read.label):
         written = write(read.grammar, target, superset=superset)
-    if output is None:
-        click.echo(written.text, nl=False)
-    else:
-        try:
-            Path(output).write_text(written.text, encoding="utf-8", newline="\n")
-        except (OSError, ValueError) as error:
-            raise unreadable(output, error) from error
+    click.echo(written.text, nl=False)
     for loss in written.losses:
         click.echo(f"lost: {loss}", err=True)
     return FAILED if strict and written.losses else DONE
 
 
-@click.command()
-@click.argument("paths", nargs=2, metavar="OLD NEW")
+@click.command(
+    cls=Command,
+    examples=("structgen diff v1.schema.json v2.schema.json",),
+)
+@click.argument("paths", nargs=2, metavar="OLD NEW", shell_complete=complete_files)
 @source_options(reads=True)
 @click.option("--max-bytes", metavar="N", type=click.IntRange(0), help="Compare strings of up to N bytes only.")
 @click.option("--max-pairs", metavar="N", type=click.IntRange(1), help="Pairs of states to look at; else 50,000.")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 def diff(
     paths: tuple[str, str], source: SourceOptions, max_bytes: int | None, max_pairs: int | None, *, as_json: bool
@@ -186,13 +193,16 @@ def _sentence(one: str, other: str, found: Inclusion) -> str:
     )
 
 
-@click.command()
-@click.argument("paths", nargs=-1, metavar="FILE")
+@click.command(
+    cls=Command,
+    examples=('structgen show query.lark --html -o query.html --text "SELECT "',),
+)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
 @source_options()
 @click.option("--html", is_flag=True, help="Write a page of HTML; without it, a list of rules and states.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="OUT", help="Write to OUT.")
 @click.option("--text", default="", metavar="T", help="The text that the page steps through at first.")
-def show(paths: tuple[str, ...], source: SourceOptions, *, html: bool, output: str | None, text: str) -> int:
+@output_options
+def show(paths: tuple[str, ...], source: SourceOptions, *, html: bool, text: str) -> int:
     """Draw the automaton of FILE.
 
     Each rule that is called is an automaton of its own, over bytes. The page needs no network: it draws them, and
@@ -204,24 +214,27 @@ def show(paths: tuple[str, ...], source: SourceOptions, *, html: bool, output: s
     read = read_source(path, source)
     drawing = drawing_of(compile_source(read))
     written = page_of(drawing, title=read.label, text=text) if html else str(drawing)
-    if output is None:
-        click.echo(written)
-        return DONE
-    try:
-        Path(output).write_text(written + "\n", "utf-8")
-    except OSError as error:
-        raise Failure(f"{output}: cannot be written: {error.strerror or error}") from error
-    click.echo(f"wrote {output}: {len(drawing.rules)} rules, {drawing.states} states", err=True)
+    click.echo(written)
+    output = click.get_current_context().params["output"]
+    if output is not None:
+        click.echo(f"wrote {output}: {len(drawing.rules)} rules, {drawing.states} states", err=True)
     return DONE
 
 
 _CHUNK_BYTES: Final = 1 << 20
 
 
-@click.command()
-@click.argument("paths", nargs=-1, metavar="FILE DOCUMENT")
+@click.command(
+    cls=Command,
+    examples=(
+        "structgen match person.schema.json answer.json",
+        "cat answer.json | structgen match person.schema.json -",
+    ),
+)
+@click.argument("paths", nargs=-1, metavar="FILE DOCUMENT", shell_complete=complete_files)
 @source_options(reads=True)
 @click.option("--exact", is_flag=True, help="A line break at the end of DOCUMENT belongs to it.")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 def match(paths: tuple[str, ...], source: SourceOptions, *, exact: bool, as_json: bool) -> int:
     """Say whether DOCUMENT belongs to the language of FILE.
@@ -262,8 +275,14 @@ def _chunks(path: str, label: str) -> Iterator[bytes]:
 _MAX_BYTES: Final = 80
 
 
-@click.command()
-@click.argument("paths", nargs=-1, metavar="FILE")
+@click.command(
+    cls=Command,
+    examples=(
+        "structgen sample person.schema.json -n 5",
+        'structgen sample --regex "[a-z]{3}" --uniform --seed 7',
+    ),
+)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
 @source_options()
 @click.option("-n", "count", metavar="K", type=click.IntRange(0), default=10, show_default=True, help="How many.")
 @click.option(
@@ -278,6 +297,7 @@ _MAX_BYTES: Final = 80
 @click.option("--seed", metavar="S", type=int, default=0, show_default=True, help="Equal seeds give equal strings.")
 @click.option("--uniform", is_flag=True, help="Each string up to that length with the same probability.")
 @click.option("--any-character", is_flag=True, help="Any character that may stand, not only printable ASCII.")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="Write each string as a JSON string on a line.")
 def sample(paths: tuple[str, ...], source: SourceOptions, *, as_json: bool, **options: Any) -> int:
     """Sample strings of the language of FILE, one a line.

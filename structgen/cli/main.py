@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from structgen.cli.bench import bench
-from structgen.cli.explain import explain
-from structgen.cli.language_commands import check, convert, diff, match, sample, show
-from structgen.cli.run import run
-from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, Failure, status_of
-from structgen.cli.trace import trace
+from structgen.cli.command import CommandGroup
+from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure, status_of
 from structgen.errors import StructgenError
 
 __all__ = ["cli", "main"]
 
+_HOMES: Final = {
+    "Let a model write": {"run": "structgen.cli.run"},
+    "Work on descriptions": {
+        **dict.fromkeys(("check", "match"), "structgen.cli.language_commands"),
+        "explain": "structgen.cli.explain",
+        **dict.fromkeys(("show", "sample", "diff", "convert"), "structgen.cli.language_commands"),
+    },
+    "Look closer": {
+        "trace": "structgen.cli.trace",
+        "bench": "structgen.cli.bench",
+    },
+}
+"""The module of each command, by the heading of the help; only the module of the command that runs is imported."""
 
-class _Commands(click.Group):
-    def invoke(self, context: click.Context) -> Any:
-        """Run the command; click would take a closed pipe for an ordinary failure."""
-        try:
-            status = super().invoke(context)
-            sys.stdout.flush()
-        except BrokenPipeError as error:
-            # The interpreter flushes standard output once more when it ends; that must not fail again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise Failure("", PIPE_CLOSED) from error
-        return status
 
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=CommandGroup,
+    homes=_HOMES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    examples=(
+        'structgen run person.schema.json --prompt "Ada Lovelace, 36"',
+        "structgen check person.schema.json",
+        "structgen run --help",
+    ),
+)
 @click.version_option(package_name="structgen-lm", prog_name="structgen")
 def cli() -> None:
     """Say what a language model may write.
@@ -43,11 +47,6 @@ def cli() -> None:
     Exit status: 0 done, 1 the input does not match or generation failed, 2 the arguments or the input cannot be
     used. Standard output holds the result and nothing else.
     """
-
-
-_COMMANDS: tuple[click.Command, ...] = (run, check, convert, match, explain, sample, diff, show, trace, bench)
-for command in _COMMANDS:
-    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from structgen.cli.command import Command, complete_files, output_options
 from structgen.cli.grammar_source import read_text
 from structgen.cli.terminal import DONE, Failure
 
@@ -21,11 +22,19 @@ _BAR: Final = 40
 _MAX_SPANS: Final = 4
 
 
-@click.command()
-@click.argument("path", metavar="FILE")
+@click.command(
+    cls=Command,
+    examples=(
+        'structgen run contact.py:contact --arg text="Call Bob" --trace contact.trace.json',
+        "structgen trace contact.trace.json",
+    ),
+)
+@click.argument("path", metavar="FILE", shell_complete=complete_files)
+@output_options
 def trace(path: str) -> int:
-    """Show the trace of a program, which `structgen run FILE.py:NAME --trace FILE` writes.
+    """Show what happened in a run, token by token.
 
+    FILE is the trace of a program, which `structgen run FILE.py:NAME --trace FILE` writes.
     With `structgen run ... --sampler smc --weights --trace FILE` the trace is that of the sampler: for each token the
     number of particles, the effective sample size, and whether particles were resampled.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from structgen.cli.command import Command, CommandGroup, output_options
 from structgen.cli.terminal import DONE
 
 __all__ = ["bench"]
@@ -24,12 +25,16 @@ def _count(_: click.Context, __: click.Parameter, value: str) -> int | None:
     return int(value)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def bench() -> None:
     """Compare speed and verdicts with other engines."""
 
 
-@bench.command()
+@bench.command(
+    cls=Command,
+    groups={"Data": ("data", "schemas", "seed", "order_instances"), "Engines": ("engines", "tokenizer", "max_tokens")},
+    examples=("structgen bench masks --schemas 300 --record masks.md",),
+)
 @click.option("--data", type=click.Path(path_type=Path), help="Schemas with instances, *.jsonl.gz, one a line.")
 @click.option(
     "--schemas",
@@ -67,6 +72,7 @@ def bench() -> None:
 )
 @click.option("--batch/--no-batch", default=True, show_default=True, help="Time a batch of 256 sequences too.")
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Measure memory, in further processes.")
+@output_options
 @click.option("--json", "as_json", is_flag=True, help="Write the figures as JSON.")
 @click.option("--record", type=click.Path(path_type=Path), help="Write the tables to this file too.")
 @click.option("--details", type=click.Path(path_type=Path), help="Write refusals and wrong verdicts there.")

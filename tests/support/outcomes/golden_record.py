@@ -153,7 +153,10 @@ def _help_of(command: click.Command, path: list[str]) -> Iterator[str]:
     printed = CliRunner().invoke(cli, [*path, "--help"], terminal_width=_WIDTH, prog_name="structgen").output
     yield f"$ {' '.join(['structgen', *path])} --help\n{printed}".rstrip()
     if isinstance(command, click.Group):
-        for name, each in sorted(command.commands.items()):
+        context = click.Context(command)
+        for name in sorted(command.list_commands(context)):
+            each = command.get_command(context, name)
+            assert each is not None, name
             yield from _help_of(each, [*path, name])
 
 
