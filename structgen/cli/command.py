@@ -36,7 +36,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("whitespace", "order", "required", "additional"),
         *("max_depth", "max_length", "max_items", "max_members"),
     ),
-    "Output": ("output", "as_json", "help"),
+    "Output": ("output", "stream", "as_json", "trace", "help"),
 }
 """Names of the parameters that several commands have, by the heading of the help that lists them."""
 _REST: Final = "Options"
@@ -228,8 +228,9 @@ def output_options(command: _Function) -> _Function:
         with output_file(output):
             return command(**given)
 
-    decorated: _Function = output_option(wrapper)
-    return decorated
+    decorated: Any = output_option(wrapper)
+    made: _Function = decorated
+    return made
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from structgen.errors import GrammarSyntaxError, StructgenError
 
 if TYPE_CHECKING:
     from structgen.engine import Constraint, Vocabulary
+    from structgen.frontends.json_schema import JsonPolicy
     from structgen.grammar.nodes import Grammar
 
 __all__ = [
@@ -96,10 +97,14 @@ class GrammarSource:
     Attributes:
         grammar: what it means.
         label: what messages call it; empty for --regex, whose messages say what they are about.
+        text: the description itself.
+        policy: how a JSON Schema was read; None for all else.
     """
 
     grammar: Grammar
     label: str
+    text: str
+    policy: JsonPolicy | None = None
 
     @property
     def is_json(self) -> bool:
@@ -202,7 +207,7 @@ def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
         from structgen.frontends.regex import regex
 
         with refusals(""):
-            return GrammarSource(regex(options.regex or "", dialect=options.dialect), "")
+            return GrammarSource(regex(options.regex or "", dialect=options.dialect), "", options.regex or "")
     label = "standard input" if path == STANDARD_INPUT else path
     text = read_text(path)
     if not text.strip():
@@ -210,7 +215,7 @@ def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
     with refusals(label, text):
         notation = options.notation or _notation(path, text)
         if notation != "json-schema":
-            return GrammarSource(_grammar(path, text, notation, options), label)
+            return GrammarSource(_grammar(path, text, notation, options), label, text)
         from structgen.frontends.json_schema import JsonPolicy, json_schema
 
         policy = JsonPolicy(
@@ -223,7 +228,7 @@ def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
             max_items=options.bounds["max_items"],
             max_members=options.bounds["max_members"],
         )
-        return GrammarSource(json_schema(text, policy=policy, keep=True), label)
+        return GrammarSource(json_schema(text, policy=policy, keep=True), label, text, policy)
 
 
 def compile_source(source: GrammarSource, vocabulary: Vocabulary | None = None) -> Constraint:

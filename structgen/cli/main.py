@@ -23,6 +23,7 @@ _HOMES: Final = {
     "Look closer": {
         "trace": "structgen.cli.trace",
         "bench": "structgen.cli.bench",
+        "doctor": "structgen.cli.doctor",
     },
 }
 """The module of each command, by the heading of the help; only the module of the command that runs is imported."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
-from structgen.cli.grammar_source import SourceOptions, compile_source, read_source, source_options
+from structgen.cli.command import Command, complete_files, completes, output_file, output_option
+from structgen.cli.grammar_source import (
+    STANDARD_INPUT,
+    SourceOptions,
+    compile_source,
+    read_source,
+    read_text,
+    source_options,
+)
 from structgen.cli.model_option import model_of
 from structgen.cli.run_canvas import run_canvases
 from structgen.cli.run_option import (
     DEFAULT_PROMPT,
-    DEFAULT_TOKENS,
     DRAFTER_NAMES,
     Decoder,
     Request,
@@ -21,16 +27,18 @@ from structgen.cli.run_option import (
     failures_noted,
     potentials_of,
     sampler_of,
-    write_weights,
 )
-from structgen.cli.run_program import is_program, run_program
-from structgen.cli.terminal import DONE, INTERRUPTED, Failure, ProgressLine, cut_text, result_as_json, write_costs
+from structgen.cli.run_program import is_program, program_rows, run_program
+from structgen.cli.run_prompts import read_lines, write_rows
+from structgen.cli.run_server import check_served, run_on_server, server_of
+from structgen.cli.run_tokens import TokenTask, write_output, write_outputs_with_weights
+from structgen.cli.terminal import DONE, ProgressLine
 from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES, SAMPLERS
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyDrafter, AnyPotential, AnySampler, Generation
-    from structgen.engine import Constraint
+    from structgen.decode import AnyDrafter, AnySampler
     from structgen.models import LanguageModel
+    from structgen.program.execution import AnyModel
 
 __all__ = ["run"]
 
@@ -42,31 +50,68 @@ _CANVAS_OPTIONS: Final = {
     ),
     "trust_remote_code": "models that write token by token run no code of their files; leave it out",
 }
+_GROUPS: Final = {
+    "Prompt": ("prompt", "prompt_file", "system", "no_chat", "chat_template", "arg"),
+    "Many prompts": ("prompts", "batch_size", "resume"),
+    "Model": ("model", "model_name", "device", "decoder", "trust_remote_code"),
+    "Sampling": (
+        *("max_tokens", "temperature", "top_k", "top_p", "min_p", "count", "seed"),
+        *("sampler", "drafter", "potential", "weights"),
+    ),
+    "Canvases of diffusion models": ("canvas", "policy", "block", "reuse", "replay"),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class _GenerationTask:
-    """What is the same for all outputs of one call."""
-
-    model: LanguageModel
-    constraint: Constraint
-    prompt: list[int]
-    sampler: AnySampler
-    potentials: Sequence[AnyPotential]
-    drafter: AnyDrafter
-    progress: ProgressLine
-
-
-@click.command()
-@click.argument("paths", nargs=-1, metavar="FILE")
+@click.command(
+    cls=Command,
+    groups=_GROUPS,
+    examples=(
+        'structgen run person.schema.json --prompt "Ada Lovelace, 36"',
+        "cat review.txt | structgen run sentiment.schema.json --prompt - --stream",
+        'structgen run contact.py:contact --arg text="Call Bob on 555 1234"',
+        "structgen run person.schema.json --prompts in.jsonl -o out.jsonl --resume",
+        "structgen run person.schema.json --model http://localhost:8000/v1#qwen3",
+    ),
+)
+@click.argument("paths", nargs=-1, metavar="FILE", shell_complete=complete_files)
 @source_options()
-@click.option("--prompt", metavar="P", help=f"What the model is asked.  [default: {DEFAULT_PROMPT}]")
-@click.option("--prompt-file", metavar="F", help="The same from a file, or - for standard input.")
+@click.option(
+    "--prompt", metavar="P", help=f"What the model is asked, or - for standard input.  [default: {DEFAULT_PROMPT}]"
+)
+@click.option("--prompt-file", metavar="F", shell_complete=complete_files, help="The same from a file.")
+@click.option("--system", metavar="TEXT", help="A message of the system before the prompt.")
+@click.option(
+    "--chat-template",
+    metavar="F",
+    shell_complete=complete_files,
+    help="A chat template (Jinja) in place of that of the model.",
+)
+@click.option(
+    "--prompts",
+    metavar="F",
+    shell_complete=complete_files,
+    help='Many prompts or arguments, one a line: *.txt, or JSON lines such as {"prompt": "..."}. '
+    "Each becomes a line of JSON, in the order in which they are done.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=8,
+    show_default=True,
+    help="How many run in one forward pass.",
+)
+@click.option(
+    "--resume", is_flag=True, help="Go on with the file of -o: only write rows that it lacks, or that failed."
+)
 @click.option(
     "--model",
     metavar="M",
-    help="A hub id, a folder or a GGUF file.  [default: SmolLM2-135M-Instruct, or the embedded diffusion model]",
+    shell_complete=complete_files,
+    help="A hub id, a folder, a GGUF file, or the address of a server.  [default: SmolLM2-135M-Instruct, or the "
+    "embedded diffusion model]",
 )
+@click.option("--model-name", metavar="NAME", help="The model's name on the server; or --model ADDRESS#NAME.")
 @click.option(
     "--device",
     metavar="D",
@@ -90,12 +135,14 @@ class _GenerationTask:
 @click.option(
     "--sampler",
     metavar="NAME[:KEY=VALUE,...]",
+    shell_complete=completes(dict.fromkeys((*SAMPLERS, *CANVAS_SAMPLERS))),
     help=f"How outputs are sampled: {', '.join(SAMPLERS)}; of canvases: {', '.join(CANVAS_SAMPLERS)}.  "
     "[default: greedy, or multinomial with options of it; dingo]",
 )
 @click.option(
     "--drafter",
     metavar="NAME[:KEY=VALUE,...]",
+    shell_complete=completes(DRAFTER_NAMES),
     help=f"Proposes draft tokens, which the model verifies together: {', '.join(DRAFTER_NAMES)}.  "
     "[default: auto, or what a program says]",
 )
@@ -127,6 +174,7 @@ class _GenerationTask:
 @click.option(
     "--policy",
     metavar="NAME[:KEY=VALUE,...]",
+    shell_complete=completes(COMMIT_POLICIES),
     help=f"Which slots of a canvas are committed together: {', '.join(COMMIT_POLICIES)}.  [default: static]",
 )
 @click.option(
@@ -135,10 +183,12 @@ class _GenerationTask:
 @click.option(
     "--reuse",
     metavar="NAME[:KEY=VALUE,...]",
+    shell_complete=completes(REUSES),
     help=f"Which slots a pass leaves out: {', '.join(REUSES)}.  [default: none]",
 )
 @click.option("--replay", metavar="F.html", help="Write a page to F.html that replays how the canvas was filled.")
 @click.option("--trust-remote-code", is_flag=True, help="Run the code that comes with a diffusion model's files.")
+@output_option
 @click.option("--stream", is_flag=True, help="Write the text as it is made; show a canvas on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Write each output as one line of JSON with value and scores.")
 @click.option("--arg", multiple=True, metavar="NAME=VALUE", help="An argument of a program; NAME=@F reads it from F.")
@@ -161,11 +211,25 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     request = Request(**options)
     click.get_current_context().with_resource(failures_noted())
     (path,) = source.take_path(paths, "FILE")
-    if request.stream and request.as_json:
-        raise click.UsageError("--stream writes text as it is made and --json a line at the end: give one of them")
+    request.check()
+    if path == STANDARD_INPUT and STANDARD_INPUT in (request.prompts, request.chat_template):
+        raise click.UsageError("FILE and another option cannot both be standard input")
+    if request.chat_template is not None:  # the text itself from here on
+        request = replace(request, chat_template=read_text(request.chat_template))
+    # Rows are written to their file one by one, so that an interruption loses none.
+    with output_file(None if request.prompts is not None else request.output):
+        return _run(path, source, request)
+
+
+def _run(path: str | None, source: SourceOptions, request: Request) -> int:
+    """Run a description or a program on a model of any kind."""
     if request.decoder == "diffusion":
+        if request.is_served:
+            raise click.UsageError("--decoder diffusion is for models in this process, not for --model ADDRESS")
         return run_canvases(path, source, request)
     request.refuse(_CANVAS_OPTIONS)
+    if request.is_served:
+        check_served(request)
     if path is not None and is_program(path):
         return _run_program(path, request)
     if request.arg:
@@ -173,26 +237,49 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     if request.trace is not None and not request.weights:
         raise click.UsageError("--trace is for programs and for --weights: give FILE.py:NAME, or --weights")
     sampler = _sampler(request)
-    prompt = request.read_prompt(path)
+    outputs = _outputs(sampler, request)
+    if request.is_served:
+        return run_on_server(path, source, request, sampler, outputs)
+    prompt = "" if request.prompts is not None else request.read_prompt(path)
+    lines = None if request.prompts is None else read_lines(request.prompts, "prompt", plain=str)
     potentials = potentials_of(request.potential)
     read = read_source(path, source)
     compile_source(read)  # refuses what is wrong before a model is fetched and loaded
     progress = ProgressLine()
-    try:
+
+    def load() -> TokenTask:
         drafter = drafter_of(request.drafter, progress)
         _check_drafter(request, drafter, sampler)
-        model = model_of(request.model, progress, device=request.device)
-        constraint = compile_source(read, model.vocabulary)
-        ids = model.encode_prompt(prompt, chat=not request.no_chat)
-        task = _GenerationTask(model, constraint, ids, sampler, potentials, drafter, progress)
+        model = _load_model(request, progress)
+        return TokenTask(model, compile_source(read, model.vocabulary), sampler, potentials, drafter, progress, request)
+
+    try:
+        if lines is not None:
+            return write_rows(request, lines, lambda: (task := load(), (task.model, task.row))[1])
+        task = load()
+        ids = task.model.encode_prompt(prompt, chat=not request.no_chat)
         if request.weights:
-            _write_weights(task, request)
+            write_outputs_with_weights(task, ids)
             return DONE
-        for index in range(1 if _is_whole(sampler) else request.count or 1):
-            _write_output(task, request, request.seed + index)
+        for index in range(outputs):
+            write_output(task, ids, request.seed + index)
     finally:
         progress.close()
     return DONE
+
+
+def _load_model(request: Request, progress: ProgressLine) -> LanguageModel:
+    model = model_of(request.model, progress, device=request.device)
+    if request.chat_template is not None:
+        from structgen.models.model_input import use_chat_template
+
+        use_chat_template(model, request.chat_template)
+    return model
+
+
+def _outputs(sampler: AnySampler | None, request: Request) -> int:
+    """How many outputs are written; samplers of whole outputs take ``-n`` for themselves."""
+    return 1 if _is_whole(sampler) else request.outputs
 
 
 def _check_drafter(request: Request, drafter: AnyDrafter, sampler: AnySampler) -> None:
@@ -214,6 +301,7 @@ def _run_program(path: str, request: Request) -> int:
     request.refuse_for_program()
     sampling = request.sampler is not None or _has_sampling_params(request)
     sampler = _sampler(request) if sampling or (request.count or 1) > 1 else None
+    outputs = _outputs(sampler, request)
     changes: dict[str, Any] = {
         "max_tokens": request.max_tokens,
         "alternatives": None if request.trace is None else _TRACED_ALTERNATIVES,
@@ -223,14 +311,13 @@ def _run_program(path: str, request: Request) -> int:
     progress = ProgressLine()
     if request.drafter is not None:
         changes["drafter"] = drafter_of(request.drafter, progress)  # None is no drafter there
-    run_program(
-        path,
-        request,
-        load=lambda: model_of(request.model, progress, device=request.device),
-        progress=progress,
-        changes=changes,
-        outputs=1 if _is_whole(sampler) else request.count or 1,
-    )
+
+    def load() -> AnyModel:
+        return server_of(request) if request.is_served else _load_model(request, progress)
+
+    if request.prompts is not None:
+        return program_rows(path, request, load=load, changes=changes)
+    run_program(path, request, load=load, progress=progress, changes=changes, outputs=outputs)
     return DONE
 
 
@@ -276,75 +363,3 @@ def _sampler(request: Request) -> AnySampler:
         return Multinomial(temperature, request.top_k, request.top_p, request.min_p)
     except ValueError as error:
         raise click.UsageError(str(error).removeprefix("Multinomial: ")) from error
-
-
-def _write_output(task: _GenerationTask, request: Request, seed: int) -> None:
-    """Generate one output and write it."""
-    from structgen.decode import Context, start_generation
-
-    with Context(task.model, task.prompt) as context:
-        generation = start_generation(
-            context,
-            task.constraint,
-            max_tokens=_max_tokens(request),
-            sampler=task.sampler,
-            potentials=task.potentials,
-            seed=seed,
-            drafter=task.drafter,
-        )
-        try:
-            _follow(generation, task.progress, stream=request.stream)
-        except KeyboardInterrupt:
-            task.progress.close()
-            partial = generation.data.decode("utf-8", "replace")
-            raise Failure(
-                f"interrupted after {len(generation.tokens)} tokens of the output: {partial}", INTERRUPTED
-            ) from None
-        result = generation.result()
-    task.progress.close()
-    if request.as_json:
-        click.echo(result_as_json(result, seed))
-    else:
-        click.echo(b"\n" if request.stream else result.data + b"\n", nl=False)
-    write_costs(result.stats, cut=cut_text(result))
-
-
-def _write_weights(task: _GenerationTask, request: Request) -> None:
-    """Sample outputs and write all of them with their weights."""
-    import numpy as np
-
-    from structgen.decode import Context
-    from structgen.decode.sampling import SequenceSampler, run_sampler
-    from structgen.decode.sampling.sampler_run import whole_speculation
-
-    if not isinstance(task.sampler, SequenceSampler):
-        raise click.UsageError("--weights needs a sampler of whole outputs")
-    task.progress("sample outputs", 0, None)
-    with Context(task.model, task.prompt) as context:
-        samples = run_sampler(
-            task.sampler,
-            context,
-            task.constraint,
-            potentials=task.potentials,
-            max_tokens=_max_tokens(request),
-            generator=np.random.Generator(np.random.PCG64(request.seed)),
-            speculation=whole_speculation(task.drafter, task.sampler),
-        )
-    task.progress.close()
-    write_weights(samples, request, task.sampler, task.model.name)
-
-
-def _follow(generation: Generation, progress: ProgressLine, *, stream: bool) -> None:
-    """Run a generation to its end and show how far it is."""
-    progress("generate tokens:", 0, None)
-    if stream:
-        progress.close()  # the text itself shows it
-    for chunk in generation:
-        if stream:
-            click.echo(chunk.text.encode(), nl=False)
-        else:
-            progress("generate tokens:", len(generation.tokens), None)
-
-
-def _max_tokens(request: Request) -> int:
-    return DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens

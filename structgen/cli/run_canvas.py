@@ -13,7 +13,8 @@ from click.core import ParameterSource
 from structgen.cli.grammar_source import compile_source, read_source
 from structgen.cli.model_option import EMBEDDED, NamedOption, diffusion_model_of
 from structgen.cli.run_option import write_weights
-from structgen.cli.run_program import is_program, run_program
+from structgen.cli.run_program import is_program, program_rows, run_program
+from structgen.cli.run_prompts import PromptLine, RowWriter, prompt_of, read_lines, write_rows
 from structgen.cli.terminal import (
     DONE,
     INTERRUPTED,
@@ -22,12 +23,14 @@ from structgen.cli.terminal import (
     ProgressLine,
     cut_text,
     result_as_json,
+    result_values,
     write_costs,
 )
 from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from threading import Event
 
     from structgen.cli.grammar_source import SourceOptions
     from structgen.cli.run_option import Request
@@ -37,7 +40,9 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.replay import Recorder
     from structgen.decode.sampling import SMC
     from structgen.engine import Constraint
+    from structgen.models import Prompt
     from structgen.models.diffusion import DiffusionModel
+    from structgen.program.execution import AnyModel
 
 __all__ = ["run_canvases"]
 
@@ -75,12 +80,10 @@ def run_canvases(path: str | None, source: SourceOptions, request: Request) -> i
     shown = _CanvasProgress(request, streams=not _is_smc(sampler))
     try:
         if path is not None and is_program(path):
-            _run_program(path, request, sampler, unmasking, shown)
-        else:
-            _run_source(path, source, request, sampler, unmasking, shown)
+            return _run_program(path, request, sampler, unmasking, shown)
+        return _run_source(path, source, request, sampler, unmasking, shown)
     finally:
         shown.progress.close()
-    return DONE
 
 
 def _run_source(
@@ -90,30 +93,65 @@ def _run_source(
     sampler: AnyCanvasSampler,
     unmasking: Unmasking,
     shown: _CanvasProgress,
-) -> None:
+) -> int:
     if request.arg:
         raise click.UsageError("--arg is for programs: give FILE.py:NAME")
     if request.trace is not None and not request.weights:
         raise click.UsageError(
             "--trace is for programs and for --weights: give FILE.py:NAME; --replay F.html shows how a canvas is filled"
         )
-    prompt = request.read_prompt(path)
+    prompt = "" if request.prompts is not None else request.read_prompt(path)
+    lines = None if request.prompts is None else read_lines(request.prompts, "prompt", plain=str)
     if click.get_current_context().get_parameter_source("whitespace") is ParameterSource.DEFAULT:
         # White space takes slots; each runs in each pass; where tokens are written one by one, it costs none.
         source = replace(source, whitespace="compact")
     read = read_source(path, source)
     compile_source(read)  # refuses what is wrong before a model is loaded
+    if lines is not None:
+
+        def prepare() -> tuple[DiffusionModel, RowWriter]:
+            model = shown.load(request.model, shown.progress)
+            return model, _row_writer(request, compile_source(read, model.vocabulary), sampler, unmasking)
+
+        return write_rows(request, lines, prepare)
     model = shown.load(request.model, shown.progress)
     constraint = compile_source(read, model.vocabulary)
     if request.weights:
         _write_weighted(model, prompt, constraint, cast("SMC", sampler), unmasking, shown)
     else:
         _write_outputs(model, prompt, constraint, sampler, unmasking, shown)
+    return DONE
+
+
+def _row_writer(request: Request, constraint: Constraint, sampler: AnyCanvasSampler, unmasking: Unmasking) -> RowWriter:
+    """Return what fills the canvas of a line of ``--prompts``."""
+
+    def write(line: PromptLine, model: AnyModel, stopped: Event) -> dict[str, Any]:
+        from structgen.decode import generate
+
+        def stop(_: Snapshot) -> None:
+            if stopped.is_set():
+                raise InterruptedError("it was not finished")
+
+        seed = line.values.get("seed", request.seed + line.index)
+        result = generate(
+            cast("DiffusionModel", model),
+            prompt_of(line, request),
+            constraint,
+            max_tokens=line.values.get("max_tokens", request.max_tokens),
+            sampler=sampler,
+            seed=seed,
+            decoding=replace(unmasking, stream=None if _is_smc(sampler) else stop),
+            chat=not request.no_chat,
+        )
+        return result_values(result, seed)
+
+    return write
 
 
 def _write_weighted(
     model: DiffusionModel,
-    prompt: str,
+    prompt: Prompt,
     constraint: Constraint,
     sampler: SMC,
     unmasking: Unmasking,
@@ -140,7 +178,7 @@ def _write_weighted(
 
 def _write_outputs(
     model: DiffusionModel,
-    prompt: str,
+    prompt: Prompt,
     constraint: Constraint,
     sampler: AnyCanvasSampler,
     unmasking: Unmasking,
@@ -177,27 +215,28 @@ def _write_outputs(
 
 def _run_program(
     path: str, request: Request, sampler: AnyCanvasSampler, unmasking: Unmasking, shown: _CanvasProgress
-) -> None:
+) -> int:
     request.refuse_for_program()
     from structgen.program.outcome import Served
 
     outputs = _outputs(sampler, request)
     says_sampler = request.sampler is not None or request.temperature is not None or outputs > 1
-    runs = run_program(
-        path,
-        request,
-        load=lambda: shown.load(request.model, shown.progress),
-        progress=shown.progress,
-        changes={
-            "max_tokens": request.max_tokens,
-            "unmasking": replace(unmasking, stream=shown.stream),
-            "sampler": sampler if says_sampler else None,
-        },
-        outputs=outputs,
-    )
+    changes = {
+        "max_tokens": request.max_tokens,
+        "unmasking": replace(unmasking, stream=None if request.prompts is not None else shown.stream),
+        "sampler": sampler if says_sampler else None,
+    }
+
+    def load() -> DiffusionModel:
+        return shown.load(request.model, shown.progress)
+
+    if request.prompts is not None:
+        return program_rows(path, request, load=load, changes=changes)
+    runs = run_program(path, request, load=load, progress=shown.progress, changes=changes, outputs=outputs)
     outcomes = [outcome.result for run in runs for outcome in run.outcomes]
     results = [result for result in outcomes if not isinstance(result, Served)]
     shown.write_replay(results, [f"answer {number}" for number in range(1, len(results) + 1)])
+    return DONE
 
 
 class _CanvasProgress:
@@ -219,6 +258,10 @@ class _CanvasProgress:
         model = diffusion_model_of(
             name, progress, trust_remote_code=self.request.trust_remote_code, device=self.request.device
         )
+        if self.request.chat_template is not None:
+            from structgen.models.model_input import use_chat_template
+
+            use_chat_template(model, self.request.chat_template)
         self._model = model
         self.recorder = Recorder()
         if self.request.stream:
@@ -273,7 +316,7 @@ class _CanvasProgress:
 
 def _outputs(sampler: AnyCanvasSampler, request: Request) -> int:
     """How many outputs are written; SMC takes ``-n`` for itself."""
-    return 1 if _is_smc(sampler) else request.count or 1
+    return 1 if _is_smc(sampler) else request.outputs
 
 
 def _is_smc(sampler: AnyCanvasSampler) -> bool:

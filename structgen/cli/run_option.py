@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from structgen.decode import AnyCanvasSampler, AnyPotential, AnySampler
     from structgen.decode.sampling import Samples
     from structgen.decode.speculative.speculation import AnyDrafter
+    from structgen.models import Prompt
 
 __all__ = [
     "DEFAULT_PROMPT",
@@ -127,13 +128,28 @@ DEFAULT_TOKENS: Final = 256
 Decoder: TypeAlias = Literal["autoregressive", "diffusion"]
 
 
+_NOT_WITH_PROMPTS: Final = {
+    **dict.fromkeys(("prompt", "prompt_file"), "the file has the prompts; leave it out"),
+    "arg": 'each line has its arguments, {"args": {...}}; leave it out',
+    "stream": "each row is written when it is done; leave it out",
+    **dict.fromkeys(("weights", "trace", "replay"), "they are of one output; run that prompt alone"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """The options of ``structgen run``, as they were given."""
 
     prompt: str | None
     prompt_file: str | None
+    prompts: str | None
+    system: str | None
+    chat_template: str | None
+    batch_size: int
+    resume: bool
+    output: str | None
     model: str | None
+    model_name: str | None
     device: str
     trust_remote_code: bool
     decoder: Decoder
@@ -159,18 +175,55 @@ class Request:
     arg: tuple[str, ...]
     trace: str | None
 
-    def refuse(self, options: dict[str, str]) -> None:
-        """Refuse options that are given although the decoder has no use for them.
+    @property
+    def is_served(self) -> bool:
+        """Whether the model is on a server: ``--model`` is an address."""
+        return self.model is not None and self.model.startswith(("http://", "https://"))
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs are written.
+
+        Raises:
+            click.UsageError: several of many prompts.
+        """
+        if self.prompts is not None and (self.count or 1) > 1:
+            raise click.UsageError("-n is for one prompt: write a prompt K times, with an id for each")
+        return self.count or 1
+
+    def refuse(self, options: Mapping[str, str], *, by: str | None = None) -> None:
+        """Refuse options that are given although there is no use for them.
 
         Args:
             options: by name of the option, the reason and what to do instead.
+            by: the option that has no use for them; None: ``--decoder``.
 
         Raises:
             click.UsageError: one is given.
         """
         for name, reason in options.items():
             if getattr(self, name) not in (None, False, ()):
-                raise click.UsageError(f"--{name.replace('_', '-')} is not for --decoder {self.decoder}: {reason}")
+                by = by or f"--decoder {self.decoder}"
+                raise click.UsageError(f"--{name.replace('_', '-')} is not for {by}: {reason}")
+
+    def check(self) -> None:
+        """Refuse options that exclude each other whatever the description and the model are.
+
+        Raises:
+            click.UsageError: such are given.
+        """
+        if self.stream and self.as_json:
+            raise click.UsageError("--stream writes text as it is made and --json a line at the end: give one of them")
+        if self.no_chat:
+            self.refuse(
+                dict.fromkeys(("system", "chat_template"), "there are no messages; leave one out"), by="--no-chat"
+            )
+        if self.prompts is not None:
+            self.refuse(_NOT_WITH_PROMPTS, by="--prompts")
+        elif self.resume:
+            raise click.UsageError("--resume goes on with many prompts: give them with --prompts FILE")
+        if not self.is_served and self.model_name is not None:
+            raise click.UsageError("--model-name is for a server: give its address, --model http://localhost:8000/v1")
 
     def refuse_for_program(self) -> None:
         """Refuse options that a program has no use for.
@@ -183,20 +236,29 @@ class Request:
         if self.weights:
             raise click.UsageError("--weights is for descriptions: a program has one value")
 
-    def read_prompt(self, path: str | None) -> str:
+    def read_prompt(self, path: str | None) -> Prompt:
         """Return what the model is asked; ``path`` is where the description is read from.
 
         Raises:
             click.UsageError: options exclude each other.
             Failure: the file cannot be read.
         """
-        if self.prompt_file is None:
-            return DEFAULT_PROMPT if self.prompt is None else self.prompt
-        if self.prompt is not None:
+        text = self._prompt_text(path)
+        if self.system is None:
+            return text
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": text}]
+
+    def _prompt_text(self, path: str | None) -> str:
+        name, file = "--prompt-file", self.prompt_file
+        if file is None:
+            if self.prompt != STANDARD_INPUT:
+                return DEFAULT_PROMPT if self.prompt is None else self.prompt
+            name, file = "--prompt", STANDARD_INPUT
+        elif self.prompt is not None:
             raise click.UsageError("--prompt and --prompt-file exclude each other")
-        if self.prompt_file == path == STANDARD_INPUT:
-            raise click.UsageError("FILE and --prompt-file cannot both be standard input")
-        return read_text(self.prompt_file)
+        if file == path == STANDARD_INPUT:
+            raise click.UsageError(f"FILE and {name} cannot both be standard input")
+        return read_text(file)
 
 
 TRACE_VERSION: Final = 1

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from structgen.cli.grammar_source import read_text, run_file
+from structgen.cli.run_prompts import PromptLine, read_lines, write_rows
 from structgen.cli.terminal import INTERRUPTED, Failure, ProgressLine, write_costs
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from structgen.cli.run_option import Request
     from structgen.program import Program, Run
     from structgen.program.execution import AnyModel
 
-__all__ = ["is_program", "run_program"]
+__all__ = ["follow", "is_program", "load_program", "program_rows", "run_program", "run_quietly", "run_values"]
 
 _SUFFIX: Final = ".py"
 
@@ -47,14 +52,14 @@ def run_program(
         Failure: the file cannot be run, holds no such program, or an argument is unusable.
         StructgenError: as ``Program.run``.
     """
-    program = _load(path)
+    program = load_program(path, request)
     bound = _arguments(program, request.arg)
     stream = request.stream and request.decoder == "autoregressive"  # a canvas is shown on standard error
     runs: list[Run[Any]] = []
     try:
         model = load()
         for seed in range(request.seed, request.seed + outputs):
-            run = _follow(program, {**bound, **changes, "seed": seed, "model": model}, progress, stream=stream)
+            run = follow(program, {**bound, **changes, "seed": seed, "model": model}, progress, stream=stream)
             progress.close()
             _write(run, as_json=request.as_json, streamed=stream)
             runs.append(run)
@@ -66,8 +71,65 @@ def run_program(
     return runs
 
 
-def _follow(program: Program[..., Any], arguments: dict[str, Any], progress: ProgressLine, *, stream: bool) -> Run[Any]:
-    """Run a program once and show how far it is."""
+def program_rows(path: str, request: Request, *, load: Callable[[], AnyModel], changes: dict[str, Any]) -> int:
+    """Run the program ``FILE.py:NAME`` with the arguments of each line of ``--prompts``; return the exit status.
+
+    Raises:
+        Failure: as ``run_program`` and ``write_rows``.
+    """
+    program = load_program(path, request)
+    parameters = inspect.signature(program.function).parameters
+    needed = [name for name, held in parameters.items() if held.default is inspect.Parameter.empty]
+    only = needed[0] if len(needed) == 1 else None
+    plain = None if only is None else lambda text: {only: text}
+    lines = read_lines(str(request.prompts), "args", plain=plain)
+
+    def write(line: PromptLine, model: AnyModel, stopped: Event) -> dict[str, Any]:
+        arguments = _json_arguments(program, line.values["args"])
+        return run_values(run_quietly(program, {**arguments, **changes}, request, line, model, stopped))
+
+    return write_rows(request, lines, lambda: (load(), write))
+
+
+def run_quietly(
+    program: Program[..., Any],
+    arguments: dict[str, Any],
+    request: Request,
+    line: PromptLine,
+    model: AnyModel,
+    stopped: Event,
+) -> Run[Any]:
+    """Run a program with the settings of a line, until the event is set."""
+    from structgen.program import Done
+
+    settings = {
+        "seed": line.values.get("seed", request.seed + line.index),
+        "max_tokens": line.values.get("max_tokens", request.max_tokens),
+        "model": model,
+    }
+    with contextlib.closing(program.stream(**{**arguments, **settings})) as events:
+        for event in events:
+            if isinstance(event, Done):
+                return event.run
+            if stopped.is_set():
+                break
+    raise InterruptedError("it was not finished")
+
+
+def follow(
+    program: Program[..., Any],
+    arguments: dict[str, Any],
+    progress: ProgressLine,
+    *,
+    stream: bool,
+    shows_prompt: bool = True,
+) -> Run[Any]:
+    """Run a program once and show how far it is; with ``stream``, its text, and its own text if ``shows_prompt``.
+
+    Raises:
+        Failure: the user has interrupted.
+        StructgenError: as ``Program.run``.
+    """
     from structgen.program import Done, Retracted, Text
 
     tokens = 0
@@ -80,7 +142,7 @@ def _follow(program: Program[..., Any], arguments: dict[str, Any], progress: Pro
         for event in events:
             if isinstance(event, Done):
                 return event.run
-            if isinstance(event, Text):
+            if isinstance(event, Text) and (shows_prompt or event.written):
                 tokens += event.written
                 written += event.text
                 if stream:
@@ -99,21 +161,24 @@ def _follow(program: Program[..., Any], arguments: dict[str, Any], progress: Pro
     raise RuntimeError("a stream ended without its last event")
 
 
+def run_values(run: Run[Any]) -> dict[str, Any]:
+    """Return what became of a program as values of JSON."""
+    return {
+        "value": run.trace["value"],
+        "text": run.text,
+        "fields": {name: field.probability for name, field in run.fields.items()},
+        "finish_reason": run.finish_reason,
+        "cut": run.cut_fields,
+        "seed": run.seed,
+        "logprob": run.logprob,
+        "log_z": run.log_z,
+        "stats": None if run.stats is None else run.stats.as_dict(),
+    }
+
+
 def _write(run: Run[Any], *, as_json: bool, streamed: bool) -> None:
     if as_json:
-        trace = run.trace
-        line = {
-            "value": trace["value"],
-            "text": run.text,
-            "fields": {name: field.probability for name, field in run.fields.items()},
-            "finish_reason": run.finish_reason,
-            "cut": run.cut_fields,
-            "seed": run.seed,
-            "logprob": run.logprob,
-            "log_z": run.log_z,
-            "stats": None if run.stats is None else run.stats.as_dict(),
-        }
-        click.echo(json.dumps(line, ensure_ascii=False))
+        click.echo(json.dumps(run_values(run), ensure_ascii=False))
     elif streamed:
         click.echo()
     else:
@@ -129,8 +194,21 @@ def _cut_text(run: Run[Any]) -> str:
     return f"the values of {', '.join(run.cut_fields)}" if run.cut_fields else "the end of the answer"
 
 
-def _load(path: str) -> Program[..., Any]:
-    """Run the file as a module and take the program out of it."""
+def load_program(path: str, request: Request) -> Program[..., Any]:
+    """Run the file as a module and take the program out of it; ``--system`` replaces its own turn of the system.
+
+    Raises:
+        Failure: the file cannot be run, or holds no such program.
+    """
+    from structgen.program.definition import Program
+
+    program = _program_in(path)
+    if request.system is None:
+        return program
+    return Program(program.function, program.settings, system=request.system)
+
+
+def _program_in(path: str) -> Program[..., Any]:
     from structgen.program.definition import Program
 
     file, name = (path, "") if path.endswith(_SUFFIX) else path.rsplit(":", 1)
@@ -165,16 +243,45 @@ def _arguments(program: Program[..., Any], given: Sequence[str]) -> dict[str, An
     return found
 
 
-def _value(name: str, text: str, program: Program[..., Any]) -> Any:
+def _json_arguments(program: Program[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a line, each read as its annotation says."""
+    from pydantic import ValidationError
+
+    parameters = inspect.signature(program.function).parameters
+    for name in given:
+        if name not in parameters:
+            raise Failure(f'"args": there is no {name!r}; the parameters are {", ".join(parameters) or "none"}')
+    found: dict[str, Any] = {}
+    for name, held in parameters.items():
+        if name in given:
+            adapter = _adapter(name, program, Any)
+            try:
+                found[name] = given[name] if adapter is None else adapter.validate_json(json.dumps(given[name]))
+            except ValidationError as error:
+                raise Failure(f'"args": {name}: {error.errors(include_url=False)[0]["msg"]}') from None
+        elif held.default is inspect.Parameter.empty:
+            raise Failure(f'"args": {name!r} is missing')
+    return found
+
+
+def _adapter(name: str, program: Program[..., Any], default: Any) -> TypeAdapter[Any] | None:
+    """What makes values of a parameter's type; None where the annotation is nothing that pydantic knows."""
     from typing import get_type_hints
 
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
     try:
-        kind = get_type_hints(program.function, include_extras=True).get(name, str)
-        adapter: Any = TypeAdapter(kind)
+        return TypeAdapter(get_type_hints(program.function, include_extras=True).get(name, default))
     except (NameError, TypeError, PydanticUserError):
+        return None
+
+
+def _value(name: str, text: str, program: Program[..., Any]) -> Any:
+    from pydantic import ValidationError
+
+    adapter = _adapter(name, program, str)
+    if adapter is None:
         return text
     try:
         return adapter.validate_python(text)
@@ -183,4 +290,5 @@ def _value(name: str, text: str, program: Program[..., Any]) -> Any:
             return adapter.validate_json(text)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
+            kind = program.function.__annotations__.get(name, "text")
             raise Failure(f"--arg {name}={text[:60]}: it is no {getattr(kind, '__name__', kind)}; {problem}") from None

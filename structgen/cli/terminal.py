@@ -33,6 +33,7 @@ __all__ = [
     "cut_text",
     "finite",
     "result_as_json",
+    "result_values",
     "status_of",
     "write_costs",
 ]
@@ -64,8 +65,8 @@ def status_of(error: StructgenError) -> int:
     return UNUSABLE
 
 
-def result_as_json(result: Result, seed: int) -> str:
-    """Return a result as one line of JSON."""
+def result_values(result: Result, seed: int) -> dict[str, Any]:
+    """Return a result as values of JSON."""
     held: dict[str, Any] = {
         "text": result.text,
         "value": result.value,
@@ -86,7 +87,12 @@ def result_as_json(result: Result, seed: int) -> str:
             "commits": [list(commit) for commit in result.canvas.commits],
             "forced": list(result.canvas.forced),
         }
-    return json.dumps(held, ensure_ascii=False)
+    return held
+
+
+def result_as_json(result: Result, seed: int) -> str:
+    """Return a result as one line of JSON."""
+    return json.dumps(result_values(result, seed), ensure_ascii=False)
 
 
 def write_costs(stats: Stats, *, slots: int | None = None, cut: str = "") -> None:

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from structgen.models.protocol import Prompt
     from structgen.models.protocol.diffusion import Canvases
 
-__all__ = ["CanvasLimits", "chat_prompt", "find_mask", "messages_of_prompt", "plain_prompt", "render_chat"]
+__all__ = [
+    "CanvasLimits",
+    "chat_prompt",
+    "find_mask",
+    "messages_of_prompt",
+    "plain_prompt",
+    "render_chat",
+    "use_chat_template",
+]
 
 _MASK_NAMES: Final = ("<mask>", "[MASK]", "<|mask|>", "<|mdm_mask|>", "<MASK>", "[mask]")
 
@@ -224,6 +232,25 @@ def render_chat(
             evidence=str(error),
             remedy="change the messages, or pass a text with chat=False",
         ) from error
+
+
+def use_chat_template(model: Any, template: str) -> None:
+    """Let a model render messages by ``template``, Jinja source, in place of its own.
+
+    Raises:
+        ModelError: the model renders no messages.
+    """
+    tokenizer = getattr(model, "tokenizer", None)
+    if hasattr(model, "chat_template"):
+        model.chat_template = template
+    elif tokenizer is not None and hasattr(tokenizer, "apply_chat_template"):
+        tokenizer.chat_template = template
+    else:
+        raise ModelError(
+            f"model {model.name!r}",
+            "it takes its prompt as it is, so there is no chat template to replace",
+            remedy="leave the template out",
+        )
 
 
 def plain_prompt(vocabulary: Vocabulary, prompt: Prompt) -> list[int]:

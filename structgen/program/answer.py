@@ -44,6 +44,7 @@ class Answer:
         source: the document that the answer quotes; None if it quotes none.
         schema: the JSON Schema that ``grammar`` was made from, if any.
         formats: the meaning of names under ``format``, in addition to the standard ones.
+        policy: how ``schema`` became ``grammar``; white space aside, an answer of a server is checked by it too.
     """
 
     annotation: Any
@@ -54,6 +55,7 @@ class Answer:
     source: QuotationSource | None = None
     schema: Any = None
     formats: Mapping[str, Grammar] = field(default_factory=dict)
+    policy: JsonPolicy = POLICY
 
     def value(self, text: str) -> Any:
         """Return the value that ``text`` spells.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, final
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from structgen.program.execution import AnyModel
     from structgen.program.outcome import Run
 
-__all__ = ["Mapped", "map_items"]
+__all__ = ["Mapped", "map_items", "run_batched"]
 
 Value = TypeVar("Value")
 _Arguments: TypeAlias = "tuple[tuple[Any, ...], dict[str, Any]]"
@@ -65,49 +66,88 @@ def map_items(
     progress: Progress | bool,
     settings: Mapping[str, Any],
 ) -> list[Mapped[Value]]:
-    """Run ``program`` for each item: see ``Program.map``.
-
-    One thread for each slot of the batch; a thread takes the next item when it has finished one.  The forward passes
-    of all are run together; all else of a program is its thread's own.  A server puts requests together by itself;
-    passes over canvases are not put together.
+    """Run ``program`` for each item: see ``Program.map`` and ``run_batched``.
 
     Raises:
         ValueError: ``batch_size`` is less than 1.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1; found {batch_size}")
     calls = [_arguments_of(item) for item in items]
     found: list[Mapped[Value] | None] = [None] * len(calls)
-    pending = iter(range(len(calls)))
-    lock, finished = threading.Lock(), threading.Condition()
+
+    def run(index: int, model: AnyModel, stopped: threading.Event) -> Mapped[Value]:
+        return _run_item(program, index, calls[index], {**settings, "model": model}, stopped)
+
+    with _progress_callback(len(calls), progress=progress) as report:
+        report("run programs", 0, len(calls))
+        done = 0
+
+        def finished(index: int, mapped: Mapped[Value]) -> None:
+            nonlocal done
+            found[index] = mapped
+            done += 1
+            report("run programs", done, len(calls))
+
+        run_batched(len(calls), run, finished, model=model, batch_size=batch_size)
+    return [held for held in found if held is not None]
+
+
+def run_batched(
+    count: int,
+    run: Callable[[int, AnyModel, threading.Event], Value],
+    finished: Callable[[int, Value], None],
+    *,
+    model: AnyModel,
+    batch_size: int,
+) -> None:
+    """Call ``run`` for all numbers below ``count``, ``batch_size`` at a time in one forward pass.
+
+    One thread for each slot of the batch; a thread takes the next number when it is through with one.  The forward
+    passes of all are run together.  A server puts requests together by itself; passes over canvases are not put
+    together.
+
+    Args:
+        count: how many calls there are.
+        run: called in a thread, with a number, the model to run on, and an event that is set once its value is no
+            longer wanted; raises nothing.
+        finished: called in the thread of the caller, with each number and what ``run`` returned, as they come.
+        model: what the batch runs on.
+        batch_size: the number of threads.
+
+    Raises:
+        ValueError: ``batch_size`` is less than 1.
+        Exception: of ``finished``; as an interruption, it stops all.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; found {batch_size}")
+    pending = iter(range(count))
+    lock, news = threading.Lock(), threading.Condition()
     stopped = threading.Event()
-    done: list[int] = []
+    done: deque[tuple[int, Value]] = deque()
 
     def work(worker: Any) -> None:
         with worker:
             for index in _unclaimed(pending, lock):
                 if stopped.is_set():
                     return
-                found[index] = _run_item(program, index, calls[index], {**settings, "model": batch or model}, stopped)
-                with finished:
-                    done.append(index)
-                    finished.notify_all()
+                value = run(index, batch or model, stopped)
+                with news:
+                    done.append((index, value))
+                    news.notify_all()
 
     with nullcontext() if isinstance(model, (RemoteModel, DiffusionModel)) else Batch(model) as batch:
-        workers = [nullcontext() if batch is None else batch.worker() for _ in range(min(batch_size, len(calls)))]
+        workers = [nullcontext() if batch is None else batch.worker() for _ in range(min(batch_size, count))]
         threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
         for thread in threads:
             thread.start()
         try:
-            with _progress_callback(len(calls), progress=progress) as report:
-                _watch(threads, done, finished, len(calls), report)
+            for index, value in _as_finished(count, threads, done, news):
+                finished(index, value)
         finally:
             stopped.set()
             if batch is not None and any(thread.is_alive() for thread in threads):  # interrupted
                 batch.close()
             for thread in threads:
                 thread.join()
-    return [held for held in found if held is not None]
 
 
 @contextmanager
@@ -126,24 +166,19 @@ def _progress_callback(total: int, *, progress: Progress | bool) -> Iterator[Pro
         yield advance
 
 
-def _watch(
-    threads: Sequence[threading.Thread], done: list[int], finished: threading.Condition, total: int, progress: Progress
-) -> None:
-    """Report how many items are through until all are."""
-
-    def news() -> bool:
-        return len(done) > reported or not any(thread.is_alive() for thread in threads)
-
-    reported = -1
-    while reported < total:
-        with finished:
-            finished.wait_for(news, timeout=1)
-            count = len(done)
-        if count > reported:
-            reported = count
-            progress("run programs", reported, total)
-        elif news():  # the threads have ended without
-            return
+def _as_finished(
+    count: int, threads: Sequence[threading.Thread], done: deque[tuple[int, Value]], news: threading.Condition
+) -> Iterator[tuple[int, Value]]:
+    """Yield the ``count`` things that the threads add to ``done``; fewer if the threads end before."""
+    running = True
+    while running and count:
+        running = any(thread.is_alive() for thread in threads)  # first: all is in ``done`` when none is left
+        with news:
+            if running and not done:
+                news.wait(timeout=1)
+        while done:
+            count -= 1
+            yield done.popleft()
 
 
 def _run_item(

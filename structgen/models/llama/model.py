@@ -55,7 +55,7 @@ class LlamaModel:
         self.network = LlamaNetwork.load(folder, device=device, dtype=dtype, name=name)
         self.max_context: int | None = self.network.shape.max_context
         try:
-            self._template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+            self.chat_template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
             generation = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ModelError(
@@ -89,7 +89,7 @@ class LlamaModel:
         if isinstance(prompt, str) and not chat:
             text = prompt
         else:
-            text = render_chat(self._template, messages_of_prompt(prompt), name=self.name)
+            text = render_chat(self.chat_template, messages_of_prompt(prompt), name=self.name)
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids or [self._eos[0] if self._bos is None else self._bos]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final, get_args
 
 import numpy as np
 
 from structgen.decode.diffusion.commit_policy import Unmasking
 from structgen.errors import GenerationError, ValidationFailed
-from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import json_schema
 from structgen.program.json_cursor import FieldEnd, path_text
 from structgen.program.outcome import Outcome, Violation
 from structgen.program.stream.field_tracker import field_tracker_of
@@ -127,14 +127,12 @@ class LocalAnswerStream(AnswerStream):
         return ValidationFailed(path_text(path), refused)
 
 
-_COMPACT: Final = JsonPolicy(whitespace="compact")
-
-
 def compact_grammar(answer: Answer) -> Grammar:
     """Return the grammar of an answer; JSON has no white space between values."""
     if answer.schema is None:
         return answer.grammar
-    return json_schema(answer.schema, policy=_COMPACT, formats=answer.formats)
+    policy = replace(answer.policy, whitespace="compact")
+    return json_schema(answer.schema, policy=policy, formats=answer.formats)
 
 
 def seed_of_stream(seed: int, index: int) -> int:
