@@ -1,4 +1,4 @@
-"""``structgen run --model http://host:8000/v1``: a description on a model behind a server."""
+"""``structgen run --model http://host:8000/v1``: a description on a model on a server."""
 
 from __future__ import annotations
 

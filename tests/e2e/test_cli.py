@@ -598,3 +598,71 @@ def test_interrupt_while_waiting_for_input() -> None:
         _, err = process.communicate()
         assert process.returncode == 130
         assert err.decode().strip() == "interrupted"
+
+
+# many prompts
+
+
+def test_rows_survive_an_interruption(person: str, tmp_path: Path) -> None:
+    """Ctrl-C while rows are written ends with status 130; ``--resume`` writes exactly those that are missing."""
+    program = tmp_path / "slow.py"
+    program.write_text(
+        "import signal, sys, time\n"
+        "from structgen.cli import main, run\n"
+        "from structgen.engine import Vocabulary\n"
+        "from structgen.models import HashModel\n\n"
+        "class Slow(HashModel):\n"
+        "    def extend_many(self, extensions):\n"
+        "        time.sleep(float(sys.argv[1]))\n"
+        "        return super().extend_many(extensions)\n\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # background jobs of a shell ignore it
+        "model = Slow(Vocabulary([b'', *(bytes([byte]) for byte in range(256))], eos=[0]), writes='{\"name\"')\n"
+        "run.model_of = lambda *_, **__: model\n"
+        "sys.exit(main.main(sys.argv[2:]))\n"
+    )
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "out.jsonl"
+    prompts.write_text("".join(f"prompt {number}\n" for number in range(40)))
+    arguments = ["run", person, "--prompts", str(prompts), "-o", str(out), "--batch-size", "4", "--drafter", "none"]
+
+    command = [sys.executable, str(program), "0.05", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        while process.poll() is None and not (out.exists() and out.stat().st_size):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+        assert process.returncode == 130, err
+    before = out.read_bytes()
+    assert before.endswith(b"\n")
+    written = [json.loads(line)["index"] for line in before.splitlines()]
+    assert 0 < len(written) < 40
+    assert f"interrupted: {len(written)} of 40 lines are done".encode() in err
+    command = [sys.executable, str(program), "0", *arguments, "--resume"]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    after = out.read_bytes()
+    assert after.startswith(before)
+    assert sorted(json.loads(line)["index"] for line in after.splitlines()) == list(range(40))
+
+
+@pytest.mark.model
+def test_rows_of_the_embedded_model(structgen: Command, person: str, tmp_path: Path) -> None:
+    """Prompts that share forward passes give the texts of single runs, and each is valid."""
+    path = tmp_path / "in.jsonl"
+    prompts = ["Ada Lovelace is 36.", "Grace Hopper, 85", "Who is 41? Alan Turing"]
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    status, out, _ = structgen("run", person, "--prompts", str(path), "--batch-size", "3")
+    assert status == 0
+    rows = {row["index"]: row for row in map(json.loads, out.splitlines())}
+    for index, prompt in enumerate(prompts):
+        jsonschema.validate(json.loads(rows[index]["text"]), PERSON)
+        assert structgen("run", person, "--prompt", prompt)[1] == rows[index]["text"] + "\n"
+
+
+@pytest.mark.model
+def test_a_chat_template_for_the_embedded_model(structgen: Command, person: str, tmp_path: Path) -> None:
+    """The prompt is rendered by the given template: its tokens are those of the text alone."""
+    path = tmp_path / "plain.jinja"
+    path.write_text("{{ messages[0].content }}")
+    _, rendered, _ = structgen("run", person, "--prompt", "Ada is 36", "--chat-template", str(path), "--json")
+    _, plain, _ = structgen("run", person, "--prompt", "Ada is 36", "--no-chat", "--json")
+    assert json.loads(rendered)["text"] == json.loads(plain)["text"]
+    assert json.loads(rendered)["stats"]["prompt_tokens"] == json.loads(plain)["stats"]["prompt_tokens"]

@@ -1,0 +1,275 @@
+"""What all commands share: help, ``-o``, completion, and how few modules they import."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from structgen.cli.command import output_file
+from structgen.cli.main import cli, main
+from structgen.cli.run_option import DRAFTER_NAMES
+from structgen.cli.terminal import Failure
+from structgen.methods.catalogue import COMMIT_POLICIES, REUSES, SAMPLERS
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+SCHEMA = str(EXAMPLES / "sentiment.schema.json")
+
+
+def _commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            made = command.get_command(context, name)
+            assert made is not None
+            yield from _commands(made, (*path, name))
+    else:
+        yield path
+
+
+COMMANDS = list(_commands())
+
+
+def _help(*path: str, width: int = 80) -> str:
+    result = CliRunner().invoke(cli, [*path, "--help"], terminal_width=width, prog_name="structgen")
+    assert result.exit_code == 0
+    return result.output
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
+    """At 80 columns no line of the help is longer, but for examples, which are not wrapped."""
+    text, _, examples = _help(*path).partition("\nExamples:\n")
+    assert max(map(len, text.splitlines())) <= 80
+    assert examples.strip()
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_examples_are_command_lines(path: tuple[str, ...]) -> None:
+    """Every example has options and arguments that the commands know."""
+    for line in _help(*path).partition("\nExamples:\n")[2].splitlines():
+        words = shlex.split(line.rpartition(" | structgen")[2] if line.count(" | structgen") else line)
+        words = [word for word in words if word != "structgen"]
+        words = words[: words.index("|")] if "|" in words else words
+        command: click.Command | None = cli
+        context = click.Context(cli)
+        while isinstance(command, click.Group):
+            command = command.get_command(context, words.pop(0))
+        assert command is not None, line
+        command.make_context(command.name, words)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_option_is_listed_once(path: tuple[str, ...]) -> None:
+    """Groups leave no option out."""
+    command: click.Command = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), name) or command
+    text = _help(*path).partition("\nExamples:\n")[0]
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            names = [name for name in parameter.opts if re.search(rf"^  .*{re.escape(name)}\b", text, re.MULTILINE)]
+            assert names, parameter.name
+
+
+def test_summaries_are_whole() -> None:
+    """The list of commands cuts no summary off, and has them in sections."""
+    text = _help()
+    assert "..." not in text.partition("Commands")[0].replace("[ARGS]...", "")
+    for name in ("run", "check", "diff", "doctor"):
+        assert re.search(rf"^  {name}\s+\w", text, re.MULTILINE)
+    assert "Say whether NEW accepts everything that OLD did, and the other way\n           round." in text
+
+
+def test_a_misspelt_command_is_suggested() -> None:
+    """Commands that are not imported yet are suggested too."""
+    result = CliRunner().invoke(cli, ["chekc"])
+    assert result.exit_code == 2
+    assert "Did you mean 'check'?" in result.stderr
+
+
+def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Help has bold headings on a terminal, none in a pipe and none with ``NO_COLOR``."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    arguments = ["check", "--help"]
+    assert "\x1b[1mGrammar" in CliRunner().invoke(cli, arguments, color=True).output
+    assert "\x1b" not in CliRunner().invoke(cli, arguments).output
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in CliRunner().invoke(cli, arguments, color=True).output
+
+
+# -o
+
+
+RESULTS = [
+    ["check", SCHEMA],
+    ["check", SCHEMA, "--json"],
+    ["explain", SCHEMA, "--text", "{"],
+    ["sample", SCHEMA, "--max-bytes", "100", "-n", "3"],
+    ["convert", SCHEMA, "--to", "gbnf"],
+    ["diff", SCHEMA, SCHEMA],
+    ["show", SCHEMA],
+    ["match", SCHEMA, SCHEMA],
+]
+
+
+@pytest.mark.parametrize("arguments", RESULTS, ids=lambda arguments: " ".join(arguments[::2])[:20])
+def test_results_go_to_a_file(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With ``-o`` a file has what standard output would have, and the status is the same."""
+    main(arguments)  # the report counts the states of an engine that runs share
+    capsys.readouterr()
+    status = main(arguments)
+    written = capsys.readouterr().out
+    out = tmp_path / "out.txt"
+    assert main([*arguments, "-o", str(out)]) == status
+    assert capsys.readouterr().out == ""
+    assert out.read_text(encoding="utf-8") == written
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
+
+
+def test_a_command_that_fails_leaves_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A refused schema writes nothing, and what was there stays."""
+    out = tmp_path / "out.txt"
+    out.write_text("before")
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"type": "strin"}')
+    assert main(["check", str(bad), "-o", str(out)]) == 2
+    assert out.read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.json", "out.txt"]
+    capsys.readouterr()
+
+
+def test_files_are_replaced_at_the_end(tmp_path: Path) -> None:
+    """Readers see the old file or the new one; links and permissions stay."""
+    out, link = tmp_path / "out.txt", tmp_path / "link.txt"
+    out.write_text("before")
+    out.chmod(0o640)
+    link.symlink_to(out)
+    with output_file(str(link)):
+        click.echo("after é")
+        click.echo(b"bytes")
+        assert out.read_text() == "before"
+    assert link.is_symlink()
+    assert out.read_bytes() == "after é\nbytes\n".encode()
+    assert stat.S_IMODE(out.stat().st_mode) == 0o640
+    with contextlib.suppress(ZeroDivisionError), output_file(str(out)):
+        click.echo("half")
+        _ = 1 / 0
+    assert out.read_bytes() == "after é\nbytes\n".encode()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.txt", "out.txt"]
+
+
+def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
+    """A pipe is not replaced by a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with output_file(str(pipe)):
+        click.echo("through")
+    assert os.read(reader, 100) == b"through\n"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("path", ["no/such/folder/out.txt", "a\0b", "x" * 5000])
+def test_a_file_that_cannot_be_written_is_named(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says so before the command runs."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Failure, match="cannot be written"), output_file(path):
+        raise AssertionError("the command runs")
+
+
+# completion
+
+
+def _completed(*words: str) -> list[str]:
+    environment = {
+        "_STRUCTGEN_COMPLETE": "bash_complete",
+        "COMP_WORDS": shlex.join(["structgen", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    result = CliRunner().invoke(cli, [], prog_name="structgen", env=environment)
+    return result.output.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("c",), ["plain,check", "plain,convert"]),
+        (("run", "--policy", "f"), [f"plain,{name}" for name in COMMIT_POLICIES if name.startswith("f")]),
+        (("run", "--reuse", "d"), [f"plain,{name}" for name in REUSES if name.startswith("d")]),
+        (("run", "--drafter", "p"), [f"plain,{name}" for name in DRAFTER_NAMES if name.startswith("p")]),
+        (("run", "--sampler", "be"), [f"plain,{name}" for name in SAMPLERS if name.startswith("be")]),
+        (("run", "--batch"), ["plain,--batch-size"]),
+        (("check", "gram"), ["file,gram"]),
+        (("run", "x.json", "-o", "ou"), ["file,ou"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_names_are_completed(words: tuple[str, ...], expected: list[str]) -> None:
+    """Commands, options, methods and files are completed."""
+    assert expected
+    assert sorted(_completed(*words)) == sorted(expected)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    """Each documented shell has a script."""
+    result = CliRunner().invoke(cli, [], prog_name="structgen", env={"_STRUCTGEN_COMPLETE": f"{shell}_source"})
+    assert f"_STRUCTGEN_COMPLETE={shell}_complete" in result.output
+
+
+# what is imported
+
+
+def _imports(*arguments: str) -> set[str]:
+    """The modules that a command has imported when it ends."""
+    program = (
+        "import sys, json, io, contextlib\nfrom structgen.cli.main import main\n"
+        "with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):\n"
+        f"    status = main({list(arguments)!r})\n"
+        "print(json.dumps([status, sorted(sys.modules)]))"
+    )
+    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    status, modules = json.loads(made.stdout)
+    assert status == 0, made.stderr
+    return set(modules)
+
+
+_MODELS = {"torch", "transformers", "triton", "tokenizers", "httpx"}
+
+
+@pytest.mark.parametrize("file", ["sentiment.schema.json", "pet.schema.json"])
+def test_check_imports_little(file: str) -> None:
+    """Checking a JSON Schema imports no library but click, and no command but its own."""
+    loaded = _imports("check", str(EXAMPLES / file))
+    assert loaded.isdisjoint({*_MODELS, "numpy", "pydantic", "lark", "jsonschema", "interegular", "jinja2"})
+    assert loaded.isdisjoint({"structgen.cli.run", "structgen.cli.explain", "structgen.decode", "structgen.program"})
+    ours = {name for name in loaded if name.startswith("structgen")}
+    assert "structgen.engine.constraint" in ours
+    assert len(ours) <= 110  # 95 when this was written; each takes about a millisecond
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("--version",)], ids=" ".join)
+def test_help_imports_no_library(arguments: tuple[str, ...]) -> None:
+    """Help needs click alone."""
+    loaded = _imports(*arguments)
+    assert loaded.isdisjoint({*_MODELS, "numpy", "pydantic", "lark", "structgen.engine", "structgen.decode"})
+
+
+@pytest.mark.parametrize("arguments", RESULTS[2:-1], ids=lambda arguments: arguments[0])
+def test_commands_without_models_import_none(arguments: list[str]) -> None:
+    """Only ``run`` and options that name a model import what runs models."""
+    assert _imports(*arguments).isdisjoint(_MODELS)
