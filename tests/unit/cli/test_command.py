@@ -231,9 +231,6 @@ def test_completion_scripts(shell: str) -> None:
     assert f"_STRUCTGEN_COMPLETE={shell}_complete" in result.output
 
 
-# what is imported
-
-
 def _imports(*arguments: str) -> set[str]:
     """The modules that a command has imported when it ends."""
     program = (
