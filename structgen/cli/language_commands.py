@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 import click
 
 from structgen.cli.command import Command, complete_files, output_options
-from structgen.cli.departure import find_departure
 from structgen.cli.grammar_source import (
     STANDARD_INPUT,
     SourceOptions,
@@ -243,6 +242,8 @@ def match(paths: tuple[str, ...], source: SourceOptions, *, exact: bool, as_json
     not belong to the language, the place where it leaves it is shown with what was expected there, and the exit
     status is 1. One line break at the end of DOCUMENT, as editors write it, may be left over.
     """
+    from structgen.cli.departure import find_departure
+
     path, document = source.take_path(paths, "FILE", "DOCUMENT")
     if path == document == STANDARD_INPUT:
         raise click.UsageError("FILE and DOCUMENT cannot both be standard input")
