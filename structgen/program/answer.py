@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, fin
 
 from structgen.errors import GrammarError
 from structgen.frontends.free_text import occurrences
-from structgen.frontends.json_schema import json_schema
+from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.frontends.python_types import schema_of_type
 from structgen.grammar.algebra import select
 from structgen.grammar.nodes import ANY_CHAR, Grammar, Repeat
@@ -27,6 +27,7 @@ __all__ = ["Answer", "Evidence", "Form", "QuotationSource", "answer_of"]
 Form: TypeAlias = Literal["text", "json"]
 """Whether an answer is written as it is, or as JSON."""
 
+_POLICY: Final = JsonPolicy()
 _ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
 
 
@@ -55,7 +56,7 @@ class Answer:
     source: QuotationSource | None = None
     schema: Any = None
     formats: Mapping[str, Grammar] = field(default_factory=dict)
-    policy: JsonPolicy = POLICY
+    policy: JsonPolicy = _POLICY
 
     def value(self, text: str) -> Any:
         """Return the value that ``text`` spells.
