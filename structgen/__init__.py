@@ -41,5 +41,5 @@ __all__ = [
     "select",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __file__, kept=__all__)
+__getattr__, __dir__ = lazy_names(__name__, __file__, kept=__all__, distribution="structgen-lm")
 moved.install()

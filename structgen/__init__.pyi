@@ -168,6 +168,8 @@ from structgen.samplers import (
     Samples as Samples,
 )
 
+__version__: str
+
 __all__ = [
     "Autoregressive",
     "Constraint",

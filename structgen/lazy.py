@@ -16,7 +16,9 @@ from typing import Any
 __all__ = ["lazy_names", "stub_names"]
 
 
-def lazy_names(module: str, file: str, *, kept: Collection[str] | None = None) -> tuple[Any, Any]:
+def lazy_names(
+    module: str, file: str, *, kept: Collection[str] | None = None, distribution: str = ""
+) -> tuple[Any, Any]:
     """Return ``__getattr__`` and ``__dir__`` for a module whose names are listed in its stub.
 
     Args:
@@ -24,6 +26,7 @@ def lazy_names(module: str, file: str, *, kept: Collection[str] | None = None) -
         file: its ``__file__``; the stub has the same path with the suffix ``.pyi``.
         kept: the names that belong here; None: all. The others have moved to the module that the stub names; they still
             work, with a ``DeprecationWarning``.
+        distribution: the installed package whose version is ``__version__``; none if empty.
     """
     sources: dict[str, tuple[str, str]] = {}
 
@@ -34,6 +37,8 @@ def lazy_names(module: str, file: str, *, kept: Collection[str] | None = None) -
 
     def get(name: str) -> Any:
         """Import a name from the module in the stub, and cache it."""
+        if distribution and name == "__version__":
+            return _version(distribution)
         if name.startswith("__") or name not in read():
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         source, original = read()[name]
@@ -50,6 +55,16 @@ def lazy_names(module: str, file: str, *, kept: Collection[str] | None = None) -
         return sorted(read())
 
     return get, names
+
+
+def _version(distribution: str) -> str:
+    """The version of an installed package; ``"unknown"`` where it is imported without being installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def stub_names(stub: Path) -> dict[str, tuple[str, str]]:

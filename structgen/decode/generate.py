@@ -14,6 +14,7 @@ from structgen.decode.autoregressive.loop import AnyPotential, Autoregressive, C
 from structgen.decode.diffusion.commit_policy import Unmasking
 from structgen.decode.potentials import as_potential
 from structgen.decode.speculative.speculation import AnyDrafter, as_speculation
+from structgen.decode.step.background import with_aio
 from structgen.decode.step.context import Context, check_start, constraint_of
 from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
 from structgen.models.protocol.diffusion import DiffusionModel
@@ -144,6 +145,7 @@ def start_generation(  # noqa: PLR0913  as generate
     )
 
 
+@with_aio
 def generate(  # noqa: PLR0913  the public contract: ten settings, each a keyword with a default
     model: AnyModel,
     prompt: Prompt,

@@ -9,6 +9,7 @@ import numpy as np
 
 from structgen.decode.sampling.sampler_run import run_sampler, weighted_sampler, whole_speculation
 from structgen.decode.sampling.smc import SMC
+from structgen.decode.step.background import with_aio
 from structgen.decode.step.context import Context, constraint_of
 from structgen.models.protocol.diffusion import DiffusionModel
 
@@ -32,6 +33,7 @@ __all__ = ["sample"]
 _DEFAULT_SAMPLER: Final = SMC()
 
 
+@with_aio
 def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a default
     model: LanguageModel | DiffusionModel,
     prompt: Prompt,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from logging import DEBUG
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from structgen_kernels import _native
@@ -14,6 +16,7 @@ from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar,
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Budget, Distinct, Label, postorder
 from structgen.grammar.printer import to_text
+from structgen.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -241,12 +244,22 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     constraint = vocabulary.constraints.get(key)
     if constraint is not None and constraint.is_of(engine):
         return constraint
+    began = perf_counter()
     constraint, size = _bind(grammar, vocabulary, limits, engine)
     if constraint.native.has_budgets:
         check_budgets(constraint, lambda part: compile(part, vocabulary, limits=limits))
     if not engine.byte_complete:
         _check_spelling(constraint)
     vocabulary.constraints.put(key, constraint, _BYTES_PER_BYTE * size)
+    if logger.isEnabledFor(DEBUG):
+        logger.debug(
+            "compiled %r in %.2f ms: %d bytes flat, %d states, engine of %d bytes",
+            grammar,
+            1000 * (perf_counter() - began),
+            size,
+            constraint.native.states_used,
+            constraint.engine_bytes,
+        )
     return constraint
 
 

@@ -15,6 +15,7 @@ from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.nodes.description import Described, ReportEntry, Status
 from structgen.grammar.scopes import resolve
+from structgen.markup import card, shortened, table, text_block
 
 if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
@@ -27,6 +28,8 @@ _CONSTANT: Final = "\0"
 _MAX_MATRIX: Final = 300
 _MAX_SUMMANDS: Final = 2_000_000
 """Additions of the iteration, which replaces the matrix if there are more than ``_MAX_MATRIX`` rules."""
+_MAX_ROWS: Final = 200
+"""Rows of the table for notebooks."""
 _SMALL: Final = Limits(grammar_nodes=100_000)
 
 
@@ -254,6 +257,21 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(held)} {status.value}" for status in Status if (held := self.with_status(status)))
+        what = shortened(", ".join(self.sources) or "grammar")
+        return f"Report({what}{counts and ': '}{counts}; strings of {self.shortest_bytes:,} bytes or more)"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (status.value, entry.where, entry.keyword, entry.detail)
+            for status in Status
+            for entry in self.with_status(status)
+        ]
+        more = [("...", f"{len(rows) - _MAX_ROWS:,} more", "", "")] if len(rows) > _MAX_ROWS else []
+        facts = [line for line in self.lines() if not line.startswith("  ") and not line.endswith(":")]
+        return card("Report", table([*rows[:_MAX_ROWS], *more]), text_block("\n".join(facts)))
 
 
 def entries_of(grammar: Grammar) -> tuple[tuple[str, ...], tuple[ReportEntry, ...], tuple[tuple[str, str], ...]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from structgen.errors import ModelError
+from structgen.log import log_loading
 from structgen.models import location
 from structgen.models.batching import Batch
 from structgen.models.llama.embedded import embedded_folder, load_embedded
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 
+@log_loading
 def load_model(
     source: str | Path | tuple[Any, Any] | None = None,
     *,
@@ -126,6 +128,7 @@ def from_transformers(
     return TransformersModel(model, tokenizer, name=name, resident=resident)
 
 
+@log_loading
 def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a default
     source: str | Path | tuple[Any, Any] | None = None,
     *,

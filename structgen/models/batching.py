@@ -12,6 +12,7 @@ from threading import Condition, Lock, get_ident
 from typing import TYPE_CHECKING, Self, final
 
 from structgen.errors import GenerationError
+from structgen.log import logger
 from structgen.models.protocol import Extension, PackedModel, TreeSession
 from structgen.models.session import can_branch, extend, treeless
 
@@ -207,7 +208,8 @@ class Batch:
         if self._packed is not None and len(pack) > 1:
             try:
                 rows = self._packed.extend_many([request.extension for request in pack])
-            except Exception:  # run one by one below, each request gets its own error
+            except Exception as error:  # run one by one below, each request gets its own error
+                logger.warning("a pass of %d requests failed, and each is run alone: %r", len(pack), error)
                 for request in pack:
                     request.undo_unanswered()
             else:

@@ -15,7 +15,7 @@ from structgen.program.definition import Program, program
 from structgen.program.extraction import extract, quoted
 from structgen.program.json_cursor import path_text
 from structgen.program.outcome import FieldScore, Loss, Outcome, Run, Served, Violation
-from structgen.program.stream.event import Done, Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
+from structgen.program.stream.event import Done, Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text, Thought
 from structgen.program.stream.guard import Guard
 from structgen.program.tool_use import AgentResult, Call, Tool, agent, tool
 
@@ -42,6 +42,7 @@ __all__ = [
     "Run",
     "Served",
     "Text",
+    "Thought",
     "Tool",
     "Violation",
     "agent",

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, final
 
+from structgen.markup import shortened
 from structgen.models.batching import Batch
 from structgen.models.protocol import silent
 from structgen.models.protocol.diffusion import DiffusionModel
@@ -55,6 +56,10 @@ class Mapped(Generic[Value]):
         if self.run is None:
             raise RuntimeError("an item has neither a result nor an error")
         return self.run.value
+
+    def __repr__(self) -> str:
+        found = f"{type(self.error).__name__}: {shortened(str(self.error))}" if self.run is None else repr(self.run)
+        return f"Mapped({self.index}, {found})"
 
 
 def map_items(

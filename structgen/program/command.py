@@ -49,6 +49,7 @@ class Ask:
     sampler: AnySampler | AnyCanvasSampler | None = None
     tries: int | None = None
     potentials: tuple[AnyPotential, ...] = ()
+    think: int | None = None
 
 
 @final
@@ -116,6 +117,7 @@ def ask(
     sampler: AnySampler | AnyCanvasSampler | None = None,
     tries: int | None = None,
     potentials: Sequence[AnyPotential] = (),
+    think: int | None = None,
 ) -> Ask:
     """Let the model answer, with settings of its own, when it is yielded.
 
@@ -128,8 +130,9 @@ def ask(
         tries: the maximum number of samples of a field that its type's validators refuse.
         potentials: further conditions or weights of the answer, in addition to those of the program: potentials,
             constraints, or functions of the text.
+        think: the most tokens of a thought before it; 0 for none.
     """
-    return Ask(annotation, max_tokens, sampler, tries, tuple(potentials))
+    return Ask(annotation, max_tokens, sampler, tries, tuple(potentials), think)
 
 
 def fork(count: int) -> ForkCommand:

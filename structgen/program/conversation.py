@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["BaseConversation", "Conversation", "Role", "Turns", "prompt_of"]
+__all__ = ["BaseConversation", "Conversation", "Role", "Turns", "prompt_of", "with_hint"]
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
 
@@ -171,8 +171,10 @@ class Conversation(BaseConversation):
         super().turn(role, text)
         self._read, self._is_ready = 0, False
 
-    def ready(self) -> Context:
+    def ready(self, hint: str = "") -> Context:
         """Return the context in which the model is to go on.
+
+        ``hint`` is said at the end of the user's turn, for the answers in the assistant's turn that is then opened.
 
         Raises:
             ProgramError: nothing was said.
@@ -181,7 +183,7 @@ class Conversation(BaseConversation):
         context, turns = self._context, self._turns
         if turns.chat and not (turns.is_answer and self._is_ready):
             turns.open_answer()
-            context.replace(context.model.encode_prompt(prompt_of(turns.closed)))
+            context.replace(context.model.encode_prompt(prompt_of(with_hint(turns.closed, hint))))
             self._read, self._is_ready = 0, True
         unread = turns.text[self._read :]
         if unread:
@@ -224,3 +226,12 @@ def prompt_of(turns: Sequence[dict[str, str]]) -> str | list[dict[str, str]]:
     if len(turns) == 1 and turns[0]["role"] == "user":
         return turns[0]["content"]
     return list(turns)
+
+
+def with_hint(turns: tuple[dict[str, str], ...], hint: str) -> tuple[dict[str, str], ...]:
+    """The turns with a sentence at the end of the user's last turn, or in one of its own after another turn."""
+    if not hint:
+        return turns
+    if turns and turns[-1]["role"] == "user":
+        return (*turns[:-1], {"role": "user", "content": f"{turns[-1]['content']}\n\n{hint}"})
+    return (*turns, {"role": "user", "content": hint})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dis
 import functools
 import inspect
@@ -12,6 +11,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
+from structgen.decode.step.background import streamed
 from structgen.errors import CutWarning, GrammarError, ProgramError
 from structgen.program.answer import Answer, answer_of
 from structgen.program.backends import OnCut, ProgramSettings
@@ -44,6 +44,7 @@ _RESERVED: Final = (
     "alternatives",
     "marginals",
     "unmasking",
+    "think",
     "on_cut",
     "guard",
 )
@@ -59,7 +60,7 @@ class Program(Generic[Parameters, Value]):
     * ``model``: the language model, a diffusion model, or ``structgen.remote(...)``; by default that of the program
       that calls it, else ``structgen.load_model()``;
     * ``max_tokens``, ``sampler``, ``potentials``, ``seed``, ``drafter``, ``tries``, ``alternatives``, ``marginals``,
-      ``unmasking``, ``on_cut``, ``guard``: see ``program``, in place of the program's own settings.
+      ``unmasking``, ``think``, ``on_cut``, ``guard``: see ``program``, in place of the program's own settings.
 
     Attributes:
         function: the function that was decorated.
@@ -168,42 +169,17 @@ class Program(Generic[Parameters, Value]):
 
     async def aio(self, *args: Any, **kwargs: Any) -> Value:
         """``run`` in a thread: ``value = await program.aio(...)``.  Cancelling stops it and frees the model's cache."""
+        last: Event | None = None
         async for event in self.astream(*args, **kwargs):
-            if isinstance(event, Done):
-                value: Value = _value(event.run)
-                return value
-        raise RuntimeError("a stream ended without its last event")
+            last = event
+        if not isinstance(last, Done):
+            raise RuntimeError("a stream ended without its last event")
+        value: Value = _value(last.run)
+        return value
 
-    async def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Event]:
+    def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Event]:
         """``stream`` in a thread: ``async for event in program.astream(...)``.  Cancelling stops it."""
-        loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
-        stopped = threading.Event()
-        events = self.stream(*args, **kwargs)
-
-        def pump() -> None:
-            last: BaseException | None = None
-            try:
-                for event in events:
-                    if stopped.is_set():
-                        break
-                    loop.call_soon_threadsafe(queue.put_nowait, event)
-            except BaseException as error:
-                last = error
-            finally:
-                events.close()
-                if not stopped.is_set():
-                    loop.call_soon_threadsafe(queue.put_nowait, last)
-
-        running = loop.run_in_executor(None, pump)
-        try:
-            while isinstance(event := await queue.get(), Event):
-                yield event
-            if event is not None:
-                raise event
-        finally:
-            stopped.set()
-            await asyncio.shield(running)
+        return streamed(self.stream(*args, **kwargs))
 
     def map(
         self,
@@ -326,6 +302,7 @@ def program(
     marginals: bool = False,
     limits: Limits | None = None,
     unmasking: Unmasking | None = None,
+    think: int = 0,
     on_cut: OnCut = "mark",
     guard: Guard | None = ...,
 ) -> Callable[[Callable[Parameters, Value]], Program[Parameters, Value]]: ...
@@ -354,6 +331,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
             * ``marginals``: whether to weigh all values of fields that have few: see ``FieldScore.marginals``.
             * ``limits``: for compiling.
             * ``unmasking``: how a diffusion model fills the canvas of each answer: ``structgen.Unmasking(...)``.
+            * ``think``: the most tokens of a thought that the model writes before each answer; 0 for none.
             * ``on_cut``: what happens where the budget decides a part of an answer.  ``"mark"``: the answer has marks,
               see ``Run.cut_fields``, and a call that returns the value alone warns.  ``"raise"``: ``AnswerCut``.
               ``"continue"``: the answer is written again with twice the budget, up to 16 times ``max_tokens``; it is

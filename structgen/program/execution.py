@@ -20,8 +20,9 @@ from structgen.program.backends.remote_answer import RemoteAnswerStream, RemoteC
 from structgen.program.backends.token_answer import TokenAnswerStream
 from structgen.program.command import AnyConversation, Ask, Branch, BranchCommand, ForkCommand, TurnCommand
 from structgen.program.conversation import Conversation
-from structgen.program.outcome import Outcome, Served
+from structgen.program.outcome import Outcome, Served, Thinking
 from structgen.program.stream.event import Event, Retracted, Text
+from structgen.program.thinking import think_in_tokens, think_on_a_canvas, think_remotely
 
 if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel
@@ -143,10 +144,11 @@ class Execution:
             AnswerCut: the budget cut the answer, and it may not be larger.
         """
         settings = self._settings_of(request)
+        thinking = yield from self._think(conversation, answer, settings)
         for doublings in range(_MAX_DOUBLINGS + 1):
             writing = self._writing(conversation, answer, settings)
             yield from writing
-            outcome = writing.outcome
+            outcome = replace(writing.outcome, thinking=thinking)
             tokens = () if isinstance(outcome.result, Served) else outcome.result.tokens
             if settings.on_cut == "mark" or outcome.result.finish_reason == "stop":
                 break
@@ -157,6 +159,30 @@ class Execution:
             settings = replace(settings, max_tokens=2 * settings.max_tokens)
         conversation.written(outcome.text, tokens)
         self.outcomes.append(outcome)
+
+    def _think(
+        self, conversation: AnyConversation, answer: Answer, settings: ProgramSettings
+    ) -> Generator[Event, None, Thinking | None]:
+        """Let the model think before an answer, if it shall.
+
+        Raises:
+            ProgramError: ``think`` is no number of tokens.
+        """
+        if settings.think == 0:
+            return None
+        if isinstance(settings.think, bool) or not isinstance(settings.think, int) or settings.think < 0:
+            raise ProgramError(
+                self._subject, f"think={settings.think!r:.40} is no number of tokens", remedy="give 1 or more, or 0"
+            )
+        if isinstance(conversation, RemoteConversation):
+            return (yield from think_remotely(conversation, settings, self._token_sampler(settings)))
+        if isinstance(conversation, CanvasConversation):
+            self._refuse_on_canvases(conversation.model, answer, settings)
+            sampler = canvas_sampler(settings.sampler, conversation.model, self._subject)
+            return (yield from think_on_a_canvas(conversation, settings, sampler, self._subject))
+        constraint = compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits)
+        chooser = self._token_sampler(settings)
+        return (yield from think_in_tokens(conversation, constraint, settings, chooser, self._subject))
 
     def _writing(self, conversation: AnyConversation, answer: Answer, settings: ProgramSettings) -> AnswerStream:
         if isinstance(conversation, RemoteConversation):
@@ -247,6 +273,7 @@ class Execution:
             potentials=(*settings.potentials, *request.potentials),
             seed=seed_of_stream(settings.seed, len(self.outcomes)),
             tries=settings.tries if request.tries is None else request.tries,
+            think=settings.think if request.think is None else request.think,
         )
 
 

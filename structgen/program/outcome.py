@@ -11,18 +11,19 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final
 
-from structgen.decode.step.result import Stats
+from structgen.decode.step.result import Stats, result_pieces
+from structgen.markup import Piece, card, pieces, shortened, table
 from structgen.program.json_cursor import Located, Path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from structgen.decode import Result
     from structgen.decode.step.result import Step
     from structgen.program.answer import Answer, Evidence
     from structgen.program.json_cursor import FieldEnd
 
-__all__ = ["FieldScore", "Loss", "Outcome", "Run", "Served", "Violation", "field_scores", "token_offsets"]
+__all__ = ["FieldScore", "Loss", "Outcome", "Run", "Served", "Thinking", "Violation", "field_scores", "token_offsets"]
 
 Value = TypeVar("Value")
 
@@ -114,6 +115,20 @@ class Served:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """A thought before an answer.
+
+    Attributes:
+        text: without the tags around it.
+        result: the output that it is, with its scores; its ``finish_reason`` tells whether its budget cut it.
+    """
+
+    text: str
+    result: Result | Served = field(repr=False)
+
+
+@final
 @dataclass(frozen=True)
 class Outcome:
     """One answer of the model within a program.
@@ -126,6 +141,7 @@ class Outcome:
         violations: what checks refused on the way.
         exact: the log-probabilities of the quotations that were searched for, by their paths.
         limited: the lists and strings that the guard has ended, by name, and why: see ``structgen.program.Guard``.
+        thinking: what the model thought before it; None unless ``think`` was set.
     """
 
     answer: Answer = field(repr=False)
@@ -135,11 +151,29 @@ class Outcome:
     violations: tuple[Violation, ...] = ()
     exact: Mapping[Path, float] = field(default_factory=dict, repr=False)
     limited: Mapping[str, str] = field(default_factory=dict)
+    thinking: Thinking | None = None
 
     @property
     def text(self) -> str:
         """The output."""
         return self.result.text
+
+    @property
+    def thought(self) -> str | None:
+        """The text of the thought before the answer; None if there was none."""
+        return None if self.thinking is None else self.thinking.text
+
+    def parts(self) -> Iterator[list[Piece]]:
+        """The thought, if there was one, and the output, for ``structgen.markup``."""
+        for result in self.results():
+            yield [Piece(result.text)] if isinstance(result, Served) else list(result_pieces(result))
+
+    def results(self) -> list[Result | Served]:
+        """The thought, if there was one, and the output."""
+        return [self.result] if self.thinking is None else [self.thinking.result, self.result]
+
+    def __repr__(self) -> str:
+        return f"Outcome({shortened(repr(self.value))}, {self.result!r})"
 
     @cached_property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -179,10 +213,15 @@ class Run(Generic[Value]):
     seed: int = 0
 
     @property
+    def thought(self) -> str | None:
+        """What the model thought before its last answer; None if it did not.  ``outcomes`` has all thoughts."""
+        return self.outcomes[-1].thought if self.outcomes else None
+
+    @property
     def log_z(self) -> float | None:
         """Sum over all answers of the log of the probability that their masks kept: see ``Result.log_z``.
 
-        None where a server wrote one of them, as with ``logprob`` and ``stats``.
+        Thoughts are left out.  None where a server wrote one of them, as with ``logprob`` and ``stats``.
         """
         results = self._results
         return None if results is None else sum(result.log_z for result in results)
@@ -221,12 +260,12 @@ class Run(Generic[Value]):
 
     @cached_property
     def stats(self) -> Stats | None:
-        """The sums over all answers."""
+        """The sums over all answers and the thoughts before them."""
         results = self._results
         if results is None:
             return None
-        parts = [result.stats for result in results]
-        return Stats.total(parts)
+        written = [result for outcome in self.outcomes for result in outcome.results()]
+        return Stats.total([result.stats for result in written if not isinstance(result, Served)])
 
     @cached_property
     def trace(self) -> dict[str, Any]:
@@ -249,7 +288,30 @@ class Run(Generic[Value]):
         return results if len(results) == len(self.outcomes) else None
 
     def __str__(self) -> str:
-        return self.text
+        lines = [f"value: {shortened(repr(self.value), 300)}", f"finish reason: {self.finish_reason}"]
+        if self.thought is not None:
+            lines.insert(0, f"thought: {shortened(self.thought, 300)}")
+        if self.cut_fields:
+            lines.append(f"cut fields: {shortened(', '.join(self.cut_fields), 200)}")
+        return "\n".join([*lines, f"cost: {self._cost}"])
+
+    def __repr__(self) -> str:
+        return f"Run({shortened(repr(self.value))}, {self.finish_reason}, {self._cost})"
+
+    def _repr_html_(self) -> str:
+        facts = [line.partition(": ")[::2] for line in str(self).split("\n")]
+        return card(
+            f"{self.program} on {self.model}",
+            table(facts),
+            *(pieces(part) for outcome in self.outcomes for part in outcome.parts()),
+        )
+
+    @property
+    def _cost(self) -> str:
+        if self.stats is not None:
+            return self.stats.summary
+        written = [result for outcome in self.outcomes for result in outcome.results()]
+        return f"{sum(result.requests for result in written if isinstance(result, Served))} requests"
 
 
 def _answer_trace(outcome: Outcome) -> dict[str, Any]:
@@ -259,6 +321,7 @@ def _answer_trace(outcome: Outcome) -> dict[str, Any]:
         "form": outcome.answer.form,
         "text": result.text,
         "finish_reason": result.finish_reason,
+        "thought": None if outcome.thinking is None else _thought_trace(outcome.thinking),
         **(_served_trace(result) if isinstance(result, Served) else _score_trace(result)),
         "fields": [_field_trace(held) for held in outcome.fields],
         "violations": [
@@ -269,6 +332,15 @@ def _answer_trace(outcome: Outcome) -> dict[str, Any]:
             {"path": list(each.path), "text": each.text, "spans": list(map(list, each.spans)), "logprob": each.logprob}
             for each in outcome.evidence
         ],
+    }
+
+
+def _thought_trace(thinking: Thinking) -> dict[str, Any]:
+    result = thinking.result
+    return {
+        "text": thinking.text,
+        "finish_reason": result.finish_reason,
+        **(_served_trace(result) if isinstance(result, Served) else _score_trace(result)),
     }
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import typing
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, Union, final, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, ParamSpec, TypeVar, Union, final, overload
 
 from structgen.errors import GrammarError, ProgramError
 from structgen.frontends.json_schema import json_schema
@@ -24,6 +23,7 @@ from structgen.program.definition import Program
 from structgen.program.execution import refuse_unknown_settings, settings_with
 from structgen.program.prompt import sketch_of
 from structgen.program.stream.validation import problem_of
+from structgen.program.tool_call import Call, CallRunner, result_message
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -62,6 +62,8 @@ class Tool(Generic[Parameters, Value]):
 
     def call(self, arguments: Mapping[str, Any]) -> Value:
         """Call the function with arguments by name, as JSON has them; those with a default may be left out.
+
+        Of a coroutine function the value is to be awaited.
 
         Raises:
             ProgramError: an argument is missing, unknown or of another type; it is named.  What the function raises
@@ -108,8 +110,9 @@ def tool(
     """Make a tool of a function: ``@tool``, or ``@tool(name="search")``.
 
     Args:
-        function: what to make a tool of; each parameter is annotated with a type that has a JSON form.  Descriptions of
-            parameters are given as pydantic takes them, ``Annotated[int, Field(description="...")]``.
+        function: what to make a tool of, a coroutine function too; each parameter is annotated with a type that has a
+            JSON form.  Descriptions of parameters are given as pydantic takes them, ``Annotated[int,
+            Field(description="...")]``.
         name: what the model calls it; by default the name of the function.
         description: the text about it in the prompt; by default the docstring.
 
@@ -125,9 +128,9 @@ def tool(
             raise ProgramError(
                 f"tool {function!r}", "it is no function with a name", remedy="give a def, or tool(name=...)(function)"
             )
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        if inspect.isasyncgenfunction(function):
             raise ProgramError(
-                f"tool {own_name}", "it is a coroutine function", remedy="give a plain def that calls asyncio.run"
+                f"tool {own_name}", "it is an asynchronous generator", remedy="give a def or async def that returns"
             )
         text = inspect.getdoc(function) if description is None else description
         return Tool(function, own_name, text or "")
@@ -205,25 +208,8 @@ def _annotated(function: Any) -> Any:
 
 
 _INTRODUCTION: Final = "Use these tools as you need them, one call at a time; their results are shown to you."
+_SEVERAL: Final = "Use these tools as you need them; their results are shown to you. Write up to {} calls at a time:"
 _LAST_MESSAGE: Final = "No further calls are possible. Answer now."
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a tool.
-
-    Attributes:
-        tool: its name.
-        arguments: what it was called with, by name, as values of the parameters' types; without defaults.
-        result: what it returned; None where it raised.
-        error: the exception as text, ``"ValueError: ..."``; None where it returned.
-    """
-
-    tool: str
-    arguments: dict[str, Any]
-    result: Any = None
-    error: str | None = None
 
 
 @final
@@ -248,18 +234,25 @@ def agent(
     *,
     answer: type[Value],
     max_steps: int = 8,
+    parallel: int = 1,
     name: str = "agent",
     **settings: Any,
 ) -> Program[[str], AgentResult[Value]]: ...
 @overload
 def agent(
-    tools: Iterable[Tool[Any, Any] | Callable[..., Any]], *, max_steps: int = 8, name: str = "agent", **settings: Any
+    tools: Iterable[Tool[Any, Any] | Callable[..., Any]],
+    *,
+    max_steps: int = 8,
+    parallel: int = 1,
+    name: str = "agent",
+    **settings: Any,
 ) -> Program[[str], AgentResult[str]]: ...
 def agent(
     tools: Iterable[Tool[Any, Any] | Callable[..., Any]],
     *,
     answer: Any = str,
     max_steps: int = 8,
+    parallel: int = 1,
     name: str = "agent",
     **settings: Any,
 ) -> Program[[str], AgentResult[Any]]:
@@ -272,7 +265,9 @@ def agent(
     Args:
         tools: functions, or what ``structgen.tool`` makes of them.
         answer: type of the final answer; any that has a JSON form.
-        max_steps: the most calls.  After the last one only an answer is possible, and the result says so.
+        max_steps: the most steps with calls.  After the last one only an answer is possible, and the result says so.
+        parallel: the most calls of one step.  Above 1 a step is ``{"calls": [...]}``, and its calls run side by side:
+            functions in threads, coroutine functions in an event loop.
         name: what messages and traces call the program.
         **settings: all settings of ``structgen.program`` except ``chat`` and ``describe``; ``max_tokens`` holds for
             each step.
@@ -283,13 +278,14 @@ def agent(
     Raises:
         ProgramError: there are no tools, two have one name, or one is no tool; or the answer is a grammar.
         GrammarError: the answer has no JSON form.
-        ValueError: ``max_steps`` is less than 1.
+        ValueError: ``max_steps`` or ``parallel`` is less than 1.
     """
-    if max_steps < 1:
-        raise ValueError(f"agent: max_steps must be at least 1; found {max_steps}")
+    for setting, count in (("max_steps", max_steps), ("parallel", parallel)):
+        if count < 1:
+            raise ValueError(f"agent: {setting} must be at least 1; found {count}")
     system = settings.pop("system", None)
     refuse_unknown_settings("agent", settings, set(ProgramSettings.__dataclass_fields__) - {"chat", "describe"})
-    loop = _Loop(_by_name(tools, f"agent {name!r}"), answer, max_steps, f"agent {name!r}")
+    loop = _Loop(_by_name(tools, f"agent {name!r}"), answer, f"agent {name!r}", max_steps=max_steps, parallel=parallel)
 
     def steps(task: str) -> Generator[Any, Any, AgentResult[Any]]:
         return (yield from loop.steps(task))
@@ -299,11 +295,14 @@ def agent(
 
 
 class _Loop:
-    """The steps of an agent: its tools by name, the type of its final answer, and the most calls."""
+    """The steps of an agent: its tools by name, the type of its final answer, and the most steps and calls."""
 
-    def __init__(self, tools: dict[str, Tool[Any, Any]], kind: Any, max_steps: int, subject: str) -> None:
+    def __init__(
+        self, tools: dict[str, Tool[Any, Any]], kind: Any, subject: str, *, max_steps: int, parallel: int
+    ) -> None:
         self._tools = tools
         self._max_steps = max_steps
+        self._parallel = parallel
         self._subject = subject
         if isinstance(kind, Grammar):
             raise ProgramError(
@@ -317,8 +316,13 @@ class _Loop:
             _model(f"call_of_{each.name}", tool=Literal[each.name], arguments=each.arguments) for each in tools.values()
         ]
         self._final = answer_of(final_answer)
-        self._either = answer_of(Union[(*calls, final_answer)])
         self._forms = [answer_of(each) for each in calls]
+        if parallel > 1:
+            from pydantic import Field
+
+            one: Any = Union[(*calls,)]
+            calls = [_model("calls", calls=Annotated[list[one], Field(min_length=1, max_length=parallel)])]
+        self._either = answer_of(Union[(*calls, final_answer)])
 
     def steps(self, task: str) -> Generator[Any, Any, AgentResult[Any]]:
         """Let the model call and answer."""
@@ -326,18 +330,29 @@ class _Loop:
             raise ProgramError(self._subject, f"the task is of type {type(task).__name__}", remedy="give text")
         yield self._prompt(task)
         calls: list[Call] = []
-        while len(calls) < self._max_steps:
-            reply = yield self._either
-            if not hasattr(reply, "tool"):
-                return AgentResult(reply.answer, tuple(calls))
-            calls.append(_called(self._tools[reply.tool], reply.arguments))
-            message = _result_message(calls[-1])
-            yield user(message if len(calls) < self._max_steps else f"{message}\n{_LAST_MESSAGE}")
+        with CallRunner() as runner:
+            for step in range(1, self._max_steps + 1):
+                reply = yield self._either
+                if hasattr(reply, "answer"):
+                    return AgentResult(reply.answer, tuple(calls))
+                written = [reply] if hasattr(reply, "tool") else reply.calls
+                tools = [self._tools[each.tool] for each in written]
+                made = runner.run(
+                    [
+                        (tool.name, tool.function, tool.given(each.arguments))
+                        for tool, each in zip(tools, written, strict=True)
+                    ]
+                )
+                calls += made
+                lines = [*map(result_message, made), *([_LAST_MESSAGE] if step == self._max_steps else [])]
+                yield user("\n".join(lines))
         reply = yield self._final
         return AgentResult(reply.answer, tuple(calls), is_forced=True)
 
     def _prompt(self, task: str) -> str:
         parts = [task, _INTRODUCTION]
+        if self._parallel > 1:
+            parts[1] = f'{_SEVERAL.format(self._parallel)}\n{{"calls": [CALL, ...]}}'
         for each, form in zip(self._tools.values(), self._forms, strict=True):
             parts.append(f"{each.name}: {each.description}\n{_form(form)}" if each.description else _form(form))
         return "\n\n".join([*parts, f"When you know the answer, write it:\n{_form(self._final)}"])
@@ -366,29 +381,3 @@ def _model(name: str, **fields: Any) -> type[BaseModel]:
 
 def _form(answer: Answer) -> str:
     return "" if answer.adapter is None else sketch_of(answer.adapter)
-
-
-def _called(tool: Tool[Any, Any], arguments: BaseModel) -> Call:
-    """Call a tool; an exception becomes a message to the model, which may try again."""
-    given = tool.given(arguments)
-    try:
-        return Call(tool.name, given, result=tool.function(**given))
-    except Exception as error:
-        return Call(tool.name, given, error=f"{type(error).__name__}: {error}")
-
-
-def _result_message(call: Call) -> str:
-    """The message to the model about a call."""
-    if call.error is not None:
-        return f"{call.tool} failed: {call.error}"
-    return f"{call.tool} returned: {call.result if isinstance(call.result, str) else _written(call.result)}"
-
-
-def _written(value: Any) -> str:
-    """A value as JSON; what pydantic can't write is shown."""
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    try:
-        return json.dumps(to_jsonable_python(value, fallback=repr), ensure_ascii=False)
-    except (PydanticSerializationError, RecursionError, ValueError):
-        return repr(value)

@@ -27,6 +27,7 @@ from structgen.decode.step.result import Result, Step
 from structgen.decode.step.sampler import Sampler, check_tempering
 from structgen.engine import Constraint
 from structgen.errors import GenerationError
+from structgen.log import log_cut
 
 if TYPE_CHECKING:
     from structgen.decode.speculative.speculation import Speculation, SpeculationRounds
@@ -315,8 +316,9 @@ class Generation:
         if self._score_ending:
             self._passes.score_ending()
         if self._drafts is not None:
-            self._drafts.finish(output.context)
+            output.mark_drafted(self._drafts.finish(output.context))
         self._costs.end()
+        log_cut(output.cut_at(), len(output.tokens), len(output.tokens) + output.remaining)
         rest = output.rest()
         if rest is not None:  # a grammar over bytes may end within a character
             yield rest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, final
 
@@ -188,6 +188,13 @@ class Output:
     def score_stop(self, log_z: float) -> None:
         """Give the forced EOS its log-probability under the model."""
         self.steps[-1] = _forced_step(None, log_z)
+
+    def mark_drafted(self, positions: Iterable[int]) -> None:
+        """Note which tokens had been run as draft tokens; forced ones are only forced."""
+        for position in positions:
+            step = self.steps[position]
+            if not step.forced:
+                self.steps[position] = replace(step, drafted=True)
 
     def end(self, reason: FinishReason) -> None:
         """Complete the output without the model; EOS is forced then."""

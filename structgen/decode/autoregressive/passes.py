@@ -75,7 +75,7 @@ class ScoredPasses:
         end = len(context) - (not ahead)
         drafts = None if choice is None else self._drafts
         if drafts is not None and len(context.computed(count, end=end)) < count:
-            drafts.settle(context)
+            output.mark_drafted(drafts.settle(context))
             drafts.propose(context, output.matcher, self._allowed.mask, output.remaining)
         elif drafts is not None:
             drafts.counts.saved += 1

@@ -23,6 +23,7 @@ from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
 from structgen.decode.step.result import Result, Seconds, Stats, Step
 from structgen.errors import GenerationError
+from structgen.log import log_cut
 from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def _result(
     tokens = output_tokens(run.canvas, vocabulary)
     has_stop = len(tokens) < len(run.canvas)
     cut_at = cut_position(constraint, tokens, len(run.canvas))
+    log_cut(cut_at, len(tokens), len(run.canvas))
     steps = []
     for slot, token in enumerate([*tokens, None] if has_stop else tokens):
         was_forced, log_confidence = bool(run.was_forced[slot]), float(run.log_confidence[slot])

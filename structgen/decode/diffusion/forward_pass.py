@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, final
 import numpy as np
 
 from structgen.decode.diffusion.mean_field import FREE, HostLogits
+from structgen.decode.step.background import check_stopped
 from structgen.errors import GenerationError
 from structgen.models.protocol.diffusion import ResidentCachingDenoiser, ResidentDenoiser
 
@@ -152,6 +153,7 @@ def denoise(denoiser: Denoiser, canvases: Sequence[Canvas], *, mask_token: int, 
     Raises:
         GenerationError: the model fails, or its logits have a wrong shape.
     """
+    check_stopped()
     free = np.stack(canvases) == FREE
     queried = np.where(free, mask_token, canvases).astype(np.int32)
     if isinstance(denoiser, ResidentDenoiser) and denoiser.is_resident:
@@ -183,6 +185,7 @@ def denoise_live(
     Raises:
         GenerationError: as ``denoise``.
     """
+    check_stopped()
     free = canvas == FREE
     queried = np.where(free, mask_token, canvas).astype(np.int32)
     if isinstance(denoiser, ResidentCachingDenoiser) and denoiser.is_resident:

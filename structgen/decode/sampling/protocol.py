@@ -148,6 +148,11 @@ class Samples:
     history: tuple[Round, ...] = field(default=(), repr=False)
     drafts: DraftStats | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        evidence = "" if self.log_evidence is None else f", log_evidence {self.log_evidence:.4g}"
+        lossless = "lossless" if self.lossless else "not lossless"
+        return f"Samples({len(self.samples)} outputs of {self.particles} particles{evidence}, {lossless})"
+
     @property
     def verdict(self) -> str:
         """The old name of ``verification``, for one release."""

@@ -13,6 +13,7 @@ import numpy as np
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree, SampledChildren
 from structgen.decode.step.logits_row import LogitsRows
 from structgen.errors import DraftWarning
+from structgen.log import logger
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -202,6 +203,7 @@ class GuardedDrafting(Drafting):
     def _warn(self, error: Exception) -> None:
         self.is_dropped = True
         self._failed.add(self.name)
+        logger.warning("drafter %r failed and is dropped: %r", self.name, error)
         warnings.warn(
             f"drafter {self.name!r}: it failed and is dropped; {type(error).__name__}: {error}; "
             "the output is not affected",

@@ -252,19 +252,24 @@ class SpeculationRounds:
             self._drafting.observe(verified)
         self.counts.seconds += perf_counter() - began
 
-    def settle(self, context: Context) -> None:
-        """Count the accepted tokens of the last tree."""
+    def settle(self, context: Context) -> list[int]:
+        """Count the accepted tokens of the last tree; return their positions in the output."""
         tree, self.tree = self.tree, None
-        if tree is not None:
-            self.counts.accepted(tree, tree.follow(context.tokens[self._start :]))
+        if tree is None:
+            return []
+        nodes = tree.follow(context.tokens[self._start :])
+        self.counts.accepted(tree, nodes)
+        first = self._start - self._task.prompt_tokens
+        return [first + depth for depth, node in enumerate(nodes) if tree.sources[node] != FORCED]
 
-    def finish(self, context: Context) -> None:
-        """Free the drafter of a complete output; the output may still be taken back and go on."""
-        self.settle(context)
+    def finish(self, context: Context) -> list[int]:
+        """Settle, and free the drafter of a complete output; the output may still be taken back and go on."""
+        accepted = self.settle(context)
         if self._drafting is not None:
             self._drafting.close()
             if not self._drafting.is_dropped:  # else it would be started again, and fail again
                 self._drafting = None
+        return accepted
 
     def choose(
         self,

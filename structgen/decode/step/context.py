@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self, final
 
+from structgen.decode.step.background import check_stopped
 from structgen.decode.step.logits_row import LogitsRows, LookAhead, on_host
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import BudgetError, GenerationError, VocabularyError
@@ -136,6 +137,7 @@ class Context:
         """Run all unseen tokens but the last, which the next forward pass begins with."""
         unseen = self.unseen
         if len(unseen) > 1:
+            check_stopped()
             self._session.extend(unseen[:-1])
 
     @property
@@ -198,6 +200,7 @@ class Context:
         rows = [] if again else self.computed(count, end=end)
         if len(rows) == count:
             return rows
+        check_stopped()
         seen = self.session.length
         self._ahead = None
         unseen = self._tokens[seen:end]
@@ -227,6 +230,7 @@ class Context:
         Args:
             tree: draft tokens to run after the unseen tokens; requires ``branches``.
         """
+        check_stopped()
         return Extension(self.session, self.unseen, all_positions=False, tree=tree)
 
     def take_logits(self, tree: TokenTree | None, rows: Logits) -> Logits:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, final
 
 from structgen.decode.parse.captures import captures_of_tokens, value_of
+from structgen.markup import Kind, Piece, card, pieces, shortened, table
 
 if TYPE_CHECKING:
     from structgen.decode.diffusion.commit_policy import Filling
     from structgen.engine import Vocabulary
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["DraftStats", "FinishReason", "Result", "Seconds", "SourceStats", "Stats", "Step"]
+__all__ = ["DraftStats", "FinishReason", "Result", "Seconds", "SourceStats", "Stats", "Step", "result_pieces"]
 
 
 @final
@@ -116,6 +118,7 @@ class Step:
         log_z: log of the probability that the model gives to all allowed tokens (of a forced step: to its token);
             None if no forward pass scored the step.
         alternatives: the most probable other allowed tokens, with their renormalised log-probabilities.
+        drafted: it was chosen, and had been run as a draft token before.  Samplers of whole outputs do not tell.
     """
 
     token: int | None
@@ -123,6 +126,7 @@ class Step:
     logprob: float
     log_z: float | None
     alternatives: tuple[tuple[int, float], ...] = ()
+    drafted: bool = field(default=False, compare=False)
 
 
 class Seconds(NamedTuple):
@@ -203,6 +207,12 @@ class Stats:
     def as_dict(self) -> dict[str, Any]:
         """All fields as dictionaries of plain values, for JSON."""
         return asdict(self)
+
+    @property
+    def summary(self) -> str:
+        """The main counts, in words."""
+        drafts = f", {self.accepted} of {self.drafted} draft tokens accepted" if self.drafted else ""
+        return f"{self.tokens} tokens ({self.forced} forced) in {self.forwards} forward passes{drafts}"
 
     @property
     def tokens_per_forward(self) -> float:
@@ -289,3 +299,27 @@ class Result:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"Result({shortened(self.text)!r}, {self.finish_reason}, {self.stats.summary})"
+
+    def _repr_html_(self) -> str:
+        facts = [("finish reason", self.finish_reason), ("cost", self.stats.summary)]
+        return card("Result", pieces(result_pieces(self)), table(facts))
+
+
+def result_pieces(result: Result) -> Iterator[Piece]:
+    """The output for ``structgen.markup``: each token, how it came about, and how probable it was."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    special, eos = result.vocabulary.special, result.vocabulary.eos
+    for at, step in enumerate(result.steps):
+        if step.token is None or step.token in eos:
+            continue
+        text = decoder.decode(result.vocabulary.tokens[step.token])
+        if step.token in special:
+            text += special[step.token]
+        kind: Kind = "forced" if step.forced else "drafted" if step.drafted else "chosen"
+        shares = "" if step.forced else f", probability {math.exp(step.logprob):.3g} of what was allowed"
+        mass = "" if step.log_z is None else f", allowed {math.exp(step.log_z):.3g} of the model's distribution"
+        yield Piece(text, kind, f"{kind}{shares}{mass}", is_cut=result.cut_at is not None and at >= result.cut_at)
+    yield Piece(decoder.decode(b"", final=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -22,6 +22,7 @@ __all__ = [
     "Layout",
     "Placeholder",
     "families",
+    "family_of_tags",
     "load_family",
     "spelled",
     "stop_string_of",
@@ -226,6 +227,30 @@ def load_family(name: str | Path) -> Family:
             raise GrammarError(f"family {path}", "cannot be read", evidence=str(error)) from None
         return _read_family(path.stem, text)
     return _builtin_family(name)
+
+
+def family_of_tags(is_token: Callable[[str], bool]) -> Family | None:
+    """The family that writes thoughts between tags that are tokens of a vocabulary; None if there is none.
+
+    If the tags of several families are tokens, it is the one with the most of them; of equals, the one with the fewest
+    tags that are none.
+
+    >>> family_of_tags({"<think>", "</think>", "<tool_call>"}.__contains__).name
+    'hermes'
+    """
+    found: list[tuple[int, int, Family]] = []
+    for family in map(_builtin_family, families()):
+        tags = (
+            [] if family.thought is None else [tag for tag in family.tokens if tag in _text_of(family.thought.layout)]
+        )
+        if tags and all(map(is_token, tags)):
+            known = sum(map(is_token, family.tokens))
+            found.append((known, known - len(family.tokens), family))
+    return max(found, key=lambda each: each[:2])[2] if found else None
+
+
+def _text_of(layout: Layout) -> str:
+    return "".join(part for part in layout.parts if isinstance(part, str))
 
 
 @lru_cache(maxsize=64)

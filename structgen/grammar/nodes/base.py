@@ -66,7 +66,12 @@ class Grammar:
         return hooks.pydantic(self, repr(self), source, handler)
 
     def __repr__(self) -> str:
-        return f"<Grammar {hooks.text(self, max_length=400)}>"
+        return f"<Grammar {hooks.text(self, max_length=180)}>"
+
+    def _repr_html_(self) -> str:
+        from structgen.markup import card, text_block
+
+        return card("Grammar", text_block(hooks.text(self, max_length=4000)))
 
     def __str__(self) -> str:
         return hooks.text(self)

@@ -12,6 +12,7 @@ import numpy as np
 from structgen.decode.diffusion.commit_policy import Unmasking
 from structgen.errors import GenerationError, ValidationFailed
 from structgen.frontends.json_schema import json_schema
+from structgen.log import logger
 from structgen.program.json_cursor import FieldEnd, path_text
 from structgen.program.outcome import Outcome, Violation
 from structgen.program.stream.field_tracker import field_tracker_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from structgen.program.answer import Answer
     from structgen.program.stream.event import Event, Partial
 
-__all__ = ["AnswerStream", "LocalAnswerStream", "ProgramSettings", "compact_grammar", "seed_of_stream"]
+__all__ = ["AnswerStream", "LocalAnswerStream", "ProgramSettings", "compact_grammar", "log_refusal", "seed_of_stream"]
 
 
 OnCut: TypeAlias = Literal["raise", "mark", "continue"]
@@ -57,6 +58,7 @@ class ProgramSettings:
     marginals: bool = False
     limits: Limits | None = None
     unmasking: Unmasking = _UNMASKING
+    think: int = 0
     on_cut: OnCut = "mark"
     guard: Guard | None = _GUARD
 
@@ -117,6 +119,7 @@ class LocalAnswerStream(AnswerStream):
             ValidationFailed: it was the last try.
         """
         self._violations.append(Violation(end.path, end.data.decode("utf-8", "replace"), problem))
+        log_refusal(self._violations)
         if sum(each.path == end.path for each in self._violations) >= self._settings.tries:
             raise self._failure()
 
@@ -125,6 +128,12 @@ class LocalAnswerStream(AnswerStream):
         path = self._violations[-1].path
         refused = [(each.text, each.problem) for each in self._violations if each.path == path]
         return ValidationFailed(path_text(path), refused)
+
+
+def log_refusal(violations: Sequence[Violation]) -> None:
+    """Log the last value that a check refused, but not its text."""
+    last = violations[-1]
+    logger.info("field %r is written again, refusal %d: %s", path_text(last.path), len(violations), last.problem)
 
 
 def compact_grammar(answer: Answer) -> Grammar:

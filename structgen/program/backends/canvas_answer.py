@@ -14,7 +14,7 @@ from structgen.errors import GenerationError, GrammarError, LimitExceeded, Progr
 from structgen.grammar.nodes import ANY_CHAR, Grammar, Repeat, literal
 from structgen.program.backends import LocalAnswerStream, ProgramSettings, compact_grammar, seed_of_stream
 from structgen.program.backends.field_marginals import canvas_marginals
-from structgen.program.conversation import BaseConversation, prompt_of
+from structgen.program.conversation import BaseConversation, prompt_of, with_hint
 from structgen.program.json_cursor import NUMBER_BYTES, FieldEnd, path_text
 from structgen.program.outcome import Outcome, field_scores
 from structgen.program.stream.event import Event, ObjectFinal, Retracted, Text
@@ -43,14 +43,17 @@ class CanvasConversation(BaseConversation):
         self.model = model
         self._ids: list[int] = []  # of the open turn, as far as it was read
         self._read = 0  # characters of the open turn that they spell
+        self._hint = ""  # at the end of the turn before it
 
     def turn(self, role: Role, text: str) -> None:
         """See ``BaseConversation.turn``."""
         super().turn(role, text)
         self._ids, self._read = [], 0
 
-    def prompt_ids(self) -> list[int]:
+    def prompt_ids(self, hint: str = "") -> list[int]:
         """Return the tokens of all that was said; the assistant's turn is open from here on.
+
+        ``hint`` is said to the user's turn before it, until the next turn is opened.
 
         Raises:
             ProgramError: nothing was said.
@@ -61,14 +64,18 @@ class CanvasConversation(BaseConversation):
         if turns.chat:
             if not turns.is_answer:
                 turns.open_answer()
-                self._ids, self._read = [], 0
+                self._ids, self._read, self._hint = [], 0, hint
             turns.open_answer()
-            before = model.encode_prompt(prompt_of(turns.closed))
+            before = model.encode_prompt(prompt_of(with_hint(turns.closed, self._hint)))
         unread = turns.text[self._read :]
         if unread:
             self._ids += model.encode_prompt(unread, chat=False)
             self._read = len(turns.text)
         return [*before, *self._ids]
+
+    def thought(self, tokens: Sequence[int]) -> None:
+        """Note the tokens of a thought, tags included; they are no part of what was said."""
+        self._ids += tokens
 
     def written(self, text: str, tokens: Sequence[int] = ()) -> None:
         """See ``BaseConversation.written``."""

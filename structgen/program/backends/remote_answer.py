@@ -7,15 +7,15 @@ followed by the local automaton byte by byte, and the type's own validators see 
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, final, runtime_checkable
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError, ValidationFailed
-from structgen.program.backends import AnswerStream, ProgramSettings, compact_grammar
-from structgen.program.conversation import BaseConversation
+from structgen.program.backends import AnswerStream, ProgramSettings, compact_grammar, log_refusal
+from structgen.program.conversation import BaseConversation, with_hint
 from structgen.program.json_cursor import SCALAR_BYTES, FieldEnd, JsonCursor, Path, path_text
 from structgen.program.outcome import FieldScore, Outcome, Served, Violation
 from structgen.program.stream.event import Event, ObjectFinal, Retracted, Text
@@ -36,6 +36,7 @@ RemotePrompt: TypeAlias = "str | tuple[dict[str, str], ...]"
 # Servers choose the whitespace between values, so it is left out before the automaton reads on.
 _SPACE: Final = b" \t\n\r"
 _ASSISTANT: Final = "assistant"
+_ANSWER_NOW: Final = "Now write the answer, and nothing else."
 
 
 @final
@@ -86,18 +87,34 @@ class RemoteConversation(BaseConversation):
     def __init__(self, model: RemoteModel, *, chat: bool = True) -> None:
         super().__init__(chat=chat)
         self.model = model
+        self._thought: tuple[str, str] | None = None  # the request for it, and what came
 
-    def prompt(self) -> RemotePrompt:
+    def prompt(self, hint: str = "") -> RemotePrompt:
         """What the server is sent; the assistant's turn is open from here on.
+
+        ``hint`` is said at the end, to this request alone.
 
         Raises:
             ProgramError: nothing was said.
         """
         turns = self._turns
+        asked, thought = self._thought or (hint, "")
         if not turns.chat:
-            return turns.text
+            return f"{turns.text}\n\n{asked}\n\n{thought}\n\n" if asked else turns.text
         turns.open_answer()
-        return turns.messages
+        messages = with_hint(turns.messages, asked)
+        if thought:
+            messages = (*messages, {"role": _ASSISTANT, "content": thought}, {"role": "user", "content": _ANSWER_NOW})
+        return messages
+
+    def thought(self, hint: str, text: str) -> None:
+        """Note a thought, and the request for it, for the prompt of the next answer; an empty one is none."""
+        self._thought = (hint, text) if text.strip() else None
+
+    def written(self, text: str, tokens: Sequence[int] = ()) -> None:
+        """See ``BaseConversation.written``."""
+        super().written(text, tokens)
+        self._thought = None
 
 
 class _Rejected(Exception):
@@ -154,6 +171,7 @@ class RemoteAnswerStream(AnswerStream):
             except _Rejected as rejected:
                 violation = rejected.violation
                 self._violations.append(violation)
+                log_refusal(self._violations)
                 if len(self._violations) >= self._tries:
                     raise ValidationFailed(
                         path_text(violation.path), [(each.text, each.problem) for each in self._violations]
@@ -234,10 +252,13 @@ class _ReceivedText:
             expected = "nothing more" if self._matcher.is_terminated else _describe_bytes(self._matcher.live_bytes())
             path = () if self._tracker is None else self._tracker.path
             raise _Rejected(path, self.text, f"found {found!r}, expected {expected}")
-        yield Text(piece)
-        if self._tracker is not None:
-            with _rejecting():
-                yield from self._tracker.read(self._but_last_space(data), self._matcher)
+        if self._tracker is None:
+            yield Text(piece)
+            return
+        events = self._tracker.read(self._but_last_space(data), self._matcher)
+        yield Text(piece, name=self._tracker.name)
+        with _rejecting():
+            yield from events
 
     def finish(self) -> Generator[Event, None, Any]:
         """The text is complete; the value is the one that it spells.

@@ -111,10 +111,12 @@ class TokenAnswerStream(LocalAnswerStream):
                     if chunk.start < self._reported_tokens:
                         yield self._taken_back(chunk.start)
                     self._reported_tokens = chunk.start + len(chunk.tokens)
-                    yield Text(chunk.text)
+                    events: Iterator[Event] = iter(())
                     if self._tracker is not None:
                         self._tracker.cut = self._generation.cut_byte if chunk.is_cut else None
-                        yield from self._tracker.read(self._bytes_of(chunk.tokens), self._generation.matcher)
+                        events = self._tracker.read(self._bytes_of(chunk.tokens), self._generation.matcher)
+                    yield Text(chunk.text, name="" if self._tracker is None else self._tracker.name)
+                    yield from events
                     if self._guard is not None:
                         yield from self._guarded(self._guard, chunk)
                 yield from self._finished()

@@ -13,7 +13,7 @@ from structgen.program.stream.validation import SchemaNode
 if TYPE_CHECKING:
     from structgen.program.outcome import Run
 
-__all__ = ["Done", "Event", "FieldFinal", "FieldStarted", "ObjectFinal", "Partial", "Retracted", "Text"]
+__all__ = ["Done", "Event", "FieldFinal", "FieldStarted", "ObjectFinal", "Partial", "Retracted", "Text", "Thought"]
 
 
 @final
@@ -168,11 +168,22 @@ class Text:
     Attributes:
         text: whole characters; all of them joined, what was retracted left out, are the output.
         written: whether the model wrote it; a program may add text of its own.
+        name: of the field of a JSON answer in which the text ends, ``""`` for the whole; None for any other text.
     """
 
     kind: ClassVar[str] = "text"
     text: str
     written: bool = True
+    name: str | None = field(default=None, compare=False)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """More of what the model thinks before an answer; no part of the output."""
+
+    kind: ClassVar[str] = "thought"
+    text: str
 
 
 @final
@@ -260,4 +271,4 @@ class Done:
     run: Run[Any] = field(repr=False)
 
 
-Event: TypeAlias = Text | FieldStarted | FieldFinal | Retracted | ObjectFinal | Done
+Event: TypeAlias = Text | Thought | FieldStarted | FieldFinal | Retracted | ObjectFinal | Done

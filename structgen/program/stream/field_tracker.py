@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from structgen.program.json_cursor import NUMBER_BYTES, FieldEnd, FieldStart, JsonCursor
+from structgen.program.json_cursor import NUMBER_BYTES, FieldEnd, FieldStart, JsonCursor, path_text
 from structgen.program.stream.event import FieldFinal, FieldStarted, Partial
 from structgen.program.stream.validation import SchemaNode, problem_of, schema_root
 
@@ -158,14 +158,18 @@ class FieldTracker:
         """The value that is being written, or was written last."""
         return self._cursor.path
 
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return path_text(self._cursor.path)
+
     def read(self, data: bytes, matcher: Matcher) -> Iterator[FieldStarted | FieldFinal]:
-        """Read what was written; ``matcher`` says what may follow it.
+        """Read what was written, at once; the events come as they are asked for.  ``matcher`` says what may follow.
 
         Raises:
             ValueRefused: a check refuses a value; ``restart`` or a new tracker goes on.
         """
-        yield from self._new_events(self._cursor.feed(data))
-        yield from self._events_ahead(matcher)
+        return self._events(self._cursor.feed(data), matcher)
 
     def finish(self) -> Iterator[FieldStarted | FieldFinal]:
         """The text is over.
@@ -181,6 +185,10 @@ class FieldTracker:
         self._ahead_count = 0
         self.ends = [found for found in self._cursor.feed(data) if isinstance(found, FieldEnd)]
         self._assembly.restart(self.ends)
+
+    def _events(self, found: list[FieldStart | FieldEnd], matcher: Matcher) -> Iterator[FieldStarted | FieldFinal]:
+        yield from self._new_events(found)
+        yield from self._events_ahead(matcher)
 
     def _new_events(self, found: list[FieldStart | FieldEnd]) -> Iterator[FieldStarted | FieldFinal]:
         """Events for what begins and ends, but for those that were reported ahead."""

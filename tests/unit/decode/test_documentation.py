@@ -19,7 +19,7 @@ def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPat
     names = run_page("decoding.md")
     assert set(json.loads(names["result"].text)) == {"name", "age"}
     assert names["found"]["answer"] in ("yes", "no")
-    assert names.blocks == 3
+    assert names.blocks == 5
 
 
 def test_examples_of_sampling_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,164 @@ def test_events_and_waiting(json_vocabulary: Vocabulary) -> None:
     assert result == AgentResult(5, (Call("add", {"x": 2, "y": 3}, 5),))
 
 
+def _calls(*calls: dict[str, Any]) -> str:
+    return json.dumps({"calls": list(calls)})
+
+
+def _call(name: str, /, **arguments: Any) -> dict[str, Any]:
+    return {"tool": name, "arguments": arguments}
+
+
+class _Meeting:
+    """Tools that each wait until as many as are expected have been called: alone, one would wait for ever."""
+
+    def __init__(self, count: int) -> None:
+        self.barrier = threading.Barrier(count, timeout=10)
+        self.stays = threading.Event()
+        self.loops: list[Any] = []
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+
+    def meet(self, name: str) -> str:
+        """Meet."""
+        self.barrier.wait()
+        return name
+
+    async def wait(self, name: str) -> str:
+        """Wait."""
+        self.loops.append(asyncio.get_running_loop())
+        await asyncio.to_thread(self.barrier.wait)
+        if name == "bad":
+            raise ValueError(name)
+        return name
+
+    async def stay(self, name: str) -> str:
+        """Stay."""
+        try:
+            self.begun.append(name)
+            if len(self.begun) == 2:
+                self.stays.set()
+            await asyncio.sleep(60)
+        finally:
+            self.ended.append(name)
+        return name
+
+
+MIXED = _calls(_call("wait", name="b"), _call("meet", name="a"), _call("wait", name="bad"), _call("wait", name="c"))
+MIXED_RESULTS = ("b", "a", None, "c")
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_calls_of_one_step_run_side_by_side(json_vocabulary: Vocabulary, is_awaited: bool) -> None:
+    """Functions and coroutines meet; results come in the order of the calls, and an error is one call's own."""
+    meeting = _Meeting(4)
+    made = agent([tool(meeting.meet), tool(meeting.wait)], answer=int, parallel=4)
+    lm = _Scripted(json_vocabulary, MIXED, _answer(1))
+    loop: list[Any] = []
+
+    async def waited() -> AgentResult[int]:
+        loop.append(asyncio.get_running_loop())
+        return await made.aio("Go.", model=lm)
+
+    result = asyncio.run(waited()) if is_awaited else made("Go.", model=lm)
+    assert result.answer == 1
+    assert tuple(call.result for call in result.calls) == MIXED_RESULTS
+    assert [call.error for call in result.calls] == [None, None, "ValueError: bad", None]
+    assert lm.prompts[-1][-1]["content"] == (
+        "wait returned: b\nmeet returned: a\nwait failed: ValueError: bad\nwait returned: c"
+    )
+    (own,) = set(meeting.loops)
+    assert loop in ([], [own])  # that of the coroutine that awaits the agent, if there is one
+
+
+def test_a_loop_lasts_as_long_as_the_agent(json_vocabulary: Vocabulary) -> None:
+    """What one call makes in the loop, another call can use."""
+    tasks: list[Any] = []
+
+    async def begin() -> None:
+        tasks.append(asyncio.ensure_future(asyncio.sleep(0, "slept")))
+
+    async def end() -> str:
+        return str(await tasks[0])
+
+    lm = _Scripted(json_vocabulary, json.dumps(_call("begin")), json.dumps(_call("end")), _answer("x"))
+    result = agent([begin, end])("Go.", model=lm)
+    assert [call.result for call in result.calls] == [None, "slept"]
+    assert tasks[0].get_loop().is_closed()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_step_has_at_most_so_many_calls(json_vocabulary: Vocabulary, count: int) -> None:
+    """The model wants three calls in each of two steps."""
+    lm = _Scripted(json_vocabulary, *[_calls(*[_call("add", x=1)] * 3)] * 2, _answer(0))
+    result = agent([add, fail], answer=int, parallel=count, max_steps=2)("Go.", model=lm)
+    steps = [json.loads(turn["content"]) for turn in lm.prompts[-1] if turn["role"] == "assistant"]
+    assert all(len(step["calls"]) <= count for step in steps)
+    assert {call.result for call in result.calls if call.tool == "add"} == {11}
+    if count == 3:
+        assert (len(result.calls), result.is_forced) == (6, True)
+
+
+def test_cancelling_an_agent_cancels_its_coroutines(json_vocabulary: Vocabulary) -> None:
+    meeting = _Meeting(2)
+    made = agent([tool(meeting.stay)], parallel=2)
+    lm = _Scripted(json_vocabulary, _calls(_call("stay", name="a"), _call("stay", name="b")), _answer("x"))
+
+    async def run() -> None:
+        task = asyncio.create_task(made.aio("Go.", model=lm))
+        await asyncio.to_thread(meeting.stays.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert sorted(meeting.ended) == ["a", "b"]
+    assert lm.turns == 1  # the model wrote nothing more
+
+
+def test_many_agents_await_programs_at_a_time(json_vocabulary: Vocabulary) -> None:
+    """More than an executor has threads: each waits for a program that a coroutine of its tool awaits."""
+
+    @program
+    def inner() -> Literal["p", "q"]:
+        """Inner."""
+
+    async def ask_again() -> str:
+        return await inner.aio()
+
+    made = agent([ask_again])
+
+    async def all_of_them() -> list[AgentResult[str]]:
+        return await asyncio.gather(
+            *(
+                made.aio("Go.", model=_Scripted(json_vocabulary, json.dumps(_call("ask_again")), "q", _answer("end")))
+                for _ in range(40)
+            )
+        )
+
+    for result in asyncio.run(all_of_them()):
+        assert (result.calls[0].result, result.answer) == ("q", "end")
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_coroutine_may_call_an_agent_without_awaiting_it(json_vocabulary: Vocabulary, parallel: int) -> None:
+    """It blocks its own loop, so the coroutines of the inner agent need another one."""
+
+    async def leaf() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    written = json.dumps(_call("leaf")) if parallel == 1 else _calls(_call("leaf"), _call("leaf"))
+
+    async def middle() -> int:
+        inner = agent([leaf], answer=int, parallel=parallel)
+        return inner("Go.", model=_Scripted(json_vocabulary, written, _answer(1))).calls[-1].result
+
+    outer = _Scripted(json_vocabulary, json.dumps(_call("middle")), _answer("x"))
+    result = asyncio.run(asyncio.wait_for(agent([middle]).aio("Go.", model=outer), timeout=20))
+    assert result.calls[0].result == 7
+
+
 def test_wrong_agents() -> None:
     with pytest.raises(ProgramError, match=r"two tools have the name 'add'.*tool\(name="):
         agent([add, fail, add])
@@ -205,6 +363,8 @@ def test_wrong_agents() -> None:
         agent([add], answer=threading.Event)
     with pytest.raises(ValueError, match="max_steps must be at least 1"):
         agent([add], max_steps=0)
+    with pytest.raises(ValueError, match="parallel must be at least 1"):
+        agent([add], parallel=0)
     with pytest.raises(TypeError, match="unknown settings chat, temperature"):
         agent([add], temperature=1, chat=False)
     assert structgen.program.agent is agent

@@ -20,7 +20,7 @@ def test_examples_run(
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary), raising=False)
     monkeypatch.setattr(HashModel, "encode_prompt", _with_turns(HashModel.encode_prompt))
     names = run_page("programs.md")
-    assert names.blocks == 8
+    assert names.blocks == 9
     assert names["run"].value.age >= 0
     assert re.search(r"^name = .*\nage = \d+$", capsys.readouterr().out, re.MULTILINE)
 

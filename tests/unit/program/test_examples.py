@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from docs_run import PageRun, run_page
 
@@ -35,7 +37,10 @@ def test_extraction(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 
 def test_tools(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     call = '{"tool": "count", "arguments": {"fruit": "apples"}}'
-    names = _names_after("tools.md", [call], json_vocabulary, monkeypatch)
+    prices = [{"tool": "price", "arguments": {"fruit": fruit}} for fruit in ("apple", "pear")]
+    wishes = [call, json.dumps({"calls": prices})]
+    names = _names_after("tools.md", wishes, json_vocabulary, monkeypatch)
+    assert [each.arguments["fruit"] for each in names["bought"].calls] == ["apple", "pear"] * 2
     result = names["result"]
     assert result.is_forced
     assert [(each.tool, each.arguments, each.result) for each in result.calls] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import threading
@@ -119,6 +120,19 @@ def test_methods_and_what_can_be_called() -> None:
     assert tool(name="three")(three).call({"place": {"city": "Rome"}}) == "Rome 3 None"
 
 
+def test_coroutine_functions_are_tools() -> None:
+    @tool
+    async def twice(x: int) -> int:
+        """Twice."""
+        return 2 * x
+
+    async def both() -> tuple[int, int]:
+        return await twice(2), await twice.call({"x": 3})
+
+    assert asyncio.run(both()) == (4, 6)
+    assert set(twice.arguments.model_json_schema()["properties"]) == {"x"}
+
+
 def test_wrong_tools_name_the_parameter_and_the_way_out() -> None:
     with pytest.raises(ProgramError, match=r"tool bare, parameter 'x': it has no annotation.*annotate it"):
 
@@ -168,11 +182,11 @@ def test_wrong_tools_name_the_parameter_and_the_way_out() -> None:
         def lost(x: Nowhere) -> int:  # type: ignore[name-defined]  # noqa: F821
             return 1
 
-    with pytest.raises(ProgramError, match="a coroutine function"):
+    with pytest.raises(ProgramError, match="an asynchronous generator"):
 
         @tool
-        async def waiting(x: int) -> int:
-            return 1
+        async def several(x: int) -> Any:
+            yield x
 
     with pytest.raises(ProgramError, match="no function with a name"):
         tool(3)  # type: ignore[call-overload]

@@ -1,0 +1,136 @@
+"""HTML for notebooks: what ``_repr_html_`` of grammars, results, runs and reports is made of; and short texts.
+
+The HTML is complete in itself: no script, no style sheet, no address.  Colours are translucent, so that it is readable
+on light and dark pages, and each of them comes with a style of its own, so that it is readable without colours.  Text
+from models, prompts and grammars is escaped; control and format characters, which could reorder or hide it, are
+spelled out.
+"""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, final
+
+__all__ = ["Kind", "Piece", "card", "pieces", "shortened", "table", "text_block"]
+
+Kind: TypeAlias = Literal["forced", "drafted", "chosen", "given"]
+"""How a piece came about; ``given`` is text of the program, and what nothing is known of."""
+
+_STYLES: Final[dict[Kind, str]] = {
+    "forced": "font-style:italic;background:rgba(128,128,128,.22)",
+    "drafted": "border-bottom:2px dotted rgba(40,110,230,.9);background:rgba(60,130,255,.2)",
+    "chosen": "border-bottom:2px solid rgba(30,150,80,.9);background:rgba(60,190,110,.2)",
+    "given": "opacity:.8",
+}
+_CUT: Final = "outline:1px dashed rgba(210,60,40,.9);text-decoration:underline wavy rgba(210,60,40,.9)"
+_NOTES: Final[dict[Kind, str]] = {
+    "forced": "forced: the grammar left no choice",
+    "drafted": "drafted: an accepted draft token",
+    "chosen": "chosen by the sampler",
+    "given": "given: not by the model, or not known",
+}
+_CARD: Final = (
+    "border:1px solid rgba(128,128,128,.5);border-radius:4px;padding:.5em .7em;margin:.2em 0;max-width:60em;"
+    "font-size:90%;color:inherit;background:transparent"
+)
+_TEXT: Final = (
+    "font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0;line-height:1.7;direction:ltr"
+)
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_MAX_PIECES: Final = 4000
+_MAX_TEXT: Final = 20_000
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a text.
+
+    Attributes:
+        text: what is shown.
+        kind: how it came about.
+        note: what is shown when the pointer rests on it.
+        is_cut: whether the budget excluded other tokens here, or before.
+    """
+
+    text: str
+    kind: Kind = "given"
+    note: str = ""
+    is_cut: bool = False
+
+
+def card(title: str, *parts: str) -> str:
+    """A box with a title; ``parts`` are HTML of this module."""
+    return f'<div style="{_CARD}"><div><b>{_escaped(title)}</b></div>{"".join(parts)}</div>'
+
+
+def text_block(text: str) -> str:
+    """A text as it is, at most 20,000 characters of it."""
+    more = f"... {len(text) - _MAX_TEXT:,} more characters" if len(text) > _MAX_TEXT else ""
+    return f'<div style="{_TEXT}">{_escaped(text[:_MAX_TEXT] + more)}</div>'
+
+
+def table(rows: Iterable[tuple[str, ...]]) -> str:
+    """Rows of texts; the first of each is its head."""
+    cell = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0;border:0;background:transparent"
+    made = [
+        f'<tr style="background:transparent"><th scope="row" style="{cell}">{_escaped(head)}</th>'
+        + "".join(f'<td style="{cell};overflow-wrap:anywhere">{_escaped(text)}</td>' for text in rest)
+        + "</tr>"
+        for head, *rest in rows
+    ]
+    return f'<table style="border-collapse:collapse;color:inherit;margin:.3em 0">{"".join(made)}</table>'
+
+
+def pieces(parts: Iterable[Piece]) -> str:
+    """A text whose pieces are told apart, with a legend; at most 4,000 pieces of it."""
+    shown = [part for part in parts if part.text]
+    rest = len(shown) - _MAX_PIECES
+    kinds = dict.fromkeys(part.kind for part in shown[:_MAX_PIECES])
+    spans, was_cut = [], False
+    for part in shown[:_MAX_PIECES]:
+        if part.is_cut and not was_cut:
+            spans.append('<span title="from here on the budget excluded tokens">\u2702</span>')
+        was_cut = part.is_cut
+        spans.append(_span(part.text, part.kind, part.note, is_cut=part.is_cut))
+    if rest > 0:
+        spans.append(f"... {rest:,} more pieces")
+    legend = [_span(kind, kind, _NOTES[kind], is_cut=False) for kind in kinds]
+    if any(part.is_cut for part in shown):
+        legend.append(_span("\u2702 cut by the budget", "given", "with more tokens it may be other text", is_cut=True))
+    return (
+        f'<div style="{_TEXT}">{"".join(spans)}</div>'
+        f'<div style="font-size:85%;opacity:.9">{" &middot; ".join(legend)}</div>'
+    )
+
+
+def shortened(text: str, length: int = 80) -> str:
+    """A text on one line, of at most ``length`` characters: the start and the end of a longer one."""
+    line = " ".join(text.split())
+    if len(line) <= length:
+        return line
+    tail = length // 4
+    return f"{line[: length - tail - 3]}...{line[-tail:]}"
+
+
+def _span(text: str, kind: Kind, note: str, *, is_cut: bool) -> str:
+    style = f"{_STYLES[kind]};{_CUT}" if is_cut else _STYLES[kind]
+    title = f' title="{_escaped(note)}"' if note else ""
+    return f'<span style="{style}"{title}>{_escaped(text)}</span>'
+
+
+def _escaped(text: str) -> str:
+    """Text in HTML, in an element or an attribute; what cannot be seen is spelled out, but for line ends."""
+    if not text.isprintable():
+        text = "".join(
+            character if character == "\n" or unicodedata.category(character) not in _HIDDEN else _spelled(character)
+            for character in text
+        )
+    return html.escape(text, quote=True)
+
+
+def _spelled(character: str) -> str:
+    return "\\t" if character == "\t" else character.encode("unicode_escape", "surrogatepass").decode("ascii")

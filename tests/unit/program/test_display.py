@@ -1,0 +1,188 @@
+"""What notebooks and terminals show of grammars, results, runs and reports."""
+
+from __future__ import annotations
+
+import math
+import re
+from html.parser import HTMLParser
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+from scripted_remote_model import Scripted
+
+import structgen as sg
+from structgen import markup
+from structgen.decode import Result
+from structgen.engine import Vocabulary
+from structgen.models import HashModel
+
+BYTES = [b"", *(bytes([byte]) for byte in range(256))]
+HOSTILE_NAME = '"><script>alert(0)</script>'
+VOCABULARY = Vocabulary([*BYTES, b""], eos=[0], special={257: HOSTILE_NAME})
+HOSTILE = '</div><script>alert("1")</script>&amp;\x00\x1b[31m\u202e\u2066é'
+
+
+class _Page(HTMLParser):
+    """Reads HTML strictly: every element closes; collects elements, attributes and text."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.spans: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.feed(source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.open.append(tag)
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag == "span":
+            self.spans.append(("", dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.open[-1:] == ["span"]:
+            text, attrs = self.spans[-1]
+            self.spans[-1] = text + data, attrs
+
+
+def _page(shown: Any) -> _Page:
+    source = shown._repr_html_()
+    page = _Page(source)
+    assert page.tags <= {"div", "b", "table", "tr", "th", "td", "span"}
+    assert page.attributes <= {"style", "title", "scope"}
+    assert not re.search(r"url\(|https?:|src=|href=|@import|(?<![-a-z])color:(?!inherit)", source)
+    assert all(character == "\n" or character.isprintable() for character in source)
+    return page
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+@sg.program
+def who(text: str) -> Person:
+    """Who is it? {text}"""
+
+
+ADA = '{"name": "Ada", "age": 36}'
+
+
+def _run(**settings: Any) -> Any:
+    return who.run("Ada", model=HashModel(VOCABULARY, writes=ADA, name=HOSTILE_NAME), **settings)
+
+
+def test_a_hostile_text_stays_text() -> None:
+    """Scripts are escaped in elements and in attributes; what cannot be seen is spelled out."""
+    result = sg.generate(HashModel(VOCABULARY), "x", sg.literal(HOSTILE) + sg.grammars.token(HOSTILE_NAME))
+    spelled = HOSTILE.replace("\x00", r"\x00").replace("\x1b", r"\x1b").replace("\u202e", r"\u202e")
+    assert spelled.replace("\u2066", r"\u2066") + HOSTILE_NAME in _page(result).text
+    assert "<script>alert" in _page(sg.literal(HOSTILE)).text
+    assert HOSTILE_NAME in _page(_run()).text
+    assert _Page(markup.pieces([markup.Piece("x", note=HOSTILE_NAME)])).spans[0][1]["title"] == HOSTILE_NAME
+    _page(sg.compile(sg.json_schema({"const": HOSTILE, "title": HOSTILE}), VOCABULARY).report)
+
+
+def test_tokens_are_told_apart_without_colours() -> None:
+    """Their styles differ even if all colours are taken away; the probability is that of the step."""
+    result = sg.generate(HashModel(VOCABULARY, writes=ADA), "x", sg.json_schema(Person), max_tokens=60)
+    page = _page(result)
+    written = page.spans[: len(result.tokens)]
+    styles: dict[str, set[str]] = {}
+    for (text, attrs), step in zip(written, result.steps, strict=False):
+        assert step.token is not None
+        assert text.encode() == VOCABULARY.tokens[step.token]
+        kind = attrs["title"].partition(":")[0].partition(",")[0]
+        assert (kind == "forced") == step.forced
+        assert (kind == "drafted") == step.drafted
+        styles.setdefault(kind, set()).add(re.sub(r"rgba\([^)]*\)", "", attrs["style"]))
+        if not step.forced:
+            shown = re.search(r"probability ([0-9.e-]+)", attrs["title"])
+            assert shown is not None
+            assert float(shown[1]) == pytest.approx(math.exp(step.logprob), rel=0.01)
+    assert len(styles) >= 2
+    assert len(set().union(*styles.values())) == len(styles)
+
+
+def test_draft_tokens_are_those_that_were_accepted() -> None:
+    """Marked are the accepted draft tokens of the statistics, no more, and without drafts none."""
+    grammar = sg.regex("[a-z ]{60}")
+    lm = HashModel(VOCABULARY, writes="one two one two one two one two one two one two one two one")
+    for drafter in (sg.drafters.PromptLookup(), None):
+        result = sg.generate(lm, "one two one two", grammar, drafter=drafter, max_tokens=60)
+        marked = sum(step.drafted for step in result.steps)
+        assert marked == result.stats.accepted
+        assert (marked > 10) == (drafter is not None)
+
+
+def test_the_cut_part_is_marked() -> None:
+    result = sg.generate(HashModel(VOCABULARY, writes="a" * 90), "x", sg.regex("a+b"), max_tokens=20)
+    assert result.cut_at is not None
+    page = _page(result)
+    assert "\u2702" in page.text
+    cut = [text for text, attrs in page.spans if "dashed" in attrs.get("style", "") and "\u2702" not in text]
+    assert "".join(cut) == result.text[result.cut_at :]
+    assert "\u2702" not in _page(sg.generate(HashModel(VOCABULARY), "x", sg.regex("a{3}"), max_tokens=20)).text
+
+
+def test_characters_of_several_tokens_are_whole() -> None:
+    result = sg.generate(HashModel(VOCABULARY), "x", sg.literal("aé€😀"))
+    assert "aé€😀" in _page(result).text
+
+
+def test_short_texts_are_short() -> None:
+    """One line, about 200 characters at most, whatever is in it."""
+    long = sg.json_schema({"enum": [f"value {n}" for n in range(2000)]})
+    constraint = sg.compile(long, VOCABULARY)
+    run = _run(max_tokens=400)
+    mapped = who.map(["Ada", 3], model=HashModel(VOCABULARY, writes=ADA), max_tokens=1)
+    samples = sg.sample(HashModel(VOCABULARY), "x", sg.regex("[ab]{9}"), sampler=sg.samplers.SMC(particles=40))
+    result = sg.generate(HashModel(VOCABULARY), "x", long)
+    for shown in (long, constraint.report, samples, result, run, run.outcomes[0], *mapped):
+        text = repr(shown)
+        assert "\n" not in text
+        assert len(text) <= 260, text
+    assert repr(mapped[0]).startswith("Mapped(0, BudgetError: ")
+
+
+def test_a_run_prints_its_value_its_end_and_its_cost() -> None:
+    run = _run(think=5)
+    lines = str(run).split("\n")
+    assert lines[0] == f"thought: {run.thought}"
+    assert lines[1:3] == ["value: Person(name='Ada', age=36)", "finish reason: stop"]
+    assert re.fullmatch(r"cost: \d+ tokens \(\d+ forced\) in \d+ forward passes.*", lines[3])
+    assert repr(run).startswith("Run(Person(name='Ada', age=36), stop, ")
+    served = who.run("Ada", model=Scripted("Hm.", ADA), think=5)
+    assert str(served).endswith("cost: 2 requests")
+    assert ADA in _page(served).text
+
+
+def test_a_report_counts_and_lists() -> None:
+    report = sg.compile(sg.json_schema(Person), VOCABULARY).report
+    page = _page(report)
+    for entry in report.entries:
+        assert entry.where in page.text
+    assert re.match(r"Report\(json schema: \d+ enforced", repr(report))
+
+
+def test_results_are_shown_of_all_kinds_of_model() -> None:
+    from structgen.models.diffusion import HashDiffusion
+
+    masked = Vocabulary([*BYTES, b""], eos=[0], special={257: "<mask>"})
+    answer: Result = sg.generate(HashDiffusion(masked), "x", sg.regex("[ab]{4}"), canvas=4)
+    assert answer.text in _page(answer).text
+
+    @sg.program
+    def pick() -> Literal["yes", "no"]:
+        """Yes?"""
+
+    assert pick.run(model=HashModel(VOCABULARY)).value in _page(pick.run(model=HashModel(VOCABULARY))).text
