@@ -14,6 +14,7 @@
     │   ├── BudgetError                        the token budget is below the shortest valid output
     │   ├── AnswerCut                          the token budget decided a part of an answer
     │   └── ValidationFailed                   the checks of a program refuse every value tried
+    ├── ArgumentError (TypeError)              an argument of a call is of another kind than the call takes
     └── ProgramError (TypeError)               a program is written or called wrongly
 
 A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The parts are attributes too.
@@ -22,10 +23,12 @@ A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The p
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
     "AnswerCut",
+    "ArgumentError",
     "BudgetError",
     "CutWarning",
     "DraftWarning",
@@ -201,8 +204,37 @@ class ValidationFailed(GenerationError):
         )
 
 
+class ArgumentError(StructgenError, TypeError):
+    """An argument of a call is of another kind than the call takes: a model's name instead of the model."""
+
+
 class ProgramError(StructgenError, TypeError):
     """A program is written or called wrongly: its annotations, its template, what it yields, its arguments."""
+
+
+def found(value: object) -> str:
+    """Name a value of the wrong kind for a sentence: small ones as they are, others by their type."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return f"found {value!r:.60}"
+    if isinstance(value, str):
+        return f"found the text {value!r:.60}"
+    if isinstance(value, (bytes, bytearray)):
+        return "found bytes"
+    if isinstance(value, type):
+        return f"found the type {value.__name__}"
+    name = type(value).__name__
+    return f"found {'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """Ask for the known name that a misspelt one resembles; empty if there is none."""
+    alike = get_close_matches(str(name), list(known), n=1)
+    return f"is {alike[0]!r} meant?" if alike else ""
+
+
+def install(extra: str) -> str:
+    """The command that installs the libraries of an extra."""
+    return f"pip install 'structgen-lm[{extra}]'"
 
 
 def some(values: Iterable[object], most: int = 8) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import importlib.util
 import sys
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 STANDARD_INPUT: Final = "-"
+_PROBED: Final = 1024
+"""Bytes of a file in which a zero byte tells that it is no text."""
 
 Whitespace: TypeAlias = Literal["compact", "single", "flexible"]
 Order: TypeAlias = Literal["declared", "any"]
@@ -294,9 +297,14 @@ def _notation(path: str, text: str) -> Notation:
         return known
     if path == STANDARD_INPUT or text.lstrip()[:1] == "{":
         return "json-schema"
+    suffix = PurePath(path).suffix.lower()
+    if suffix in (".yaml", ".yml"):
+        raise Failure(f"{path}: it is YAML; convert it to JSON, or pass --from for another notation")
+    if suffix == ".py":
+        raise Failure(f"{path}: it is a Python file, not a grammar; a program is run: structgen run {path}")
     raise Failure(
-        f"{path}: its notation is unknown: neither its suffix nor its first character says what it is; "
-        f"call it *{', *'.join(_BY_SUFFIX)}, or pass --from, or --lark for a Lark grammar"
+        f"{path}: its notation is unknown; its name does not end in {', '.join(_BY_SUFFIX)}, and it begins with "
+        f"{text.lstrip()[:1]!r}, not with '{{'; rename it, or pass --from {'|'.join(get_args(Notation))}"
     )
 
 
@@ -332,6 +340,10 @@ def _decode(data: bytes, label: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise Failure(f"{label}: it is UTF-16; save it as UTF-8") from error
+        if b"\0" in data[:_PROBED]:
+            raise Failure(f"{label}: it is not a text file; it begins with {data[:8]!r}") from error
         before = data[: error.start]
         line = before.count(b"\n") + 1
         raise Failure(

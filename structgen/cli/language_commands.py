@@ -181,7 +181,7 @@ def _sentence(one: str, other: str, found: Inclusion) -> str:
         where = (
             f"is not complete for {one}"
             if found.witness.is_incomplete
-            else f"leaves {one} at byte {found.witness.offset}"
+            else f"is invalid for {one} at byte {found.witness.offset}"
         )
         return f"{one} does not accept all that {other} accepts: {shown} {where}"
     if found.checked_bytes is None:

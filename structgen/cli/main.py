@@ -56,6 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Commands return their status; click itself returns one for --help and --version.
         status: Any = cli.main(args=arguments, prog_name="structgen", standalone_mode=False)
     except click.ClickException as error:
+        if isinstance(error, click.BadParameter):  # click has no better name for a whole number with bounds
+            error = click.UsageError(
+                error.format_message().replace("a valid integer range", "a whole number"), error.ctx
+            )
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -65,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StructgenError as error:
         return _fail(str(error), status_of(error))
     except OSError as error:
-        return _fail(str(error), FAILED)
+        subject = error.filename or "standard output"
+        return _fail(f"{subject}: cannot be written: {error.strerror or error}", FAILED)
     except MemoryError:
         return _fail("out of memory", FAILED)
     return status if isinstance(status, int) else DONE

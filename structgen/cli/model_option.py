@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, final
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import click
 
 from structgen.cli.terminal import UNUSABLE, Failure, ProgressLine
-from structgen.errors import ModelError
+from structgen.errors import ModelError, meant
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from structgen.models import LanguageModel
     from structgen.models.diffusion import DiffusionModel
 
-__all__ = ["EMBEDDED", "NamedOption", "diffusion_model_of", "model_of", "vocabulary_of"]
+__all__ = ["EMBEDDED", "NamedOption", "diffusion_model_of", "model_of", "unknown", "vocabulary_of"]
 
 _COMMA: Final = re.compile(r",(?![^()\[\]]*[)\]])")
 """A comma between settings, not within the brackets of a value."""
@@ -82,14 +82,14 @@ class NamedOption:
         """
         subject = f"{self.option} {self.name}"
         if self.name not in homes:
-            raise click.UsageError(f"{self.option}: there is no {self.name!r}; give one of {', '.join(homes)}")
+            raise click.UsageError(unknown(self.option, self.name, homes))
         home = homes[self.name]
         made: Any = getattr(importlib.import_module(home.module), home.kind)
         settable = [field for field in fields(made) if field.init and field.name not in {*(given or ()), *unsaid}]
         known = [field.name for field in settable]
         for key in self.settings:
             if key not in known:
-                raise click.UsageError(f"{subject}: there is no {key!r}; there are {', '.join(known) or 'no settings'}")
+                raise click.UsageError(unknown(subject, key, known))
         settings = dict(self.settings)
         if home.counted is not None and count is not None:
             if home.counted in settings:
@@ -101,7 +101,14 @@ class NamedOption:
         try:
             return made(**settings, **(given or {}))
         except (ValueError, TypeError) as error:
-            raise click.UsageError(f"{subject}: {error}") from error
+            raise click.UsageError(f"{subject}: {str(error).removeprefix(f'{home.kind}: ')}") from error
+
+
+def unknown(subject: str, name: str, known: Iterable[str]) -> str:
+    """Say that there is no such name, which one may be meant, and which there are."""
+    names = list(known)
+    parts = [f"{subject}: there is no {name!r}", f"there are {', '.join(names) or 'no settings'}", meant(name, names)]
+    return "; ".join(part for part in parts if part)
 
 
 EMBEDDED: Final = "embedded"

@@ -362,4 +362,7 @@ def _sampler(request: Request) -> AnySampler:
         temperature = 1.0 if request.temperature is None else request.temperature
         return Multinomial(temperature, request.top_k, request.top_p, request.min_p)
     except ValueError as error:
-        raise click.UsageError(str(error).removeprefix("Multinomial: ")) from error
+        problem = str(error).removeprefix("Multinomial: ").partition("; use Greedy()")
+        raise click.UsageError(
+            problem[0] + ("; --temperature 0 takes what is most probable" if problem[1] else "")
+        ) from error

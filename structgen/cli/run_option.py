@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 import click
 
 from structgen.cli.grammar_source import STANDARD_INPUT, read_text, run_file
-from structgen.cli.model_option import NamedOption, model_of
+from structgen.cli.model_option import NamedOption, model_of, unknown
 from structgen.cli.terminal import Failure, accepted_drafts, finite
 from structgen.errors import DraftWarning
 from structgen.methods.catalogue import BRIDGES, DRAFTERS, SAMPLERS
@@ -72,11 +72,10 @@ def drafter_of(text: str | None, progress: ProgressLine) -> AnyDrafter:
     name = option.name
     if name in (_AUTO, _NONE):
         if option.settings:
-            unknown = next(iter(option.settings))
-            raise click.UsageError(f"{_OPTION} {name}: there is no {unknown!r}; there are no settings")
+            raise click.UsageError(unknown(f"{_OPTION} {name}", next(iter(option.settings)), ()))
         return "auto" if name == _AUTO else None
     if name not in DRAFTERS:
-        raise click.UsageError(f"{_OPTION}: there is no {name!r}; give one of {', '.join(DRAFTER_NAMES)}")
+        raise click.UsageError(unknown(_OPTION, name, DRAFTER_NAMES))
     from structgen.decode.speculative.speculation import Speculation
 
     given: dict[str, Any] = {}

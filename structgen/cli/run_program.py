@@ -216,6 +216,8 @@ def _program_in(path: str) -> Program[..., Any]:
     programs = {key: value for key, value in vars(module).items() if isinstance(value, Program)}
     if not name and len(programs) == 1:
         return next(iter(programs.values()))
+    if not programs:
+        raise Failure(f"{file}: it holds no program; put @structgen.program before a function")
     if name not in programs:
         held = ", ".join(programs) or "none"
         what = f"it holds no program {name!r}" if name else "it holds several programs"
@@ -239,7 +241,7 @@ def _arguments(program: Program[..., Any], given: Sequence[str]) -> dict[str, An
         name for name, held in parameters.items() if name not in found and held.default is inspect.Parameter.empty
     ]
     if missing:
-        raise Failure(f"program {program.name} needs --arg {missing[0]}=VALUE")
+        raise Failure(f"program {program.name}: it needs {missing[0]!r}; give --arg {missing[0]}=VALUE")
     return found
 
 
@@ -285,10 +287,13 @@ def _value(name: str, text: str, program: Program[..., Any]) -> Any:
         return text
     try:
         return adapter.validate_python(text)
-    except ValidationError:
+    except ValidationError as refused:
         try:
             return adapter.validate_json(text)
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]["msg"]
+            faults = error.errors(include_url=False)
+            if faults[0]["type"] == "json_invalid":
+                faults = refused.errors(include_url=False)
+            problem = faults[0]["msg"]
             kind = program.function.__annotations__.get(name, "text")
             raise Failure(f"--arg {name}={text[:60]}: it is no {getattr(kind, '__name__', kind)}; {problem}") from None

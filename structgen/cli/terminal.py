@@ -46,7 +46,7 @@ UNUSABLE: Final = 2
 INTERRUPTED: Final = 130
 """Ctrl-C, as a shell reports a process that SIGINT ended."""
 PIPE_CLOSED: Final = 141
-"""Nobody reads the output any more, as a shell reports a process that SIGPIPE ended."""
+"""The output pipe is closed, as a shell reports a process that SIGPIPE ended."""
 
 
 class Failure(Exception):

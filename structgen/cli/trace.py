@@ -45,11 +45,11 @@ def trace(path: str) -> int:
         held = json.loads(read_text(path))
         lines = list(_page(held, path))
     except (ValueError, RecursionError) as error:
-        raise Failure(f"{path}: it is no JSON; {error}") from error
+        raise Failure(f"{path}: it is not valid JSON; {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise Failure(
-            f"{path}: it is no trace of a program; {type(error).__name__}: {error}; "
-            "write one with structgen run FILE.py:NAME --trace FILE"
+            f"{path}: it is no trace of a program; {why}; write one with structgen run FILE.py:NAME --trace FILE"
         ) from error
     for line in lines:
         click.echo(line)

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar, Unp
 
 from structgen.decode.autoregressive.loop import AnyPotential, Autoregressive, Chunk, Generation
 from structgen.decode.diffusion.commit_policy import Unmasking
-from structgen.decode.potentials import as_potential
+from structgen.decode.potentials import as_potentials
 from structgen.decode.speculative.speculation import AnyDrafter, as_speculation
+from structgen.decode.step.arguments import check_model, check_seed, wrong_sampler
 from structgen.decode.step.background import with_aio
 from structgen.decode.step.context import Context, check_start, constraint_of
 from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
+from structgen.errors import ArgumentError, found, meant
 from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ class DecodingKeywords(TypedDict, total=False):
 _REMEDIES: Final = {
     "canvas": "bound the output with max_tokens",
     "policy": "only diffusion models take a commit policy",
-    "temperature": "write sampler=Multinomial(temperature=...)",
+    "temperature": "write sampler=sg.Multinomial(temperature=...)",
     "block": "tokens are written from left to right anyway",
     "reuse": "its key-value cache is exact",
     "drafter": "diffusion models draft by a commit policy, such as policy=FreeDave()",
@@ -117,16 +119,20 @@ def start_generation(  # noqa: PLR0913  as generate
         BudgetError: the shortest string of the grammar takes more than ``max_tokens``.
         GenerationError: prompt and ``max_tokens`` do not fit the model's context.
         VocabularyError: the constraint belongs to another vocabulary.
-        TypeError: ``drafter`` is no drafter.
+        ArgumentError: ``sampler`` is no sampler, ``drafter`` no drafter, or ``seed`` no number.
     """
     chooser: Sampler
     writer: Writer | None = None
-    if isinstance(sampler, Sampler):
+    check_seed(seed)
+    if isinstance(sampler, Sampler) and not isinstance(sampler, type):
         chooser, speculation = sampler, as_speculation(drafter)
     else:
         # Imported here: most outputs are written token by token.
+        from structgen.decode.sampling import Proposal, SequenceSampler
         from structgen.decode.sampling.sampler_run import output_writer
 
+        if isinstance(sampler, type) or not isinstance(sampler, (SequenceSampler, Proposal)):
+            raise wrong_sampler("sampler", sampler, expected="a sampler", example="sg.Greedy()")
         chooser, speculation = Multinomial(), None
         writer = output_writer(sampler, context, constraint, max_tokens, drafter, has_drafts=jump_forward)
     check_start(context.model, len(context), constraint, max_tokens)
@@ -140,7 +146,7 @@ def start_generation(  # noqa: PLR0913  as generate
         jump_forward=jump_forward,
         score_ending=score_ending,
         alternatives=alternatives,
-        potentials=[as_potential(each) for each in potentials],
+        potentials=as_potentials(potentials),
         speculation=speculation,
     )
 
@@ -197,13 +203,18 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
         GenerationError: prompt and output do not fit the model's context, before any forward pass; the canvas cannot be
             completed; or the model returned no usable logits.
         ValueError: a setting belongs to the other kind of model, or is out of range.
-        TypeError: ``drafter`` is no drafter, or there is no such keyword.
+        ArgumentError: an argument is of another kind: a model's name, a schema, a sampler's name.
+        TypeError: there is no such keyword.
         VocabularyError: the constraint belongs to another vocabulary, or the tokens cannot spell the grammar.
         GrammarError: the grammar does not compile, or no automaton of a canvas can be made of it.
         LimitExceeded: a bound of ``limits`` was reached.
         ModelError: the prompt cannot be encoded.
     """
+    check_model(model, "generate")
+    if not (stream is None or callable(stream)):
+        raise ArgumentError("stream", "expected a function", evidence=found(stream), remedy="pass stream=print")
     if isinstance(model, DiffusionModel):
+        check_seed(seed)
         unmasking = _settings(Unmasking(), decoding, keywords, model)
         # Imported here, so that autoregressive decoding does not load canvases.
         from structgen.decode.diffusion.entry import write_canvas
@@ -260,13 +271,16 @@ def _settings(default: _D, decoding: Decoding | None, keywords: Mapping[str, Any
     own: dict[str, Any] = {}
     for name, value in keywords.items():
         if name not in _REMEDIES:
-            raise TypeError(f"generate() got an unexpected keyword argument {name!r}")
+            raise TypeError(
+                f"generate() got an unexpected keyword argument {name!r}; "
+                f"{meant(name, (*generate.__annotations__, *_REMEDIES)) or 'leave it out'}"
+            )
         if name in names:
             if value is not None or name == "drafter":
                 own[name] = value
         elif not _is_default(name, value):
             raise ValueError(
-                f"{name}={value!r:.60} is not for model {model.name!r}, which {what}; leave it out: {_REMEDIES[name]}"
+                f"{name}={value!r:.60} is not for model {model.name!r}, which {what}; leave it out; {_REMEDIES[name]}"
             )
     if own and decoding is not None:
         name, value = next(iter(own.items()))

@@ -9,6 +9,7 @@ import numpy as np
 
 from structgen.decode.sampling.sampler_run import run_sampler, weighted_sampler, whole_speculation
 from structgen.decode.sampling.smc import SMC
+from structgen.decode.step.arguments import check_model, check_seed
 from structgen.decode.step.background import with_aio
 from structgen.decode.step.context import Context, constraint_of
 from structgen.models.protocol.diffusion import DiffusionModel
@@ -85,8 +86,11 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
         GenerationError: also if a potential raises an error, returns no score, or breaks its contract.
         ValueError: an argument belongs to the other kind of model; or the sampler chooses tokens without weights, as
             ``Greedy()`` and ``Multinomial(temperature=...)`` do.
-        TypeError: ``drafter`` is no drafter, or ``sampler`` no sampler.
+        ArgumentError: as ``generate``.
     """
+    check_model(model, "sample")
+    check_seed(seed)
+    whole = weighted_sampler(sampler)
     if isinstance(model, DiffusionModel):
         canvas_sampler = _canvas_sampler(model, sampler, potentials, drafter)
         # Imported here, so that autoregressive sampling does not load canvases.
@@ -110,7 +114,6 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
             raise ValueError(
                 f"{name}={value!r:.60} is not for model {model.name!r}, which writes token by token; leave it out"
             )
-    whole = weighted_sampler(sampler)
     speculation = whole_speculation(drafter, whole)
     constraint = constraint_of(grammar, model, limits)
     with Context(model, model.encode_prompt(prompt, chat=chat)) as context:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Final
 
 from structgen_kernels import _native
 
+from structgen.engine.arguments import wrong_grammar, wrong_limits, wrong_vocabulary
 from structgen.engine.lowering import SharedEngine, lower, native_limits, shared_engine
 from structgen.engine.matcher import Matcher
-from structgen.engine.report import Report, report_of
+from structgen.engine.report import Report, entries_of, report_of
+from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar, VocabularyError
+from structgen.grammar.analysis import unending_rules
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import Budget, Distinct, Label, postorder
+from structgen.grammar.nodes import Budget, Distinct, Grammar, Label, postorder
 from structgen.grammar.printer import to_text
 from structgen.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from structgen.engine.vocabulary import Vocabulary
-    from structgen.grammar.nodes import Grammar
 
 __all__ = ["Constraint", "check_budgets", "compile", "compile_together", "refuse_budgets"]
 
@@ -237,8 +237,15 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
         VocabularyError: the tokens cannot spell any string of the grammar; the error names the missing byte.
         LimitExceeded: a bound of ``limits`` was reached.
         GrammarError: the grammar is not closed, or not regular where it must be.
+        ArgumentError: an argument is of another kind: a schema, a tokenizer.
     """
+    if not isinstance(grammar, Grammar):
+        raise wrong_grammar("compile", grammar, expected="a Grammar")
+    if not isinstance(vocabulary, Vocabulary):
+        raise wrong_vocabulary("compile", vocabulary)
     limits = limits if limits is not None else _DEFAULT_LIMITS
+    if not isinstance(limits, Limits):
+        raise wrong_limits("compile", limits)
     engine = shared_engine(vocabulary)
     key = (id(grammar), id(limits))  # a cached constraint holds both objects, so their ids stay taken
     constraint = vocabulary.constraints.get(key)
@@ -295,7 +302,19 @@ def _bind(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: Shar
 
 
 def _unsatisfiable(grammar: Grammar, culprits: str) -> UnsatisfiableGrammar:
-    evidence, remedy = f"the term is {grammar!r}", f"look for {culprits}"
+    rules = unending_rules(grammar)
+    if rules:
+        places = {entry.keyword: entry.where for entry in entries_of(grammar)[1]}
+        named = [f"{name} ({places[f'rule {name}']})" if f"rule {name}" in places else name for name in rules]
+        if len(rules) > 1:
+            listed = f"{', '.join(named[:-1])} and {named[-1]}"
+            evidence = f"rules {listed} only refer to each other, so that none of them can end"
+            remedy = "give one of them an alternative that needs none of them"
+        else:
+            evidence = f"rule {named[0]} refers to itself in every alternative, so that it cannot end"
+            remedy = "give it an alternative that does not"
+    else:
+        evidence, remedy = f"the term is {grammar!r}", f"look for {culprits}"
     return UnsatisfiableGrammar("grammar", "it matches no string", evidence=evidence, remedy=remedy)
 
 

@@ -237,7 +237,9 @@ class Report:
             if entries:
                 yield f"{status.value}:"
                 yield from (f"  {e.where}  {e.keyword}" + (f"  ({e.detail})" if e.detail else "") for e in entries)
-        yield from (f"policy {name}: {value}" for name, value in self.policies)
+        if self.policies:
+            yield "how values are written:"
+            yield from (f"  {name}: {value}" for name, value in self.policies)
         yield f"length in bytes: shortest {self.shortest_bytes:,}; longest {self.longest_bytes}"
         if self.typical_characters is not None:
             yield f"typical length: {self._typical_text(self.typical_characters)}"

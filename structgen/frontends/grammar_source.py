@@ -5,12 +5,37 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
+from typing import Final
 
-from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
+from structgen.errors import (
+    ArgumentError,
+    GrammarError,
+    GrammarSyntaxError,
+    LimitExceeded,
+    UnsupportedFeature,
+    found,
+)
 from structgen.grammar.limits import Limits
 
-__all__ = ["GrammarSource", "read_source"]
+__all__ = ["GrammarSource", "check_text", "read_source"]
+
+_SUFFIXES: Final = (".lark", ".gbnf", ".ebnf")
+
+
+def check_text(text: object, limits: Limits, subject: str) -> None:
+    """Check that ``text`` can be the text of a grammar.
+
+    Raises:
+        ArgumentError: it is no text, or the path of a file.
+        LimitExceeded: it is too long.
+    """
+    if not isinstance(text, str) or (text.endswith(_SUFFIXES) and "\n" not in text and ":" not in text[2:]):
+        remedy = "to read a file, call sg.load(path)" if isinstance(text, (str, PathLike)) else "pass a str"
+        raise ArgumentError(subject, "expected the text of a grammar", evidence=found(text), remedy=remedy)
+    if len(text) > limits.source_bytes or len(text.encode("utf-8", "surrogatepass")) > limits.source_bytes:
+        raise LimitExceeded(subject, limit="source_bytes", maximum=limits.source_bytes)
 
 
 @dataclass(frozen=True, eq=False)

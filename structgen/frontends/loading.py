@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from structgen.errors import GrammarError
+from structgen.errors import ArgumentError, GrammarError, found
 from structgen.frontends.grammar_source import read_source
 from structgen.frontends.lark import load as load_lark
 from structgen.grammar.limits import Limits
@@ -31,7 +32,12 @@ def load(path: str | Path, *, start: str | None = None, limits: Limits = _DEFAUL
         GrammarError: the suffix is unknown, the file cannot be read, or the front end refuses it.
         LimitExceeded: it is too large.
         TypeError: the front end has no such argument.
+        ArgumentError: ``path`` is no path.
     """
+    if not isinstance(path, (str, PathLike)):
+        raise ArgumentError(
+            "load", "expected the path of a grammar", evidence=found(path), remedy="pass a str or a Path"
+        )
     file = Path(path)
     suffix = file.suffix.lower()
     if suffix == ".lark":

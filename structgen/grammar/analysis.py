@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from structgen.errors import GrammarError
+from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
@@ -26,6 +26,7 @@ __all__ = [
     "productive_rules",
     "resolve",
     "strongly_connected",
+    "unending_rules",
 ]
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -68,6 +69,27 @@ def productive_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:
     with automata.
     """
     return _holding(rules, _least_fixpoint(rules, lambda node: _PRODUCTIVE[type(node)](node)))
+
+
+def unending_rules(grammar: Grammar) -> list[str]:
+    """Return the names of rules that only refer to each other, so that none of them can end; empty if there are none.
+
+    A rule that refers to itself in every alternative is one of these.
+    """
+    try:
+        rules = dict(resolve(grammar, through_shared=True).rules)
+    except (GrammarError, LimitExceeded):
+        return []
+    productive = productive_rules(rules)
+    graph = {
+        name: [node.name for node in ir.postorder(term) if isinstance(node, ir.Reference)]
+        for name, term in rules.items()
+        if name not in productive
+    }
+    for component in strongly_connected(graph):
+        if len(component) > 1 or component[0] in graph[component[0]]:
+            return [name for name in graph if name in component]
+    return []
 
 
 class Nullability:

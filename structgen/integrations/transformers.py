@@ -1,6 +1,7 @@
 """Constraints in ``transformers.generate``: as a logits processor, and as a decoding loop of its own.
 
->>> model.generate(**inputs, logits_processor=[ConstraintLogitsProcessor(constraint)])          # doctest: +SKIP
+>>> processor = ConstraintLogitsProcessor(schema, tokenizer)                                     # doctest: +SKIP
+>>> model.generate(**inputs, logits_processor=[processor])                                      # doctest: +SKIP
 >>> model.generate(**inputs, custom_generate=constrained_generate, constraint=constraint)       # doctest: +SKIP
 
 The processor works with every decoding method of transformers.  The loop takes greedy search and sampling only, runs
@@ -10,26 +11,36 @@ forced tokens through the model together, and always ends with a complete output
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
+from structgen.errors import BudgetError, GenerationError, ModelError, install
+
+try:
+    import torch
+    from transformers import LogitsProcessor
+except ImportError as error:
+    raise ModelError(
+        "structgen.integrations.transformers",
+        "torch and transformers are needed",
+        evidence=str(error),
+        remedy=install("models"),
+    ) from error
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from structgen_kernels.arguments import FLOATS
 from structgen_kernels.masks.apply_mask import apply_mask
 from structgen_kernels.masks.mask_pool import MaskPool
 from structgen_kernels.masks.mask_rows import MaskRows
-from transformers import LogitsProcessor
 
 from structgen.engine import fill_masks
 from structgen.engine.mask import pack
-from structgen.errors import BudgetError, GenerationError
-from structgen.integrations.transformers_loop import constrained_generate
+from structgen.integrations.transformers_loop import constrained_generate, constraint_from
 
 if TYPE_CHECKING:
     from structgen.engine import Constraint, Matcher
+    from structgen.grammar.nodes import Grammar
 
 __all__ = ["ConstraintLogitsProcessor", "constrained_generate"]
 
@@ -52,7 +63,10 @@ class ConstraintLogitsProcessor(LogitsProcessor):
     padding token are allowed.  On a GPU masks are uploaded once and kept there; a step sends their numbers.
 
     Args:
-        constraint: compiled for the model's vocabulary.
+        constraint: compiled for the model's vocabulary; or, with ``vocabulary``, a grammar, a JSON Schema (a ``dict``),
+            or a Python type, whose JSON is written.
+        vocabulary: a ``Vocabulary`` or the model's tokenizer, for which a grammar is compiled.  A tokenizer knows one
+            EOS id; for a model with several take ``Vocabulary.load(tokenizer, eos=[...])``.
         prompt_length: tokens at the start of every row that are no output; by default the length of the rows
             at the first call, which is right for ``generate``.
         max_new_tokens: complete every output within so many tokens.  Without it, ``generate`` may cut an output off.
@@ -64,19 +78,22 @@ class ConstraintLogitsProcessor(LogitsProcessor):
 
     Raises:
         BudgetError: the shortest string takes more than ``max_new_tokens``.
+        ArgumentError: there is no constraint, and nothing that one can be compiled from.
     """
 
     supports_continuous_batching = False
 
     def __init__(
         self,
-        constraint: Constraint,
-        prompt_length: int | None = None,
+        constraint: Constraint | Grammar | Mapping[str, Any] | type,
+        vocabulary: object = None,
         *,
+        prompt_length: int | None = None,
         max_new_tokens: int | None = None,
         pad_token_id: int | None = None,
         strict: bool | None = None,
     ) -> None:
+        constraint = constraint_from(constraint, vocabulary, "ConstraintLogitsProcessor")
         if max_new_tokens is not None and constraint.min_tokens() > max_new_tokens:
             raise BudgetError(budget=max_new_tokens, needed=constraint.min_tokens())
         self._constraint = constraint

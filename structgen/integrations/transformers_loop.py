@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import (
@@ -19,14 +21,17 @@ from transformers import (
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from structgen.decode import AnyDrafter, Context, Greedy, Multinomial, Result, Sampler, start_generation
-from structgen.errors import GenerationError, VocabularyError
-from structgen.models.transformers.model import TransformersModel
+from structgen.engine import Constraint, Vocabulary, compile
+from structgen.engine.arguments import wrong_grammar
+from structgen.errors import ArgumentError, GenerationError, VocabularyError, found
+from structgen.frontends.json_schema import json_schema
+from structgen.grammar.nodes import Grammar
+from structgen.models.transformers.model import TransformersModel, head_width, named_eos
 
 if TYPE_CHECKING:
-    from structgen.engine import Constraint
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["constrained_generate"]
+__all__ = ["constrained_generate", "constraint_from"]
 
 _UNDERSTOOD: Final = frozenset(
     ("attention_mask", "cache", "cache_position", "logits_to_keep", "past_key_values", "position_ids", "use_cache")
@@ -47,7 +52,8 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
     stopping_criteria: StoppingCriteriaList,
     generation_config: Any,
     *,
-    constraint: Constraint,
+    constraint: Constraint | Grammar | Mapping[str, Any] | type,
+    vocabulary: object = None,
     sampler: Sampler | None = None,
     seed: int | None = None,
     drafter: AnyDrafter = "auto",
@@ -67,7 +73,10 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
         logits_processor: what transformers made of the generation config: temperature, top-k, top-p and min-p.
         stopping_criteria: those for length and EOS; the constraint's vocabulary says which tokens end an output.
         generation_config: ``max_length``, ``pad_token_id``, ``do_sample``, ``return_dict_in_generate``.
-        constraint: compiled for the model's vocabulary.
+        constraint: compiled for the model's vocabulary; or, with ``vocabulary``, a grammar, a JSON Schema (a ``dict``),
+            or a Python type, whose JSON is written.
+        vocabulary: a ``Vocabulary`` or the model's tokenizer, for which a grammar is compiled.  (transformers keeps an
+            argument ``tokenizer`` for itself.)
         sampler: used instead of what the generation config asks for.
         seed: row ``i`` is sampled with ``seed + i``; by default sampled from torch's generator.
         drafter: see ``structgen.decode.generate``.
@@ -83,13 +92,14 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
         GenerationError: something that was asked for is not done here, or prompt and output exceed the context.
         BudgetError: the shortest string of the grammar takes more than ``max_new_tokens``.
         VocabularyError: the vocabulary of the constraint is not as wide as the model's head.
-        TypeError: ``drafter`` is none.
+        ArgumentError: ``drafter`` is none, or there is no constraint, and nothing that one can be compiled from.
     """
     _check_request(model, generation_config, stopping_criteria, model_kwargs)
     if sampler is None:
         sampler = _sampler(logits_processor, do_sample=bool(generation_config.do_sample))
     if seed is None:
         seed = int(torch.randint(0, 2**62, ()))
+    constraint = constraint_from(constraint, vocabulary, "constrained_generate", model=model)
     hosted = _hosted(model, constraint)
     length = input_ids.shape[1]
     outputs: list[list[int]] = []
@@ -114,6 +124,52 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
     if not generation_config.return_dict_in_generate:
         return sequences
     return GenerateDecoderOnlyOutput(sequences=cast("torch.LongTensor", sequences))
+
+
+def constraint_from(value: object, source: object, call: str, *, model: Any = None) -> Constraint:
+    """Return a constraint as it is; compile a grammar, a JSON Schema or a Python type for ``source``.
+
+    Args:
+        value: what ``call`` takes for a constraint.
+        source: a ``Vocabulary`` or a tokenizer; None for a constraint.
+        call: the function, for messages.
+        model: the model of transformers, where it is known: it says how wide the vocabulary is and what ends an output.
+
+    Raises:
+        ArgumentError: there is nothing to compile, or nothing to compile it for.
+        GrammarError, LimitExceeded, VocabularyError: it does not compile.
+    """
+    if isinstance(source, int):
+        remedy = f"write prompt_length={source}; the second argument is the tokenizer"
+        raise ArgumentError(call, "expected a tokenizer or a Vocabulary", evidence=found(source), remedy=remedy)
+    if isinstance(value, Constraint):
+        return value
+    if isinstance(value, (str, bytes, PathLike)) or value is None:
+        raise wrong_grammar(call, value, expected="a Constraint, a Grammar, a JSON Schema (dict) or a type")
+    if source is None:
+        raise ArgumentError(
+            call,
+            "a grammar, a schema or a type needs the model's tokenizer, for which it is compiled",
+            evidence=f"{found(value)} and no tokenizer",
+            remedy="pass vocabulary=tokenizer, or sg.compile(grammar, sg.Vocabulary.load(tokenizer))",
+        )
+    grammar = value if isinstance(value, Grammar) else json_schema(value)
+    return compile(grammar, source if isinstance(source, Vocabulary) else _vocabulary(source, model))
+
+
+_vocabularies: Final[WeakKeyDictionary[Any, dict[object, Vocabulary]]] = WeakKeyDictionary()
+"""The vocabularies of tokenizers, by what else they depend on: reading one may take a second."""
+
+
+def _vocabulary(tokenizer: Any, model: Any) -> Vocabulary:
+    """The vocabulary of a tokenizer, as wide as the model's head and with the model's EOS ids."""
+    size = None if model is None else head_width(model)
+    eos = None if model is None else named_eos(model, tokenizer) or None
+    known = _vocabularies.setdefault(tokenizer, {})
+    key = len(tokenizer), size, eos and tuple(eos)
+    if key not in known:
+        known[key] = Vocabulary.load(tokenizer, size=size, eos=eos)
+    return known[key]
 
 
 def _hosted(model: Any, constraint: Constraint) -> LanguageModel:

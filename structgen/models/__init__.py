@@ -90,6 +90,8 @@ def load_model(
     if isinstance(source, tuple):
         return from_transformers(*_pair(source), resident=resident)
     local = find_local(source)
+    if local is not None and local.is_dir():
+        location.check_complete(local)
     reach = None if local is not None else location.reach(str(source))
     require("torch", "transformers")
     progress = progress or silent

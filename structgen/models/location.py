@@ -7,10 +7,11 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from structgen.errors import ModelError
+from structgen.errors import ArgumentError, ModelError, found, install
 from structgen.models.store import FULL_DISK, SourceUnavailable
 
 if TYPE_CHECKING:
@@ -20,7 +21,17 @@ if TYPE_CHECKING:
 
     from structgen.models.protocol import Progress
 
-__all__ = ["Placement", "Reach", "download", "fetch_weights", "find_local", "place", "reach", "require"]
+__all__ = [
+    "Placement",
+    "Reach",
+    "check_complete",
+    "download",
+    "fetch_weights",
+    "find_local",
+    "place",
+    "reach",
+    "require",
+]
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -47,7 +58,7 @@ def require(*modules: str) -> None:
                 f"package {module!r}",
                 "it is needed to run a model, and it cannot be imported",
                 evidence=str(error),
-                remedy="in a checkout of structgen: pip install -c constraints.txt '.[models]'",
+                remedy=install("models"),
             ) from error
 
 
@@ -242,7 +253,11 @@ def find_local(source: str | Path) -> Path | None:
 
     Raises:
         ModelError: there is no such file, or it is not a model.
+        ArgumentError: ``source`` is no name, for instance a model of transformers without its tokenizer.
     """
+    if not isinstance(source, (str, PathLike)):
+        remedy = "pass its name, its path, or the pair (model, tokenizer)"
+        raise ArgumentError("model", "expected a name or a path", evidence=found(source), remedy=remedy)
     try:
         path = Path(source).expanduser()
         exists = path.exists() and source != ""  # Path("") is the working folder
@@ -258,6 +273,30 @@ def find_local(source: str | Path) -> Path | None:
             remedy="check the path; the id of a model on the Hugging Face hub is spelled owner/name",
         )
     return None
+
+
+_WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack")
+_TOKENIZERS: Final = ("tokenizer", "vocab", "tekken", "spiece", "sentencepiece", "merges")
+
+
+def check_complete(folder: Path) -> None:
+    """Check that a folder of Hugging Face files has weights and a tokenizer, before anything heavy is imported.
+
+    Raises:
+        ModelError: it lacks one of them.
+    """
+    names = [path.name for path in folder.iterdir()]
+    for what, is_there, example in (
+        ("weights", any(name.endswith(_WEIGHTS) for name in names), "model.safetensors"),
+        ("tokenizer", any(name.startswith(_TOKENIZERS) or ".tiktoken" in name for name in names), "tokenizer.json"),
+    ):
+        if not is_there:
+            raise ModelError(
+                f"folder {str(folder)!r}",
+                f"it has a config.json and no {what}",
+                evidence=f"it holds {', '.join(sorted(names)[:_LISTED])}",
+                remedy=f"put {example} beside it, or name the folder that has it",
+            )
 
 
 def _reason(error: Exception) -> str:

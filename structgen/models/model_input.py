@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
-from structgen.errors import GenerationError, ModelError
+from structgen.errors import GenerationError, ModelError, found
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,10 +181,14 @@ def messages_of_prompt(prompt: Prompt) -> list[dict[str, str]]:
     """
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
+    if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
+        remedy = "decode it" if isinstance(prompt, bytes) else "pass a text, or a list of messages"
+        raise ModelError("prompt", "it is neither a text nor messages", evidence=found(prompt), remedy=remedy)
     messages = list(prompt)
     if not messages:
         raise ModelError("prompt", "there are no messages", remedy="pass at least one message or a text")
     for index, message in enumerate(messages):
+        _refuse_parts(message, index)
         if not isinstance(message, Mapping) or not all(
             isinstance(message.get(key), str) for key in ("role", "content")
         ):
@@ -195,6 +199,39 @@ def messages_of_prompt(prompt: Prompt) -> list[dict[str, str]]:
                 remedy="a message is a mapping with the texts 'role' and 'content'",
             )
     return [dict(message) for message in messages]
+
+
+_MEDIA: Final = ("image", "image_url", "images", "input_image", "audio", "input_audio", "video", "file")
+"""Keys of messages, and types of their parts, that are no text."""
+
+
+def _refuse_parts(message: object, index: int) -> None:
+    """Refuse a message with images or other parts by name.
+
+    Raises:
+        ModelError: it has parts.
+    """
+    if not isinstance(message, Mapping):
+        return
+    parts, remedy = message.get("content"), "leave it out, or describe it in the text"
+    kinds = [name for name in _MEDIA if name in message]
+    if not kinds and isinstance(parts, (list, tuple)):
+        named = [part.get("type", "part") if isinstance(part, Mapping) else type(part).__name__ for part in parts]
+        kinds = [str(name) for name in named if name not in ("text", "str")]
+        if not kinds:
+            raise ModelError(
+                "prompt",
+                f"the content of message {index} is a list",
+                evidence=f"it has {len(parts)} parts of text",
+                remedy="join them: 'content' is one text",
+            )
+    if kinds:
+        raise ModelError(
+            "prompt",
+            f"message {index} has a part that is no text, and models read text only",
+            evidence=f"found {kinds[0]!r:.40}",
+            remedy=remedy,
+        )
 
 
 def render_chat(

@@ -16,7 +16,14 @@ from structgen.errors import CutWarning, GrammarError, ProgramError
 from structgen.program.answer import Answer, answer_of
 from structgen.program.backends import OnCut, ProgramSettings
 from structgen.program.batch_map import Mapped, map_items
-from structgen.program.execution import AnyModel, Execution, current_model, refuse_unknown_settings, settings_with
+from structgen.program.execution import (
+    AnyModel,
+    Execution,
+    check_answering,
+    current_model,
+    refuse_unknown_settings,
+    settings_with,
+)
 from structgen.program.outcome import Run
 from structgen.program.prompt import Template, description_of
 from structgen.program.stream.event import Done, Event
@@ -144,6 +151,7 @@ class Program(Generic[Parameters, Value]):
 
         Raises:
             ProgramError: the arguments do not fit, or the program yields what is no step.
+            ArgumentError: ``model`` is no model, such as a name; or a setting is of another kind.
             ValidationFailed: the type's own validators refused all that was tried.
             BudgetError: ``max_tokens`` is too small for any answer.
             GenerationError: the prompt is too long for the model; it says by how much.
@@ -160,11 +168,13 @@ class Program(Generic[Parameters, Value]):
         Close the generator to stop early: that frees the model's cache.
 
         Raises:
-            ProgramError: the arguments do not fit; at once.  All else as ``run``, while the events are read.
+            ProgramError, ArgumentError: the arguments do not fit; at once.  All else as ``run``, while events are read.
         """
         changes: dict[str, Any] = {name: kwargs.pop(name) for name in _RESERVED if name in kwargs}
         model = changes.pop("model", None)
         bound = self._bound(args, kwargs)
+        if model is not None:
+            check_answering(model, self._subject)
         return self._events(model, bound, settings_with(self.settings, changes))
 
     async def aio(self, *args: Any, **kwargs: Any) -> Value:
@@ -206,9 +216,11 @@ class Program(Generic[Parameters, Value]):
 
         Raises:
             ValueError: ``batch_size`` is less than 1.
+            ArgumentError: ``model`` is no model.
         """
         if model is None:
             model = current_model.get() or _default_model()
+        check_answering(model, self._subject)
         return map_items(self, items, model=model, batch_size=batch_size, progress=progress, settings=settings)
 
     def _events(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final, get_origin
+from typing import Any, Final, TypeAlias, cast, final, get_origin
 
 from structgen.decode import AnySampler, Greedy
 from structgen.decode.diffusion.posterior import CanvasSampler
+from structgen.decode.step.arguments import check_model
 from structgen.engine import compile
 from structgen.errors import AnswerCut, ProgramError
 from structgen.grammar.nodes import Grammar
+from structgen.models.protocol import LanguageModel
 from structgen.models.protocol.diffusion import DiffusionModel
 from structgen.program.answer import Answer, answer_of
 from structgen.program.backends import AnswerStream, ProgramSettings, seed_of_stream
@@ -24,10 +26,15 @@ from structgen.program.outcome import Outcome, Served, Thinking
 from structgen.program.stream.event import Event, Retracted, Text
 from structgen.program.thinking import think_in_tokens, think_on_a_canvas, think_remotely
 
-if TYPE_CHECKING:
-    from structgen.models.protocol import LanguageModel
-
-__all__ = ["AnyModel", "Execution", "ProgramSettings", "current_model", "refuse_unknown_settings", "settings_with"]
+__all__ = [
+    "AnyModel",
+    "Execution",
+    "ProgramSettings",
+    "check_answering",
+    "current_model",
+    "refuse_unknown_settings",
+    "settings_with",
+]
 
 AnyModel: TypeAlias = "LanguageModel | DiffusionModel | RemoteModel"
 """What answers a program: it writes token by token, fills canvases, or is on a server."""
@@ -275,6 +282,15 @@ class Execution:
             tries=settings.tries if request.tries is None else request.tries,
             think=settings.think if request.think is None else request.think,
         )
+
+
+def check_answering(model: object, subject: str) -> None:
+    """Check that ``model`` can answer a program.
+
+    Raises:
+        ArgumentError: it is no model of any kind, for instance a name.
+    """
+    check_model(model, subject, kinds=(LanguageModel, DiffusionModel, RemoteModel))
 
 
 def _conversation_with(model: AnyModel, *, chat: bool) -> AnyConversation:

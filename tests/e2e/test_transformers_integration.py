@@ -179,7 +179,7 @@ def test_prompt_lookup(model: Any, constraint: Constraint) -> None:
 @pytest.mark.usefixtures("where_masks_are")
 def test_after_the_end_only_eos_and_padding(constraint: Constraint) -> None:
     """A row that has ended allows EOS and the padding token, another row goes on."""
-    processor = ConstraintLogitsProcessor(constraint, 2, pad_token_id=303)
+    processor = ConstraintLogitsProcessor(constraint, prompt_length=2, pad_token_id=303)
     ended = [5, 6, *constraint.vocabulary.tokenize('{"name": "a", "ab": 12}'), EOS, 303]
     begun = [5, 6, *constraint.vocabulary.tokenize('{"name": "zzzzzz", "ab": true}')][: len(ended)]
     rows = torch.tensor([ended, begun])
@@ -206,10 +206,10 @@ def test_a_token_outside_the_grammar_is_an_error(constraint: Constraint) -> None
     rows = torch.cat((start, torch.tensor([[good], [bad]])), dim=1)
     with pytest.raises(GenerationError, match=rf"token {bad} \(b'!'\) at position 0 of the output in row 1"):
         processor(rows, torch.zeros(2, WIDTH))
-    lenient = ConstraintLogitsProcessor(constraint, 2, strict=False)
+    lenient = ConstraintLogitsProcessor(constraint, prompt_length=2, strict=False)
     scores = lenient(rows, torch.zeros(2, WIDTH))
     assert torch.isfinite(scores[1]).nonzero().flatten().tolist() == [EOS]
-    beams = ConstraintLogitsProcessor(constraint, 2)
+    beams = ConstraintLogitsProcessor(constraint, prompt_length=2)
     beams(rows, torch.log_softmax(torch.randn(2, WIDTH), dim=-1))
 
 
@@ -226,7 +226,7 @@ def test_a_processor_serves_one_prompt(constraint: Constraint) -> None:
 
 def test_text_after_the_end_is_an_error(constraint: Constraint) -> None:
     """A row that goes on after EOS with more than padding is an error: the text belongs to another turn."""
-    processor = ConstraintLogitsProcessor(constraint, 0)
+    processor = ConstraintLogitsProcessor(constraint, prompt_length=0)
     row = [*constraint.vocabulary.tokenize('{"name": "a", "ab": 12}'), EOS, 7, 8]
     with pytest.raises(GenerationError, match="token 8"):
         processor(torch.tensor([row]), torch.zeros(1, WIDTH))
@@ -237,7 +237,7 @@ def test_states_that_were_dropped_are_made_again(constraint: Constraint, monkeyp
     monkeypatch.setattr(module, "_STATES", 2)
     monkeypatch.setattr(module, "_STATES_PER_ROW", 1)
     tokens = constraint.vocabulary.tokenize('{"name": "abc", "ab": 12}')
-    processor = ConstraintLogitsProcessor(constraint, 0)
+    processor = ConstraintLogitsProcessor(constraint, prompt_length=0)
     for size in [*range(len(tokens)), 3, 7, 0, len(tokens)]:
         matcher = constraint.matcher()
         for token in tokens[:size]:
@@ -281,7 +281,7 @@ def test_scores_of_any_width_and_type(constraint: Constraint, width: int, dtype:
     matcher.fill_mask(mask)
     scores = torch.randn(width, 2, generator=torch.Generator().manual_seed(0)).to(dtype).T
     before = scores.clone()
-    masked = ConstraintLogitsProcessor(constraint, 0)(rows, scores)
+    masked = ConstraintLogitsProcessor(constraint, prompt_length=0)(rows, scores)
     assert masked.dtype == dtype
     for row in range(2):
         for column in range(width):
@@ -297,8 +297,8 @@ def test_masks_in_a_pool_are_those_of_each_step(
     unique = compile(json_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}), json_vocabulary)
     for tested, budget in ((constraint, None), (unique, None), (unique, 14)):
         torch.manual_seed(0)
-        plain = ConstraintLogitsProcessor(tested, 0, max_new_tokens=budget)
-        pooled = ConstraintLogitsProcessor(tested, 0, max_new_tokens=budget)
+        plain = ConstraintLogitsProcessor(tested, prompt_length=0, max_new_tokens=budget)
+        pooled = ConstraintLogitsProcessor(tested, prompt_length=0, max_new_tokens=budget)
         rows = torch.zeros(6, 0, dtype=torch.int64)
         scores = torch.randn(6, WIDTH)
         for _ in range(24 if budget is None else budget):
@@ -315,7 +315,7 @@ def test_masks_in_a_pool_are_those_of_each_step(
 def test_rows_whose_matchers_have_the_same_state_id(json_vocabulary: Vocabulary) -> None:
     """The id does not cover items that must differ: masks differ in the quotation mark that would repeat an item."""
     unique = compile(json_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}), json_vocabulary)
-    processor = ConstraintLogitsProcessor(unique, 0)
+    processor = ConstraintLogitsProcessor(unique, prompt_length=0)
     token = {text: index for index, text in enumerate(json_vocabulary.tokens)}
     rows = torch.tensor([[token[bytes([byte])] for byte in text] for text in (b'["a","a', b'["b","a')])
     one, two = (unique.matcher(), unique.matcher())
@@ -330,7 +330,7 @@ def test_rows_whose_matchers_have_the_same_state_id(json_vocabulary: Vocabulary)
 def test_masks_that_are_in_the_pool_are_not_sent_again(constraint: Constraint, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once its masks are in the pool, a step of a batch sends four bytes per row."""
     monkeypatch.setattr(module, "_POOLED", {"cpu"})
-    processor = ConstraintLogitsProcessor(constraint, 0)
+    processor = ConstraintLogitsProcessor(constraint, prompt_length=0)
     output = torch.tensor(constraint.vocabulary.tokenize('{"name": "abc", "ab": null}'))
     uploaded = []
     for _ in range(2):
@@ -405,7 +405,7 @@ def test_the_loop_takes_a_drafter(model: Any, wide: Constraint) -> None:
             for plain, reference in zip(held["plain"], held["reference"], strict=True):
                 assert reference.stats.accepted > 0
                 assert reference.stats.forwards < plain.stats.forwards
-    with pytest.raises(TypeError, match="a language model drafts through DraftModel"):
+    with pytest.raises(TypeError, match=r"a language model drafts through sg\.drafters\.DraftModel"):
         loop(model, wide, inputs, drafter=draft_model)
 
 

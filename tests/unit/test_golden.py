@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import zip_longest
 from pathlib import Path
 
@@ -19,10 +20,22 @@ def _check(name: str) -> None:
     assert not changed, f"{name} has changed; `make golden` writes it again:\n" + "\n".join(changed[:20])
 
 
-@pytest.mark.parametrize("name", ["signatures.txt", "help.txt", "errors.txt"])
+@pytest.mark.parametrize("name", ["signatures.txt", "help.txt", "errors.txt", "bad_input.txt"])
 def test_texts_are_those_on_record(name: str) -> None:
     """A changed signature, option or error must be intended, and is seen in review."""
     _check(name)
+
+
+def test_no_bad_input_ends_in_a_traceback() -> None:
+    """Each case has one error in the form of the project, and each command a documented exit status."""
+    commands, python = (FOLDER / "bad_input.txt").read_text(encoding="utf-8").split("\n# Python")
+    assert "Traceback" not in commands + python
+    statuses = re.findall(r"^exit (\d+)$", commands, re.MULTILINE)
+    assert len(statuses) >= 60
+    assert set(statuses) <= {"0", "1", "2", "130", "141"}
+    errors = re.findall(r"^>>> .*\n(\w+): \S", python, re.MULTILINE)
+    assert len(errors) == python.count("\n>>> ")
+    assert not {"AttributeError", "ImportError", "ModuleNotFoundError", "KeyError"} & set(errors)
 
 
 @pytest.mark.exhaustive

@@ -9,6 +9,7 @@ from structgen.decode.potentials.potential import (
     Potential,
     Product,
     as_potential,
+    as_potentials,
     potential,
 )
 
@@ -22,5 +23,6 @@ __all__ = [
     "PotentialEvaluator",
     "Product",
     "as_potential",
+    "as_potentials",
     "potential",
 ]

@@ -13,7 +13,7 @@ import codecs
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final, overload
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from structgen.decode.parse.captures import value_of
 from structgen.engine import Constraint
 from structgen.engine.mask import allowed_ids, empty_masks
-from structgen.errors import VocabularyError
+from structgen.errors import ArgumentError, VocabularyError, found
 
 if TYPE_CHECKING:
     from structgen.engine import Matcher, Vocabulary
@@ -38,6 +38,7 @@ __all__ = [
     "Product",
     "Sees",
     "as_potential",
+    "as_potentials",
     "potential",
 ]
 
@@ -406,6 +407,19 @@ def as_potential(subject: Potential | Constraint | Score) -> Potential:
     if callable(subject):
         return potential(subject)
     raise TypeError(f"potentials: expected a Potential, a Constraint or a function, found {type(subject).__name__}")
+
+
+def as_potentials(subjects: Iterable[Potential | Constraint | Score]) -> list[Potential]:
+    """Return a list of ``as_potential``.
+
+    Raises:
+        ArgumentError: it is no list, for instance one potential alone.
+        TypeError: as ``as_potential``.
+    """
+    if callable(subjects) or not isinstance(subjects, Iterable):
+        remedy = "put it into a list: potentials=[...]"
+        raise ArgumentError("potentials", "expected a list", evidence=found(subjects), remedy=remedy)
+    return [as_potential(subject) for subject in subjects]
 
 
 def _log(score: Any) -> float:

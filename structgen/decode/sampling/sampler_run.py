@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from structgen.decode.potentials import Potential, as_potential
+from structgen.decode.potentials import Potential, as_potentials
 from structgen.decode.sampling.branch_set import Branches
 from structgen.decode.sampling.joint_draft import AutoParticles
 from structgen.decode.sampling.proposal import Proposal
 from structgen.decode.sampling.protocol import Problem, SequenceSampler
 from structgen.decode.sampling.smc import SMC
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation, as_speculation
+from structgen.decode.step.arguments import wrong_sampler
 from structgen.decode.step.context import check_start
 from structgen.decode.step.result import DraftStats
 from structgen.decode.step.sampler import Multinomial, Sampler, check_tempering
@@ -57,7 +58,7 @@ def run_sampler(  # noqa: PLR0913  public: the settings of ``sample``
         GenerationError, BudgetError, VocabularyError: as ``sample``.
     """
     check_start(context.model, len(context) - len(begun), constraint, max_tokens)
-    factors = tuple(as_potential(each) for each in potentials)
+    factors = tuple(as_potentials(potentials))
     problem = Problem(context.model, context.tokens, constraint, factors, max_tokens, begun)
     with Branches(problem, context, speculation=speculation) as branches:
         return sampler.run(branches, generator)
@@ -71,10 +72,10 @@ def weighted_sampler(sampler: SequenceSampler | Proposal | Multinomial) -> Seque
 
     Raises:
         ValueError: the sampler chooses tokens from another distribution than the model's, so no weight would be right.
-        TypeError: it is no sampler, or a class.
+        ArgumentError: it is no sampler, or a class.
     """
-    if isinstance(sampler, type):
-        raise TypeError(f"sampler: expected an object, found the class {sampler.__name__}; write {sampler.__name__}()")
+    if isinstance(sampler, type) or not isinstance(sampler, (SequenceSampler, Proposal, Sampler)):
+        raise wrong_sampler("sampler", sampler, expected="a sampler", example="sg.samplers.SMC()")
     if isinstance(sampler, SequenceSampler):
         return sampler
     has_weights = isinstance(sampler, Proposal) or (isinstance(sampler, Multinomial) and sampler.lossless)

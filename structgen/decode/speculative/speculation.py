@@ -28,6 +28,7 @@ from structgen.decode.speculative.verifier import (
 )
 from structgen.decode.step.logits_row import LogitsRows
 from structgen.decode.step.result import DraftStats, SourceStats
+from structgen.errors import ArgumentError, found
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,20 +101,25 @@ def as_speculation(drafter: AnyDrafter) -> Speculation | None:
     """Return the ``Speculation`` of an argument ``drafter``.
 
     Raises:
-        TypeError: it is none of the allowed types.
+        ArgumentError: it is none of the allowed types.
     """
     if drafter is None or isinstance(drafter, Speculation):
         return drafter
-    if isinstance(drafter, Drafter):
+    if isinstance(drafter, Drafter) and not isinstance(drafter, type):
         return Speculation(drafter)
     if drafter == "auto":
         # Imported here: it loads all drafters of the core, which drafter=None does not need.
         from structgen.decode.speculative.drafters.auto import Auto
 
         return Speculation(Auto(), cost="assumed")
-    raise TypeError(
-        f"drafter: expected a Drafter, a Speculation, 'auto' or None, found {type(drafter).__name__}; "
-        "a language model drafts through DraftModel(model)"
+    if isinstance(drafter, str):
+        remedy = "names are for the command line; pass an object, such as sg.drafters.PromptLookup()"
+    elif isinstance(drafter, type):
+        remedy = f"pass an object: {drafter.__name__}(...)"
+    else:
+        remedy = "a language model drafts through sg.drafters.DraftModel(model)"
+    raise ArgumentError(
+        "drafter", "expected a Drafter, a Speculation, 'auto' or None", evidence=found(drafter), remedy=remedy
     )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self, final
 
+from structgen.decode.step.arguments import check_model
 from structgen.decode.step.background import check_stopped
 from structgen.decode.step.logits_row import LogitsRows, LookAhead, on_host
 from structgen.engine import Constraint, Vocabulary, compile
+from structgen.engine.arguments import wrong_grammar
 from structgen.errors import BudgetError, GenerationError, VocabularyError
 from structgen.grammar.nodes import Grammar
-from structgen.models.protocol import Extension, ResidentSession, TreeSession
+from structgen.models.protocol import Extension, LanguageModel, ResidentSession, TreeSession
 from structgen.models.session import ChainSession
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from structgen.decode.step.logits_row import LogitsRow
     from structgen.grammar.limits import Limits
-    from structgen.models.protocol import LanguageModel, Logits, ResidentLogits, Session
+    from structgen.models.protocol import Logits, ResidentLogits, Session
     from structgen.models.protocol.diffusion import DiffusionModel
     from structgen.models.protocol.tree import TokenTree
 
@@ -47,11 +49,15 @@ class Context:
     Args:
         model: the language model.
         tokens: the first token ids.
+
+    Raises:
+        ArgumentError: ``model`` is no language model.
     """
 
     __slots__ = ("_ahead", "_session", "_tokens", "_trees", "model")
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int] = ()) -> None:
+        check_model(model, "Context", kinds=(LanguageModel,))
         self.model = model
         self._tokens = list(tokens)
         self._session = model.start()
@@ -325,7 +331,7 @@ def constraint_of(
     ``heeds_temperatures`` is whether the caller samples at the temperatures that parts of the grammar set.
 
     Raises:
-        TypeError: ``grammar`` is neither.
+        ArgumentError: ``grammar`` is neither; a schema, a type or a text must become one first.
         ValueError: parts of the grammar have a temperature, and the caller ignores temperatures.
         GrammarError, LimitExceeded, VocabularyError: the grammar does not compile.
     """
@@ -337,7 +343,7 @@ def constraint_of(
                 "call generate(...) with a sampler of tokens, or leave temperatures out of the grammar"
             )
         return constraint
-    raise TypeError(f"generate: expected a Grammar or a Constraint, found {type(grammar).__name__}")
+    raise wrong_grammar("grammar", grammar)
 
 
 def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint, max_tokens: int) -> None:
@@ -351,7 +357,7 @@ def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint
     """
     check_vocabulary(constraint.vocabulary, model)
     if not isinstance(max_tokens, int) or max_tokens < 0:
-        raise ValueError(f"max_tokens must be an integer of at least 0; found {max_tokens!r}")
+        raise ValueError(f"max_tokens must be an integer of at least 0; found {max_tokens!r}; pass max_tokens=256")
     needed = constraint.min_tokens()
     if needed > max_tokens:
         raise BudgetError(budget=max_tokens, needed=needed)

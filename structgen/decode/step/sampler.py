@@ -14,10 +14,13 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import ClassVar, Final, Protocol, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from structgen.errors import ArgumentError, found
 
 __all__ = [
     "Greedy",
@@ -84,6 +87,7 @@ class Multinomial:
 
     Raises:
         ValueError: a value is out of range.
+        ArgumentError: a value is no number.
     """
 
     temperature: float = 1.0
@@ -94,6 +98,15 @@ class Multinomial:
     target: ClassVar[str] = "locally constrained decoding, with this temperature and truncation at each step"
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p"):
+            value = getattr(self, name)
+            if not (isinstance(value, Real) or (value is None and name != "temperature")):
+                raise ArgumentError(
+                    "Multinomial",
+                    f"{name} must be a number",
+                    evidence=found(value),
+                    remedy=f"write for instance {name}=0.7",
+                )
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise ValueError(
                 f"Multinomial: temperature must be positive and finite; found {self.temperature!r}; "

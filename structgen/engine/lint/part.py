@@ -169,6 +169,10 @@ def weak_keywords(entries: Iterable[ReportEntry]) -> Iterator[Finding]:
         if entry.status is Status.CHECKED:
             problem = f"{entry.keyword!r} is checked at the end of a value, not by the automaton"
             yield Finding("checked keyword", Severity.WARNING, entry.where, problem)
+    unknown = [each for each in entries if each.status is Status.ANNOTATION and each.keyword not in KEYWORDS]
+    if entries and len(unknown) == len(entries):
+        problem = "no keyword of JSON Schema is here, so every value is allowed"
+        yield Finding("no keyword", Severity.WARNING, "#", problem, "is this a document, and not its schema?")
     for entry in entries:
         if entry.status is not Status.ANNOTATION:
             continue

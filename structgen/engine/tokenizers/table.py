@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from structgen.cache import fetch, keep
-from structgen.errors import VocabularyError
+from structgen.errors import VocabularyError, install
 
 if TYPE_CHECKING:
     from structgen_kernels._native import TokenTrie
@@ -85,7 +85,7 @@ def need(package: str, purpose: str) -> Any:  # an optional library has no types
             "vocabulary",
             f"package {package!r} is needed {purpose}",
             evidence=str(error),
-            remedy=f"install {package!r} (it is in the extra 'tokenizers')",
+            remedy=install("tokenizers"),
         ) from error
 
 
@@ -152,10 +152,16 @@ class Speller:
 
 def unspellable(data: bytes, offset: int) -> VocabularyError:
     """Make the error for a text that the tokens cannot spell from byte ``offset`` on."""
-    around = data[max(0, offset - 8) : offset + 9]
+    start = offset
+    while start and 0x80 <= data[start] < 0xC0:  # the character that the byte is part of
+        start -= 1
+    before = data[:start].decode("utf-8", "replace")
+    character = data[start : start + 4].decode("utf-8", "ignore")[:1]
+    named = f"{character!r} (character {len(before) + 1} of the text)" if character else "the text"
+    around = data[max(0, start - 8) : offset + 9].decode("utf-8", "replace")
     return VocabularyError(
         "vocabulary",
-        f"no tokens spell byte 0x{data[offset]:02x} at offset {offset}",
+        f"no tokens spell {named}: byte 0x{data[offset]:02x} at offset {offset}",
         evidence=f"found in {around!r}",
         remedy="use a tokenizer with byte fallback, or remove that text",
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.frontends.bnf.scanner import Notation, Token, class_of, scan, string_of
-from structgen.frontends.grammar_source import GrammarSource
+from structgen.frontends.grammar_source import GrammarSource, check_text
 from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import Nullability, strongly_connected
 from structgen.grammar.left_splitting import LeftPositions
@@ -262,9 +263,9 @@ def read(text: str, root: str, path: str | Path | None, limits: Limits, notation
         UnsupportedFeature: a construct is refused by name.
         GrammarError: there is no rule called ``root``.
         LimitExceeded: the text is too large.
+        ArgumentError: it is no text, or the path of a file.
     """
-    if len(text) > limits.source_bytes or len(text.encode("utf-8", "surrogatepass")) > limits.source_bytes:
-        raise LimitExceeded(notation.subject, limit="source_bytes", maximum=limits.source_bytes)
+    check_text(text, limits, notation.subject)
     source = GrammarSource(text, "" if path is None else str(path), kind=notation.subject)
     parser = Parser(source, notation, limits)
     definitions = parser.definitions()
@@ -273,11 +274,12 @@ def read(text: str, root: str, path: str | Path | None, limits: Limits, notation
             raise source.syntax_error(token.span, f"no rule is called {name!r}", _similar(name, definitions))
     if root not in definitions:
         names = list(definitions)
+        near = get_close_matches(root, names, 1) or names
         raise GrammarError(
             source.subject,
             f"there is no rule called {root!r} to start from",
             evidence=f"it defines {', '.join(names[:8]) or 'no rules'}{' ...' if len(names) > 8 else ''}",
-            remedy="name one of its rules: root=...",
+            remedy=f"name one of its rules: root={near[0]!r} (--start {near[0]})" if near else f"write {root} ::= ...",
         )
     _check_regular(parser, definitions)
     rules = _used({name: definition.term for name, definition in definitions.items()}, root)

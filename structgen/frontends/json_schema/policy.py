@@ -140,8 +140,8 @@ def _bound(maximum: int | None, what: str) -> str:
 
 _FORMATS: Final = {"asserted": "asserted, also where the draft does not list it", "annotation": "not asserted"}
 _ADDITIONAL: Final = {
-    "written": "as the schema says: allowed where it says nothing",
-    "forbidden": "where the schema says nothing: forbidden beside those that it names, allowed where it names none",
+    "written": "allowed where the schema says nothing of them",
+    "forbidden": "forbidden where the schema names others and says nothing of them; allowed where it names none",
 }
 _REQUIRED: Final = {
     "written": "as the schema says",
@@ -158,10 +158,10 @@ _INTEGERS: Final = {
     "each side of the point",
 }
 _NUMBERS: Final = {
-    "canonical": "any RFC 8259 form with at most {} digits on each side of the point that double precision can hold; "
+    "canonical": "any JSON form with at most {} digits on each side of the point that double precision can hold; "
     "exponents of 100 and more, and any under 'minimum' and 'maximum', only after one digit that is not zero before "
     "the point; none under 'multipleOf'",
-    "all": "any RFC 8259 form with at most {} digits on each side of the point that double precision can hold; "
+    "all": "any JSON form with at most {} digits on each side of the point that double precision can hold; "
     "exponents of 100 and more only after one digit that is not zero before the point; under 'minimum', 'maximum' and "
     "for constants the point is at most 8 places from there; no exponents under 'multipleOf'",
 }

@@ -7,14 +7,15 @@ Reading order: ``syntax`` (text to tree), ``definition``, ``library`` (imports),
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from structgen_kernels import _native
 
-from structgen.errors import GrammarError, LimitExceeded, StructgenError
-from structgen.frontends.grammar_source import GrammarSource, read_source
+from structgen.errors import GrammarError, StructgenError
+from structgen.frontends.grammar_source import GrammarSource, check_text, read_source
 from structgen.frontends.indentation import line_end
 from structgen.frontends.indentation.marks import CLOSE, DEDENT, INDENT, Indentation, Unbalanced, nested
 from structgen.frontends.indentation.product import product
@@ -135,6 +136,7 @@ def lark(  # noqa: PLR0913  # how a grammar is read, by name
         UnsupportedFeature: an unsupported construct; the error names it.
         GrammarError: there is no rule called ``start``, or an imported file cannot be read.
         LimitExceeded: the grammar is too large.
+        ArgumentError: ``text`` is no text, or the path of a file.
 
     Complexity: linear in the text and in the instances of its templates.
 
@@ -146,8 +148,7 @@ def lark(  # noqa: PLR0913  # how a grammar is read, by name
       N = [0-9]
     } in start
     """
-    if len(text) > limits.source_bytes or len(text.encode("utf-8", "surrogatepass")) > limits.source_bytes:
-        raise LimitExceeded("lark grammar", limit="source_bytes", maximum=limits.source_bytes)
+    check_text(text, limits, "lark grammar")
     folder = None if path is None else Path(path)
     if folder is not None and not folder.is_dir():
         folder = folder.parent
@@ -201,11 +202,12 @@ def _built(
     definition = library.find(library.main, start)
     if definition is None or definition.is_terminal or definition.parameters:
         rules = [name for name, known in library.main.definitions.items() if not known.is_terminal]
+        near = get_close_matches(start, rules, 1) or rules
         raise GrammarError(
             source.subject,
             f"there is no rule called {start!r} to start from",
             evidence=f"it defines {', '.join(rules[:8]) or 'no rules'}{' ...' if len(rules) > 8 else ''}",
-            remedy="name one of its rules: start=...",
+            remedy=f"name one of its rules: start={near[0]!r} (--start {near[0]})" if near else f"write {start}: ...",
         )
     if indentation is None and {_BLOCKS.indent, _BLOCKS.dedent} <= library.main.declared.keys():
         indentation = _BLOCKS

@@ -382,7 +382,7 @@ _NAME: Final = re.compile(r"([a-z_]+)[ \t]*+")
 def _unreadable(text: str, position: int) -> str:
     character = text[position]
     if character == '"':
-        return "a string is not closed on its line"
+        return "a string is not closed on its line; close it with a double quote"
     if character == "/":
         return "a regexp is not closed"
     return f"unexpected character {character!r}"

@@ -120,7 +120,7 @@ class _ClassReader:
     def _current(self) -> str:
         if self.index >= len(self.text):
             start = self.levels[0].start
-            raise malformed(self.text, (start, start + 1), "the class that opens is not closed", "add ']' or write \\[")
+            raise malformed(self.text, (start, start + 1), "unclosed class", "add ']' or write \\[")
         return self.text[self.index]
 
     def _skip_space(self) -> None:

@@ -126,7 +126,7 @@ class _GroupReader:
     def _comment(self) -> GroupOpening:
         end = self.text.find(")", self.mark)
         if end < 0:
-            raise self._malformed(self.mark + 2, "the comment that opens is not closed", "add ')'")
+            raise self._malformed(self.mark + 2, "unclosed comment", "add ')'")
         return GroupOpening(GroupKind.COMMENT, end + 1, self.flags)
 
     def _named(self, name_start: int) -> GroupOpening:

@@ -115,7 +115,7 @@ class _Parser:
                 self.last = _WHOLE
         if self.frames:
             start = self.frames[-1][2]
-            raise malformed(text, (start, start + 1), "the group that opens is not closed", "add ')' or write \\(")
+            raise malformed(text, (start, start + 1), "unclosed group", "add ')' or write \\(")
         return to_node(self.finished())
 
     def finished(self) -> Item:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
-from structgen.errors import GenerationError, ModelError, ProgramError, StructgenError
+from structgen.errors import GenerationError, ModelError, ProgramError, StructgenError, install
 from structgen.integrations.openai_server.dialects import (
     DIALECTS,
     Dialect,
@@ -100,7 +100,9 @@ class OpenAIServer:
         try:
             import httpx
         except ImportError as error:
-            raise ModelError("remote", "httpx is not installed", remedy="pip install 'structgen-lm[remote]'") from error
+            raise ModelError(
+                "remote", "httpx cannot be imported", evidence=str(error), remedy=install("remote")
+            ) from error
         self._url = url.rstrip("/")
         self._model = model
         self._kind = kind

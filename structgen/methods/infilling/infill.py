@@ -10,6 +10,7 @@ import numpy as np
 from structgen.decode.diffusion.canvas import regular_language
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
 from structgen.decode.diffusion.token_automaton import refuse_infinite_checks
+from structgen.decode.step.arguments import check_model
 from structgen.decode.step.context import check_vocabulary, constraint_of
 from structgen.decode.step.sampler import Greedy, Sampler
 from structgen.errors import GenerationError
@@ -91,11 +92,13 @@ def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is
         GrammarError: the grammar does not compile, or has values that must differ from each other.
         LimitExceeded: a bound of ``limits`` was reached.
         ModelError: the prompt cannot be encoded.
+        ArgumentError: the model or the grammar is of another kind, such as a name or a schema.
 
     Complexity: two queries of the language for each token of an autoregressive model; a query costs O(slots x edges of
         the token automaton) for a regular grammar; see ``NetworkOpen`` for others. On a canvas, the cost of
         ``generate``, and for the choice of lengths a forward pass for each possible length of each hole.
     """
+    check_model(model, "infill")
     constraint = constraint_of(grammar, model, limits)
     check_vocabulary(constraint.vocabulary, model)
     if order not in ("forward", "backward") and not isinstance(order, Interruption):

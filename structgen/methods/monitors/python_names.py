@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, install
 from structgen.methods.monitors import Monitor, monitor
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class _Code:
                 "python names",
                 "jedi cannot be imported",
                 evidence=str(error),
-                remedy="install 'jedi' (it is in the extra 'monitors')",
+                remedy=install("monitors"),
             ) from error
         folder = Path(project)
         if not folder.is_dir():

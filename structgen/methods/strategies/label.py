@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, final
 
 import numpy as np
 
-from structgen.decode.potentials import as_potential
+from structgen.decode.potentials import as_potentials
 from structgen.decode.sampling.branch import Branch
 from structgen.decode.sampling.branch_set import Branches
 from structgen.decode.sampling.protocol import Problem, check_score
@@ -156,7 +156,7 @@ def label_distribution(  # noqa: PLR0913  as sample; each of them is a keyword w
     constraint = constraint_of(grammar, model, limits)
     ids = tuple(model.encode_prompt(prompt, chat=chat))
     check_start(model, len(ids), constraint, max_tokens)
-    problem = Problem(model, ids, constraint, tuple(as_potential(each) for each in potentials), max_tokens)
+    problem = Problem(model, ids, constraint, tuple(as_potentials(potentials)), max_tokens)
     with Branches(problem) as branches:
         search = _LabelSearch(branches, label, "label_distribution")
         search.run(tolerance, limit)

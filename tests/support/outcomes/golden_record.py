@@ -1,4 +1,4 @@
-"""What users see of structgen, as text: signatures, help, errors, and checksums of masks.
+"""What users see of structgen, as text: signatures, help, errors, answers to bad input, and checksums of masks.
 
     python tests/support/outcomes/golden_record.py     (or: make golden)
 
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import click
 import numpy as np
+from bad_input import bad_input
 from click.testing import CliRunner
 from data_folder import data_folder
 
@@ -235,6 +236,7 @@ FILES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "signatures.txt": signatures,
     "help.txt": help_texts,
     "errors.txt": error_texts,
+    "bad_input.txt": bad_input,
     "mask_checksums.txt": mask_checksums,
 }
 

@@ -115,7 +115,7 @@ def test_arguments_are_read_as_their_types_say(file: str, tmp_path: Path, capsys
     [
         ("", [], "it holds several programs; programs there are: point, word"),
         (":other", [], "no program 'other'"),
-        (":point", [], "needs --arg text=VALUE"),
+        (":point", [], "give --arg text=VALUE"),
         (":point", ["--arg", "txt=1"], "the name of a parameter; they are: text, times, tags"),
         (":point", ["--arg", "text=1", "--arg", "text=2"], "given twice"),
         (":point", ["--arg", "text=1", "--arg", "times=many"], "it is no int"),

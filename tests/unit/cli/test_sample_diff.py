@@ -90,7 +90,7 @@ def test_diff_of_schemas(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     new.write_text(json.dumps({"type": "integer", "minimum": 0, "maximum": 50}))
     status, out, _ = _run(capsys, "diff", str(old), str(new))
     assert status == 1
-    assert out.splitlines()[0] == 'NEW does not accept all that OLD accepts: "51" leaves NEW at byte 1'
+    assert out.splitlines()[0] == 'NEW does not accept all that OLD accepts: "51" is invalid for NEW at byte 1'
     assert out.splitlines()[1] == "OLD accepts all that NEW accepts"
 
 

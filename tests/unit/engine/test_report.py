@@ -55,7 +55,7 @@ def test_json_and_text_say_the_same() -> None:
     for entry in report.entries:
         assert f"  {entry.where}  {entry.keyword}" in text
     for name, value in values["policies"].items():
-        assert f"policy {name}: {value}" in text
+        assert f"  {name}: {value}" in text
     assert values["longest_bytes"] == {
         "status": "finite",
         "at_least": report.longest_bytes.at_most,

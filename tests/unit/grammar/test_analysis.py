@@ -18,6 +18,7 @@ from structgen.grammar.analysis import (
     productive_rules,
     resolve,
     strongly_connected,
+    unending_rules,
 )
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
@@ -255,3 +256,34 @@ def test_components_of_a_long_chain() -> None:
     size = 100_000
     assert len(strongly_connected({index: [(index + 1) % size] for index in range(size)})) == 1
     assert len(strongly_connected({index: [index + 1] for index in range(size)})) == size
+
+
+def test_rules_that_cannot_end_are_those_without_a_finite_derivation() -> None:
+    """Random rules: what is returned refers to itself and has no derivation, and it is empty iff all rules have one.
+
+    A rule has a derivation iff it has one of a height of at most the number of rules, which is tried round by round.
+    """
+    rng = random.Random(5)
+    names = ["a", "b", "c", "d"]
+    seen = set()
+    for _ in range(400):
+        written = {
+            name: [[rng.choice([*names, "x"]) for _ in range(rng.randint(1, 2))] for _ in range(rng.randint(1, 2))]
+            for name in names
+        }
+        ends: set[str] = set()
+        for _ in names:
+            ends |= {name for name in names if any(ends.issuperset(set(item) - {"x"}) for item in written[name])}
+        terms = {
+            name: Choice(
+                [sequence(*(literal("x") if part == "x" else Reference(part) for part in item)) for item in items]
+            )
+            for name, items in written.items()
+        }
+        found = unending_rules(Rules(terms, sequence(*map(Reference, names))))
+        assert bool(found) == (len(ends) < len(names))
+        assert ends.isdisjoint(found)
+        inside = {part for name in found for item in written[name] for part in item}
+        assert inside >= set(found)
+        seen.add(len(found))
+    assert seen >= {0, 1, 2, 3}

@@ -32,6 +32,32 @@ def test_malformed_messages_are_refused(prompt: Any, problem: str) -> None:
         messages_of_prompt(prompt)
 
 
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ({"content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "u"}}]}, "'image_url'"),
+        ({"content": [{"type": "input_audio", "input_audio": {}}]}, "'input_audio'"),
+        ({"content": ["what is this?", object()]}, "'object'"),
+        ({"content": "what is this?", "images": ["cat.png"]}, "'images'"),
+        (
+            {"content": [{"type": "text", "text": "a"}]},
+            "the content of message 1 is a list; it has 1 parts of text; join",
+        ),
+    ],
+)
+def test_parts_that_are_no_text_are_refused_by_name(message: dict[str, Any], problem: str) -> None:
+    """Images and sounds are named; parts of text are to be joined."""
+    with pytest.raises(ModelError, match=problem):
+        messages_of_prompt([{"role": "user", "content": "hi"}, {"role": "user", **message}])
+
+
+@pytest.mark.parametrize("prompt", [b"hi", None, 3, {"role": "user", "content": "hi"}])
+def test_a_prompt_is_a_text_or_messages(prompt: Any) -> None:
+    """Bytes, None, a number and a single message are none."""
+    with pytest.raises(ModelError, match="neither a text nor messages"):
+        messages_of_prompt(prompt)
+
+
 def test_blocks_leave_no_blank_lines() -> None:
     """Templates are written for trimmed blocks, and end with the turn of the assistant."""
     template = (

@@ -71,7 +71,8 @@ def test_pairs_have_two_parts(pair: Any) -> None:
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
 def test_a_missing_package_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     """The error names the extra that contains it."""
-    (tmp_path / "config.json").write_text("{}")
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
     real = importlib.import_module
 
     def import_module(name: str, package: str | None = None) -> Any:
@@ -80,7 +81,7 @@ def test_a_missing_package_says_how_to_get_it(tmp_path: Path, monkeypatch: pytes
         return real(name, package)
 
     monkeypatch.setattr(importlib, "import_module", import_module)
-    with pytest.raises(ModelError, match=r"checkout of structgen: pip install .*'\.\[models\]'") as caught:
+    with pytest.raises(ModelError, match=r"pip install 'structgen-lm\[models\]'") as caught:
         load_model(tmp_path)
     assert caught.value.subject == f"package {missing!r}"
 

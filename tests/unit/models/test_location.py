@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from structgen.errors import ModelError
-from structgen.models.location import find_local
+from structgen.models.location import check_complete, find_local
 
 
 @pytest.fixture
@@ -70,3 +70,26 @@ def test_other_things_are_refused(source: str | Path, problem: str) -> None:
     with pytest.raises(ModelError, match=problem) as caught:
         find_local(source)
     assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    ("files", "missing"),
+    [
+        ((), "weights"),
+        (("tokenizer.json",), "weights"),
+        (("model.safetensors",), "tokenizer"),
+        (("pytorch_model-00001-of-00002.bin", "README.md"), "tokenizer"),
+        (("model.safetensors", "tokenizer.model"), ""),
+        (("model-00001-of-00002.safetensors", "vocab.json", "merges.txt"), ""),
+        (("pytorch_model.bin", "qwen.tiktoken"), ""),
+    ],
+)
+def test_a_folder_has_weights_and_a_tokenizer(tmp_path: Path, files: tuple[str, ...], missing: str) -> None:
+    """What it lacks is said with what it holds, before anything heavy is imported."""
+    for name in ("config.json", *files):
+        (tmp_path / name).touch()
+    if not missing:
+        check_complete(tmp_path)
+        return
+    with pytest.raises(ModelError, match=f"has a config.json and no {missing}; it holds .*config.json"):
+        check_complete(tmp_path)

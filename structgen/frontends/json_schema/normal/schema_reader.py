@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
-from structgen.errors import GrammarError
+from structgen.errors import GrammarError, meant
 from structgen.frontends.json_schema.normal.container_assertion import ArrayAssertion, ObjectAssertion
 from structgen.frontends.json_schema.normal.disjunct import AllowedValues, Disjunct, meet
 from structgen.frontends.json_schema.normal.keyword_reader import (
@@ -114,11 +114,11 @@ def _type(disjunct: Disjunct, location: Location, value: Json) -> None:
         bits = 0
         for index, name in enumerate(value):
             if not isinstance(name, str) or name not in _TYPES:
-                malformed(location, "type", f"one of {', '.join(_TYPES)}", index)
+                malformed(location, "type", f"one of {', '.join(_TYPES)}", index, remedy=meant(name, _TYPES))
             bits |= _TYPES[name]
         disjunct.types &= bits
     else:
-        malformed(location, "type", f"one of {', '.join(_TYPES)}, or an array of them")
+        malformed(location, "type", f"one of {', '.join(_TYPES)}, or an array of them", remedy=meant(value, _TYPES))
     if location.schema.get("nullable") is True:
         disjunct.types |= NULL
 

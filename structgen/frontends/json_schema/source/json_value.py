@@ -230,7 +230,7 @@ class _JsonParser:
             else:
                 self._skip_space()
                 if self.at < len(self.text):
-                    self._fail("expected the end of the text")
+                    self._fail(_END_EXPECTED)
                 return value
 
     def _value(self) -> tuple[Json, bool]:
@@ -254,13 +254,14 @@ class _JsonParser:
 
     def _number(self, match: re.Match[str]) -> int | float | Decimal:
         if len(match[1]) > _MAX_DIGITS:
-            self._fail(f"number has more than {_MAX_DIGITS} digits", match.start(), match.end())
+            problem = f"number has more than {_MAX_DIGITS} digits"
+            self._fail(problem, match.start(), match.end(), remedy="write it shorter")
         if match[2] is None and match[3] is None:
             return int(match[1])
         try:
             return _decimal(match[0])
         except _Unclear:
-            self._fail("exponent is too large", match.start(3), match.end(3))
+            self._fail("exponent is too large", match.start(3), match.end(3), remedy="write a smaller number")
 
     def _closes_at_once(self, container: Json) -> bool:
         self._skip_space()
@@ -279,7 +280,7 @@ class _JsonParser:
             self._fail("expected a name in double quotes")
         name = self._string()
         if name in container:
-            self._fail(f"name {name!r} occurs twice in this object", start, self.at)
+            self._fail(f"name {name!r} occurs twice in this object", start, self.at, remedy="keep one of them")
         self._skip_space()
         if self.text[self.at : self.at + 1] != ":":
             self._fail("expected ':' after the name")
@@ -302,16 +303,53 @@ class _JsonParser:
         match = _SPACE.match(self.text, self.at)
         self.at = match.end() if match else self.at
 
-    def _fail(self, problem: str, start: int | None = None, end: int | None = None) -> NoReturn:
+    def _fail(
+        self, problem: str, start: int | None = None, end: int | None = None, *, remedy: str | None = None
+    ) -> NoReturn:
+        """Raise the error for a fault; without a ``remedy`` the text is not JSON, and what stands there tells why."""
         start = self.at if start is None else start
         suffix = "" if start < len(self.text) else "; the text ends here"
         raise GrammarSyntaxError(
             self.subject,
-            problem + suffix,
+            (problem if remedy else f"not valid JSON: {problem}") + suffix,
             text=self.text,
             span=(start, start + 1 if end is None else end),
-            remedy="give valid JSON (RFC 8259)",
+            remedy=remedy or _remedy(self.text, start, problem),
         )
+
+
+_END_EXPECTED: Final = "expected the end of the text"
+_PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
+_YAML: Final = re.compile(r"\s*(?:---|-\s|[\w$-]+\s*:(?:\s|$))")
+
+
+def _remedy(text: str, at: int, problem: str) -> str:
+    """What to do about a text that is not JSON, by what stands where it ceases to be."""
+    rest, before = text[at : at + 2], text[:at].rstrip()
+    word = _WORD.match(text, at)
+    if not text.strip():
+        return "give a JSON Schema"
+    if problem == _END_EXPECTED:
+        return "a text holds one JSON document; remove what follows it"
+    if not rest:
+        return "close what is open, or check that the text is complete"
+    if word and word[0] in _PYTHON:
+        return f"JSON writes {_PYTHON[word[0]]}; json.dumps(value) writes a Python value as JSON"
+    if rest.startswith("'"):
+        return "JSON has double quotes; json.dumps(value) writes a Python value as JSON"
+    if rest[0] == "#" or rest in ("//", "/*"):
+        return "JSON has no comments; remove them"
+    if rest[0] in "}]" and before.endswith(","):
+        return "remove the comma before it"
+    if rest[0] in "\u201c\u201d\u201e\u2018\u2019":
+        return 'write straight double quotes: "'
+    if not before:
+        if text.strip().endswith(".json"):
+            return "to read a file, call sg.load(path)"
+        return "this looks like YAML; convert it to JSON" if _YAML.match(text) else "give a JSON Schema"
+    if rest[0] == '"':
+        return "put a comma before it"
+    return "python -m json.tool FILE checks a file"
 
 
 def _kind(container: object) -> str:

@@ -167,7 +167,7 @@ def shown(value: Json, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def malformed(location: Location, keyword: str, expected: str, *steps: str | int) -> NoReturn:
+def malformed(location: Location, keyword: str, expected: str, *steps: str | int, remedy: str = "") -> NoReturn:
     """Report a keyword with an invalid value; ``steps`` lead from the keyword to the invalid part.
 
     Raises:
@@ -180,6 +180,7 @@ def malformed(location: Location, keyword: str, expected: str, *steps: str | int
         location.subject(keyword, *steps),
         f"{keyword!r} must be {expected}" if not steps else f"must be {expected}",
         evidence=f"found {shown(value)}",
+        remedy=remedy,
     )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, install
 from structgen.methods.monitors.bytewise_potential import BytewisePotential, Options, token_index
 from structgen.methods.monitors.sql.schema import AllowedNames, Schema
 from structgen.methods.monitors.sql.statement import StatementScope
@@ -99,7 +99,7 @@ def read_catalogue(bind: Any, *, schema: str | None = None) -> Catalogue:
             "sql catalogue",
             "sqlalchemy cannot be imported",
             evidence=str(error),
-            remedy="install 'sqlalchemy' (it is in the extra 'monitors')",
+            remedy=install("monitors"),
         ) from error
     if isinstance(bind, str):
         engine = sqlalchemy.create_engine(bind)

@@ -564,7 +564,7 @@ def refused(kind: type[Exception], match: str, **options: Any) -> None:
         (ModelError, "no special token", {"model": ScriptedDiffusion(lambda canvas: None, mask_token=1)}),
         (ModelError, "it is an EOS", {"model": ScriptedDiffusion(lambda canvas: None, mask_token=0)}),
         (TypeError, "DiffusionModel, found HashModel", {"model": HashModel(VOCABULARY)}),
-        (TypeError, "Grammar or a Constraint, found str", {"grammar": "(a|b)*"}),
+        (TypeError, "Grammar or a Constraint; found the text", {"grammar": "(a|b)*"}),
         (TypeError, "CommitPolicy, found 0.9", {"policy": 0.9}),
         (TypeError, "CanvasSampler, found Greedy", {"sampler": sg.Greedy()}),
         (ValueError, "temperature must be positive", {"temperature": 0}),

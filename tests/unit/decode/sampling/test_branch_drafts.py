@@ -385,7 +385,7 @@ def test_what_is_no_drafter_is_refused(json_vocabulary: Vocabulary) -> None:
     """The error comes before any pass."""
     drafter: Any = 3
     for call in (sample, generate):
-        with pytest.raises(TypeError, match="found int"):
+        with pytest.raises(TypeError, match="found 3"):
             call(HashModel(json_vocabulary), "say", RECORD, sampler=SMC(2), drafter=drafter)
 
 

@@ -156,7 +156,34 @@ def test_faults_of_text_are_located(text: str, problem: str, span: tuple[int, in
     """An error in the text has its problem and its span."""
     with pytest.raises(GrammarSyntaxError) as caught:
         json_schema(text)
-    assert (caught.value.problem, caught.value.span) == (problem, span)
+    found = caught.value.problem.removeprefix("not valid JSON: ")
+    assert (found, caught.value.span) == (problem, span)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ('{"a": 1,}', "remove the comma before it"),
+        ("{'a': 1}", "JSON has double quotes"),
+        ('{"a": True}', "JSON writes true"),
+        ('{"a": 1 // one\n}', "JSON has no comments"),
+        ("# a schema\n{}", "JSON has no comments"),
+        ('{"type": "string"} {}', "one JSON document"),
+        ('{"type": "string" "maxLength": 3}', "put a comma before it"),
+        ("{\u201ctype\u201d: 1}", "straight double quotes"),
+        ("type: object\n", "looks like YAML"),
+        ("---\ntype: object\n", "looks like YAML"),
+        ('{"type": ', "close what is open"),
+        ("schemas/user.json", "sg.load"),
+        ('{"a": @}', "json.tool"),
+    ],
+)
+def test_a_text_that_is_not_json_says_what_to_do(text: str, remedy: str) -> None:
+    """What stands where the text ceases to be JSON decides on the remedy."""
+    with pytest.raises(GrammarSyntaxError) as caught:
+        json_schema(text)
+    assert caught.value.problem.startswith("not valid JSON: ")
+    assert remedy in caught.value.remedy
 
 
 def test_bytes_are_utf_8() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import doctest
 import importlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from machine_load import at_most
 
-from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
+from structgen.errors import ArgumentError, GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
 from structgen.frontends.lark import lark, load
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
@@ -191,7 +192,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("start: /x\ny/\n", (7, 12), "a regexp spans several lines"),
         ('start: "\\x4"', (7, 12), "a malformed escape, a NUL or a lone surrogate"),
         ('start: "\\ud800"', (7, 15), "lone surrogate"),
-        ("start: /a(b/", (9, 10), "the group that opens is not closed"),
+        ("start: /a(b/", (9, 10), "unclosed group"),
         ("start: other", (7, 12), "rule 'other' is not defined"),
         ("start: OTHER", (7, 12), "terminal 'OTHER' is not defined"),
         ("start: A\nA: B", (12, 13), "terminal 'B' is not defined"),
@@ -330,3 +331,11 @@ def test_examples_in_the_documentation() -> None:
     ):
         assert result.attempted > 2
         assert result.failed == 0
+
+
+@pytest.mark.parametrize("text", [3, None, b'start: "a"', Path("sql.lark"), "sql.lark", "grammars/sql/grammar.lark"])
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    """Other values, and the path of a file, which ``load`` reads."""
+    with pytest.raises(ArgumentError, match="expected the text of a grammar") as caught:
+        lark(text)
+    assert ("sg.load" in caught.value.remedy) == isinstance(text, (str, Path))

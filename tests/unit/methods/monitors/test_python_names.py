@@ -252,7 +252,7 @@ def test_the_laws_of_potentials_hold() -> None:
 
 def test_without_jedi_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jedi", None)
-    with pytest.raises(GenerationError, match=r"jedi cannot be imported.*install 'jedi'.*extra 'monitors'"):
+    with pytest.raises(GenerationError, match=r"jedi cannot be imported.*pip install 'structgen-lm\[monitors\]'"):
         python_attributes(PROJECT)
 
 

@@ -224,7 +224,7 @@ def test_other_databases_and_missing_libraries_are_named(monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match="expected sqlite or postgresql; found oracle"):
         read_catalogue(Bind())
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    with pytest.raises(GenerationError, match=r"sqlalchemy cannot be imported.*extra 'monitors'"):
+    with pytest.raises(GenerationError, match=r"sqlalchemy cannot be imported.*pip install 'structgen-lm\[monitors\]'"):
         read_catalogue("sqlite://")
 
 

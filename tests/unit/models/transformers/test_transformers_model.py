@@ -254,7 +254,6 @@ def test_the_dtype_may_be_chosen(tiny_folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("{"), "JSON"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "no-such-type"}'), "no-such-type"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\0" * 100), "afetensor"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
     ],
 )
 def test_damaged_folders_are_explained(tiny_folder: Path, tmp_path: Path, damage: Any, evidence: str) -> None:
