@@ -101,7 +101,7 @@ def translation_of(answer: Answer, dialect: Dialect, *, chat: bool = True) -> Tr
             "answer", "OpenAI's completions take no constraint", remedy="leave chat=True, or use another server"
         )
     if answer.schema is not None:
-        return _of_schema(answer.schema, dialect, chat=chat)
+        return _of_schema(answer.schema, dialect, chat=chat, closes=answer.policy.additional == "forbidden")
     if dialect == "openai":
         if not answer.choices:
             raise GrammarError(
@@ -124,8 +124,8 @@ def translation_of(answer: Answer, dialect: Dialect, *, chat: bool = True) -> Tr
     )
 
 
-def _of_schema(schema: Any, dialect: Dialect, *, chat: bool) -> Translation:
-    made, losses = translated(schema, _SUBSETS[dialect])
+def _of_schema(schema: Any, dialect: Dialect, *, chat: bool, closes: bool) -> Translation:
+    made, losses = translated(schema, _SUBSETS[dialect], closes=closes)
     if dialect == "vllm":
         return Translation({"structured_outputs": {"json": made}}, losses)
     if dialect == "vllm_guided":

@@ -137,10 +137,11 @@ LLAMA_SERVER: Final = Subset(
 )
 
 
-def translated(schema: Any, subset: Subset) -> tuple[Any, tuple[Loss, ...]]:
+def translated(schema: Any, subset: Subset, *, closes: bool = True) -> tuple[Any, tuple[Loss, ...]]:
     """A schema as a server takes it, and what it will not enforce.
 
-    Servers that are not strict are sent what they do not enforce as well, unless it would be an error there.
+    Servers that are not strict are sent what they do not enforce as well, unless it would be an error there.  With
+    ``closes``, objects have no members but those that they declare, as the default of ``JsonPolicy`` has it.
 
     Raises:
         UnsupportedFeature: a strict server has no form for it.
@@ -157,7 +158,7 @@ def translated(schema: Any, subset: Subset) -> tuple[Any, tuple[Loss, ...]]:
                 raise _without_form(where, "a schema of any value" if held else "a schema of no value")
             home[key] = held
             continue
-        held = _with_names(_closed(held, where))
+        held = _with_names(_closed(held, where) if closes else held)
         copy = home[key] = _sent_keywords(held, subset, where, losses)
         if subset.is_strict:
             _close(copy, held, where, losses)

@@ -52,7 +52,7 @@ def test_a_schema_goes_to_the_server(stub: Stub, run: Callable[..., Outcome], mo
     ((path, body),) = stub.requests
     assert path == "/v1/chat/completions"
     assert body["model"] == "m"
-    assert body["structured_outputs"] == {"json": SCHEMA}
+    assert body["structured_outputs"] == {"json": {**SCHEMA, "additionalProperties": False}}
     assert body["messages"] == [{"role": "system", "content": "brief"}, {"role": "user", "content": "Who?"}]
     assert (body["temperature"], body["max_tokens"], body["seed"]) == (0.5, 70, 3)
     assert stub.headers["Authorization"] == "Bearer secret"
@@ -95,7 +95,10 @@ def test_options_of_the_description_hold(stub: Stub, run: Callable[..., Outcome]
     assert run("--order", "any")[0] == 0
     status, out, err = run("--order", "declared")
     assert (status, out) == (1, "")
-    assert "age" in err
+    assert """found 'ag', expected 'n'""" in err
+    stub.texts = [ADA]
+    assert run("--additional", "written")[0] == 0
+    assert stub.requests[-1][1]["structured_outputs"] == {"json": SCHEMA}
 
 
 def test_rows_of_a_server(stub: Stub, run: Callable[..., Outcome], tmp_path: Path) -> None:

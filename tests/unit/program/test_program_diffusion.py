@@ -302,7 +302,7 @@ def span() -> Span:
 
 def test_checks_of_the_whole_see_all_fields() -> None:
     for seed in range(3):
-        found = span(model=model(seed=seed), sampler=sg.diffusion.Posterior(), seed=seed)
+        found = span.run(model=model(seed=seed), sampler=sg.diffusion.Posterior(), seed=seed).value
         assert 0 < found.end - found.start <= 2
 
 

@@ -147,9 +147,9 @@ def test_samplers_of_tokens_without_weights_are_refused(sampler: Any) -> None:
 def test_classes_and_other_objects_are_refused() -> None:
     kinds: list[Any] = [AWRS, SMC]
     for kind in kinds:
-        with pytest.raises(TypeError, match=f"write {kind.__name__}\\(\\)"):
+        with pytest.raises(TypeError, match=f"pass an object: {kind.__name__}\\(\\)"):
             SMALL["letters"].samples(kind)
-    with pytest.raises(TypeError, match="expected AWRS"):
+    with pytest.raises(TypeError, match="expected a sampler; found .awrs."):
         SMALL["letters"].samples("awrs")  # type: ignore[arg-type]
 
 
@@ -287,7 +287,7 @@ def test_searches_give_a_lower_bound_of_the_evidence(name: str, sampler: Beam | 
     assert (total == pytest.approx(toy.z, rel=EXACT)) == (len(found.samples) == len(toy.target))
 
 
-@pytest.mark.parametrize("sampler", [ASAp(2), BestOf(2), Beam(2), ExactBest()], ids=repr)
+@pytest.mark.parametrize("sampler", [ASAp(2), BestOf(2), Beam(2), ExactBest()], ids=lambda sampler: type(sampler).__name__)
 def test_what_is_not_lossless_claims_no_evidence(sampler: Any) -> None:
     found = SMALL["letters"].samples(sampler)
     assert not found.lossless

@@ -23,7 +23,7 @@ PAIR = {
 
 def after(text: bytes) -> Matcher:
     """A matcher that has read a prefix of a pair."""
-    matcher = compile(sg.json_schema(PAIR), BYTES).matcher()
+    matcher = compile(sg.json_schema(PAIR, whitespace="compact"), BYTES).matcher()
     assert matcher.accept_bytes(text) == len(text)
     return matcher
 
@@ -52,7 +52,7 @@ def test_samplers_write_values_that_differ(sampler: sg.samplers.SMC | sg.sampler
     def distribution(text: bytes) -> dict[bytes, float]:
         return {b"a": 0.5, b"b": 0.5} if text.endswith(b'"') else {b'"': 0.7, b",": 0.2, b"]": 0.1}
 
-    constraint = compile(sg.json_schema(PAIR), BYTES)
+    constraint = compile(sg.json_schema(PAIR, whitespace="compact"), BYTES)
     sampled = sg.sample(FunctionModel(BYTES, distribution), "a", constraint, sampler=sampler, max_tokens=20, seed=1)
     for sample in sampled.samples:
         assert sorted(json.loads(sample.result.text)) == ["a", "b"]
