@@ -522,22 +522,6 @@ def test_documentation_has_transcripts() -> None:
     assert len(_transcripts()) >= 7
 
 
-@pytest.mark.model
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [
-        (1, r"product='.*' stars=[1-5] mood='(happy|angry|bored)'\n"),
-        (2, r"\{'city': '.*', 'population': \d+\}\n\d+ forward passes for \d+ tokens\n"),
-    ],
-)
-def test_readme_examples(number: int, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Python examples of the README run, and their output has the shape that is shown."""
-    program = (CHECKOUT / "README.md").read_text().split("```python\n")[number].split("```")[0]
-    exec(compile(program, "README.md", "exec", dont_inherit=True), {"__name__": "readme"})
-    out, _ = capsys.readouterr()
-    assert re.fullmatch(shown, out)
-
-
 # the process
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from docs_run import CHECKOUT, run_page
 
@@ -29,10 +31,18 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
 @pytest.mark.parametrize(
     "page",
     [
+        "README.md",
         "algebra.md",
+        "checking.md",
+        "coming-from.md",
+        "conversion.md",
         "gbnf.md",
         "gpu.md",
+        "grammar-ir.md",
         "indentation.md",
+        "infilling.md",
+        "json-schema.md",
+        "lark.md",
         "lexing.md",
         "library.md",
         "models.md",
@@ -42,6 +52,18 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
     ],
 )
 def test_pages_run(page: str, stand_ins: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block runs, in order, from the top of the checkout."""
+    """Every Python block runs by itself, from the top of the checkout."""
     monkeypatch.chdir(CHECKOUT)
     assert run_page(page).blocks
+
+
+@pytest.mark.model
+def test_readme_on_the_embedded_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output of the README's examples has the shape that is shown; the model is loaded once for all of them."""
+    model = structgen.models.load_model()
+    monkeypatch.setattr(structgen, "load_model", lambda: model, raising=False)
+    monkeypatch.setattr(home, "_default", [model])
+    assert run_page("README.md").blocks == 3
+    shown = r"product='.*' stars=[1-5] mood='(happy|angry|bored)'\n"
+    shown += r"\{'city': '.*', 'population': \d+\}\n\d+ forward passes for \d+ tokens\n"
+    assert re.fullmatch(shown, capsys.readouterr().out)

@@ -24,6 +24,10 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def _section(page: Path, heading: str) -> str:
+    return page.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_links_lead_somewhere(page: Path) -> None:
     """Every link to a file of the checkout leads to one, and to an existing heading if it names one."""
@@ -41,10 +45,21 @@ def test_every_page_is_on_the_map() -> None:
             assert f"({page.relative_to(CHECKOUT / 'docs')})" in index, page.name
 
 
+def test_both_first_pages_have_the_table_of_tasks() -> None:
+    """README and the index list the same tasks with the same links."""
+    readme, index = (CHECKOUT / name for name in ("README.md", "docs/index.md"))
+    rows = re.findall(r"^\| .* \|$", _section(readme, "Which part do I need?"), re.MULTILINE)
+    assert len(rows) > 15
+    assert [row.replace("(docs/", "(") for row in rows] == re.findall(
+        r"^\| .* \|$", _section(index, "Which part do I need?"), re.MULTILINE
+    )
+
+
 def test_every_page_with_python_is_run() -> None:
     """A test names each page that has Python blocks, in order to run them."""
     tests = "".join(path.read_text() for path in (CHECKOUT / "tests").rglob("*.py"))
     for page in (CHECKOUT / "docs").glob("*.md"):
+        assert "```python " not in page.read_text(), f"{page.name}: a block that is no program is marked as text"
         if "```python" in page.read_text():
             assert f'"{page.name}"' in tests, page.name
 

@@ -1,23 +1,24 @@
-"""Run the Python blocks of a page of the documentation, from the top, in one namespace."""
+"""Run the Python blocks of a page of the documentation, each one alone, as a reader pastes it."""
 
 from __future__ import annotations
 
 import doctest
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-__all__ = ["CHECKOUT", "PageRun", "page_path", "run_page"]
+__all__ = ["CHECKOUT", "PageRun", "page_blocks", "page_path", "run_page"]
 
 CHECKOUT: Final = Path(__file__).resolve().parents[3]
 _BLOCK: Final = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 class PageRun(dict[str, Any]):
-    """The names that the blocks of a page defined, and the number of blocks."""
+    """The names that the blocks of a page defined (of a repeated name, the last), and the number of blocks."""
 
     blocks: int = 0
 
@@ -30,31 +31,39 @@ def page_path(page: str) -> Path:
     return path
 
 
+def page_blocks(page: str) -> list[str]:
+    """Return the text of every Python block of ``page``, in order."""
+    return _BLOCK.findall(page_path(page).read_text(encoding="utf-8"))
+
+
 def run_page(
     page: str,
     *,
     before: Callable[[int], object] = lambda number: None,
     after: Callable[[PageRun], object] = lambda names: None,
 ) -> PageRun:
-    """Run every Python block of ``page``, in order.
+    """Run every Python block of ``page`` in a namespace of its own, so that it defines all names that it uses.
 
     Args:
         page: ``README.md``, or a page in ``docs``.
         before: called with the number of each block, from 0, before it runs.
-        after: called with the names after each block.
+        after: called with the names of each block.
     """
-    path = page_path(page)
-    names = PageRun({"__name__": "example"})
-    for number, block in enumerate(_BLOCK.findall(path.read_text(encoding="utf-8"))):
+    found = PageRun()
+    for number, block in enumerate(page_blocks(page)):
         before(number)
-        label = f"{path.name}, block {number + 1}"
-        if block.lstrip().startswith(">>>"):
-            _run_session(block, names, label)
-        else:
-            exec(compile(block, label, "exec", dont_inherit=True), names)
+        names = PageRun({"__name__": "example"})
+        label = f"{page}, block {number + 1}"
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", r"structgen\.", DeprecationWarning)  # no page shows a name that has moved
+            if block.lstrip().startswith(">>>"):
+                _run_session(block, names, label)
+            else:
+                exec(compile(block, label, "exec", dont_inherit=True), names)
         after(names)
-        names.blocks = number + 1
-    return names
+        found.update(names)
+        found.blocks = number + 1
+    return found
 
 
 def _run_session(block: str, names: PageRun, label: str) -> None:

@@ -1,25 +1,54 @@
-"""The examples of docs/decoding.md run."""
+"""The examples of docs/decoding.md and docs/sampling.md run."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from docs_run import run_page
 
 import structgen
+import structgen.models
 from structgen.engine import Vocabulary
 from structgen.models import HashModel
 
 
-def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block runs, in order, on a hash model, and gives the documented output."""
+def test_examples_run(
+    json_vocabulary: Vocabulary,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every Python block runs by itself on a model without trained weights, and gives the documented output."""
+    save_tiny_model(tmp_path)
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary), raising=False)
+    monkeypatch.setattr(structgen.models, "embedded_folder", lambda: tmp_path)
     names = run_page("decoding.md")
     assert set(json.loads(names["result"].text)) == {"name", "age"}
+    assert re.fullmatch("[A-Z][a-z]{2,15} [A-Z][a-z]{2,15}", names["name"])
     assert names["found"]["answer"] in ("yes", "no")
-    assert names.blocks == 5
+    assert re.search(r"b'[1-9][0-9]?'\n", capsys.readouterr().out)
+    assert len(names["answers"]) == 2
+    assert {*names["answers"]} <= {" Paris", " Santiago", " Lima"}
+    assert names.blocks == 7
+
+
+def save_tiny_model(folder: Path) -> None:
+    """Write a Llama with random weights and a tokenizer of single bytes, as ``save_pretrained`` does."""
+    tokenizers = pytest.importorskip("tokenizers", reason="the tokenizers library is not installed")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE({piece: i for i, piece in enumerate(["<eos>", *alphabet])}, []))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, eos_token="<eos>", pad_token="<eos>", model_input_names=["input_ids", "attention_mask"]
+    ).save_pretrained(folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=257, eos_token_id=0, pad_token_id=0, bos_token_id=None, **sizes)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def test_examples_of_sampling_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ ADA = '{"name": "Ada Lovelace", "born": "London", "age": 36}'
 
 
 def _names_after(page: str, wishes: list[str], vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> PageRun:
-    """Run every Python block in order, each on a model that prefers its own text."""
+    """Run every Python block by itself, each on a model that prefers its own text."""
 
     def before(number: int) -> None:
         monkeypatch.setattr(home, "_default", [HashModel(vocabulary, writes=wishes[number])])

@@ -14,7 +14,7 @@ from structgen.models.diffusion import HashDiffusion
 
 
 def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block runs, in order, on a hash model, and gives the documented output."""
+    """Every Python block runs by itself on a hash model, and gives the documented output."""
     tokens = [*json_vocabulary.tokens, b""]
     vocabulary = Vocabulary(tokens, eos=list(json_vocabulary.eos), special={len(tokens) - 1: "<mask>"})
     model = HashDiffusion(vocabulary, context=0.5, writes='{"name": "Ada", "age": 36}')

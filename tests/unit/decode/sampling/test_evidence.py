@@ -149,7 +149,7 @@ def test_classes_and_other_objects_are_refused() -> None:
     for kind in kinds:
         with pytest.raises(TypeError, match=f"pass an object: {kind.__name__}\\(\\)"):
             SMALL["letters"].samples(kind)
-    with pytest.raises(TypeError, match="expected a sampler; found .awrs."):
+    with pytest.raises(TypeError, match="expected a sampler; found the text 'awrs'"):
         SMALL["letters"].samples("awrs")  # type: ignore[arg-type]
 
 
@@ -287,7 +287,9 @@ def test_searches_give_a_lower_bound_of_the_evidence(name: str, sampler: Beam | 
     assert (total == pytest.approx(toy.z, rel=EXACT)) == (len(found.samples) == len(toy.target))
 
 
-@pytest.mark.parametrize("sampler", [ASAp(2), BestOf(2), Beam(2), ExactBest()], ids=lambda sampler: type(sampler).__name__)
+@pytest.mark.parametrize("sampler", [ASAp(2), BestOf(2), Beam(2), ExactBest()], ids=["asap", "best", "beam", "exact"])
+    "sampler", [ASAp(2), BestOf(2), Beam(2), ExactBest()], ids=lambda sampler: type(sampler).__name__
+)
 def test_what_is_not_lossless_claims_no_evidence(sampler: Any) -> None:
     found = SMALL["letters"].samples(sampler)
     assert not found.lossless

@@ -12,6 +12,7 @@ import pytest
 from docs_run import run_page
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+import structgen.models
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import VocabularyError
 
@@ -53,10 +54,8 @@ def make_folder(tmp_path: Path) -> Folder:
 
 def test_the_page_on_vocabularies_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The example of docs/vocabularies.md loads a folder, and makes a vocabulary from bytes."""
-    folder = tmp_path / "path" / "to" / "model"
-    folder.mkdir(parents=True)
-    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    monkeypatch.setattr(structgen.models, "embedded_folder", lambda: tmp_path)
     names = run_page("vocabularies.md")
     assert names.blocks == 1
     assert names["vocabulary"].tokens[2] == b"a"
