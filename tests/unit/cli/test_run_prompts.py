@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from structgen.cli import run as run_module, run_canvas as canvas_module
+from structgen.cli import run as run_module, run_canvas as canvas_module, run_prompts
 from structgen.cli.main import cli, main
 from structgen.decode.step.context import Context
 from structgen.engine import Vocabulary
@@ -293,8 +293,6 @@ def test_an_interrupted_run_keeps_its_rows(
     """Ctrl-C ends with status 130; the finished rows are in the file, and ``--resume`` writes the others."""
     out = tmp_path / "out.jsonl"
     lines = [{"prompt": f"Who is {index}?"} for index in range(12)]
-    from structgen.cli import run_prompts
-
     write, written = run_prompts._RowFile.write, 0
 
     def interrupted(self: Any, row: dict[str, Any]) -> None:
@@ -358,6 +356,21 @@ def test_ids_that_occur_twice_are_refused(schema: str, tmp_path: Path) -> None:
     path.write_text('{"prompt": "a", "id": "x"}\n{"prompt": "b", "id": "x"}\n')
     result = CliRunner().invoke(cli, ["run", schema, "--prompts", str(path)], standalone_mode=False)
     assert "in.jsonl:2: its id 'x' is also that of" in str(result.exception)
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "shown"), [(_Terminal(), "3/4"), (io.StringIO(), "")])
+def test_progress_is_for_terminals(stream: io.StringIO, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar counts the lines, those of an earlier run included; in a pipe there is none."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    with run_prompts._progress(4, 2) as advance:
+        advance()
+    assert shown in stream.getvalue()
+    assert bool(stream.getvalue()) == bool(shown)
 
 
 # programs and canvases
