@@ -25,7 +25,7 @@ from structgen.program.execution import (
     settings_with,
 )
 from structgen.program.outcome import Run
-from structgen.program.prompt import Template, description_of
+from structgen.program.prompt import Style, Template, description_of
 from structgen.program.stream.event import Done, Event
 from structgen.program.stream.guard import Guard
 
@@ -96,6 +96,7 @@ class Program(Generic[Parameters, Value]):
         self._is_generator = inspect.isgeneratorfunction(function)
         docstring = inspect.getdoc(function)
         self._template: Template | None = None
+        self._descriptions: dict[Style | bool, str] = {}
         if self._is_generator:
             return
         empty = _is_empty(function)
@@ -264,11 +265,7 @@ class Program(Generic[Parameters, Value]):
         bound.apply_defaults()
         return bound
 
-    @functools.cached_property
-    def _description(self) -> str:
-        return description_of(self.answer)
-
-    def _prompt(self, bound: inspect.BoundArguments, *, describe: bool) -> str:
+    def _prompt(self, bound: inspect.BoundArguments, *, describe: Style | bool) -> str:
         if self._template is not None:
             text = self._template.fill(bound.arguments, subject=self._subject)
         else:
@@ -279,7 +276,9 @@ class Program(Generic[Parameters, Value]):
                     f"its body returns {type(text).__name__}, not the prompt",
                     remedy="return text, or yield the steps",
                 )
-        described = self._description if describe else ""
+        if describe not in self._descriptions:
+            self._descriptions[describe] = description_of(self.answer, describe)
+        described = self._descriptions[describe]
         return f"{text}\n\n{described}" if described else text
 
     def _steps(self, bound: inspect.BoundArguments) -> Generator[Any, Any, Any]:
@@ -309,7 +308,7 @@ def program(
     drafter: AnyDrafter = "auto",
     chat: bool = True,
     tries: int = 8,
-    describe: bool = True,
+    describe: Style | bool = True,
     alternatives: int = 0,
     marginals: bool = False,
     limits: Limits | None = None,
@@ -338,7 +337,8 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
             * ``drafter``: proposes draft tokens, which the model verifies together: see ``structgen.generate``.
             * ``chat``: whether the prompt becomes turns of the model's chat template.
             * ``tries``: the maximum number of samples of a field that the type's own validators refuse.
-            * ``describe``: whether the prompt ends with the form of the answer and the descriptions of its fields.
+            * ``describe``: whether the prompt ends with the form of the answer and the descriptions of its fields;
+              ``"sketch"``, ``"fields"`` or ``"schema"`` says in which style.
             * ``alternatives``: how many other tokens the trace notes at each choice.
             * ``marginals``: whether to weigh all values of fields that have few: see ``FieldScore.marginals``.
             * ``limits``: for compiling.

@@ -11,7 +11,7 @@ import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final, get_args
 
 from structgen.errors import ProgramError
 
@@ -20,22 +20,47 @@ if TYPE_CHECKING:
 
     from structgen.program.answer import Answer
 
-__all__ = ["Template", "description_of", "sketch_of"]
+__all__ = ["DEFAULT_STYLE", "Style", "Template", "description_of", "sketch_of"]
 
+Style: TypeAlias = Literal["sketch", "fields", "schema"]
+"""How a prompt tells the form of JSON.
+
+``"sketch"``: JSON with words for the values; ``"fields"``: a line for each field; ``"schema"``: the JSON Schema.
+"""
+
+DEFAULT_STYLE: Final[Style] = "sketch"
 _MAX_CHOICES: Final = 50
 _MAX_DEPTH: Final = 8
 _HASH: Final = re.compile(" [0-9a-f]{12}$")  # at the end of the names of grammars, which tells those of one kind apart
 _NAMES: Final = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}
 
 
-def description_of(answer: Answer) -> str:
-    """Say how the answer is to be written; ``""`` where there is nothing to say."""
+def description_of(answer: Answer, style: Style | bool = True) -> str:  # noqa: FBT001, FBT002 - a setting
+    """Say how the answer is to be written; ``""`` where there is nothing to say.
+
+    ``style`` says how the form of JSON is told: True for the default, False for not at all.
+
+    Raises:
+        ValueError: there is no such style.
+    """
+    if style is False:
+        return ""
+    chosen = DEFAULT_STYLE if style is True else style
+    if chosen not in get_args(Style):
+        raise ValueError(f"describe is True, False or one of {', '.join(get_args(Style))}; found {style!r:.40}")
     if answer.form == "text":
         if not answer.choices or len(answer.choices) > _MAX_CHOICES:
             return ""
         return f"Answer with one of: {', '.join(answer.choices)}."
     if answer.adapter is None:
         return ""
+    if chosen == "schema":
+        schema = answer.adapter.json_schema(mode="validation")
+        return f"Answer with JSON that fits this JSON Schema:\n{json.dumps(schema, ensure_ascii=False)}"
+    if chosen == "fields":
+        schema = answer.adapter.json_schema(mode="validation")
+        words = _words(schema, schema.get("$defs", {}), "", ())
+        return f"Answer with JSON: {words}"
     sketch = sketch_of(answer.adapter)
     return f"Answer with JSON like this:\n{sketch}" if "\n" in sketch else f"Answer with JSON: {sketch}"
 
@@ -99,6 +124,39 @@ def _object(schema: Any, definitions: Any, depth: int, open_names: tuple[str, ..
     if not lines:
         return "{}"
     return "{\n" + "\n".join(lines) + "\n" + "  " * depth + "}"
+
+
+def _words(schema: Any, definitions: Any, indent: str, open_names: tuple[str, ...]) -> str:
+    """The values of a schema in words; members of objects on lines of their own."""
+    if schema is True or not isinstance(schema, dict):
+        return "any value"
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", 1)[-1]
+        if name in open_names or len(indent) > 2 * _MAX_DEPTH or name not in definitions:
+            return f"another {name}"
+        return _words(definitions[name], definitions, indent, (*open_names, name))
+    if "const" in schema or "enum" in schema:
+        return _sketch(schema, definitions, 0, open_names)
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in schema:
+            parts = dict.fromkeys(_words(part, definitions, indent, open_names) for part in schema[keyword])
+            return " or ".join(sorted(parts, key=lambda part: "\n" in part))  # those of several lines last
+    if len(schema.get("allOf", ())) == 1:
+        return _words(schema["allOf"][0], definitions, indent, open_names)
+    kind = schema.get("type")
+    if kind == "array" and "prefixItems" not in schema:
+        return f"list of {_words(schema.get('items', True), definitions, indent, open_names)}"
+    if kind != "object":
+        return _sketch(schema, definitions, 0, open_names)
+    lines = []
+    for key, part in schema.get("properties", {}).items():
+        note = " ".join(part.get("description", "").split()) if isinstance(part, dict) else ""
+        value = _words(part, definitions, indent + "  ", open_names)
+        lines.append(f"{indent}- {key}{f' ({note})' if note else ''}: {value}")
+    others = schema.get("additionalProperties")
+    if isinstance(others, dict):
+        lines.append(f"{indent}- any other name: {_words(others, definitions, indent + '  ', open_names)}")
+    return "\n".join(["object with the fields", *lines])
 
 
 @final

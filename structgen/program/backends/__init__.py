@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
     from structgen.program.answer import Answer
+    from structgen.program.prompt import Style
     from structgen.program.stream.event import Event, Partial
 
 __all__ = ["AnswerStream", "LocalAnswerStream", "ProgramSettings", "compact_grammar", "log_refusal", "seed_of_stream"]
@@ -53,7 +54,7 @@ class ProgramSettings:
     drafter: AnyDrafter = "auto"
     chat: bool = True
     tries: int = 8
-    describe: bool = True
+    describe: Style | bool = True
     alternatives: int = 0
     marginals: bool = False
     limits: Limits | None = None
