@@ -1,10 +1,10 @@
 """What helps a small model to extract: ways to tell it the form of the answer, and settings of ``extract``.
 
-Each variant reads all documents of ``extraction_documents.toml`` that are not held out (``--heldout`` reads those
-instead).  Answers are graded field by field against the right ones.  Results are kept in a file (``--rows``), so that
-a run goes on where the last one ended.
+Each variant (see ``PARTS`` in ``extraction_variants.py``) reads the documents of ``extraction_documents.toml`` that are
+not held out; ``--heldout`` reads those instead.  Answers are graded field by field against the right ones.  Results are
+kept in a file (``--rows``), so that a run goes on where the last one ended.
 
-Usage: python benchmarks/extraction.py [--variants NAMES] [--limit N] [--heldout] [--rows FILE] [--record FILE]
+Usage: python benchmarks/extraction.py [--variants "sketch; fields; fields, unique"] [--limit N] [--heldout] [--stored]
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,43 +19,52 @@ from time import perf_counter
 from typing import Any, Final
 
 from extraction_tasks import Document, documents, grades
-from extraction_variants import VARIANTS
+from extraction_variants import run_of
 
 import structgen as sg
 
 MAX_TOKENS: Final = 256
-PLACEHOLDERS: Final = frozenset(("text", "string", "integer", "number", "any value", "...", "null", "none", "str"))
+PLACEHOLDERS: Final = frozenset(("text", "string", "integer", "number", "any value", "list", "items", "...", "null"))
+VARIANTS: Final = "plain; plain, unique; evidence; evidence, unique; evidence, unique, required"
 Row = dict[str, Any]
 
 
 def row_of(model: Any, variant: str, document: Document) -> Row:
     """Run one variant on one document, and grade the answer."""
     began = perf_counter()
-    run = VARIANTS[variant](document, model=model, max_tokens=MAX_TOKENS)
+    run = run_of(variant, document, model=model, max_tokens=MAX_TOKENS)
     seconds = perf_counter() - began
-    value = document.model.model_validate(run.value.model_dump())  # a variant may have another type
     stats = run.stats
     return {
         "variant": variant,
         "document": document.name,
-        "grades": [list(grade) for grade in grades(document.gold, value)],
+        "grades": [list(grade) for grade in grades(document.gold, run.value)],
         "tokens": stats.tokens,
         "chosen": stats.sampled,
         "prompt": stats.prompt_tokens,
         "passes": stats.forwards,
         "seconds": round(seconds, 2),
         "cut": run.finish_reason == "length",
-        "placeholders": sum(text.casefold() in PLACEHOLDERS for text in _strings(value.model_dump())),
-        "answer": value.model_dump_json(),
+        "answer": run.value.model_dump_json(),
     }
 
 
-def _strings(value: Any) -> list[str]:
+def is_copied(row: Row) -> bool:
+    """Whether a text of the answer is a word for its type, or the name of a field."""
+    names, texts = _names_and_texts(json.loads(row["answer"]))
+    return not texts.isdisjoint(PLACEHOLDERS | names)
+
+
+def _names_and_texts(value: Any) -> tuple[set[str], set[str]]:
+    """The names of all members, with spaces between their words, and all texts; in lower case."""
+    found: tuple[set[str], set[str]] = (set(), {value.casefold()} if isinstance(value, str) else set())
+    parts = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
     if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return [text for part in value for text in _strings(part)]
-    return [value] if isinstance(value, str) else []
+        found[0].update(name.replace("_", " ") for name in value)
+    for names, texts in map(_names_and_texts, parts):
+        found[0].update(names)
+        found[1].update(texts)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,7 @@ def _share(values: Iterable[float]) -> float:
 def table(rows: Sequence[Row], baseline: str) -> str:
     """A line for each variant, in the order of their first rows."""
     head = (
-        *("variant", "documents", "score", "fields right", "optional dropped", "invented", "placeholders", "cut"),
+        *("variant", "documents", "score", "fields right", "optional dropped", "invented", "copied", "cut"),
         *("prompt", "tokens", "chosen", "passes", "seconds", "better / worse", "p"),
     )
     lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
@@ -110,7 +118,7 @@ def table(rows: Sequence[Row], baseline: str) -> str:
             f"{_share(verdict == 'correct' for _, verdict, *_ in held):.3f}",
             f"{_share(verdict == 'missing' for _, verdict, _, optional, present in held if optional and present):.2f}",
             f"{_share(verdict == 'invented' for _, verdict, _, _, present in held if not present):.2f}",
-            sum(row["placeholders"] for row in mine),
+            sum(map(is_copied, mine)),
             sum(row["cut"] for row in mine),
             *(f"{_share(row[name] for row in mine):.0f}" for name in ("prompt", "tokens", "chosen", "passes")),
             f"{_share(row['seconds'] for row in mine):.1f}",
@@ -124,36 +132,39 @@ def table(rows: Sequence[Row], baseline: str) -> str:
 def main() -> None:
     """Run what is not there yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", help="names, separated by commas; by default all")
+    parser.add_argument("--variants", default=VARIANTS, help="what to compare; each is a list of parts")
     parser.add_argument("--baseline", help="what the others are compared with; by default the first variant")
     parser.add_argument("--limit", type=int, help="how many documents; by default all")
     parser.add_argument("--heldout", action="store_true", help="read the documents that are held out")
+    parser.add_argument("--stored", action="store_true", help="run nothing, only print what is there")
     parser.add_argument("--rows", type=Path, default=Path("build/extraction.jsonl"))
-    parser.add_argument("--record", type=Path, help="where the table goes, too")
     given = parser.parse_args()
-    names = given.variants.split(",") if given.variants else list(VARIANTS)
+    names = [name.strip() for name in given.variants.split(";")]
     chosen = [document for document in documents() if document.heldout == given.heldout][: given.limit]
-    given.rows.parent.mkdir(parents=True, exist_ok=True)
-    known: dict[tuple[str, str], Row] = {}
-    if given.rows.exists():
-        for line in given.rows.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            known[row["variant"], row["document"]] = row
-    model = None
-    for name in names:
-        for document in chosen:
-            if (name, document.name) in known:
-                continue
-            model = model or sg.load_model()
-            row = known[name, document.name] = row_of(model, name, document)
-            with given.rows.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    rows = [known[name, document.name] for name in names for document in chosen]
-    text = table(rows, given.baseline or names[0])
-    print(text)
-    if given.record:
-        command = f"python benchmarks/extraction.py --variants '{','.join(names)}'"
-        given.record.write_text(f"# Extraction\n\n`{command}` on {platform.machine()}\n\n{text}\n")
+    known = stored(given.rows)
+    if not given.stored:
+        given.rows.parent.mkdir(parents=True, exist_ok=True)
+        run_missing(known, names, chosen, given.rows)
+    wanted = [(name, document.name) for name in names for document in chosen]
+    print(table([known[key] for key in wanted if key in known], given.baseline or names[0]))
+
+
+def stored(rows: Path) -> dict[tuple[str, str], Row]:
+    """The results that are there, by variant and document."""
+    lines = rows.read_text(encoding="utf-8").splitlines() if rows.exists() else []
+    return {(row["variant"], row["document"]): row for row in map(json.loads, lines)}
+
+
+def run_missing(
+    known: dict[tuple[str, str], Row], names: Sequence[str], chosen: Sequence[Document], rows: Path
+) -> None:
+    """Run what is not there yet."""
+    missing = [(name, document) for name in names for document in chosen if (name, document.name) not in known]
+    model = sg.load_model() if missing else None
+    for name, document in missing:
+        row = known[name, document.name] = row_of(model, name, document)
+        with rows.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

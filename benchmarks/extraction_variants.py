@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin
 
-from extraction_tasks import Document
 from pydantic import BaseModel, Field, create_model
-from pydantic.fields import FieldInfo
 
 import structgen as sg
 from structgen.frontends.json_schema import json_schema
-from structgen.program import ask, user
-from structgen.program.answer import POLICY, answer_of
-from structgen.program.prompt import description_of
+from structgen.grammar.limits import Limits
+from structgen.program import ask, assistant, quoted, user
+from structgen.program.answer import POLICY, Answer, answer_of
+from structgen.program.prompt import Style, description_of
 
-__all__ = ["VARIANTS", "Change", "changed"]
+if TYPE_CHECKING:
+    from extraction_tasks import Document
+    from pydantic.fields import FieldInfo
+
+    from structgen.program.outcome import Run
+
+__all__ = ["PARTS", "Change", "changed", "run_of"]
 
 INSTRUCTION: Final = "Extract what is asked for from the document."
+QUOTE: Final = " Copy texts from it word for word."
 MAX_STRING: Final = 60
 
 
@@ -86,19 +91,6 @@ _STYLES: Final[Mapping[str, Callable[[type[BaseModel]], str]]] = {
 }
 
 
-@sg.program
-def told(kind: Any, document: str, description: str) -> Generator[Any, Any, Any]:
-    """What ``extract`` does, with another description of the form."""
-    yield "\n\n".join(part for part in (INSTRUCTION, document, description) if part)
-    return (yield kind)
-
-
-def _styled(document: Document, style: Any, **settings: Any) -> Any:
-    own = _STYLES.get(style)
-    description = own(document.model) if own else description_of(answer_of(document.model), style)
-    return told.run(document.model, document.text, description, **settings)
-
-
 # ---------------------------------------------------------------------------------------------------- changed types
 
 
@@ -116,9 +108,6 @@ class Change(NamedTuple):
     required: bool = False
     unique: bool = False
     short: bool = False
-
-
-_UNCHANGED: Final = Change()
 
 
 def changed(model: type[BaseModel], change: Change) -> type[BaseModel]:
@@ -148,64 +137,119 @@ def _annotation(annotation: Any, change: Change) -> Any:
     return annotation
 
 
-def _extracted(document: Document, change: Change = _UNCHANGED, **settings: Any) -> Any:
-    return sg.extract.run(changed(document.model, change), document.text, **settings)
+# --------------------------------------------------------------------------------------------------------- the runs
 
 
-# ------------------------------------------------------------------------------------------------------- other ways
+class Cat(BaseModel):
+    """What the worked example asks for."""
+
+    name: str
+    age: int
+    marks: list[str]
+    chip: str | None = None
+    owner: str | None = None
+    seen: list[Sighting]
 
 
-def _any_order(document: Document, **settings: Any) -> Any:
-    answer = answer_of(document.model)
-    grammar = json_schema(answer.schema, policy=replace(POLICY, order="any"), formats=answer.formats)
-    return sg.extract.run(replace(answer, grammar=grammar), document.text, **settings)
+class Sighting(BaseModel):
+    """A place and a time."""
+
+    street: str
+    day: str
 
 
-@sg.program
-def considered(kind: Any, document: str) -> Generator[Any, Any, Any]:
-    """A sentence about the document before the answer."""
-    yield f"{INSTRUCTION}\n\n{document}\n\nFirst, tell in one sentence what the document says."
-    yield ask(str, max_tokens=60)
-    yield user(description_of(answer_of(kind)))
-    return (yield kind)
+EXAMPLE: Final = (
+    "Missing: our cat Minka, 3 years old. She has a white paw and a torn ear. She was seen in Elm Street on Monday and "
+    "in Dock Road on Wednesday. Please call her owner, Ruth Baker."
+)
+EXAMPLE_ANSWER: Final = (
+    '{"name": "Minka", "age": 3, "marks": ["white paw", "torn ear"], "chip": null, "owner": "Ruth Baker", '
+    '"seen": [{"street": "Elm Street", "day": "Monday"}, {"street": "Dock Road", "day": "Wednesday"}]}'
+)
 
 
-def _considered(document: Document, **settings: Any) -> Any:
-    return considered.run(document.model, document.text, **settings)
+@sg.program(limits=Limits(distance_steps=10_000))
+def told(answer: Answer, document: str, description: str, parts: Sequence[str]) -> Generator[Any, Any, Any]:
+    """What ``extract`` does, with other prompts."""
+    instruction = INSTRUCTION + (QUOTE if answer.source else "")
+    if "example" in parts:
+        yield f"{instruction}\n\n{EXAMPLE}\n\n{description_of(answer_of(Cat))}"
+        yield assistant(EXAMPLE_ANSWER)
+        yield user("")
+    if "thought" in parts:
+        yield f"{INSTRUCTION}\n\n{document}\n\nFirst, tell in one sentence what the document says."
+        yield ask(str, max_tokens=60)
+        yield user(description)
+    elif "form first" in parts:
+        yield f"{instruction} {description}\n\n{document}"
+    else:
+        yield f"{instruction}\n\n{document}\n\n{description}"
+    return (yield answer)
 
 
-def _weighed(document: Document, **settings: Any) -> Any:
-    """The most probable value of each field with few values, in place of the one that greedy decoding writes."""
-    run = sg.extract.run(document.model, document.text, marginals=True, **settings)
+_OTHER_PROMPTS: Final = frozenset(("example", "thought", "form first", "any order", *get_args(Style), *_STYLES))
+_SAMPLERS: Final = {"beam 4": sg.samplers.Beam(4), "SMC 8": sg.samplers.SMC(8)}
+PARTS: Final = {
+    **dict.fromkeys(get_args(Style), "the form of the answer in this style"),
+    **{name: (style.__doc__ or "").rstrip(".") for name, style in _STYLES.items()},
+    "plain": "``extract`` with its defaults",
+    "evidence": "``evidence=True``",
+    "exact": '``evidence="exact"``',
+    "unique": "the items of a list differ",
+    "required": "fields with a default are written, if only as null",
+    "short": f"strings of at most {MAX_STRING} characters",
+    "reversed": "the fields in the opposite order",
+    "any order": "the fields in any order",
+    "example": "a worked example of another type before",
+    "form first": "the form of the answer before the document",
+    "thought": "a sentence about the document before the answer",
+    "marginals": "of fields with few values the most probable one, in place of the greedy one",
+    "beam 4": "beam search with 4 beams",
+    "SMC 8": "sequential Monte Carlo with 8 particles",
+}
+"""What a variant is made of."""
+
+
+def run_of(variant: str, document: Document, **settings: Any) -> Run[Any]:
+    """Run a variant: the names of its ``PARTS``, with commas between.
+
+    Raises:
+        ValueError: there is no such part.
+    """
+    parts = variant.split(", ")
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        raise ValueError(f"variant {variant!r} has the part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    model = changed(
+        document.model, Change(*("reversed" in parts, "required" in parts, "unique" in parts), "short" in parts)
+    )
+    settings["sampler"] = next((sampler for name, sampler in _SAMPLERS.items() if name in parts), None)
+    settings["marginals"] = "marginals" in parts
+    evidence: Any = "exact" if "exact" in parts else "evidence" in parts
+    if _OTHER_PROMPTS.isdisjoint(parts):
+        run = sg.extract.run(model, document.text, evidence=evidence, **settings)
+    else:
+        answer = quoted(model, document.text, exact=evidence == "exact") if evidence else answer_of(model)
+        if "any order" in parts:
+            policy = replace(POLICY, order="any")
+            answer = replace(answer, grammar=json_schema(answer.schema, policy=policy, formats=answer.formats))
+        run = told.run(answer, document.text, _description(answer, document, parts), parts, **settings)
     value = run.value.model_dump()
-    for held in run.outcomes[0].fields:
-        if held.marginals and held.path:
-            _put(value, held.path, max(held.marginals, key=held.marginals.__getitem__))
+    if "marginals" in parts:
+        for held in run.outcomes[-1].fields:
+            if held.marginals and held.path:
+                _put(value, held.path, max(held.marginals, key=held.marginals.__getitem__))
     return replace(run, value=document.model.model_validate(value))
+
+
+def _description(answer: Answer, document: Document, parts: Sequence[str]) -> str:
+    own = next((style for name, style in _STYLES.items() if name in parts), None)
+    if own is not None:
+        return own(document.model)
+    return description_of(answer, next((style for style in get_args(Style) if style in parts), True))
 
 
 def _put(value: Any, path: tuple[str | int, ...], new: Any) -> None:
     for part in path[:-1]:
         value = value[part]
     value[path[-1]] = new
-
-
-VARIANTS: Final[Mapping[str, Callable[..., Any]]] = {
-    **{f"style {name}": partial(_styled, style=name) for name in ("sketch", "fields", "schema", *_STYLES)},
-    "plain": _extracted,
-    "unique": partial(_extracted, change=Change(unique=True)),
-    "evidence": partial(_extracted, evidence=True),
-    "required": partial(_extracted, change=Change(required=True)),
-    "short": partial(_extracted, change=Change(short=True)),
-    "unique, evidence": partial(_extracted, change=Change(unique=True), evidence=True),
-    "unique, evidence, required": partial(_extracted, change=Change(unique=True, required=True), evidence=True),
-    "reversed": partial(_extracted, change=Change(is_reversed=True)),
-    "any order": _any_order,
-    "marginals": _weighed,
-    "thought": _considered,
-    "exact": partial(_extracted, evidence="exact"),
-    "unique, exact, required": partial(_extracted, change=Change(unique=True, required=True), evidence="exact"),
-    "beam 4": partial(_extracted, sampler=sg.samplers.Beam(4)),
-    "SMC 8": partial(_extracted, sampler=sg.samplers.SMC(8)),
-}
-"""By name: a function of a document and the settings of a program, which returns its ``Run``."""

@@ -32,6 +32,8 @@ DEFAULT_STYLE: Final[Style] = "sketch"
 _MAX_CHOICES: Final = 50
 _MAX_DEPTH: Final = 8
 _HASH: Final = re.compile(" [0-9a-f]{12}$")  # at the end of the names of grammars, which tells those of one kind apart
+# A small model copies the word for a text as if it were the text: see benchmarks/record/extraction.md.
+_UNTOLD: Final = {"text": "", "text or null": "", "null or text": "", "list of text": ": list"}
 _NAMES: Final = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}
 
 
@@ -152,7 +154,8 @@ def _words(schema: Any, definitions: Any, indent: str, open_names: tuple[str, ..
     for key, part in schema.get("properties", {}).items():
         note = " ".join(part.get("description", "").split()) if isinstance(part, dict) else ""
         value = _words(part, definitions, indent + "  ", open_names)
-        lines.append(f"{indent}- {key}{f' ({note})' if note else ''}: {value}")
+        value = _UNTOLD.get(value, f": {value}")
+        lines.append(f"{indent}- {key}{f' ({note})' if note else ''}{value}")
     others = schema.get("additionalProperties")
     if isinstance(others, dict):
         lines.append(f"{indent}- any other name: {_words(others, definitions, indent + '  ', open_names)}")
