@@ -1,8 +1,9 @@
-"""The grades that the benchmark of extraction gives."""
+"""The benchmark of extraction: its documents, its grades, its variants and how they are compared."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,19 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def tasks(monkeypatch: pytest.MonkeyPatch) -> Any:
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports scripts of the benchmarks, which are no package."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield import_module("extraction_tasks")
-    sys.modules.pop("extraction_tasks", None)
+    before = set(sys.modules)
+    yield import_module
+    for name in set(sys.modules) - before:
+        if name.startswith("extraction"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def tasks(load: Any) -> Any:
+    return load("extraction_tasks")
 
 
 GOLD = {
@@ -102,3 +112,46 @@ def _texts(value: Any, name: str = "") -> list[tuple[str, str]]:
         else []
     )
     return [found for key, part in parts for found in _texts(part, key)]
+
+
+def test_a_changed_type_asks_for_the_same(load: Any, tasks: Any) -> None:
+    """The changes reach the fields of nested types, and the right answers are values of the changed types."""
+    variants = load("extraction_variants")
+    change = variants.Change(is_reversed=True, required=True, unique=True, short=True)
+    schema = variants.changed(tasks.Trip, change).model_json_schema()
+    assert list(schema["properties"]) == ["hotel", "bags", "cabin", "legs", "traveller"]
+    assert sorted(schema["required"]) == sorted(schema["properties"])
+    assert schema["properties"]["legs"]["uniqueItems"] is True
+    assert schema["$defs"]["Hotel"]["properties"]["name"]["maxLength"] == variants.MAX_STRING
+    for document in tasks.documents():
+        made = variants.changed(document.model, variants.Change(required=True, unique=True))
+        assert made.model_validate(document.gold.model_dump()).model_dump() == document.gold.model_dump()
+
+
+def test_unknown_parts_are_refused(load: Any, tasks: Any) -> None:
+    """A misspelled variant does not run as another one."""
+    with pytest.raises(ValueError, match="part 'uniqe'"):
+        load("extraction_variants").run_of("plain, uniqe", tasks.documents()[0])
+
+
+def test_variants_are_compared_document_by_document(load: Any) -> None:
+    """The sign test leaves out equal documents: 5 better and 1 worse have p = 2 * (1 + 6) / 64."""
+    script = load("extraction")
+
+    def rows(scores: list[float]) -> list[dict[str, Any]]:
+        return [
+            {"document": str(at), "grades": [["", "wrong", score, False, True], ["", "correct", 1.0, False, True]]}
+            for at, score in enumerate(scores)
+        ]
+
+    pairs = script.compared(rows([1, 1, 0.5, 1, 1, 0, 0.3]), rows([0, 0.5, 0, 0, 0, 1, 0.3]))
+    assert (pairs.better, pairs.worse) == (5, 1)
+    assert pairs.p_value == pytest.approx(14 / 64)
+    assert script.Pairs(0, 0).p_value == 1
+
+
+def test_copied_words_are_found(load: Any) -> None:
+    """A text that is a word of the description or the name of a field was not taken from the document."""
+    script = load("extraction")
+    answers = ['{"next_meeting": "Next meeting"}', '{"a": ["Text"]}', '{"a": [{"b": "text book"}], "c": 1}']
+    assert [script.is_copied({"answer": answer}) for answer in answers] == [True, True, False]
