@@ -25,7 +25,10 @@ import structgen as sg
 
 MAX_TOKENS: Final = 256
 PLACEHOLDERS: Final = frozenset(("text", "string", "integer", "number", "any value", "list", "items", "...", "null"))
-VARIANTS: Final = "plain; plain, unique; evidence; evidence, unique; evidence, unique, required"
+VARIANTS: Final = (
+    "fields; sketch; schema; fields, example; fields, form first; sketch, form first; fields, form first, evidence; "
+    "fields, form first, unique; fields, form first, required; fields, form first, evidence, unique, required"
+)
 Row = dict[str, Any]
 
 
@@ -102,7 +105,7 @@ def _share(values: Iterable[float]) -> float:
 def table(rows: Sequence[Row], baseline: str) -> str:
     """A line for each variant, in the order of their first rows."""
     head = (
-        *("variant", "documents", "score", "fields right", "optional dropped", "invented", "copied", "cut"),
+        *("variant", "documents", "score", "fields right", "optional right", "dropped", "invented", "copied", "cut"),
         *("prompt", "tokens", "chosen", "passes", "seconds", "better / worse", "p"),
     )
     lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
@@ -110,13 +113,14 @@ def table(rows: Sequence[Row], baseline: str) -> str:
     for variant in dict.fromkeys(row["variant"] for row in rows):
         mine = [row for row in rows if row["variant"] == variant]
         held = [grade for row in mine for grade in row["grades"]]
+        told = [verdict for _, verdict, _, optional, present in held if optional and present]
         pairs = compared(mine, reference)
         cells = (
             variant,
             len(mine),
             f"{score_of(mine):.3f}",
             f"{_share(verdict == 'correct' for _, verdict, *_ in held):.3f}",
-            f"{_share(verdict == 'missing' for _, verdict, _, optional, present in held if optional and present):.2f}",
+            *(f"{_share(each == verdict for each in told):.2f}" for verdict in ("correct", "missing")),
             f"{_share(verdict == 'invented' for _, verdict, _, _, present in held if not present):.2f}",
             sum(map(is_copied, mine)),
             sum(row["cut"] for row in mine),

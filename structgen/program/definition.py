@@ -338,7 +338,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
             * ``chat``: whether the prompt becomes turns of the model's chat template.
             * ``tries``: the maximum number of samples of a field that the type's own validators refuse.
             * ``describe``: whether the prompt ends with the form of the answer and the descriptions of its fields;
-              ``"sketch"``, ``"fields"`` or ``"schema"`` says in which style.
+              ``"fields"``, ``"sketch"`` or ``"schema"`` says in which style.
             * ``alternatives``: how many other tokens the trace notes at each choice.
             * ``marginals``: whether to weigh all values of fields that have few: see ``FieldScore.marginals``.
             * ``limits``: for compiling.

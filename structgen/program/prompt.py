@@ -1,6 +1,6 @@
 """What the prompt of a program says.
 
-The docstring as a template, and the form of the answer as a sketch of its JSON.
+The docstring as a template, and the form of the answer.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_STYLE", "Style", "Template", "description_of", "sketch_of"]
 
-Style: TypeAlias = Literal["sketch", "fields", "schema"]
+Style: TypeAlias = Literal["fields", "sketch", "schema"]
 """How a prompt tells the form of JSON.
 
-``"sketch"``: JSON with words for the values; ``"fields"``: a line for each field; ``"schema"``: the JSON Schema.
+``"fields"``: a line for each field, the default; ``"sketch"``: JSON with words for the values; ``"schema"``: the JSON
+Schema.
 """
 
-DEFAULT_STYLE: Final[Style] = "sketch"
+DEFAULT_STYLE: Final[Style] = "fields"
 _MAX_CHOICES: Final = 50
 _MAX_DEPTH: Final = 8
 _HASH: Final = re.compile(" [0-9a-f]{12}$")  # at the end of the names of grammars, which tells those of one kind apart

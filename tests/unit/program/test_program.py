@@ -143,7 +143,7 @@ def test_a_budget_is_not_doubled_for_ever(json_vocabulary: Vocabulary) -> None:
 
 def test_the_prompt_has_the_arguments_and_the_form(json_vocabulary: Vocabulary) -> None:
     assert extract.prompt("Ada") == (
-        'Who is it? Ada\n\nAnswer with JSON like this:\n{\n  "name": text  // the first name\n  "age": integer\n}'
+        "Who is it? Ada\n\nAnswer with JSON: object with the fields\n- name (the first name)\n- age: integer"
     )
 
     @program(describe=False)

@@ -59,6 +59,13 @@ def test_fields_are_listed_in_words() -> None:
     assert description_of(answer_of(Order), "fields") == FIELDS
 
 
+def test_the_sketch_is_json_with_words() -> None:
+    """Every kind of value has its word."""
+    assert description_of(answer_of(Item), "sketch") == (
+        'Answer with JSON like this:\n{\n  "name": text\n  "count": integer\n}'
+    )
+
+
 def test_the_schema_is_that_of_the_type() -> None:
     """What stands in the prompt is the schema that pydantic writes."""
     first, _, rest = description_of(answer_of(Order), "schema").partition("\n")
@@ -90,7 +97,7 @@ def test_false_says_nothing() -> None:
 
 def test_an_unknown_style_is_refused() -> None:
     """The error names those that there are."""
-    with pytest.raises(ValueError, match="sketch, fields, schema; found 'words'"):
+    with pytest.raises(ValueError, match="fields, sketch, schema; found 'words'"):
         description_of(answer_of(Order), "words")  # type: ignore[arg-type]
 
 
