@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib
 import os
@@ -261,9 +262,17 @@ def output_file(path: str | None) -> Iterator[None]:
             new.chmod(mode)
         if replaces:
             new.replace(target)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise unwritable(path, error) from error
     finally:
         if replaces:
             new.unlink(missing_ok=True)
+
+
+_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
+"""What is wrong with the file that is written, and not with one that a command reads."""
 
 
 def _open(path: Path) -> IO[str]:

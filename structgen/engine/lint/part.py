@@ -165,6 +165,8 @@ def weak_keywords(entries: Iterable[ReportEntry]) -> Iterator[Finding]:
 
     constraints = [name for name, keyword in KEYWORDS.items() if keyword.is_constraint]
     entries = list(entries)
+    # A note of the front end about the policy: a keyword of this name would have no details.
+    entries = [each for each in entries if each.keyword != "additional" or not each.detail]
     for entry in entries:
         if entry.status is Status.CHECKED:
             problem = f"{entry.keyword!r} is checked at the end of a value, not by the automaton"

@@ -288,8 +288,6 @@ def test_searches_give_a_lower_bound_of_the_evidence(name: str, sampler: Beam | 
 
 
 @pytest.mark.parametrize("sampler", [ASAp(2), BestOf(2), Beam(2), ExactBest()], ids=["asap", "best", "beam", "exact"])
-    "sampler", [ASAp(2), BestOf(2), Beam(2), ExactBest()], ids=lambda sampler: type(sampler).__name__
-)
 def test_what_is_not_lossless_claims_no_evidence(sampler: Any) -> None:
     found = SMALL["letters"].samples(sampler)
     assert not found.lossless
