@@ -14,6 +14,7 @@ from structgen.frontends.json_schema import json_schema
 from structgen.grammar.limits import Limits
 from structgen.program import ask, assistant, quoted, user
 from structgen.program.answer import POLICY, Answer, answer_of
+from structgen.program.json_cursor import Path
 from structgen.program.prompt import Style, description_of
 
 if TYPE_CHECKING:
@@ -204,10 +205,12 @@ PARTS: Final = {
     "form first": "the form of the answer before the document",
     "thought": "a sentence about the document before the answer",
     "marginals": "of fields with few values the most probable one, in place of the greedy one",
+    "calibrated": "likewise, each probability divided by that without a document",
     "beam 4": "beam search with 4 beams",
     "SMC 8": "sequential Monte Carlo with 8 particles",
 }
 """What a variant is made of."""
+_WEIGHED: Final = frozenset(("marginals", "calibrated"))
 
 
 def run_of(variant: str, document: Document, **settings: Any) -> Run[Any]:
@@ -224,7 +227,7 @@ def run_of(variant: str, document: Document, **settings: Any) -> Run[Any]:
         document.model, Change(*("reversed" in parts, "required" in parts, "unique" in parts), "short" in parts)
     )
     settings["sampler"] = next((sampler for name, sampler in _SAMPLERS.items() if name in parts), None)
-    settings["marginals"] = "marginals" in parts
+    settings["marginals"] = not _WEIGHED.isdisjoint(parts)
     evidence: Any = "exact" if "exact" in parts else "evidence" in parts
     if _OTHER_PROMPTS.isdisjoint(parts):
         run = sg.extract.run(model, document.text, evidence=evidence, **settings)
@@ -235,11 +238,32 @@ def run_of(variant: str, document: Document, **settings: Any) -> Run[Any]:
             answer = replace(answer, grammar=json_schema(answer.schema, policy=policy, formats=answer.formats))
         run = told.run(answer, document.text, _description(answer, document, parts), parts, **settings)
     value = run.value.model_dump()
-    if "marginals" in parts:
-        for held in run.outcomes[-1].fields:
-            if held.marginals and held.path:
-                _put(value, held.path, max(held.marginals, key=held.marginals.__getitem__))
+    if settings["marginals"]:
+        before = _without_document(variant, document, settings) if "calibrated" in parts else {}
+        for path, weights in _marginals(run).items():
+            priors = before.get(path, {})
+            _put(value, path, max(weights, key=lambda each: weights[each] / priors.get(each, 1.0)))
     return replace(run, value=document.model.model_validate(value))
+
+
+def _marginals(run: Run[Any]) -> Mapping[Path, Mapping[Any, float]]:
+    return {held.path: held.marginals for held in run.outcomes[-1].fields if held.marginals and held.path}
+
+
+_priors: dict[tuple[str, str], Mapping[Path, Mapping[Any, float]]] = {}
+
+
+def _without_document(variant: str, document: Document, settings: Any) -> Mapping[Path, Mapping[Any, float]]:
+    """The marginals of the fields of a type where the document says nothing.
+
+    Source: Z. Zhao et al., "Calibrate Before Use" (ICML 2021), which takes such a text.
+    """
+    key = variant, document.model.__name__
+    if key not in _priors:
+        settings = {name: value for name, value in settings.items() if name not in ("sampler", "marginals")}
+        empty = replace(document, text="N/A")
+        _priors[key] = _marginals(run_of(variant.replace("calibrated", "marginals"), empty, **settings))
+    return _priors[key]
 
 
 def _description(answer: Answer, document: Document, parts: Sequence[str]) -> str:
@@ -249,7 +273,7 @@ def _description(answer: Answer, document: Document, parts: Sequence[str]) -> st
     return description_of(answer, next((style for style in get_args(Style) if style in parts), True))
 
 
-def _put(value: Any, path: tuple[str | int, ...], new: Any) -> None:
+def _put(value: Any, path: Path, new: Any) -> None:
     for part in path[:-1]:
         value = value[part]
     value[path[-1]] = new

@@ -252,7 +252,7 @@ def test_the_prompt(json_vocabulary: Vocabulary) -> None:
     run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA), evidence=True)
     assert run.text.startswith("Extract")
     assert DOCUMENT in run.text
-    assert '"born": text or null (optional)' in run.text
+    assert "\n- name\n- born\n- age: integer" in run.text
     own = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA), instruction="Whom?")
     assert own.text.startswith("Whom?\n\nAda")
 
