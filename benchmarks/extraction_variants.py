@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, g
 from pydantic import BaseModel, Field, create_model
 
 import structgen as sg
-from structgen.frontends.json_schema import json_schema
+from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.grammar.limits import Limits
 from structgen.program import ask, assistant, quoted, user
-from structgen.program.answer import POLICY, Answer, answer_of
+from structgen.program.answer import Answer, answer_of
 from structgen.program.json_cursor import Path
 from structgen.program.prompt import Style, description_of
 
@@ -234,7 +234,7 @@ def run_of(variant: str, document: Document, **settings: Any) -> Run[Any]:
     else:
         answer = quoted(model, document.text, exact=evidence == "exact") if evidence else answer_of(model)
         if "any order" in parts:
-            policy = replace(POLICY, order="any")
+            policy = JsonPolicy(order="any")
             answer = replace(answer, grammar=json_schema(answer.schema, policy=policy, formats=answer.formats))
         run = told.run(answer, document.text, _description(answer, document, parts), parts, **settings)
     value = run.value.model_dump()

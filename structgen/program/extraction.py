@@ -249,7 +249,9 @@ def _extract(
     )
     if instruction is None:
         instruction = _INSTRUCTION + (_QUOTE if evidence else "")
-    yield "\n\n".join(part for part in (instruction, document, description_of(answer)) if part)
+    # The form before the document: after it, small models go on with the document (benchmarks/record/extraction.md).
+    asked = " ".join(part for part in (instruction, description_of(answer)) if part)
+    yield f"{asked}\n\n{document}"
     return (yield answer)
 
 

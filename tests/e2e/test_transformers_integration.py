@@ -294,7 +294,10 @@ def test_masks_in_a_pool_are_those_of_each_step(
     constraint: Constraint, json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On random walks of rows that end at different times, with a budget and without, masks are those of the host."""
-    unique = compile(json_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}), json_vocabulary)
+    unique = compile(
+        json_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, whitespace="compact"),
+        json_vocabulary,
+    )
     for tested, budget in ((constraint, None), (unique, None), (unique, 14)):
         torch.manual_seed(0)
         plain = ConstraintLogitsProcessor(tested, prompt_length=0, max_new_tokens=budget)
@@ -314,7 +317,10 @@ def test_masks_in_a_pool_are_those_of_each_step(
 @pytest.mark.usefixtures("where_masks_are")
 def test_rows_whose_matchers_have_the_same_state_id(json_vocabulary: Vocabulary) -> None:
     """The id does not cover items that must differ: masks differ in the quotation mark that would repeat an item."""
-    unique = compile(json_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}), json_vocabulary)
+    unique = compile(
+        json_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, whitespace="compact"),
+        json_vocabulary,
+    )
     processor = ConstraintLogitsProcessor(unique, prompt_length=0)
     token = {text: index for index, text in enumerate(json_vocabulary.tokens)}
     rows = torch.tensor([[token[bytes([byte])] for byte in text] for text in (b'["a","a', b'["b","a')])

@@ -28,8 +28,10 @@ ANSWERED: Final = [case for case in CASES if "refused" not in case]
 
 def _grammar(case: Case) -> Grammar:
     options = dict(case.get("options", {}))
-    if "policy" in options:
-        options["policy"] = JsonPolicy(**options["policy"])
+    if case["kind"] == "json_schema":
+        options["policy"] = JsonPolicy(
+            **{"whitespace": "flexible", "additional": "written", **options.get("policy", {})}
+        )
     return FRONT_ENDS[case["kind"]](case["source"], **options)  # type: ignore[operator]
 
 

@@ -273,7 +273,8 @@ PERSON = sg.json_schema(
         "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 150}},
         "required": ["name", "age"],
         "additionalProperties": False,
-    }
+    },
+    whitespace="compact",
 )
 NESTED = sg.lark(r'start: "[" (start ("," start)*)? "]" | /[0-9]/')
 

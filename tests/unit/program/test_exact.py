@@ -170,7 +170,8 @@ def prompt_of(model: HashModel, kind: Any, document: str) -> list[int]:
     answer = quoted(kind, document, whole_words=False)
     from structgen.program.prompt import description_of
 
-    return model.encode_prompt("\n\n".join(filter(None, ["a", document, description_of(answer)])))
+    asked = " ".join(filter(None, ["a", description_of(answer)]))
+    return model.encode_prompt(f"{asked}\n\n{document}")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -266,7 +267,7 @@ def test_packs_make_no_difference(vocabulary: Vocabulary, seed: int) -> None:
     assert packed.evidence == alone.evidence
     assert packed.stats is not None
     assert alone.stats is not None
-    assert packed.stats.forwards < alone.stats.forwards
+    assert packed.stats.forwards <= alone.stats.forwards
     many = extract.map(
         [(Two, "ab a"), (Two, "a b")], model=model, evidence="exact", whole_words=False, instruction="a", max_tokens=60
     )

@@ -254,7 +254,8 @@ def test_the_prompt(json_vocabulary: Vocabulary) -> None:
     assert DOCUMENT in run.text
     assert "\n- name\n- born\n- age: integer" in run.text
     own = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA), instruction="Whom?")
-    assert own.text.startswith("Whom?\n\nAda")
+    assert own.text.startswith("Whom? Answer with JSON")
+    assert own.text.index("- name") < own.text.index(DOCUMENT)
 
 
 def test_wrong_calls(json_vocabulary: Vocabulary) -> None:

@@ -115,7 +115,7 @@ def test_what_cannot_be_said_within_max_tokens_is_refused_at_once() -> None:
 )
 def test_arguments_of_canvases_are_refused_for_tokens(name: str, value: Any) -> None:
     """None of them is ignored, and the message names the argument, the model and a solution."""
-    with pytest.raises(ValueError, match=rf"{name}=.*'hash', which writes token by token; leave it out: \w"):
+    with pytest.raises(ValueError, match=rf"{name}=.*'hash', which writes token by token; leave it out; \w"):
         sg.generate(TOKENS, "ab", LANGUAGE, **{name: value})
 
 
@@ -130,7 +130,7 @@ def test_arguments_of_canvases_are_refused_for_tokens(name: str, value: Any) -> 
 )
 def test_arguments_of_tokens_are_refused_for_canvases(name: str, value: Any) -> None:
     """The same holds the other way round."""
-    with pytest.raises(ValueError, match=rf"{name}=.*'hash', which fills a canvas; leave it out: \w"):
+    with pytest.raises(ValueError, match=rf"{name}=.*'hash', which fills a canvas; leave it out; \w"):
         sg.generate(CANVAS, "ab", LANGUAGE, **{name: value})
 
 

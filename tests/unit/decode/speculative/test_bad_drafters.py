@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 from result_equality import assert_alike
+from schema_as_written import as_written as json_schema
 from scripted_drafters import Knowing
 from word_vocabulary import draft_vocabulary
 
@@ -25,7 +26,6 @@ from structgen.decode.speculative.speculation import Speculation
 from structgen.decode.step.context import Context
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import DraftWarning
-from structgen.frontends.json_schema import json_schema
 from structgen.methods.drafters.draft_model import DraftModel
 from structgen.methods.drafters.token_bridge import ExactStringMatch
 from structgen.models.toy.hash import HashModel

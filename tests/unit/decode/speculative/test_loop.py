@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from schema_as_written import as_written as json_schema
 from scripted_drafters import Knowing, Noisy, ScriptedDrafter
 
 from structgen.decode import Context, Greedy, Multinomial, Result, Sampler, generate, start_generation
@@ -19,7 +20,6 @@ from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, 
 from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary, compile
 from structgen.errors import DraftWarning
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
 from structgen.grammar.algebra import select
 from structgen.grammar.nodes import Grammar
@@ -166,7 +166,9 @@ def test_a_drafter_that_fails_is_dropped(json_vocabulary: Vocabulary, where: str
     assert "_failing" in str(caught[0].message)
 
 
-@pytest.mark.parametrize(("drafter", "message"), [(object(), "object"), ("auot", "str"), (HashModel, "type")])
+@pytest.mark.parametrize(
+    ("drafter", "message"), [(object(), "an object"), ("auot", "the text 'auot'"), (HashModel, "the type")]
+)
 def test_what_is_no_drafter_is_refused(json_vocabulary: Vocabulary, drafter: Any, message: str) -> None:
     """The error comes before any pass."""
     with pytest.raises(TypeError, match=f"found {message}"):

@@ -149,11 +149,13 @@ def test_the_loop_for_callers_who_iterate_checks_its_sampler() -> None:
         start_generation(context, constraint, max_tokens=4, sampler="greedy")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sampler", ["smc", sg.samplers.SMC, sg.Greedy()])
+@pytest.mark.parametrize("sampler", ["smc", sg.samplers.SMC, 3])
 def test_sample_takes_samplers_of_whole_outputs(sampler: Any) -> None:
-    """A name, a class and a sampler of tokens are refused."""
-    with pytest.raises(ArgumentError, match="expected a sampler of whole outputs"):
+    """A name and a class are refused, and a sampler whose outputs have no weights."""
+    with pytest.raises(ArgumentError, match="expected a sampler"):
         sg.sample(MODEL, "x", GRAMMAR, sampler=sampler)
+    with pytest.raises(ValueError, match="without weights"):
+        sg.sample(MODEL, "x", GRAMMAR, sampler=sg.Greedy())
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Callable
 
 import pytest
+from schema_as_written import as_written as json_schema
 
 from structgen.decode import Greedy, Multinomial, Result, Sampler, generate
 from structgen.decode.speculative.drafter import Drafter
 from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
 from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
 from structgen.methods.drafters.jacobi import Jacobi
 from structgen.methods.drafters.lookahead import Extended, Lookahead

@@ -28,7 +28,7 @@ END = len(VOCABULARY.tokenize("</think>"))
 
 
 def grammar(thought: str = THOUGHT) -> Grammar:
-    return regex(thought) + regex("</think>") + json_schema(ANSWER)
+    return regex(thought) + regex("</think>") + json_schema(ANSWER, whitespace="compact")
 
 
 def parts(text: str) -> tuple[str, str]:
