@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from peer_engines import Engine, LarkEarley, Llguidance, Xgrammar
+from schema_as_written import as_written as json_schema
 
 from structgen.errors import UnsatisfiableGrammar
 from structgen.frontends.convert import Dialect, write
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark import load
 from structgen.frontends.regex import regex
 from structgen.grammar import nodes as ir

@@ -58,6 +58,7 @@ class Reading:
         names: the names that they mention.
         patterns: likewise.
         speaks: whether one of them speaks of all other members.
+        says_none: whether one of them says that there are none: ``properties`` is there and empty.
         lists: whether one of them lists the value.
         inner: members and items, each with a schema that holds for it.
     """
@@ -65,6 +66,7 @@ class Reading:
     names: frozenset[str] = frozenset()
     patterns: frozenset[str] = frozenset()
     speaks: bool = False
+    says_none: bool = False
     lists: bool = False
     inner: tuple[tuple[str | int, Any], ...] = ()
 
@@ -73,6 +75,7 @@ class Reading:
             self.names | other.names,
             self.patterns | other.patterns,
             self.speaks or other.speaks,
+            self.says_none or other.says_none,
             self.lists or other.lists,
             self.inner + other.inner,
         )
@@ -103,7 +106,7 @@ class Recursion:
             whole &= reading
         if whole.lists or not isinstance(value, (dict, list)):
             return True
-        if isinstance(value, dict) and not whole.speaks and (whole.names or whole.patterns):
+        if isinstance(value, dict) and not whole.speaks and (whole.names or whole.patterns or whole.says_none):
             unnamed = value.keys() - whole.names
             if any(not any(re.search(python_pattern(text), name) for text in whole.patterns) for name in unnamed):
                 return False
@@ -152,7 +155,8 @@ class Recursion:
             own += [patterns[text] for text in patterns if re.search(python_pattern(text), name)]
             inner += [(name, held) for held in own or [schema.get("additionalProperties", True)]]
         mentioned = frozenset(text for text, inner in patterns.items() if inner is not False)
-        return Reading(frozenset(names), mentioned, "additionalProperties" in schema, inner=tuple(inner))
+        says_none = schema.get("properties") == {}
+        return Reading(frozenset(names), mentioned, "additionalProperties" in schema, says_none, inner=tuple(inner))
 
     def items(self, schema: Any, value: Any) -> Reading:
         items = schema.get("items", True)

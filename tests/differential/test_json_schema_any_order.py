@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from schema_as_written import as_written as json_schema
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded
-from structgen.frontends.json_schema import json_schema
 from structgen.testing.instance_order import shuffled
 
 SAMPLE_STEP = 11

@@ -14,12 +14,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+from schema_as_written import as_written as json_schema
 from schema_universe import Universe
 
 from structgen.engine.constraint import Constraint, compile as couple
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
-from structgen.frontends.json_schema import json_schema
 
 SCALARS: tuple[Any, ...] = (None, True, False, 0, 1, 2, 3, -1, 1.5, "", "a", "ab", "b")
 DOCUMENTS: tuple[Any, ...] = (

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from outcome_record import FILES, Record, read_keywords, record_of
+from schema_as_written import as_written as json_schema
 from schema_outcomes import (
     ANYHOW,
     PASS,
@@ -25,7 +26,6 @@ from schema_outcomes import (
 )
 
 from structgen.errors import GrammarError, LimitExceeded
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.json_schema.report import KEYWORDS
 from structgen.grammar.nodes.description import Described
 

@@ -8,12 +8,12 @@ import unicodedata
 
 import pytest
 from label_characters import PATH, table
+from schema_as_written import as_written as json_schema
 from structgen_kernels import _native
 
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
 from structgen.engine.mask import empty_masks
 from structgen.errors import GrammarError
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.json_schema.formats import format_admits, identifier as idna
 from structgen.grammar.nodes import CharClass, Grammar, Label, LabelKind, choice, repeat, sequence
 from structgen.grammar.printer import to_text

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from schema_as_written import as_written as json_schema
 
 from structgen.engine import Constraint, Vocabulary, compile
-from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import (
     ANY_CHAR,

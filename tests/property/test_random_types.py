@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from byte_membership import BYTES, is_member, random_member
 from pydantic import TypeAdapter
+from schema_as_written import as_written as json_schema
 from type_universe import Universe, spaced, written
 
 from structgen.engine import compile
-from structgen.frontends.json_schema import json_schema
 
 VALUES = 4
 EDITS = 8

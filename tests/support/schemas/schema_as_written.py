@@ -14,6 +14,7 @@ __all__ = ["AS_WRITTEN", "as_written"]
 AS_WRITTEN = JsonPolicy(whitespace="flexible", additional="written")
 
 
-def as_written(schema: object, *, policy: JsonPolicy = AS_WRITTEN, **options: Any) -> Grammar:
+def as_written(schema: object, *, policy: JsonPolicy | None = None, **options: Any) -> Grammar:
     """``json_schema`` with undeclared members as the schema says, and by default with free white space."""
-    return front_end.json_schema(schema, policy=replace(policy, additional="written"), **options)
+    policy = AS_WRITTEN if policy is None else replace(policy, additional="written")
+    return front_end.json_schema(schema, policy=policy, **options)

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from function_model import FunctionModel
 from numpy.typing import NDArray
+from schema_as_written import as_written as json_schema
 
 from structgen.decode import Greedy, generate
 from structgen.decode.sampling import SequenceSampler
 from structgen.engine import Vocabulary, compile
-from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import JsonPolicy
 from structgen.grammar.nodes import ByteClass, Repeat, sequence
 from structgen.methods.strategies.repetition import LookBack, Momentum
 from structgen.methods.strategies.token_chooser import FreeText
