@@ -95,7 +95,9 @@ def test_one_weighted_output_is_unbiased(name: str, sampler: AWRS | Multinomial)
 
 
 @exhaustive
-@pytest.mark.parametrize("name", ["few b", "two eos", "palindromes"])
+@pytest.mark.parametrize(
+    "name", ["two eos", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("few b", "palindromes"))]
+)
 @pytest.mark.parametrize(("most_rejects", "mask_after"), [(2, None), (2, 1), (3, 1), (1, 1), (2, 2)])
 def test_weights_without_a_mask_are_unbiased(name: str, most_rejects: int, mask_after: int | None) -> None:
     """Giving up and filling the mask may meet in any order."""
@@ -196,7 +198,7 @@ def test_particles_are_resampled_and_thinned_in_these_runs() -> None:
 
 
 @pytest.mark.parametrize("name", TINY)
-@pytest.mark.parametrize("outputs", [2, pytest.param(3, marks=exhaustive)])
+@pytest.mark.parametrize("outputs", [2, pytest.param(3, marks=[exhaustive, pytest.mark.nightly])])
 def test_the_evidence_of_rejection_is_unbiased(name: str, outputs: int) -> None:
     """Though the run stops at an acceptance; and each output has the probability of the target."""
     toy = TINY[name]
