@@ -16,6 +16,8 @@ __all__ = ["Guard", "GuardReader", "Runaway"]
 
 _MAX_CYCLE: Final = 8
 """Items of the longest sequence whose repetitions are noticed."""
+_MAX_PHRASE: Final = 512
+"""Bytes of the longest phrase whose repetitions are noticed; so many periods are tried for each byte of a string."""
 _COPIES: Final = 3
 """How often a long phrase may stand in a row."""
 _STRUCTURED: Final = b'"{['
@@ -28,7 +30,7 @@ class Guard:
 
     A list ends where its last items are one item, or one sequence of up to 8 items, for the ``items``-th time in a row.
     Numbers, true, false and null do not count: they repeat in data.  A string ends where its last ``characters`` bytes
-    or more are one phrase three times in a row.  No name is written twice in one object.
+    or more are one phrase, of up to 512 bytes, three times in a row.  No name is written twice in one object.
 
     ``Outcome.limited`` says what the guard has ended.  Where the grammar does not let a list or string end, nothing is
     done.
@@ -80,7 +82,7 @@ class GuardReader:
         guard: the settings.
         is_json: whether the answer is JSON; else it is one text.
 
-    Complexity: O(bytes of a phrase) for each byte of a string, O(1) for any other.
+    Complexity: O(512) for each byte of a string, O(1) for any other.
     """
 
     guard: Guard
@@ -152,7 +154,7 @@ class GuardReader:
         if size > self.guard.max_length:
             return f"it has {self.guard.max_length} bytes (max_length)"
         last = text[-1]
-        for period in range(1, size // _COPIES + 1):
+        for period in range(1, min(size // _COPIES, _MAX_PHRASE) + 1):
             if text[-1 - period] != last:
                 continue
             length = max(self.guard.characters, _COPIES * period)

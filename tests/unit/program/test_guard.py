@@ -20,6 +20,9 @@ class Order(BaseModel):
     note: str = Field(max_length=400)
 
 
+LONG = "".join(map(str, range(1000, 1120))) * 3  # a phrase of 480 bytes
+
+
 @program(max_tokens=300)
 def order() -> Order:
     """What is ordered?"""
@@ -42,6 +45,7 @@ def _where(text: str, *, is_json: bool = True, **settings: int) -> list[tuple[in
         ('{"x": [{"n": 1}, {"n": 1}, {"n": 1}, {}]}', '{"x": [{"n": 1}, {"n": 1}, {"n": 1}', "the same item 3 times"),
         ('["a", "b", "a", "b", "a", "b", "a"]', '["a", "b", "a", "b", "a", "b"', "the same 2 items 3 times"),
         (json.dumps(["ha " * 40]), '["' + "ha " * 16, "repeats itself"),
+        (json.dumps([LONG]), '["' + LONG[:-1], "repeats itself"),
         (json.dumps({"k": "-" * 60}), '{"k": "' + "-" * 47, "repeats itself"),
         (json.dumps([1] * 300), "[" + "1, " * 255 + "1", "it has 256 items"),
     ],
@@ -65,6 +69,7 @@ def test_what_repeats_has_to_end(text: str, at: str, reason: str) -> None:
         '["a", "a", "b", "a", "a", "b", "a", "a"]',
         json.dumps(["The cat sat on the mat, and the dog sat on the cat, and the cow sat on the dog, and all sat."]),
         json.dumps({"line": "-" * 40}),
+        json.dumps(["".join(map(str, range(1000, 1150))) * 3]),
         '"a, a, a, a, a"',
     ],
 )
