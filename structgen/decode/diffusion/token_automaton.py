@@ -71,7 +71,7 @@ def refuse_infinite_checks(constraint: Constraint) -> None:
             "the grammar has values or names that must differ, or labels that must decode; no automaton checks these "
             "for all slots at once",
             evidence=f"the term is {constraint.grammar!r}",
-            remedy="leave out uniqueItems and the like, or decode with an autoregressive model",
+            remedy="leave out uniqueItems, repeated='forbidden' and the like, or decode with an autoregressive model",
         )
 
 

@@ -197,7 +197,7 @@ def byte_graphs(*grammars: Grammar, limits: Limits | None = None) -> list[ByteGr
                 "it requires values or names that differ from each other, or labels that decode, which no "
                 "automaton over bytes can check",
                 evidence=f"the term is {constraint.grammar!r}",
-                remedy="remove uniqueItems and similar keywords",
+                remedy="remove uniqueItems, repeated='forbidden' and the like",
             )
     blocks = _blocks(constraints)
     return [ByteGraph(constraint, blocks) for constraint in constraints]

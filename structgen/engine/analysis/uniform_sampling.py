@@ -383,7 +383,7 @@ class UniformStrings:
                     "the grammar requires values or names that differ from each other, or labels that decode; "
                     "nearly all samples violate that, and such strings cannot be counted",
                     evidence=f"the term is {self._grammar!r}",
-                    remedy="remove uniqueItems and similar keywords, or request other lengths",
+                    remedy="remove uniqueItems, repeated='forbidden' and the like, or request other lengths",
                 )
             (graph,) = byte_graphs(self._characters.grammar, limits=self._limits)
             exact = self._made["strings"] = LengthCounts(

@@ -66,7 +66,7 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in simple_reading.h
 def supports_policy(policy: JsonPolicy) -> bool:
     """Whether the native planner can write the JSON of a policy."""
     is_canonical = policy.order == "declared" and policy.numbers == "canonical" and policy.escapes == "canonical"
-    return is_canonical and not policy.has_bounds
+    return is_canonical and not policy.has_bounds and policy.repeated == "allowed"
 
 
 _MAX_TEXT_RATIO: Final = 8

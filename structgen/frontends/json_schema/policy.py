@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-__all__ = ["Additional", "Formats", "Forms", "JsonPolicy", "Order", "Required", "Whitespace"]
+__all__ = ["Additional", "Formats", "Forms", "JsonPolicy", "Order", "Repeated", "Required", "Whitespace"]
 
 Whitespace: TypeAlias = Literal["flexible", "compact", "single"]
 Order: TypeAlias = Literal["declared", "any"]
@@ -13,6 +13,7 @@ Forms: TypeAlias = Literal["canonical", "all"]
 Formats: TypeAlias = Literal["asserted", "annotation"]
 Additional: TypeAlias = Literal["written", "forbidden"]
 Required: TypeAlias = Literal["written", "all"]
+Repeated: TypeAlias = Literal["allowed", "forbidden"]
 
 
 _MANY: Final = 1_000_000
@@ -50,12 +51,16 @@ class JsonPolicy:
             ``"written"``: it may, as in the specification.
         required: which members an object must have.  ``"written"``: those that the schema requires.  ``"all"``: also
             those that ``properties`` declare, in any schema that applies to the object, as in OpenAI's strict mode.
+        repeated: whether an object may have two members of one undeclared name; of declared names it never has.
+            ``"allowed"``: it may, except where ``minProperties`` counts names.  ``"forbidden"``: never, whatever the
+            spellings of the name.  No automaton remembers names, so they are compared while they are written, and what
+            needs an automaton (canvases of diffusion models, ``structgen diff``, uniform samples) refuses the grammar.
         max_depth: the maximum nesting of arrays and objects (``[]`` has depth 1); ``None``: no bound.
         max_length: the maximum number of code points of a string or undeclared name, unless the schema has a lower one.
         max_items: the maximum number of items of an array, likewise.
         max_members: the maximum number of members with undeclared names in an object.
 
-    The last five restrict what a schema leaves open; they do not change constants.
+    The last six restrict what a schema leaves open; they do not change constants.
 
     The defaults are for writing.  All texts of valid values, as a validator reads them, are close to
     ``JsonPolicy(whitespace="flexible", order="any", numbers="all", escapes="all", additional="written")``.
@@ -73,6 +78,7 @@ class JsonPolicy:
     formats: Formats = "asserted"
     additional: Additional = "forbidden"
     required: Required = "written"
+    repeated: Repeated = "allowed"
     max_depth: int | None = None
     max_length: int | None = None
     max_items: int | None = None
@@ -87,6 +93,7 @@ class JsonPolicy:
             ("formats", get_args(Formats)),
             ("additional", get_args(Additional)),
             ("required", get_args(Required)),
+            ("repeated", get_args(Repeated)),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"JsonPolicy: {name} is {getattr(self, name)!r}; give one of {', '.join(choices)}")
@@ -118,7 +125,7 @@ class JsonPolicy:
         return (
             ("whitespace", f"{self.whitespace}: {around[self.whitespace]}; none before or after the document"),
             ("property order", _ORDERS[self.order]),
-            ("repeated names", "never for a declared name; for undeclared ones where 'minProperties' counts them"),
+            ("repeated names", _REPEATED[self.repeated]),
             ("escapes", _ESCAPES[self.escapes]),
             ("integers", _INTEGERS[self.numbers].format(self.digits)),
             ("numbers", _NUMBERS[self.numbers].format(self.digits)),
@@ -146,6 +153,10 @@ _ADDITIONAL: Final = {
 _REQUIRED: Final = {
     "written": "as the schema says",
     "all": "all that the schema declares, required or not",
+}
+_REPEATED: Final = {
+    "allowed": "never for a declared name; for undeclared ones where 'minProperties' counts them",
+    "forbidden": "never; undeclared names are compared as they are written",
 }
 _ESCAPES: Final = {
     "canonical": "names and constants as json.dumps(ensure_ascii=False) writes them; free strings in any way; "

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence as Items
 from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from structgen.errors import LimitExceeded
+from structgen.errors import LimitExceeded, UnsupportedFeature
 from structgen.frontends.json_schema.emit.object_parse import (
     MemberParse,
     ObjectState,
@@ -19,7 +19,7 @@ from structgen.frontends.json_schema.emit.object_parse import (
     parses_after,
     union_of_permutations,
 )
-from structgen.frontends.json_schema.emit.object_term import refuse_count, refuse_size
+from structgen.frontends.json_schema.emit.object_term import may_repeat, refuse_count, refuse_size
 from structgen.frontends.json_schema.normal.normal_form import Relation
 from structgen.frontends.json_schema.normal.object_layout import region_locations
 from structgen.frontends.json_schema.term import alternatives, distinct, followed, tail_of
@@ -62,6 +62,8 @@ class ObjectChain:
         self._layout = layout
         self._compare = compare
         self.locations: list[tuple[Location, ...]] = []
+        # Values by which an undeclared member violates an assertion, where its name is one of those that may run out.
+        self._exhaustible: set[int] = set()
         self._members = [list(self._parses_of_entry(entry)) for entry in layout.entries]
         self._others = [parse for region in layout.others for parse in self._parses_of_region(region)]
         index = {entry.name: number for number, entry in enumerate(layout.entries)}
@@ -123,7 +125,10 @@ class ObjectChain:
             choices = grown
         for violates, proves, locations, languages in choices:
             key = region.within(languages) if languages else region.key
-            yield MemberParse(violates, proves, key, self._value((*region.locations, *locations)))
+            value = self._value((*region.locations, *locations))
+            if locations and (languages or not region.is_open):
+                self._exhaustible.add(value)
+            yield MemberParse(violates, proves, key, value)
 
     def _outside(self, locations: tuple[Location, ...], negated: tuple[Location, ...]) -> list[Location] | None:
         """The complements by which a value of ``locations`` may violate ``negated``.
@@ -164,7 +169,8 @@ class ObjectChain:
          Equal arguments give the same term.
 
         Raises:
-            UnsupportedFeature: members must be counted, and names outside of patterns may be repeated.
+            UnsupportedFeature: members must be counted, and names outside of patterns may be repeated; or no name
+                may be repeated, and some may run out.
             LimitExceeded: there are too many states.
 
         Complexity: O(names * states * parses); the states are at most exponential in the number of negated assertions
@@ -282,6 +288,12 @@ class _ObjectChainBuilder:
         self._repeats_count = bool(self._others) and most_needed - required > 1  # a text could repeat undeclared names
         if self._repeats_count and not all(region.is_open for region in layout.others):
             refuse_count(layout)
+        spare = None if layout.max_count is None else layout.max_count - required
+        forbids = bool(self._others) and may_repeat(spare, layout.max_others, syntax)
+        if forbids and any(parse.value in chain._exhaustible for parse in self._others):
+            _refuse_comparison(layout)
+        self._compares = self._repeats_count or forbids
+        self._is_spare = not self._repeats_count and not any(parse.violates for parse in self._others)
         # The members, by the index of their values.
         self._made = {
             parse.value: sequence_of((parse.key, syntax.colon, values[parse.value]))
@@ -291,7 +303,7 @@ class _ObjectChainBuilder:
 
     def term(self) -> Grammar:
         term = self._chained()
-        return distinct(term, is_endless=True) if self._repeats_count else term
+        return distinct(term, is_spare=self._is_spare, is_endless=True) if self._compares else term
 
     def _chained(self) -> Grammar:
         if self._syntax.policy.order == "any":
@@ -374,6 +386,22 @@ class _ObjectChainBuilder:
         more += followed([step for step in steps if step[1] != state], tails, self._made)
         loop = _choice_of_members([self._made[value] for value, after in steps if after == state])
         return tail_of(self._syntax.comma, loop, _choice_of_members(more), can_end=can_end)
+
+
+def _refuse_comparison(layout: ObjectLayout) -> None:
+    """Refuse to compare names where a member that must come may need a name that was written: a dead end.
+
+    Raises:
+        UnsupportedFeature: always.
+    """
+    location = layout.negated[0].location
+    raise UnsupportedFeature(
+        location.subject(),
+        "repeated",
+        where=location.pointer,
+        problem="an undeclared member may have to violate a negated schema, and patterns leave few names for it",
+        remedy='use repeated="allowed"',
+    )
 
 
 def _choice_of_members(terms: list[Grammar]) -> Grammar:

@@ -8,8 +8,8 @@ Members are chained from the right.  After a member, with the names before ``i``
 This gives one chain, linear in the number of names and unambiguous, and each comma is read before the next member is
 chosen.  If the number of members is bounded, there is one chain for each number of members beyond the required ones; if
 the policy bounds undeclared members, one for each number of those.  With ``order="any"`` the members are a permutation.
-If two or more undeclared names are required, a text could repeat one, so names are compared while they are written
-(``Distinct``).
+Names are compared while they are written (``Distinct``) if two or more undeclared ones are required, because a text
+could repeat one; and if the policy forbids repetitions and there is room for two.
 """
 
 from __future__ import annotations
@@ -86,13 +86,14 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
         r.is_open and value is not EMPTY for r, value in zip(layout.others, others, strict=True)
     ):
         refuse_count(layout)
+    compares = repeats_count or (other is not EMPTY and may_repeat(spare, bound, syntax))
     if other is EMPTY and spare is not None and spare >= optional:
         spare = None  # there are fewer names than the bound
     if syntax.policy.order == "any":
         due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
         free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
         term = permuted(due, free, other, MemberCounts(layout.min_count, layout.max_count, bound), syntax)
-        return distinct(term, is_endless=True) if repeats_count else term
+        return distinct(term, is_spare=need <= 1, is_endless=True) if compares else term
     steps = need if spare is None else spare
     counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of undeclared members, where they are bounded
     if (len(members) + 1) * (steps + 1) * len(counts) > _MAX_STATES:
@@ -118,7 +119,13 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
         return Sequence((syntax.open_object, syntax.end_object))
     some = Sequence((first, syntax.close_object))
     term = Sequence((syntax.open_object, some if required or need else Choice((syntax.end_object, some))))
-    return distinct(term, is_endless=True) if repeats_count else term
+    return distinct(term, is_spare=need <= 1, is_endless=True) if compares else term
+
+
+def may_repeat(spare: int | None, max_others: int | None, syntax: Syntax) -> bool:
+    """Whether the policy forbids repetitions, and an object has room for two members with undeclared names."""
+    has_room = (spare is None or spare > 1) and (max_others is None or max_others > 1)
+    return has_room and syntax.policy.repeated == "forbidden"
 
 
 def permuted(

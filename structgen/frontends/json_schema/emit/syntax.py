@@ -13,7 +13,7 @@ from structgen.frontends.json_schema.emit.decimal_interval import integral_magni
 from structgen.frontends.json_schema.emit.number import equal_numbers
 from structgen.frontends.json_schema.normal.scalar_assertion import exact
 from structgen.frontends.json_schema.policy import JsonPolicy
-from structgen.frontends.json_schema.term import ANY_STRING, DIGIT, NONZERO_DIGIT, chain, quoted
+from structgen.frontends.json_schema.term import ANY_STRING, DIGIT, NONZERO_DIGIT, chain, distinct, quoted
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
@@ -158,6 +158,11 @@ def _levels(syntax: Syntax) -> tuple[NestingLevel, ...]:
         return members(member, policy.max_members, syntax.open_object, syntax.close_object, _CLOSE_BRACE)
 
     scalars = (syntax.any_string, syntax.any_number, BOOLEAN_TERM, NULL_TERM)
+    compares = policy.repeated == "forbidden" and (policy.max_members is None or policy.max_members > 1)
+
+    def marked(objects: Grammar) -> Grammar:
+        return distinct(objects, is_spare=True) if compares else objects
+
     if policy.max_depth is None:
         inner = Reference("value")
         rules = {
@@ -165,12 +170,17 @@ def _levels(syntax: Syntax) -> tuple[NestingLevel, ...]:
             "array": array(inner),
             "object": obj(inner),
         }
-        any_value = Shared(Rules(rules, inner))
-        return (NestingLevel(any_value, Shared(array(any_value)), Shared(obj(any_value))),)
+        inside: Grammar = Shared(Rules(rules, inner))  # a marked object, where nothing is marked again
+        objects = marked(obj(inside))
+        any_value = Shared(Rules({**rules, "object": objects}, inner)) if compares else inside
+        return (NestingLevel(any_value, Shared(array(any_value)), Shared(objects)),)
     levels = [NestingLevel(Shared(Choice(scalars)), EMPTY, EMPTY)]
+    inside = levels[0].value
     for _ in range(policy.max_depth):
-        containers = Shared(array(levels[-1].value)), Shared(obj(levels[-1].value))
+        containers = Shared(array(levels[-1].value)), Shared(marked(obj(inside)))
         levels.append(NestingLevel(Shared(Choice((*scalars, *containers))), *containers))
+        plain = Choice((*scalars, Shared(array(inside)), Shared(obj(inside))))
+        inside = Shared(plain) if compares else levels[-1].value
     return tuple(reversed(levels))
 
 

@@ -200,7 +200,7 @@ class TypePlans:
 
     def _counted(self, term: Grammar, layout: ObjectLayout) -> Grammar:
         """The term of a layout; where its names are compared, ``minProperties`` is noted as checked."""
-        if isinstance(term, Distinct):
+        if isinstance(term, Distinct) and not term.is_spare:
             self._check("minProperties", (assertion.location for assertion in layout.positive if assertion.min_count))
         return term
 
