@@ -7,8 +7,7 @@ neither numpy nor torch.  ``__init__.pyi`` lists them: the core names, the named
 
 from __future__ import annotations
 
-from structgen import moved
-from structgen.lazy import lazy_names
+from structgen.lazy import find_moved_modules, lazy_names
 
 __all__ = [
     "Autoregressive",
@@ -42,4 +41,4 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, __file__, kept=__all__, distribution="structgen-lm")
-moved.install()
+find_moved_modules()

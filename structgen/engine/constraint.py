@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from logging import DEBUG
+from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from structgen_kernels import _native
 
-from structgen.engine.arguments import wrong_grammar, wrong_limits, wrong_vocabulary
 from structgen.engine.lowering import SharedEngine, lower, native_limits, shared_engine
 from structgen.engine.matcher import Matcher
 from structgen.engine.report import Report, entries_of, report_of
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar, VocabularyError
+from structgen.errors import (
+    ArgumentError,
+    GrammarError,
+    StructgenError,
+    UnsatisfiableGrammar,
+    VocabularyError,
+    found,
+)
 from structgen.grammar.analysis import unending_rules
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Budget, Distinct, Grammar, Label, postorder
@@ -24,7 +31,7 @@ from structgen.log import logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Constraint", "check_budgets", "compile", "compile_together", "refuse_budgets"]
+__all__ = ["Constraint", "check_budgets", "compile", "compile_together", "refuse_budgets", "wrong_grammar"]
 
 
 def check_budgets(constraint: Constraint, compiled: Callable[[Grammar], Constraint]) -> None:
@@ -242,10 +249,10 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     if not isinstance(grammar, Grammar):
         raise wrong_grammar("compile", grammar, expected="a Grammar")
     if not isinstance(vocabulary, Vocabulary):
-        raise wrong_vocabulary("compile", vocabulary)
+        raise _wrong_vocabulary("compile", vocabulary)
     limits = limits if limits is not None else _DEFAULT_LIMITS
     if not isinstance(limits, Limits):
-        raise wrong_limits("compile", limits)
+        raise _wrong_limits("compile", limits)
     engine = shared_engine(vocabulary)
     key = (id(grammar), id(limits))  # a cached constraint holds both objects, so their ids stay taken
     constraint = vocabulary.constraints.get(key)
@@ -341,3 +348,42 @@ def _check_spelling(constraint: Constraint) -> None:
         ),
         remedy="use a tokenizer with byte fallback, or restrict the grammar to bytes that the tokens have",
     )
+
+
+def wrong_grammar(call: str, value: object, *, expected: str = "a Grammar or a Constraint") -> ArgumentError:
+    """Make the error for a value that ``call`` takes for no grammar."""
+    if isinstance(value, (str, bytes)):
+        remedy = (
+            "pass sg.regex(...) for a regular expression, sg.json_schema(...) for a JSON Schema, sg.literal(...) for "
+            "the text itself, or sg.load(...) for a file"
+        )
+    elif isinstance(value, (dict, bool)):
+        remedy = "pass sg.json_schema(schema) for a JSON Schema"
+    elif isinstance(value, PathLike):
+        remedy = "pass sg.load(path)"
+    elif value is None:
+        remedy = "pass sg.grammars.any_text() for any text"
+    elif isinstance(getattr(value, "grammar", None), Grammar):
+        remedy = "pass its grammar: constraint.grammar"
+    else:
+        remedy = "pass sg.json_schema(T) for the JSON of a Python type T, or a grammar such as sg.regex(...)"
+    return ArgumentError(call, f"expected {expected}", evidence=found(value), remedy=remedy)
+
+
+def _wrong_vocabulary(call: str, value: object) -> ArgumentError:
+    """Make the error for a value that is no vocabulary."""
+    if hasattr(getattr(value, "vocabulary", None), "trie"):
+        remedy = "pass its vocabulary: model.vocabulary"
+    elif isinstance(value, (str, PathLike)):
+        remedy = f"pass sg.Vocabulary.load({str(value)!r:.60}), with the path of a tokenizer"
+    elif value is None:
+        remedy = "pass model.vocabulary, or sg.Vocabulary.load(tokenizer)"
+    else:
+        remedy = "pass sg.Vocabulary.load(tokenizer) for a tokenizer, or model.vocabulary"
+    return ArgumentError(call, "expected a Vocabulary", evidence=found(value), remedy=remedy)
+
+
+def _wrong_limits(call: str, value: object) -> ArgumentError:
+    """Make the error for a value that is no ``Limits``."""
+    remedy = "pass sg.Limits(steps=...), or leave limits out; max_tokens bounds an output"
+    return ArgumentError(call, "expected Limits", evidence=found(value), remedy=remedy)

@@ -17,8 +17,7 @@ from machine_load import slowness
 
 import structgen
 from structgen.grammar.analysis import strongly_connected
-from structgen.lazy import stub_names
-from structgen.moved import MOVED
+from structgen.lazy import MOVED, stub_names
 
 RECORD = Path(__file__).resolve().parents[1] / "record" / "public_names.txt"
 NAMES = [line for line in RECORD.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]

@@ -28,11 +28,11 @@ from structgen.cli.bench.measurement import (
     check_instance,
     find_data,
     find_tokenizer,
+    measure_memory,
     read_cases,
     run_case,
     tokenizer_of,
 )
-from structgen.cli.bench.memory import measure_memory
 from structgen.cli.bench.report import ratios_of, spread_of, times_of
 from structgen.cli.terminal import Failure, ProgressLine
 

@@ -1,15 +1,19 @@
-"""One schema with one engine.
+"""One engine by itself: its times and verdicts on a schema, and the memory that it takes.
 
-The schemas with their instances, the tokenizer, the times and whether instances are accepted.
+The schemas with their instances, the tokenizer, the times and whether instances are accepted.  As a program, it
+measures the memory of one engine in a process of its own (``measure_memory``).
 """
 
 from __future__ import annotations
 
+import gc
 import gzip
 import importlib.util
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from structgen.cli.bench.engines import Engine, Sequence, allows
+from structgen.cli.bench.engines import ENGINES, Engine, Sequence, allows
 from structgen.cli.terminal import Failure
 
 __all__ = [
@@ -31,6 +35,7 @@ __all__ = [
     "check_instance",
     "find_data",
     "find_tokenizer",
+    "measure_memory",
     "read_cases",
     "run_case",
     "tokenizer_of",
@@ -38,6 +43,8 @@ __all__ = [
 
 _FILE: Final = "maskbench_dev.jsonl.gz"
 _BESIDE_CHECKOUT: Final = Path(__file__).resolve().parents[4] / "shared" / "data"
+_STATUS: Final = Path("/proc/self/status")
+_RESET: Final = Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,3 +255,50 @@ def tokenizer_of(path: Path) -> Tokenize:
         raise Failure("the library tokenizers is not installed: pip install tokenizers") from error
     tokenizer = Tokenizer.from_file(str(path))
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def measure_memory(engine: str, work: dict[str, Any]) -> dict[str, float] | None:
+    """Return what an engine adds to a process that holds nothing else; None where the system does not tell sizes.
+
+    ``engine`` runs in a fresh process over the same schemas and instances, which are read one by one and dropped, as
+    are the times.  Three resident sizes are taken from the kernel: before the engine is imported, when its tokenizer
+    is loaded and a first mask made, and the highest since then (the mark is reset in between).  Memory that an engine
+    has freed but its allocator kept counts, as it does in a server.  Caches that an engine keeps by default are part
+    of it: that of compiled grammars in xgrammar, that of states and rows in structgen.
+
+    ``work`` holds ``data``, ``count``, ``seed``, ``tokenizer`` and ``most`` of the comparison, as JSON values.  The
+    result is in MiB: ``loaded``, what importing the engine and loading the tokenizer takes, and ``peak``, what the
+    schemas and instances take beyond that, at the most.
+
+    Raises:
+        subprocess.CalledProcessError: the process failed.
+    """
+    if not (_STATUS.exists() and _RESET.exists()):
+        return None
+    command = [sys.executable, "-m", __name__, json.dumps({"engine": engine, **work})]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    sizes: dict[str, float] = json.loads(answer.splitlines()[-1])
+    return sizes
+
+
+def _measure_alone(engine: str, data: str, count: int | None, seed: int, tokenizer: str, most: int) -> dict[str, float]:
+    tokenize = tokenizer_of(Path(tokenizer))
+    gc.collect()
+    before = _resident_mib("VmRSS")
+    made = ENGINES[engine](Path(tokenizer))
+    gc.collect()
+    loaded = _resident_mib("VmRSS")
+    _RESET.write_text("5", encoding="ascii")  # the high-water mark falls to what is resident now
+    for case in read_cases(Path(data), count, seed, order=False):
+        run_case(made, Tally(), case, tokenize, most)
+    return {"loaded": loaded - before, "peak": _resident_mib("VmHWM") - loaded}
+
+
+def _resident_mib(field: str) -> float:
+    """A field of this process's status, in MiB."""
+    lines = _STATUS.read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(_measure_alone(**json.loads(sys.argv[1]))))

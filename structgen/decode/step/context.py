@@ -12,7 +12,7 @@ from structgen.decode.step.arguments import check_model
 from structgen.decode.step.background import check_stopped
 from structgen.decode.step.logits_row import LogitsRows, LookAhead, on_host
 from structgen.engine import Constraint, Vocabulary, compile
-from structgen.engine.arguments import wrong_grammar
+from structgen.engine.constraint import wrong_grammar
 from structgen.errors import BudgetError, GenerationError, VocabularyError
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol import Extension, LanguageModel, ResidentSession, TreeSession
