@@ -14,10 +14,9 @@ from structgen.decode.autoregressive.loop import AnyPotential, Autoregressive, C
 from structgen.decode.diffusion.commit_policy import Unmasking
 from structgen.decode.potentials import as_potentials
 from structgen.decode.speculative.speculation import AnyDrafter, as_speculation
-from structgen.decode.step.arguments import check_model, check_seed, wrong_sampler
 from structgen.decode.step.background import with_aio
-from structgen.decode.step.context import Context, check_start, constraint_of
-from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
+from structgen.decode.step.context import Context, check_model, check_start, constraint_of
+from structgen.decode.step.sampler import Greedy, Multinomial, Sampler, check_seed, wrong_sampler
 from structgen.errors import ArgumentError, found, meant
 from structgen.models.protocol.diffusion import DiffusionModel
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from structgen.decode.sampling.sampler_run import run_sampler, weighted_sampler, whole_speculation
 from structgen.decode.sampling.smc import SMC
-from structgen.decode.step.arguments import check_model, check_seed
 from structgen.decode.step.background import with_aio
-from structgen.decode.step.context import Context, constraint_of
+from structgen.decode.step.context import Context, check_model, constraint_of
+from structgen.decode.step.sampler import check_seed
 from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:

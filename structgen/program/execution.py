@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, cast, final, get_origin
 
 from structgen.decode import AnySampler, Greedy
 from structgen.decode.diffusion.posterior import CanvasSampler
-from structgen.decode.step.arguments import check_model
+from structgen.decode.step.context import check_model
 from structgen.engine import compile
 from structgen.errors import AnswerCut, ProgramError
 from structgen.grammar.nodes import Grammar

@@ -18,7 +18,7 @@ from functools import reduce
 from operator import or_
 from typing import TypeAlias
 
-from structgen.testing import json_escapes
+from structgen.testing.node_semantics import extend_escape, possible_characters
 
 __all__ = ["Algebra", "Regex", "Special", "Symbol"]
 
@@ -229,7 +229,7 @@ class Algebra:
             if symbol == ord("\\"):
                 return self._quoted(b"\\", value)
             return self._quoted(b"", after[0]) if symbol >= 0x20 else self.nothing
-        match json_escapes.extend(pending, symbol):
+        match extend_escape(pending, symbol):
             case None:
                 return self.nothing
             case bytes(longer):
@@ -274,7 +274,7 @@ class Algebra:
         value, pending = regex.parts[0], regex.data
         if not isinstance(pending, bytes) or not pending:
             return value
-        first = self.character(json_escapes.possible_characters(pending))
+        first = self.character(possible_characters(pending))
         return self.intersection([value, self.concatenation([first, self.text])])
 
     def _search(self, start: Regex) -> bool:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, final
 
-from structgen.decode.step.budget import BudgetWatch
-from structgen.decode.step.result import FinishReason, Seconds, Stats, Step
+from structgen.decode.step.result import BudgetWatch, FinishReason, Seconds, Stats, Step
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from structgen.decode.diffusion.context_free import ContextFreeLanguage
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.regular import RegularLanguage
 from structgen.decode.diffusion.token_automaton import FAR, MAX_STATES, byte_automaton, lift, refuse_infinite_checks
-from structgen.decode.step.budget import BudgetWatch
 from structgen.decode.step.context import check_vocabulary, constraint_of
+from structgen.decode.step.result import BudgetWatch
 from structgen.engine.network import recurs
 from structgen.errors import BudgetError, GenerationError, LimitExceeded, ModelError
 from structgen.models.model_input import find_mask

@@ -19,10 +19,9 @@ from structgen.decode.sampling.branch import Branch, MaskCache, StepPath
 from structgen.decode.sampling.joint_draft import BranchDrafts
 from structgen.decode.sampling.protocol import Problem, Round, Sample, Samples
 from structgen.decode.sampling.shared_pass import BranchContexts, Passes
-from structgen.decode.step.budget import BudgetWatch
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import BARE_END, Distribution, log_mass
-from structgen.decode.step.result import FinishReason, Result, Seconds, Stats, Step
+from structgen.decode.step.result import BudgetWatch, FinishReason, Result, Seconds, Stats, Step
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from structgen.decode.sampling.proposal import Proposal
 from structgen.decode.sampling.protocol import Problem, SequenceSampler
 from structgen.decode.sampling.smc import SMC
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation, as_speculation
-from structgen.decode.step.arguments import wrong_sampler
 from structgen.decode.step.context import check_start
 from structgen.decode.step.result import DraftStats
-from structgen.decode.step.sampler import Multinomial, Sampler, check_tempering
+from structgen.decode.step.sampler import Multinomial, Sampler, check_tempering, wrong_sampler
 
 if TYPE_CHECKING:
     from structgen.decode.potentials.potential import Score

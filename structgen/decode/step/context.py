@@ -1,21 +1,22 @@
 """``Context``: a sequence of tokens and its key-value cache, where a token's walk through the loop meets the model.
 
 ``rows`` runs the tokens that the model has not seen and returns logits; rows that a look-ahead computed are not run
-again.  ``check_start`` and ``check_vocabulary`` are the checks before the first forward pass.
+again.  ``check_model``, ``check_start`` and ``check_vocabulary`` are the checks before the first forward pass.
 """
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import TYPE_CHECKING, Final, Self, final
 
-from structgen.decode.step.arguments import check_model
 from structgen.decode.step.background import check_stopped
 from structgen.decode.step.logits_row import LogitsRows, LookAhead, on_host
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.engine.constraint import wrong_grammar
-from structgen.errors import BudgetError, GenerationError, VocabularyError
+from structgen.errors import ArgumentError, BudgetError, GenerationError, VocabularyError, found
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol import Extension, LanguageModel, ResidentSession, TreeSession
+from structgen.models.protocol.diffusion import DiffusionModel
 from structgen.models.session import ChainSession
 
 if TYPE_CHECKING:
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     from structgen.decode.step.logits_row import LogitsRow
     from structgen.grammar.limits import Limits
     from structgen.models.protocol import Logits, ResidentLogits, Session
-    from structgen.models.protocol.diffusion import DiffusionModel
     from structgen.models.protocol.tree import TokenTree
 
-__all__ = ["Context", "check_start", "check_vocabulary", "constraint_of", "shared_length"]
+__all__ = ["Context", "check_model", "check_start", "check_vocabulary", "constraint_of", "shared_length"]
 
 _SHORT: Final = 32
 """Maximum number of unseen tokens whose logits are all computed so that a chain can be looked ahead."""
+_LOCAL_MODELS: Final[tuple[type, ...]] = (LanguageModel, DiffusionModel)
 
 
 @final
@@ -344,6 +345,37 @@ def constraint_of(
             )
         return constraint
     raise wrong_grammar("grammar", grammar)
+
+
+def check_model(model: object, call: str, *, kinds: tuple[type, ...] = _LOCAL_MODELS) -> None:
+    """Check that ``model`` is of one of ``kinds``.
+
+    Raises:
+        ArgumentError: it is not, for instance a name, or a model of transformers.
+    """
+    if isinstance(model, kinds) and not isinstance(model, type):
+        return
+    if isinstance(model, (str, PathLike)):
+        name = str(model)
+        remedy = f"load it first: sg.load_model({name!r:.80}), or sg.load_diffusion_model(...) for a diffusion model"
+    elif model is None:
+        remedy = "pass sg.load_model() for the embedded model, or sg.load_model(name)"
+    elif isinstance(model, tuple) and len(model) == 2:
+        remedy = "wrap the pair: sg.load_model((model, tokenizer))"
+    elif isinstance(model, type):
+        remedy = "pass an object: sg.load_model(name)"
+    elif hasattr(model, "serve"):
+        remedy = "a model on a server answers programs and sg.extract; pass it there as model="
+    elif _is_network(model):
+        remedy = "wrap it with its tokenizer: sg.load_model((model, tokenizer))"
+    else:
+        remedy = "pass sg.load_model(name), or an object with the attributes of structgen.models.LanguageModel"
+    raise ArgumentError(call, "expected a model", evidence=found(model), remedy=remedy)
+
+
+def _is_network(model: object) -> bool:
+    """Whether it is a model of torch or transformers, which are not imported for that."""
+    return any(kind.__module__.partition(".")[0] in ("torch", "transformers") for kind in type(model).__mro__)
 
 
 def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint, max_tokens: int) -> None:

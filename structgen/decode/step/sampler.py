@@ -28,12 +28,14 @@ __all__ = [
     "Multinomial",
     "Sampler",
     "at_temperature",
+    "check_seed",
     "check_tempering",
     "choose_by_noise",
     "exponential_noise",
     "gumbel_noise",
     "noise_key",
     "peek_noise_keys",
+    "wrong_sampler",
 ]
 
 BLOCK: Final = 512
@@ -331,3 +333,27 @@ def check_tempering(sampler: object) -> None:
         f"sampler={sampler!r:.60} cannot use the temperatures of parts of the grammar; "
         "take Greedy(), Multinomial() or GumbelMax(), or leave temperatures out of the grammar"
     )
+
+
+def wrong_sampler(call: str, sampler: object, *, expected: str, example: str) -> ArgumentError:
+    """Make the error for a value that is no sampler; ``example`` is one."""
+    if isinstance(sampler, type):
+        remedy = f"pass an object: {sampler.__name__}()"
+    elif isinstance(sampler, str):
+        remedy = f"names are for the command line; pass an object, such as {example}"
+    else:
+        remedy = f"pass {example}, or another one of sg.samplers"
+    return ArgumentError(call, f"expected {expected}", evidence=found(sampler), remedy=remedy)
+
+
+def check_seed(seed: object) -> None:
+    """Check a seed.
+
+    Raises:
+        ArgumentError: it is not a whole number.
+        ValueError: it is negative.
+    """
+    if not hasattr(seed, "__index__"):
+        raise ArgumentError("seed", "expected a whole number", evidence=found(seed), remedy="pass seed=0")
+    if int(seed) < 0:
+        raise ValueError(f"seed must be at least 0; found {seed}")

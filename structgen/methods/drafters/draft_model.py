@@ -37,7 +37,7 @@ from structgen.models.protocol import LanguageModel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from structgen.decode.speculative.grammar_position import GrammarPosition
+    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.decode.step.context import Context
     from structgen.engine import Vocabulary
     from structgen.models.protocol import Logits

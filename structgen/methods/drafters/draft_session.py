@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from structgen.decode.speculative.drafter import DraftTask
-    from structgen.decode.speculative.grammar_position import GrammarPosition
+    from structgen.decode.speculative.drafter import DraftTask, GrammarPosition
     from structgen.decode.speculative.tree_policy import Shape
     from structgen.engine import Vocabulary
     from structgen.methods.drafters.model_growth import ShapedDrafting

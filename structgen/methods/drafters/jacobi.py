@@ -10,8 +10,7 @@ import numpy as np
 
 from structgen.decode.speculative.acceptance import Calibration
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.grammar_position import GrammarPosition
+from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GrammarPosition, Verified
 from structgen.decode.step.sampler import GumbelMax, Multinomial
 from structgen.engine.mask import allowed_ids, contains
 

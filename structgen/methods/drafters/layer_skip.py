@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from structgen.decode.speculative.grammar_position import GrammarPosition
+    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.decode.speculative.tree_policy import Shape
     from structgen.decode.step.context import Context
     from structgen.models.protocol import Logits, SkippingSession, States

@@ -15,9 +15,8 @@ import numpy as np
 
 from structgen.decode.speculative.acceptance import Calibration
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
+from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GrammarPosition, Verified
 from structgen.decode.speculative.drafters.likely_tokens import node_top_tokens
-from structgen.decode.speculative.grammar_position import GrammarPosition
 from structgen.methods.drafters.jacobi import most_probable
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.drafter import Drafting
-from structgen.decode.speculative.grammar_position import GrammarPosition
+from structgen.decode.speculative.drafter import Drafting, GrammarPosition
 from structgen.decode.speculative.tree_policy import DraftDistribution
 from structgen.decode.step.sampler import Multinomial
 from structgen.errors import GenerationError

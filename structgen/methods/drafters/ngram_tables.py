@@ -32,7 +32,7 @@ from structgen.decode.step.sampler import Multinomial
 from structgen.methods.tree_policies.draft_outcome import visited_siblings
 
 if TYPE_CHECKING:
-    from structgen.decode.speculative.grammar_position import GrammarPosition
+    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.decode.step.context import Context
     from structgen.engine import Vocabulary
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.grammar_position import GrammarPosition
+from structgen.decode.speculative.drafter import GrammarPosition
 from structgen.decode.step.sampler import Greedy
 from structgen.engine import compile
 from structgen.errors import LimitExceeded, VocabularyError

@@ -10,8 +10,7 @@ import numpy as np
 from structgen.decode.diffusion.canvas import regular_language
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
 from structgen.decode.diffusion.token_automaton import refuse_infinite_checks
-from structgen.decode.step.arguments import check_model
-from structgen.decode.step.context import check_vocabulary, constraint_of
+from structgen.decode.step.context import check_model, check_vocabulary, constraint_of
 from structgen.decode.step.sampler import Greedy, Sampler
 from structgen.errors import GenerationError
 from structgen.methods.infilling.autoregressive import Interruption, fill_autoregressive, find_markers

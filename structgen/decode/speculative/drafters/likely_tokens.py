@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.grammar_position import GrammarPosition, allowed_among, tree_masks
+from structgen.decode.speculative.drafter import GrammarPosition, allowed_among, tree_masks
 from structgen.decode.speculative.tree_policy import DraftDistribution
 from structgen.decode.step.logits_row import on_host
 from structgen.engine.mask import allowed_ids

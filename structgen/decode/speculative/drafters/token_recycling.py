@@ -19,7 +19,7 @@ from structgen.decode.speculative.tree_policy import Shape
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from structgen.decode.speculative.grammar_position import GrammarPosition
+    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.decode.step.context import Context
     from structgen.engine import Vocabulary
 

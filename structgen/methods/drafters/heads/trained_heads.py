@@ -24,7 +24,7 @@ from structgen.models.location import require
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.decode.speculative.grammar_position import GrammarPosition
+    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.decode.speculative.tree_policy import Shape
     from structgen.decode.step.context import Context
     from structgen.models.protocol import LanguageModel, LayeredSession, Logits, States, TrimmedHead

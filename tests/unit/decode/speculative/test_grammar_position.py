@@ -10,8 +10,7 @@ import pytest
 from handmade_passes import LETTERS, allowed, compiled, state_of
 
 from structgen.decode import Multinomial, generate
-from structgen.decode.speculative.drafter import DraftState
-from structgen.decode.speculative.grammar_position import GrammarPosition, allowed_among
+from structgen.decode.speculative.drafter import DraftState, GrammarPosition, allowed_among
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
 from structgen.errors import LimitExceeded
 from structgen.frontends.json_schema import json_schema

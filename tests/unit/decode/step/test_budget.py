@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from structgen.decode import Greedy, Multinomial, generate
-from structgen.decode.step.budget import BudgetWatch
+from structgen.decode.step.result import BudgetWatch
 from structgen.engine import Vocabulary, compile
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex

@@ -11,8 +11,7 @@ from handmade_passes import LETTERS, compiled, state_of, task_of
 
 from structgen.decode import Context, Greedy, Multinomial, Sampler, generate
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafter import Verified
-from structgen.decode.speculative.grammar_position import GrammarPosition
+from structgen.decode.speculative.drafter import GrammarPosition, Verified
 from structgen.decode.speculative.speculation import Speculation
 from structgen.decode.step.sampler import GumbelMax
 from structgen.frontends.regex import regex

@@ -8,9 +8,8 @@ from handmade_passes import LETTERS, allowed, compiled, ran, tree_of_texts
 
 from structgen.decode import Context
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafter import Verified
+from structgen.decode.speculative.drafter import Verified, tree_masks
 from structgen.decode.speculative.drafters.likely_tokens import ngram_top_tokens, node_top_tokens
-from structgen.decode.speculative.grammar_position import tree_masks
 from structgen.engine import Vocabulary
 from structgen.models.toy.hash import HashModel
 
