@@ -101,6 +101,8 @@ MOVED: Final = {
     "structgen.decode.monitors": "structgen.methods.monitors",
     "structgen.decode.projection": "structgen.decode.step.distribution",
     "structgen.decode.sampling.asap": "structgen.methods.samplers.trie_sampler",
+    "structgen.decode.sampling.beam": "structgen.methods.samplers.beam",
+    "structgen.decode.sampling.best_of": "structgen.methods.samplers.best_of",
     "structgen.decode.search": "structgen.decode.autoregressive.search",
     "structgen.decode.speculative.chance": "structgen.decode.speculative.verifier",
     "structgen.decode.speculative.shapes": "structgen.shapes",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from toy_outputs import STOP, Output, Toy, few_b, toys
 
-from structgen.decode.sampling.beam import Beam
 from structgen.errors import GenerationError
+from structgen.methods.samplers.beam import Beam
 
 TOYS = toys()
 

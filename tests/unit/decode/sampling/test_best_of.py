@@ -15,8 +15,8 @@ import pytest
 from toy_outputs import Output, Toy, palindrome, toys
 
 from structgen.decode import Result
-from structgen.decode.sampling.best_of import BestOf, self_certainty
 from structgen.errors import GenerationError
+from structgen.methods.samplers.best_of import BestOf, self_certainty
 
 TOYS = toys()
 

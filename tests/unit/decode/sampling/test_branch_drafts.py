@@ -17,7 +17,6 @@ from scripted_drafters import Knowing, Noisy, ScriptedDrafter
 from structgen.decode import Context, Multinomial, generate
 from structgen.decode.potentials import potential
 from structgen.decode.sampling import AWRS, SMC, BestOf, Samples, sample
-from structgen.decode.sampling.beam import Beam
 from structgen.decode.sampling.joint_draft import DICTATED, DictatedText
 from structgen.decode.sampling.proposal import RESAMPLING
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
@@ -30,6 +29,7 @@ from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
 from structgen.grammar.algebra import select
 from structgen.grammar.nodes import Grammar
+from structgen.methods.samplers.beam import Beam
 from structgen.models import HashModel
 from structgen.models.toy.hash import HashSession
 from structgen.samplers import Lookahead

@@ -12,11 +12,11 @@ from toy_outputs import STOP, Output, Toy
 
 from structgen.decode import Context
 from structgen.decode.sampling import Branch, SequenceSampler
-from structgen.decode.sampling.beam import Beam
-from structgen.decode.sampling.best_of import BestOf
 from structgen.decode.sampling.sampler_run import run_sampler
 from structgen.decode.sampling.shared_pass import ContextPool
+from structgen.methods.samplers.beam import Beam
 from structgen.methods.samplers.best_first import ExactBest
+from structgen.methods.samplers.best_of import BestOf
 from structgen.methods.samplers.trie_sampler import ASAp, RejectionTrie
 
 
