@@ -29,11 +29,13 @@ from structgen.cli.bench.measurement import (
     find_data,
     find_tokenizer,
     measure_memory,
+    ratios_of,
     read_cases,
     run_case,
+    spread_of,
+    times_of,
     tokenizer_of,
 )
-from structgen.cli.bench.report import ratios_of, spread_of, times_of
 from structgen.cli.terminal import Failure, ProgressLine
 
 __all__ = ["SCHEMAS", "BatchSchema", "Comparison", "ComparisonSettings", "choose_batch_schemas", "run_batch"]

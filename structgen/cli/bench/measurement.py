@@ -1,4 +1,4 @@
-"""One engine by itself: its times and verdicts on a schema, and the memory that it takes.
+"""One engine by itself: its times and verdicts on a schema, their percentiles and ratios, and its memory.
 
 The schemas with their instances, the tokenizer, the times and whether instances are accepted.  As a program, it
 measures the memory of one engine in a process of its own (``measure_memory``).
@@ -16,11 +16,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from structgen.cli.bench.engines import ENGINES, Engine, Sequence, allows
 from structgen.cli.terminal import Failure
@@ -36,8 +38,11 @@ __all__ = [
     "find_data",
     "find_tokenizer",
     "measure_memory",
+    "ratios_of",
     "read_cases",
     "run_case",
+    "spread_of",
+    "times_of",
     "tokenizer_of",
 ]
 
@@ -45,6 +50,8 @@ _FILE: Final = "maskbench_dev.jsonl.gz"
 _BESIDE_CHECKOUT: Final = Path(__file__).resolve().parents[4] / "shared" / "data"
 _STATUS: Final = Path("/proc/self/status")
 _RESET: Final = Path("/proc/self/clear_refs")
+_SLOW_US: Final = 3_000.0
+_QUANTILES: Final = {"p50": 50, "p90": 90, "p99": 99, "p99.9": 99.9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +230,33 @@ def check_instance(sequence: Sequence, tokens: list[int], most: int, samples: li
     if len(tokens) > most:
         return InstanceResult.UNDECIDED
     return InstanceResult.ACCEPTED if sequence.may_end() else InstanceResult.REJECTED
+
+
+def spread_of(samples: Collection[float]) -> dict[str, Any]:
+    """Return count, percentiles, mean, max, and the share above 3 ms, of times in microseconds."""
+    if not samples:
+        return {"count": 0}
+    data = np.fromiter(samples, dtype=np.float64)
+    quantiles = {name: float(np.percentile(data, q)) for name, q in _QUANTILES.items()}
+    slow = float(np.mean(data > _SLOW_US))
+    return {"count": data.size, **quantiles, "mean": float(data.mean()), "max": float(data.max()), "over_3ms": slow}
+
+
+def times_of(tally: Tally, schemas: Collection[str] | None = None) -> tuple[list[float], list[float]]:
+    """Return all TTFM and all TBM, of ``schemas`` or of all that were compiled."""
+    names = tally.first_mask if schemas is None else schemas
+    return [tally.first_mask[name] for name in names], [time for name in names for time in tally.between[name]]
+
+
+def ratios_of(ours: Tally, peer: Tally) -> dict[str, Any]:
+    """Return the peer's figures over ours, over the schemas that both compiled; above 1, ours is the faster."""
+    both = [name for name in ours.first_mask if name in peer.first_mask]
+    answer: dict[str, Any] = {"schemas": len(both)}
+    for title, mine, theirs in zip(("ttfm", "tbm"), times_of(ours, both), times_of(peer, both), strict=True):
+        small, large = spread_of(mine), spread_of(theirs)
+        names = [*_QUANTILES, "mean", "max"] if mine and theirs else []
+        answer[title] = {name: large[name] / small[name] for name in names}
+    return answer
 
 
 def find_tokenizer(chosen: Path | None) -> Path:

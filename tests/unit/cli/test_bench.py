@@ -22,10 +22,11 @@ from structgen.cli.bench.measurement import (
     Tally,
     check_instance,
     find_data,
+    ratios_of,
     read_cases,
     run_case,
+    spread_of,
 )
-from structgen.cli.bench.report import ratios_of, spread_of
 from structgen.cli.main import main
 from structgen.cli.terminal import Failure
 
