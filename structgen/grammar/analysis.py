@@ -22,7 +22,6 @@ __all__ = [
     "check_closed",
     "free_references",
     "is_regular",
-    "nullable_rules",
     "productive_rules",
     "resolve",
     "strongly_connected",
@@ -51,15 +50,6 @@ def _is_beyond_regular(node: Grammar) -> bool:
     return isinstance(node, (ir.SpecialToken, ir.TokenSet, ir.Distinct, ir.Label)) or (
         isinstance(node, ir.Budget) and node.tokens is not None
     )
-
-
-def nullable_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:
-    """Return the names of the rules that match the empty string.
-
-    Raises:
-        GrammarError: a rule is recursive through a complement.
-    """
-    return Nullability(rules).rules
 
 
 def productive_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:

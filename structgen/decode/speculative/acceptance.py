@@ -15,11 +15,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.drafter import Drafting
+from structgen.decode.speculative.drafter import Drafting, DraftState, DraftTask
 from structgen.decode.step.context import shared_length
 
 if TYPE_CHECKING:
-    from structgen.decode.speculative.drafter import DraftState, DraftTask
     from structgen.decode.step.context import Context
 
 __all__ = [

@@ -27,7 +27,7 @@ from structgen.grammar.pydantic_string import collecting
 if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["schema_of_type", "value_of_type"]
+__all__ = ["schema_of_type"]
 
 _FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, MethodType)
 _REMEDY: Final = (
@@ -184,18 +184,6 @@ _CONTAINERS: Final = (list, tuple, set, frozenset, dict, Iterator)
 def _field(field: Any) -> Any:
     """The annotation of a model's field with its constraints."""
     return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
-
-
-def value_of_type(kind: Any, text: str | bytes) -> Any:
-    """Parse JSON text into a value of a Python type.
-
-    Raises:
-        pydantic.ValidationError: the text is not JSON, or a validator of the type refuses the value.
-    """
-    from pydantic import TypeAdapter
-
-    adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter[Any](kind)
-    return adapter.validate_json(text)
 
 
 def _name(kind: Any) -> str:

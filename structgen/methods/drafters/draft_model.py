@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 
 from structgen.decode.speculative.draft_tree import DraftTree
-from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GuardedDrafting, Verified
+from structgen.decode.speculative.drafter import (
+    Drafter,
+    Drafting,
+    DraftState,
+    DraftTask,
+    GrammarPosition,
+    GuardedDrafting,
+    Verified,
+)
 from structgen.decode.speculative.fixed_tree import Chain
 from structgen.decode.speculative.tree_policy import Shape
 from structgen.decode.step.sampler import Greedy
@@ -37,7 +45,6 @@ from structgen.models.protocol import LanguageModel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.decode.step.context import Context
     from structgen.engine import Vocabulary
     from structgen.models.protocol import Logits

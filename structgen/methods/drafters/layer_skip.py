@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 
 import numpy as np
 
-from structgen.decode.speculative.drafter import Drafter, Drafting, DraftTask
+from structgen.decode.speculative.drafter import Drafter, Drafting, DraftTask, GrammarPosition
 from structgen.decode.speculative.fixed_tree import Chain
 from structgen.errors import ModelError
 from structgen.methods.drafters.draft_session import common_length
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.decode.speculative.tree_policy import Shape
     from structgen.decode.step.context import Context
     from structgen.models.protocol import Logits, SkippingSession, States

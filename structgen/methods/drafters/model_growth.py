@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.drafter import Drafting, GrammarPosition
+from structgen.decode.speculative.drafter import Drafting, DraftState, DraftTask, GrammarPosition
 from structgen.decode.speculative.tree_policy import DraftDistribution
 from structgen.decode.step.sampler import Multinomial
 from structgen.errors import GenerationError
@@ -17,7 +17,6 @@ from structgen.errors import GenerationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.decode.speculative.drafter import DraftState, DraftTask
     from structgen.decode.speculative.tree_policy import Shape
     from structgen.decode.step.context import Context
     from structgen.decode.step.sampler import Sampler

@@ -18,7 +18,7 @@ import numpy as np
 
 from structgen.decode.speculative.acceptance import Calibration, RankRates, as_prior
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
+from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GrammarPosition, Verified
 from structgen.decode.speculative.drafters.likely_tokens import (
     NGramDistribution,
     NGramTable,
@@ -32,7 +32,6 @@ from structgen.decode.step.sampler import Multinomial
 from structgen.methods.tree_policies.draft_outcome import visited_siblings
 
 if TYPE_CHECKING:
-    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.decode.step.context import Context
     from structgen.engine import Vocabulary
 
@@ -162,9 +161,7 @@ class _TrigramDrafting(Drafting):
 
     def observe(self, verified: Verified) -> None:
         """See ``Drafting.observe``."""
-        store = self._drafter.store
-        before = self._context.tokens[max(verified.start - store.order, 0) : verified.start]
-        store.learn(self._vocabulary, ngram_top_tokens(verified, before, store.order, store.keep))
+        _learn_pass(self._drafter.store, self._vocabulary, self._context, verified)
 
     def _grow(self, growth: TableGrowth, tail: Sequence[int], budget: int) -> None:
         """Add the candidate with the largest score of its path, again and again."""
@@ -241,6 +238,12 @@ _RATES: Final = (0.7, 0.1, 0.06, 0.04, 0.03, 0.02)
 _GRADES: Final = 8
 
 
+def _learn_pass(store: NGramTable, vocabulary: Vocabulary, context: Context, verified: Verified) -> None:
+    """Add the distributions of a pass to the table."""
+    before = context.tokens[max(verified.start - store.order, 0) : verified.start]
+    store.learn(vocabulary, ngram_top_tokens(verified, before, store.order, store.keep))
+
+
 @final
 @dataclass(frozen=True)
 class Stand(Drafter):
@@ -307,9 +310,7 @@ class _StandDrafting(Drafting):
 
     def observe(self, verified: Verified) -> None:
         """See ``Drafting.observe``."""
-        store = self._drafter.store
-        before = self._context.tokens[max(verified.start - store.order, 0) : verified.start]
-        store.learn(self._vocabulary, ngram_top_tokens(verified, before, store.order, store.keep))
+        _learn_pass(self._drafter.store, self._vocabulary, self._context, verified)
 
     def _look_up(self, tail: tuple[int, ...], depth: int, position: GrammarPosition) -> TableCandidates | None:
         del depth

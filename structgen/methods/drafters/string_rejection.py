@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 import numpy as np
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.drafter import tree_masks
+from structgen.decode.speculative.drafter import GrammarPosition, tree_masks
 from structgen.decode.step.distribution import project
 from structgen.engine.mask import allowed_ids
 from structgen.errors import LimitExceeded
@@ -34,7 +34,6 @@ from structgen.methods.drafters.token_bridge import GrammarReference, TokenBridg
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.engine import Matcher, Vocabulary
     from structgen.methods.drafters.model_growth import ShapedDrafting
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafter import GrammarPosition
+from structgen.decode.speculative.drafter import DraftState, GrammarPosition
 from structgen.decode.step.sampler import Greedy
 from structgen.engine import compile
 from structgen.errors import LimitExceeded, VocabularyError
@@ -30,7 +30,6 @@ from structgen.methods.drafters.model_growth import DraftRow, DraftRows, ModelGr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.decode.speculative.drafter import DraftState
     from structgen.decode.step.context import Context
     from structgen.engine import Constraint, Matcher, Vocabulary
     from structgen.models.protocol import LanguageModel

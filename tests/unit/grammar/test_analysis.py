@@ -14,7 +14,6 @@ from structgen.grammar.analysis import (
     check_closed,
     free_references,
     is_regular,
-    nullable_rules,
     productive_rules,
     resolve,
     strongly_connected,
@@ -194,7 +193,7 @@ def test_nullable_and_productive_rules(seed: int) -> None:
     for _ in range(20):
         rules = random_rules(rng)
         members = {name: language(Rules(rules, Reference(name)), 4, b"x") for name in rules}
-        assert nullable_rules(rules) == {name for name in rules if b"" in members[name]}
+        assert Nullability(rules).rules == {name for name in rules if b"" in members[name]}
         certain = {name for name in rules if members[name]}
         productive = productive_rules(rules)
         assert certain <= productive
@@ -206,13 +205,13 @@ def test_nullable_and_productive_rules(seed: int) -> None:
 def test_nullability_of_complements() -> None:
     """Complements are decided first: they invert the answer, through rules and each other."""
     rules = {"a": Complement(Reference("b")), "b": Complement(Complement(Reference("c"))), "c": literal("x")}
-    assert nullable_rules(rules) == {"a"}
+    assert Nullability(rules).rules == {"a"}
     nullable = Nullability(rules)
     assert nullable(sequence(Reference("a"), Repeat(literal("y"), 0, 1)))
     assert not nullable(Reference("b"))
     assert not nullable(Reference("unknown"))
     with pytest.raises(GrammarError, match="complement refers to a recursive rule"):
-        nullable_rules({"a": Complement(Reference("a"))})
+        Nullability({"a": Complement(Reference("a"))})
 
 
 def test_nesting_is_only_data() -> None:

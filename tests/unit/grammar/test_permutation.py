@@ -10,7 +10,7 @@ import pytest
 
 from structgen.errors import GrammarSyntaxError, UnsupportedFeature
 from structgen.grammar.algebra import with_children
-from structgen.grammar.analysis import Nullability, is_regular, nullable_rules, productive_rules
+from structgen.grammar.analysis import Nullability, is_regular, productive_rules
 from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.nodes import (
     EMPTY,
@@ -126,7 +126,7 @@ def test_nullability_and_emptiness() -> None:
     terms = small_permutations(members, separators)
     rules = {str(index): term for index, term in enumerate(terms)}
     words = {name: language(term, 6, b"a") for name, term in rules.items()}
-    assert nullable_rules(rules) == {name for name in rules if b"" in words[name]}
+    assert Nullability(rules).rules == {name for name in rules if b"" in words[name]}
     assert productive_rules(rules) == {name for name in rules if words[name]}
     assert len(terms) > 500
     assert len({bool(found) for found in words.values()}) == 2

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafter import GrammarPosition, allowed_among, tree_masks
+from structgen.decode.speculative.drafter import DraftState, GrammarPosition, Verified, allowed_among, tree_masks
 from structgen.decode.speculative.tree_policy import DraftDistribution
 from structgen.decode.step.logits_row import on_host
 from structgen.engine.mask import allowed_ids
 from structgen.models.protocol import Logits
 
 if TYPE_CHECKING:
-    from structgen.decode.speculative.drafter import DraftState, Verified
     from structgen.engine import Matcher, Vocabulary
 
 __all__ = [

@@ -11,7 +11,7 @@ import numpy as np
 
 from structgen.decode.speculative.acceptance import RankRates
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
+from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GrammarPosition, Verified
 from structgen.decode.speculative.drafters.likely_tokens import TableCandidates, TableGrowth, node_top_tokens
 from structgen.decode.speculative.fixed_tree import RankTree
 from structgen.decode.speculative.tree_policy import Shape
@@ -19,7 +19,6 @@ from structgen.decode.speculative.tree_policy import Shape
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.decode.step.context import Context
     from structgen.engine import Vocabulary
 

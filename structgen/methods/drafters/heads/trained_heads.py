@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 import numpy as np
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
+from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GrammarPosition, Verified
 from structgen.errors import ModelError
 from structgen.methods.drafters.draft_session import common_length
 from structgen.methods.drafters.layer_skip import layered_session
@@ -24,7 +24,6 @@ from structgen.models.location import require
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.decode.speculative.drafter import GrammarPosition
     from structgen.decode.speculative.tree_policy import Shape
     from structgen.decode.step.context import Context
     from structgen.models.protocol import LanguageModel, LayeredSession, Logits, States, TrimmedHead
