@@ -51,3 +51,12 @@ def test_no_banned_word_is_used(folder: str) -> None:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             found += [f"{name}:{number}: {match.group()}" for match in BANNED.finditer(line)]
     assert not found, "\n".join(found[:40])
+
+
+def test_the_project_has_few_words_of_its_own() -> None:
+    """A newcomer learns fewer than sixty words; all others of the glossary have their usual meaning."""
+    page = (CHECKOUT / "docs/glossary.md").read_text(encoding="utf-8")
+    own, usual = page.split("\n## Words of the field\n")
+    counts = [len(re.findall(r"^\| (?!word \||---)", part, re.MULTILINE)) for part in (own, usual)]
+    assert 30 < counts[0] < 60
+    assert counts[1] > 40
