@@ -1,18 +1,21 @@
-"""Passes over the IR: tables with a row for every node type, and a fold from the leaves of a term to its root.
+"""Passes over the IR: tables with a row for every node type, and two ways to recurse without the stack.
 
 A table is checked when it is made: importing a pass that lacks a node type fails and names both.
+
+``fold`` goes from the leaves of a term to its root.  ``trampoline`` runs any recursive function that is written as a
+generator: ``result = yield function(smaller)`` stands for the recursive call.  Depth costs memory only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from typing import Any, Final, TypeAlias, TypeVar
 
 from structgen.grammar import nodes
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
 
-__all__ = ["NODE_TYPES", "NodeTable", "RecursiveTerm", "fold"]
+__all__ = ["NODE_TYPES", "Call", "NodeTable", "RecursiveTerm", "fold", "trampoline"]
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -110,3 +113,30 @@ def fold(
             raise RecursiveTerm
         stack += reversed(missing)
     return made[id(root)]
+
+
+Call: TypeAlias = Generator["Call[Any]", Any, Result]
+"""A suspended call: it yields the calls that it depends on and returns a ``Result``."""
+
+
+def trampoline(problem: Generator[object, Any, Result]) -> Result:
+    """Return what ``problem`` returns, after solving the sub-problems that it yields.
+
+    >>> def depth(n: int) -> Call[int]:
+    ...     return 0 if n == 0 else 1 + (yield depth(n - 1))
+    >>> trampoline(depth(100_000))
+    100000
+    """
+    suspended: list[Generator[object, Any, Any]] = [problem]
+    result: Any = None
+    while suspended:
+        try:
+            callee = suspended[-1].send(result)
+        except StopIteration as stop:
+            suspended.pop()
+            result = stop.value
+        else:
+            suspended.append(callee)  # type: ignore[arg-type]  # what is yielded is such a generator
+            result = None
+    answer: Result = result
+    return answer

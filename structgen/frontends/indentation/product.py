@@ -48,7 +48,7 @@ from structgen.grammar.nodes import (
     literal,
 )
 from structgen.grammar.nodes.description import Described
-from structgen.grammar.trampoline import Call, trampoline
+from structgen.grammar.visitor import Call, trampoline
 
 __all__ = ["product"]
 

@@ -34,7 +34,7 @@ from structgen.grammar.nodes import (
     sequence,
     sequence_of,
 )
-from structgen.grammar.trampoline import trampoline
+from structgen.grammar.visitor import trampoline
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.location import Location

@@ -38,7 +38,7 @@ from structgen.grammar.nodes import (
     Repeat,
     Sequence,
 )
-from structgen.grammar.trampoline import Call, trampoline
+from structgen.grammar.visitor import Call, trampoline
 
 __all__ = [
     "ANYWHERE",

@@ -40,7 +40,7 @@ from structgen.grammar.nodes import (
     Intersection,
     Literal,
 )
-from structgen.grammar.trampoline import Call, trampoline
+from structgen.grammar.visitor import Call, trampoline
 
 __all__ = ["full_language", "search_language_of"]
 

@@ -24,7 +24,7 @@ from structgen.frontends.json_schema.normal.validity import forbids, is_nameless
 from structgen.frontends.json_schema.source.json_value import ARRAY, OBJECT
 from structgen.frontends.json_schema.source.location import Location, refused
 from structgen.grammar.nodes import EMPTY, Grammar, Rules
-from structgen.grammar.trampoline import trampoline
+from structgen.grammar.visitor import trampoline
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.plan import EmptinessProof, LeafCache, LeafKey

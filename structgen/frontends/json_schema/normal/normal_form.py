@@ -28,7 +28,7 @@ from structgen.frontends.json_schema.normal.schema_reader import (
 )
 from structgen.frontends.json_schema.source.location import Location, refused
 from structgen.frontends.json_schema.source.reference import enter
-from structgen.grammar.trampoline import trampoline
+from structgen.grammar.visitor import trampoline
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.normal.exclusion import Exclusion

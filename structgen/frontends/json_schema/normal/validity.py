@@ -10,7 +10,7 @@ from structgen.frontends.json_schema.normal.container_assertion import ObjectAss
 from structgen.frontends.json_schema.normal.exclusion import between_disjuncts
 from structgen.frontends.json_schema.source.json_value import ARRAY, NUMBER, OBJECT, STRING, type_of, value_key
 from structgen.frontends.json_schema.source.location import Location, refused
-from structgen.grammar.trampoline import trampoline
+from structgen.grammar.visitor import trampoline
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.normal.container_assertion import ArrayAssertion

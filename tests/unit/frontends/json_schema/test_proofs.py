@@ -19,7 +19,7 @@ from structgen.frontends.json_schema.source.reference import References
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import EMPTY
 from structgen.grammar.nodes.description import Described, Status
-from structgen.grammar.trampoline import trampoline
+from structgen.grammar.visitor import trampoline
 from structgen.testing.reference import ReferenceMatcher
 
 NAMES = ("a", "b", "c")
