@@ -94,9 +94,9 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     if isinstance(model, DiffusionModel):
         canvas_sampler = _canvas_sampler(model, sampler, potentials, drafter)
         # Imported here, so that autoregressive sampling does not load canvases.
-        from structgen.decode.diffusion.entry import sample_canvases
+        from structgen.decode.diffusion.entry import fill_smc
 
-        return sample_canvases(
+        return fill_smc(
             model,
             prompt,
             grammar,

@@ -1,7 +1,6 @@
 """Entry points for diffusion models, called by ``generate`` and ``sample``.
 
-``write_canvas`` returns one output, ``sample_canvases`` several, and ``fill_smc`` weighted outputs that are exact over
-whole trajectories.
+``write_canvas`` returns one output; ``fill_smc`` returns weighted outputs, which are exact over whole trajectories.
 """
 
 from __future__ import annotations
@@ -34,20 +33,18 @@ from structgen.errors import BudgetError
 from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike
 
-    from structgen.decode.diffusion.canvas_run import Snapshot
-    from structgen.decode.diffusion.commit_policy import CommitPolicy
-    from structgen.decode.diffusion.forward_pass import Reuse
+    from structgen.decode.diffusion.commit_policy import Unmasking
     from structgen.decode.diffusion.posterior import CanvasSampler
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
     from structgen.models.protocol import Prompt
 
-__all__ = ["fill_smc", "sample_canvases", "slots_within", "write_canvas"]
+__all__ = ["fill_smc", "slots_within", "write_canvas"]
 
 _SMC: Final = SMC()
 _ORDER: Final = RandomOrder()
@@ -58,9 +55,10 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
     prompt: Prompt,
     grammar: Grammar | Constraint,
     *,
+    max_tokens: int | None = None,
     canvas: int | ArrayLike | None = None,
     sampler: SMC = _SMC,
-    order: RevealOrder = _ORDER,
+    order: RevealOrder | None = None,
     temperature: float = 1.0,
     seed: int = 0,
     chat: bool = True,
@@ -79,9 +77,10 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
         model: the diffusion model.
         prompt: a text, or the messages of a chat.
         grammar: a grammar, compiled here, or a constraint that was compiled for the model's vocabulary.
+        max_tokens: the largest number of tokens of an output; it bounds the slots, and requires ``canvas=None``.
         canvas: as for ``fill_canvas``; fixed slots are conditioned on and have no probability.
         sampler: the number of particles, and when and how they are resampled.
-        order: which slots are revealed when, and how many in each step.
+        order: which slots are revealed when, and how many in each step; None for ``RandomOrder()``.
         temperature: of the model's distribution of each slot; the target is the model at that temperature.
         seed: of the random numbers; the same seed gives the same samples.
         chat: whether a text becomes a message of the model's chat template.
@@ -93,15 +92,18 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
     Raises:
         BudgetError, GenerationError, ModelError, VocabularyError, GrammarError, LimitExceeded: as ``fill_canvas``.
         TypeError: an argument is not a diffusion model, grammar, sampler or order.
-        ValueError: a number is out of range, or the sampler has a proposal or a look-ahead, which apply to tokens only.
+        ValueError: a number is out of range, arguments exclude each other, or the sampler has a proposal or a
+            look-ahead, which apply to tokens only.
     """
     began = perf_counter()
+    order = _ORDER if order is None else order
     _check(model, sampler, order, temperature)
     mask_token = mask_of(model)
     constraint = canvas_constraint(grammar, model, limits)
     language = canvas_language(constraint)
     ids = model.encode_prompt(prompt, chat=chat)
-    first = first_canvas(canvas, language, model, len(ids), mask_token, None)
+    given = _given_canvas(model, len(ids), constraint, canvas, max_tokens)
+    first = first_canvas(given, language, model, len(ids), mask_token, None)
     denoiser = model.start(ids)
     try:
         twister = Twister(denoiser, mask_token, language, sampler, order, temperature)
@@ -173,16 +175,11 @@ def write_canvas(  # noqa: PLR0913  as generate
     model: DiffusionModel,
     prompt: Prompt,
     grammar: Grammar | Constraint,
+    unmasking: Unmasking,
     *,
     max_tokens: int | None = None,
-    canvas: int | ArrayLike | None = None,
-    policy: CommitPolicy | None = None,
     sampler: CanvasSampler | SMC,
-    temperature: float = 1.0,
-    block: int | None = None,
-    reuse: Reuse | None = None,
     seed: int = 0,
-    stream: Callable[[Snapshot], object] | None = None,
     chat: bool = True,
     limits: Limits | None = None,
 ) -> Result:
@@ -190,9 +187,8 @@ def write_canvas(  # noqa: PLR0913  as generate
 
     With ``SMC``, one of its samples is sampled by weight.
 
-    ``max_tokens``, the largest number of tokens of the output, requires ``canvas=None``, and bounds the slots that the
-    canvas gets by default.  ``SMC`` takes neither policy, block, reuse nor stream.  The other arguments are those of
-    ``fill_canvas``.
+    ``max_tokens``, the largest number of tokens of the output, requires ``unmasking.canvas=None``, and bounds the slots
+    that the canvas gets by default.  ``SMC`` takes neither policy, block, reuse nor stream.
 
     Raises:
         ValueError: arguments exclude each other.
@@ -200,20 +196,21 @@ def write_canvas(  # noqa: PLR0913  as generate
         GenerationError: as ``fill_canvas``; or all weights of ``SMC`` are zero.
     """
     if isinstance(sampler, SMC):
-        for name, value in {"policy": policy, "block": block, "reuse": reuse, "stream": stream}.items():
+        for name in ("policy", "block", "reuse", "stream"):
+            value = getattr(unmasking, name)
             if value is not None:
                 raise ValueError(
                     f"{name}={value!r:.60} does not apply to SMC, which fills many canvases and reveals their slots in "
                     "its own order; leave it out, or use sampler=Posterior()"
                 )
-        samples = sample_canvases(
+        samples = fill_smc(
             model,
             prompt,
             grammar,
             max_tokens=max_tokens,
-            canvas=canvas,
+            canvas=unmasking.canvas,
             sampler=sampler,
-            temperature=temperature,
+            temperature=unmasking.temperature,
             seed=seed,
             chat=chat,
             limits=limits,
@@ -221,66 +218,34 @@ def write_canvas(  # noqa: PLR0913  as generate
         # A random stream of its own: the particles were sampled with the other one.
         return samples.draw(np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 1]))))
     constraint = constraint_of(grammar, model, limits)
+    canvas: int | ArrayLike | None = unmasking.canvas
+    if max_tokens is not None:
+        prompt_tokens = len(model.encode_prompt(prompt, chat=chat))
+        canvas = _given_canvas(model, prompt_tokens, constraint, canvas, max_tokens)
     return fill_canvas(
         model,
         prompt,
         constraint,
-        canvas=_first_canvas(model, prompt, constraint, canvas, max_tokens, chat=chat),
-        policy=policy,
+        canvas=canvas,
+        policy=unmasking.policy,
         sampler=sampler,
-        temperature=temperature,
-        block=block,
-        reuse=reuse,
+        temperature=unmasking.temperature,
+        block=unmasking.block,
+        reuse=unmasking.reuse,
         seed=seed,
-        stream=stream,
+        stream=unmasking.stream,
         chat=chat,
     )
 
 
-def sample_canvases(  # noqa: PLR0913  as sample
+def _given_canvas(
     model: DiffusionModel,
-    prompt: Prompt,
-    grammar: Grammar | Constraint,
-    *,
-    max_tokens: int | None = None,
-    canvas: int | ArrayLike | None = None,
-    sampler: SMC,
-    order: RevealOrder | None = None,
-    temperature: float = 1.0,
-    seed: int = 0,
-    chat: bool = True,
-    limits: Limits | None = None,
-) -> Samples:
-    """Sample outputs on canvases, each with a weight: ``sample`` for diffusion models, with its arguments.
-
-    Raises:
-        ValueError: arguments exclude each other.
-        BudgetError, GenerationError: as ``write_canvas``.
-    """
-    constraint = constraint_of(grammar, model, limits)
-    return fill_smc(
-        model,
-        prompt,
-        constraint,
-        canvas=_first_canvas(model, prompt, constraint, canvas, max_tokens, chat=chat),
-        sampler=sampler,
-        order=RandomOrder() if order is None else order,
-        temperature=temperature,
-        seed=seed,
-        chat=chat,
-    )
-
-
-def _first_canvas(
-    model: DiffusionModel,
-    prompt: Prompt,
+    prompt_tokens: int,
     constraint: Constraint,
     canvas: int | ArrayLike | None,
     max_tokens: int | None,
-    *,
-    chat: bool,
 ) -> int | ArrayLike | None:
-    """The first canvas; without one, ``max_tokens`` bounds the number of slots.
+    """The canvas that was asked for; without one, ``max_tokens`` bounds the number of slots.
 
     Raises:
         ValueError: both are given.
@@ -291,7 +256,7 @@ def _first_canvas(
     if canvas is not None:
         raise ValueError(f"canvas and max_tokens={max_tokens} both set the number of slots; leave one of them out")
     check_vocabulary(constraint.vocabulary, model)
-    capacity = None if model.max_context is None else model.max_context - len(model.encode_prompt(prompt, chat=chat))
+    capacity = None if model.max_context is None else model.max_context - prompt_tokens
     return slots_within(constraint, max_tokens, capacity=capacity)
 
 

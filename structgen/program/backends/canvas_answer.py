@@ -165,15 +165,10 @@ class CanvasAnswerStream(LocalAnswerStream):
                 self._model,
                 "",
                 self._constraint,
+                unmasking,
                 max_tokens=settings.max_tokens if unmasking.canvas is None else None,
-                canvas=unmasking.canvas,
-                policy=unmasking.policy,
                 sampler=self._sampler,
-                temperature=unmasking.temperature,
-                block=unmasking.block,
-                reuse=unmasking.reuse,
                 seed=seed_of_stream(settings.seed, len(self._violations)),
-                stream=unmasking.stream,
             )
         except (GrammarError, GenerationError, LimitExceeded) as error:
             if not self._violations:
