@@ -217,6 +217,23 @@ class ClassPosterior(ABC):
             ]
         return np.maximum(entropies, 0.0)
 
+    def _with_tail(self, in_tail: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """The canvas with its free slots in the tail filled; those before the tail stay free.
+
+        Tail slots are not filled if their tokens are scored: then they are chosen as all others.
+        """
+        tokens = self.distribution.canvas.copy()
+        if self.tail == "free":
+            tokens[(tokens == FREE) & in_tail] = (self._filler or (FREE,))[0]
+        return tokens
+
+    def _log_prob(self, tokens: NDArray[np.int32], in_tail: NDArray[np.bool_]) -> float:
+        """The log-probability of a completion, whose tail counts only if it is scored."""
+        each = self.distribution.log_prob_of(tokens)
+        if self.tail == "free":
+            each[in_tail] = 0.0
+        return float(each.sum())
+
     def _choose(
         self, tokens: NDArray[np.int32], labels: NDArray[np.int32], choose: Callable[[int, NDArray[np.int32]], int]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

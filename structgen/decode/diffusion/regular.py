@@ -224,7 +224,7 @@ class RegularPosterior(ClassPosterior):
         chain = Chain(self.language.edges, self._weights(maxima, is_max=True), is_max=True)
         self._check(chain.total)
         labels = self.language.edges.label[chain.run()]
-        tokens = self._fixed_and_tail(labels)
+        tokens = self._with_tail(labels == self.language.tail_label)
         rows, classes = self._choose(tokens, labels, lambda row, of: int(maxima[row, of].argmax()))
         tokens[tokens == FREE] = self.scores.best(rows, classes)
         return Completion(tokens, chain.total)
@@ -235,12 +235,13 @@ class RegularPosterior(ClassPosterior):
         self._check(chain.total)
         labels = self.language.edges.label[chain.run(generator.random(self.distribution.slots))]
         log_sums = self.scores.log_sums()
-        tokens = self._fixed_and_tail(labels)
+        in_tail = labels == self.language.tail_label
+        tokens = self._with_tail(in_tail)
         rows, classes = self._choose(
             tokens, labels, lambda row, of: sampled_index(log_sums[row, of], generator.random())
         )
         tokens[tokens == FREE] = self.scores.draw(rows, classes, generator.random(len(rows)))
-        return Completion(tokens, self._log_prob(tokens, labels))
+        return Completion(tokens, self._log_prob(tokens, in_tail))
 
     def clamped(self, canvas: Canvas, /) -> float:
         """See ``CanvasPosterior.clamped``."""
@@ -287,24 +288,11 @@ class RegularPosterior(ClassPosterior):
                 self._around = np.log(labels @ language.holds), tail
         return self._around
 
-    def _fixed_and_tail(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The canvas with its tail filled; other free slots stay free."""
-        tokens = self.distribution.canvas.copy()
-        if self.tail == "free":
-            tokens[(tokens == FREE) & (labels == self.language.tail_label)] = (self._filler or (FREE,))[0]
-        return tokens
-
     def _classes_of(self, label: int) -> NDArray[np.int32]:
         language = self.language
         if label >= language.eos_label:
             return np.array([language.automaton.eos_class], dtype=np.int32)
         return language.automaton.label_class[language.label_begin[label] : language.label_begin[label + 1]]
-
-    def _log_prob(self, tokens: NDArray[np.int32], labels: NDArray[np.int32]) -> float:
-        each = self.distribution.log_prob_of(tokens)
-        if self.tail == "free":
-            each[labels == self.language.tail_label] = 0.0
-        return float(each.sum())
 
     @property
     def _needed(self) -> str:

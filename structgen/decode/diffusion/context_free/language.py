@@ -237,7 +237,7 @@ class ContextFreePosterior(ClassPosterior):
         end = int(ends.argmax())
         self._check(float(ends[end]))
         labels = walk_chart(chart, end, lambda through: int(through.argmax()))
-        tokens = self._fixed_and_tail(end)
+        tokens = self._with_tail(self._after(end))
         rows, classes = self._choose(tokens, labels, lambda row, of: int(maxima[row, of].argmax()))
         tokens[tokens == FREE] = self.scores.best(rows, classes)
         return Completion(tokens, float(ends[end]))
@@ -258,13 +258,14 @@ class ContextFreePosterior(ClassPosterior):
         for _ in range(max_draws):
             end = sampled_index(ends, generator.random())
             labels = walk_chart(chart, end, lambda through: sampled_index(through, generator.random()))
-            tokens = self._fixed_and_tail(end)
+            in_tail = self._after(end)
+            tokens = self._with_tail(in_tail)
             rows, classes = self._choose(
                 tokens, labels, lambda row, of: sampled_index(log_sums[row, of], generator.random())
             )
             tokens[tokens == FREE] = self.scores.draw(rows, classes, generator.random(len(rows)))
             if self.language.is_unambiguous or generator.random() * self._parses(tokens[:end]) < 1.0:
-                return Completion(tokens, self._log_prob(tokens, end))
+                return Completion(tokens, self._log_prob(tokens, in_tail))
         raise LimitExceeded(
             "diffusion decoding: draw from an ambiguous grammar",
             limit="max_draws",
@@ -358,23 +359,13 @@ class ContextFreePosterior(ClassPosterior):
         weights = self.language.fixed_weights(tokens, is_max=False)
         return float(np.exp(self.language.chart(weights, is_max=False).ends[len(tokens)]))
 
-    def _fixed_and_tail(self, end: int) -> NDArray[np.int32]:
-        """The canvas with its tail filled; other free slots stay free."""
-        tokens = self.distribution.canvas.copy()
-        if self.tail == "free":
-            rest = tokens[end + 1 :]
-            rest[rest == FREE] = (self._filler or (FREE,))[0]
-        return tokens
+    def _after(self, end: int) -> NDArray[np.bool_]:
+        """The slots after the EOS of a string of ``end`` tokens, bool ``[slots]``."""
+        return np.arange(self.distribution.slots) > end
 
     def _classes_of(self, label: int) -> NDArray[np.int32]:
         classes = (self.language.eos_class,) if label == NO_LABEL else self.language.plan.labels[label]
         return np.array(classes, dtype=np.int32)
-
-    def _log_prob(self, tokens: NDArray[np.int32], end: int) -> float:
-        each = self.distribution.log_prob_of(tokens)
-        if self.tail == "free":
-            each[end + 1 :] = 0.0
-        return float(each.sum())
 
     @property
     def _needed(self) -> str:
