@@ -28,10 +28,26 @@ __all__ = [
     "FollowingDrafting",
     "RankRates",
     "as_prior",
+    "check_estimate",
     "no_candidates",
 ]
 
 _MAX_KEYS: Final = 4096
+
+
+def check_estimate(name: str, strength: float, memory: float, **priors: float) -> None:
+    """Check the settings of an estimate of acceptance probabilities; ``name`` is its class.
+
+    Raises:
+        ValueError: a prior is not strictly between 0 and 1, ``strength`` is not positive, or ``memory`` is below 1.
+    """
+    for setting, prior in priors.items():
+        if not 0 < prior < 1:
+            raise ValueError(f"{name}: {setting} must lie between 0 and 1; found {prior!r}")
+    if not strength > 0:
+        raise ValueError(f"{name}: strength must be positive; found {strength!r}")
+    if not memory >= 1:
+        raise ValueError(f"{name}: memory must be at least 1; found {memory!r}")
 
 
 @final
@@ -73,12 +89,7 @@ class Calibration:
     def __init__(
         self, *, prior: float = 0.5, strength: float = 4.0, memory: float = 200.0, max_keys: int = _MAX_KEYS
     ) -> None:
-        if not 0 < prior < 1:
-            raise ValueError(f"Calibration: prior must lie between 0 and 1; found {prior!r}")
-        if not strength > 0:
-            raise ValueError(f"Calibration: strength must be positive; found {strength!r}")
-        if not memory >= 1:
-            raise ValueError(f"Calibration: memory must be at least 1; found {memory!r}")
+        check_estimate("Calibration", strength, memory, prior=prior)
         if max_keys < 1:
             raise ValueError(f"Calibration: max_keys must be at least 1; found {max_keys!r}")
         self._prior = prior

@@ -26,6 +26,8 @@ from enum import Enum
 from functools import cache, lru_cache
 from typing import Final, TypeAlias
 
+from structgen.grammar.nodes.regular import MAX_CODE_POINT, gaps_between
+
 __all__ = [
     "ALL",
     "ASCII_DIGIT",
@@ -54,7 +56,6 @@ __all__ = [
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Sorted, disjoint, non-adjacent inclusive pairs of code points."""
 
-MAX_CODE_POINT: Final = 0x10FFFF
 ALL: Final[Ranges] = ((0, MAX_CODE_POINT),)
 NONE: Final[Ranges] = ()
 
@@ -87,15 +88,7 @@ def complement(ranges: Ranges) -> Ranges:
     >>> complement(((0, 9), (20, 0x10FFFF)))
     ((10, 19),)
     """
-    gaps: list[tuple[int, int]] = []
-    start = 0
-    for low, high in ranges:
-        if low > start:
-            gaps.append((start, low - 1))
-        start = high + 1
-    if start <= MAX_CODE_POINT:
-        gaps.append((start, MAX_CODE_POINT))
-    return tuple(gaps)
+    return gaps_between(ranges, MAX_CODE_POINT)
 
 
 def intersection(left: Ranges, right: Ranges) -> Ranges:

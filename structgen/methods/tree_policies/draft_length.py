@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.speculative.acceptance import Calibration, as_prior
+from structgen.decode.speculative.acceptance import Calibration, as_prior, check_estimate
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.draft_tree import DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
@@ -53,12 +53,7 @@ class Survival:
     def __init__(self, *, most: int = 32, prior: float = 0.6, strength: float = 4.0, memory: float = 100.0) -> None:
         if most < 1:
             raise ValueError(f"Survival: most must be at least 1; found {most!r}")
-        if not 0 < prior < 1:
-            raise ValueError(f"Survival: prior must lie between 0 and 1; found {prior!r}")
-        if not strength > 0:
-            raise ValueError(f"Survival: strength must be positive; found {strength!r}")
-        if not memory >= 1:
-            raise ValueError(f"Survival: memory must be at least 1; found {memory!r}")
+        check_estimate("Survival", strength, memory, prior=prior)
         self.most = most
         self._strength = strength
         self._memory = memory

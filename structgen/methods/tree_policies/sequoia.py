@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.decode.speculative.acceptance import check_estimate
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.draft_tree import ROOT
 from structgen.decode.speculative.fixed_tree import Fixed
@@ -54,12 +55,7 @@ class RankAcceptance:
     def __init__(self, *, ranks: int = 8, first: float = 0.6, strength: float = 4.0, memory: float = 200.0) -> None:
         if ranks < 1:
             raise ValueError(f"RankAcceptance: ranks must be at least 1; found {ranks!r}")
-        if not 0 < first < 1:
-            raise ValueError(f"RankAcceptance: first must lie between 0 and 1; found {first!r}")
-        if not strength > 0:
-            raise ValueError(f"RankAcceptance: strength must be positive; found {strength!r}")
-        if not memory >= 1:
-            raise ValueError(f"RankAcceptance: memory must be at least 1; found {memory!r}")
+        check_estimate("RankAcceptance", strength, memory, first=first)
         self.ranks = ranks
         self._prior = first * (1 - first) ** np.arange(ranks)
         self._strength = strength
