@@ -227,6 +227,26 @@ class ClassPosterior(ABC):
             tokens[(tokens == FREE) & in_tail] = (self._filler or (FREE,))[0]
         return tokens
 
+    def _best_tokens(self, labels: NDArray[np.int32], in_tail: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """The most probable completion in which the free slots before the tail have ``labels``."""
+        maxima = self.scores.maxima()
+        tokens = self._with_tail(in_tail)
+        rows, classes = self._choose(tokens, labels, lambda row, of: int(maxima[row, of].argmax()))
+        tokens[tokens == FREE] = self.scores.best(rows, classes)
+        return tokens
+
+    def _sampled_tokens(
+        self, labels: NDArray[np.int32], in_tail: NDArray[np.bool_], generator: np.random.Generator
+    ) -> NDArray[np.int32]:
+        """Sample a completion in which the free slots before the tail have ``labels``."""
+        log_sums = self.scores.log_sums()
+        tokens = self._with_tail(in_tail)
+        rows, classes = self._choose(
+            tokens, labels, lambda row, of: sampled_index(log_sums[row, of], generator.random())
+        )
+        tokens[tokens == FREE] = self.scores.draw(rows, classes, generator.random(len(rows)))
+        return tokens
+
     def _log_prob(self, tokens: NDArray[np.int32], in_tail: NDArray[np.bool_]) -> float:
         """The log-probability of a completion, whose tail counts only if it is scored."""
         each = self.distribution.log_prob_of(tokens)

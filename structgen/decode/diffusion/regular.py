@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from structgen_kernels import _native
 
-from structgen.decode.diffusion.class_posterior import ClassPosterior, class_masks, sampled_index
+from structgen.decode.diffusion.class_posterior import ClassPosterior, class_masks
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import FAR
@@ -220,27 +220,18 @@ class RegularPosterior(ClassPosterior):
 
     def best(self) -> Completion:
         """See ``CanvasPosterior.best``."""
-        maxima = self.scores.maxima()
-        chain = Chain(self.language.edges, self._weights(maxima, is_max=True), is_max=True)
+        chain = Chain(self.language.edges, self._weights(self.scores.maxima(), is_max=True), is_max=True)
         self._check(chain.total)
         labels = self.language.edges.label[chain.run()]
-        tokens = self._with_tail(labels == self.language.tail_label)
-        rows, classes = self._choose(tokens, labels, lambda row, of: int(maxima[row, of].argmax()))
-        tokens[tokens == FREE] = self.scores.best(rows, classes)
-        return Completion(tokens, chain.total)
+        return Completion(self._best_tokens(labels, labels == self.language.tail_label), chain.total)
 
     def draw(self, generator: np.random.Generator, /) -> Completion:
         """See ``CanvasPosterior.draw``."""
         chain = self._sums()
         self._check(chain.total)
         labels = self.language.edges.label[chain.run(generator.random(self.distribution.slots))]
-        log_sums = self.scores.log_sums()
         in_tail = labels == self.language.tail_label
-        tokens = self._with_tail(in_tail)
-        rows, classes = self._choose(
-            tokens, labels, lambda row, of: sampled_index(log_sums[row, of], generator.random())
-        )
-        tokens[tokens == FREE] = self.scores.draw(rows, classes, generator.random(len(rows)))
+        tokens = self._sampled_tokens(labels, in_tail, generator)
         return Completion(tokens, self._log_prob(tokens, in_tail))
 
     def clamped(self, canvas: Canvas, /) -> float:

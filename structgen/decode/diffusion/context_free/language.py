@@ -237,10 +237,7 @@ class ContextFreePosterior(ClassPosterior):
         end = int(ends.argmax())
         self._check(float(ends[end]))
         labels = walk_chart(chart, end, lambda through: int(through.argmax()))
-        tokens = self._with_tail(self._after(end))
-        rows, classes = self._choose(tokens, labels, lambda row, of: int(maxima[row, of].argmax()))
-        tokens[tokens == FREE] = self.scores.best(rows, classes)
-        return Completion(tokens, float(ends[end]))
+        return Completion(self._best_tokens(labels, self._after(end)), float(ends[end]))
 
     def draw(self, generator: np.random.Generator, /) -> Completion:
         """See ``CanvasPosterior.draw``.
@@ -253,17 +250,12 @@ class ContextFreePosterior(ClassPosterior):
         chart = self._sums()
         ends = chart.ends + self._tail_scores(self.distribution.canvas, self._eos_sums())
         self._check(float(ends.max()))
-        log_sums = self.scores.log_sums()
         max_draws = self.language.max_draws
         for _ in range(max_draws):
             end = sampled_index(ends, generator.random())
             labels = walk_chart(chart, end, lambda through: sampled_index(through, generator.random()))
             in_tail = self._after(end)
-            tokens = self._with_tail(in_tail)
-            rows, classes = self._choose(
-                tokens, labels, lambda row, of: sampled_index(log_sums[row, of], generator.random())
-            )
-            tokens[tokens == FREE] = self.scores.draw(rows, classes, generator.random(len(rows)))
+            tokens = self._sampled_tokens(labels, in_tail, generator)
             if self.language.is_unambiguous or generator.random() * self._parses(tokens[:end]) < 1.0:
                 return Completion(tokens, self._log_prob(tokens, in_tail))
         raise LimitExceeded(
