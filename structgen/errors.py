@@ -23,7 +23,6 @@ A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The p
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
@@ -228,6 +227,8 @@ def found(value: object) -> str:
 
 def meant(name: object, known: Iterable[str]) -> str:
     """Ask for the known name that a misspelt one resembles; empty if there is none."""
+    from difflib import get_close_matches  # for errors only
+
     alike = get_close_matches(str(name), list(known), n=1)
     return f"is {alike[0]!r} meant?" if alike else ""
 

@@ -10,12 +10,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from structgen.cli.terminal import PIPE_CLOSED, Failure
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = [
     "GROUPS",
@@ -193,7 +195,7 @@ def _summary(command: click.Command | None) -> str:
     return "" if command is None else command.get_short_help_str(limit=1000)
 
 
-_Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+_Completion: TypeAlias = "Callable[[click.Context, click.Parameter, str], list[CompletionItem]]"
 
 
 def completes(names: Iterable[str]) -> _Completion:
@@ -201,6 +203,8 @@ def completes(names: Iterable[str]) -> _Completion:
     known = tuple(names)
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
         return [CompletionItem(name) for name in known if name.startswith(incomplete)]
 
     return complete
@@ -208,6 +212,8 @@ def completes(names: Iterable[str]) -> _Completion:
 
 def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Let the shell complete the names of files."""
+    from click.shell_completion import CompletionItem
+
     return [CompletionItem(incomplete, type="file")]
 
 

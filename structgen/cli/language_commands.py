@@ -23,11 +23,10 @@ from structgen.cli.grammar_source import (
     source_options,
     unreadable,
 )
-from structgen.cli.model_option import vocabulary_of
 from structgen.cli.terminal import DONE, FAILED
 
 if TYPE_CHECKING:
-    from structgen.engine import Report
+    from structgen.engine import Report, Vocabulary
     from structgen.engine.analysis.inclusion import Inclusion
 
 __all__ = ["Target", "check", "convert", "diff", "match", "sample", "show"]
@@ -61,7 +60,7 @@ def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, s
     (path,) = source.take_path(paths, "FILE")
     try:
         read = read_source(path, source)
-        report = compile_source(read, None if model is None else vocabulary_of(model)).report
+        report = compile_source(read, _vocabulary(model)).report
     except SourceRefused as refused:
         if as_json:
             click.echo(json.dumps({"accepted": False, "error": _fault(refused)}, ensure_ascii=False))
@@ -77,6 +76,14 @@ def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, s
         for note in notes:
             click.echo(f"note: {note}", err=True)
     return FAILED if strict and any(finding.is_warning for finding in findings) else DONE
+
+
+def _vocabulary(model: str | None) -> Vocabulary | None:
+    if model is None:
+        return None
+    from structgen.cli.model_option import vocabulary_of
+
+    return vocabulary_of(model)
 
 
 def _report_values(report: Report, *, tokens: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -50,8 +51,27 @@ def cli() -> None:
     """
 
 
+_OBJECTS: Final = 100_000
+"""New objects before the garbage collector looks at them: more than the imports of a command make, which all stay."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
+    """Run the command line and return its exit status.
+
+    Args:
+        arguments: those of the process if None; the process is then expected to end.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(max(_OBJECTS, before[0]) if before[0] else 0, *before[1:])  # 0: it is off
+    try:
+        return _run(arguments)
+    finally:
+        gc.set_threshold(*before)
+        if arguments is None:
+            gc.freeze()  # Python looks for cycles among all objects before it ends; these need not be looked at
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         # Commands return their status; click itself returns one for --help and --version.
         status: Any = cli.main(args=arguments, prog_name="structgen", standalone_mode=False)

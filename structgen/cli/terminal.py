@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import sys
 import unicodedata
 from time import monotonic
@@ -222,6 +221,8 @@ class CanvasScreen:
         if not self._moves:
             self._write(f"{_counts(snapshot)}: {''.join(text for text, _ in self._slots(snapshot))}\n")
             return
+        import shutil  # with all of its compressions
+
         size = shutil.get_terminal_size()
         lines = self._lines(snapshot, max(size.columns, 2))
         most = max(size.lines - 2, 1)  # what has scrolled away cannot be drawn again

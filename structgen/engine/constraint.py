@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
-from logging import DEBUG
 from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -26,7 +26,6 @@ from structgen.grammar.analysis import unending_rules
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Budget, Distinct, Grammar, Label, postorder
 from structgen.grammar.printer import to_text
-from structgen.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -265,16 +264,25 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     if not engine.byte_complete:
         _check_spelling(constraint)
     vocabulary.constraints.put(key, constraint, _BYTES_PER_BYTE * size)
+    if "logging" in sys.modules:  # else nobody has set it up, and importing it takes longer than many a compilation
+        _log_compiled(constraint, grammar, 1000 * (perf_counter() - began), size)
+    return constraint
+
+
+def _log_compiled(constraint: Constraint, grammar: Grammar, milliseconds: float, size: int) -> None:
+    from logging import DEBUG
+
+    from structgen.log import logger
+
     if logger.isEnabledFor(DEBUG):
         logger.debug(
             "compiled %r in %.2f ms: %d bytes flat, %d states, engine of %d bytes",
             grammar,
-            1000 * (perf_counter() - began),
+            milliseconds,
             size,
             constraint.native.states_used,
             constraint.engine_bytes,
         )
-    return constraint
 
 
 def compile_together(grammars: Iterable[Grammar], vocabulary: Vocabulary, limits: Limits) -> list[Constraint]:

@@ -15,7 +15,6 @@ from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.nodes.description import Described, ReportEntry, Status
 from structgen.grammar.scopes import resolve
-from structgen.markup import card, shortened, table, text_block
 
 if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
@@ -261,11 +260,15 @@ class Report:
         return "\n".join(self.lines())
 
     def __repr__(self) -> str:
+        from structgen.markup import shortened
+
         counts = ", ".join(f"{len(held)} {status.value}" for status in Status if (held := self.with_status(status)))
         what = shortened(", ".join(self.sources) or "grammar")
         return f"Report({what}{counts and ': '}{counts}; strings of {self.shortest_bytes:,} bytes or more)"
 
     def _repr_html_(self) -> str:
+        from structgen.markup import card, table, text_block
+
         rows = [
             (status.value, entry.where, entry.keyword, entry.detail)
             for status in Status

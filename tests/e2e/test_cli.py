@@ -297,17 +297,17 @@ def test_check_tells_lengths_and_sizes(structgen: Command) -> None:
 
 def test_check_counts_the_tokens_of_a_model(structgen: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a model the report has lengths in tokens too; a vocabulary without some byte gives only an upper bound."""
-    from structgen.cli import language_commands as check_module
+    from structgen.cli import model_option
 
     complete = Vocabulary([b"", b"abbb", *(bytes([byte]) for byte in range(256))], eos=[0])
-    monkeypatch.setattr(check_module, "vocabulary_of", lambda name: complete)
+    monkeypatch.setattr(model_option, "vocabulary_of", lambda name: complete)
     _, out, _ = structgen("check", "--regex", "ab{3,4}", "--model", "any")
     assert "length in tokens: shortest 1; longest 5\n" in out
     _, out, _ = structgen("check", "--regex", "ab{3,4}", "--model", "any", "--json")
     report = json.loads(out)
     assert (report["shortest_tokens"], report["longest_tokens"]["at_most"]) == (1, 5)
     assert report["vocabulary_size"] == complete.size
-    monkeypatch.setattr(check_module, "vocabulary_of", lambda name: Vocabulary([b"", b"a", b"b", b"bb"], eos=[0]))
+    monkeypatch.setattr(model_option, "vocabulary_of", lambda name: Vocabulary([b"", b"a", b"b", b"bb"], eos=[0]))
     _, out, _ = structgen("check", "--regex", "ab{3,4}", "--model", "any")
     assert "length in tokens: shortest 3; longest at most 5\n" in out
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from structgen.engine.lint.ambiguity import ambiguous_texts, colliding_terminals, nullable_terminals
-from structgen.engine.lint.collision import collisions
 from structgen.engine.lint.part import (
     empty_parts,
     unbounded_parts,
@@ -29,17 +27,6 @@ __all__ = ["Finding", "Severity", "lint"]
 
 _DEFAULT_LIMITS: Final = Limits()
 _SCHEMA: Final = "json schema"
-_LINTS: Final = {
-    "unreachable rules": unreachable_rules,
-    "empty parts": empty_parts,
-    "empty terminal matches": nullable_terminals,
-    "terminals at one place": collisions,
-    "colliding terminals": colliding_terminals,
-    "ambiguity": ambiguous_texts,
-    "unbounded white space": unbounded_white_space,
-    "bounds on the length": unbounded_parts,
-    "captures": useless_captures,
-}
 _FOR_ANY_SIZE: Final = ("unreachable rules",)
 _MAX_NODES: Final = 60_000
 """Largest number of nodes for which all lints run."""
@@ -71,12 +58,30 @@ def lint(grammar: Grammar, *, limits: Limits = _DEFAULT_LIMITS) -> list[Finding]
     return sorted(findings, key=lambda finding: not finding.is_warning)
 
 
+def _lints_of_rules() -> dict[str, Callable[[Subject], Iterator[Finding]]]:
+    from structgen.engine.lint.ambiguity import ambiguous_texts, colliding_terminals, nullable_terminals
+    from structgen.engine.lint.collision import collisions  # neither is imported to lint a schema
+
+    return {
+        "unreachable rules": unreachable_rules,
+        "empty parts": empty_parts,
+        "empty terminal matches": nullable_terminals,
+        "terminals at one place": collisions,
+        "colliding terminals": colliding_terminals,
+        "ambiguity": ambiguous_texts,
+        "unbounded white space": unbounded_white_space,
+        "bounds on the length": unbounded_parts,
+        "captures": useless_captures,
+    }
+
+
 def _of_rules(subject: Subject) -> Iterator[Finding]:
-    names = list(_LINTS)
+    lints = _lints_of_rules()
+    names = list(lints)
     reported: set[tuple[str, str]] = set()
     if sum(1 for _ in islice(postorder(subject.grammar), _MAX_NODES + 1)) > _MAX_NODES:
         names = list(_FOR_ANY_SIZE)
-        left_out = [name for name in _LINTS if name not in names]
+        left_out = [name for name in lints if name not in names]
         yield Finding(
             "left out",
             Severity.INFORMATION,
@@ -85,7 +90,7 @@ def _of_rules(subject: Subject) -> Iterator[Finding]:
             "check its parts by themselves",
         )
     for name in names:
-        findings = [finding for finding in _LINTS[name](subject) if (name, finding.where) not in reported]
+        findings = [finding for finding in lints[name](subject) if (name, finding.where) not in reported]
         if name == "terminals at one place":  # implies that they share a string
             reported = {("colliding terminals", finding.where) for finding in findings}
         yield from findings[:_MAX_FINDINGS]

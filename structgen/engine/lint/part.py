@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from typing import Final
 
 from structgen.engine.analysis.byte_graph import byte_vocabulary
@@ -182,6 +181,8 @@ def weak_keywords(entries: Iterable[ReportEntry]) -> Iterator[Finding]:
             problem = f"{entry.keyword!r} has no effect here" + (f": {entry.detail}" if entry.detail else "")
             yield Finding("keyword without effect", Severity.WARNING, entry.where, problem)
         elif entry.keyword not in KEYWORDS and not entry.keyword.startswith("x-"):
+            from difflib import get_close_matches  # few schemas have such a keyword
+
             near = get_close_matches(entry.keyword, constraints, 1)
             problem = f"{entry.keyword!r} is no keyword of any specification"
             yield Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -262,9 +263,29 @@ def test_check_imports_little(file: str) -> None:
             "structgen.program",
         }
     )
+    for_others = {"logging", "shutil", "html", "difflib", "random", "structgen.log", "structgen.markup"}
+    assert loaded.isdisjoint({*for_others, "structgen.engine.lint.ambiguity", "structgen.engine.lint.collision"})
     ours = {name for name in loaded if name.startswith("structgen")}
     assert "structgen.engine.constraint" in ours
     assert len(ours) <= 110  # 95 when this was written; each takes about a millisecond
+
+
+def test_the_garbage_collector_is_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    """A call of ``main`` from Python changes the collector only until it returns."""
+    before = gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()
+    seen = []
+
+    def look() -> int:
+        seen.append(gc.get_threshold())
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cli.commands, "check", click.Command("check", callback=look))
+        assert main(["check"]) == 0
+    assert seen[0][0] > before[0][0]
+    assert main(["check", "no such file"]) == 2
+    assert (gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()) == before
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("--version",)], ids=" ".join)
