@@ -115,7 +115,7 @@ class RuleLocations:
 def explain(
     paths: tuple[str, ...], source: SourceOptions, text: str, token: str | None, model: str | None, *, as_json: bool
 ) -> int:
-    """Say what may come next after PREFIX in the language of FILE.
+    """Say what FILE allows after PREFIX.
 
     FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input. Rules are shown with the place where
     they are defined. If no string of the grammar begins with PREFIX, the place where it becomes invalid is shown

@@ -78,8 +78,13 @@ class SourceOptions:
     required: Required
     bounds: dict[str, int | None]
 
-    def take_path(self, paths: tuple[str, ...], *names: str) -> tuple[str | None, ...]:
+    def take_path(self, paths: tuple[str, ...], *names: str, others: str = "") -> tuple[str | None, ...]:
         """Distribute the positional arguments over ``names``; ``--regex`` replaces the first.
+
+        Args:
+            paths: the positional arguments.
+            *names: what they are, for messages.
+            others: how to give what users take for another positional argument.
 
         Raises:
             click.UsageError: there are too few or too many.
@@ -89,6 +94,8 @@ class SourceOptions:
             wanted = " ".join(expected) or "no file beside --regex"
             found = " ".join(paths) or "nothing"
             hint = "" if self.regex is not None else "; --regex R may stand in place of the file"
+            if others and len(paths) > len(expected):
+                hint = f"; {others}"
             raise click.UsageError(f"expected {wanted}, found {found}{hint}")
         return (None, *paths) if self.regex is not None else paths
 

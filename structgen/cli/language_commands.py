@@ -243,11 +243,11 @@ _CHUNK_BYTES: Final = 1 << 20
 @output_options
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 def match(paths: tuple[str, ...], source: SourceOptions, *, exact: bool, as_json: bool) -> int:
-    """Say whether DOCUMENT belongs to the language of FILE.
+    """Say whether DOCUMENT is valid by FILE, and where it becomes invalid.
 
-    FILE is a JSON Schema or a grammar; one of FILE and DOCUMENT may be - for standard input. If DOCUMENT does
-    not belong to the language, the place where it leaves it is shown with what was expected there, and the exit
-    status is 1. One line break at the end of DOCUMENT, as editors write it, may be left over.
+    FILE is a JSON Schema or a grammar; one of FILE and DOCUMENT may be - for standard input. If DOCUMENT is not valid,
+    the place where it becomes invalid is shown with what was expected there, and the exit status is 1. One line break
+    at the end of DOCUMENT, as editors write it, may be left over.
     """
     from structgen.cli.departure import find_departure
 
@@ -262,7 +262,7 @@ def match(paths: tuple[str, ...], source: SourceOptions, *, exact: bool, as_json
         answer = {"match": departure is None} | ({} if departure is None else departure.to_json())
         click.echo(json.dumps(answer, ensure_ascii=False))
     elif departure is None:
-        click.echo(f"{label}: belongs to the language")
+        click.echo(f"{label}: valid")
     else:
         click.echo(f"{label}:{departure.line}:{departure.column}: invalid at byte {departure.offset}")
         click.echo(f"{departure.picture}\n{departure}")
@@ -308,7 +308,7 @@ _MAX_BYTES: Final = 80
 @output_options
 @click.option("--json", "as_json", is_flag=True, help="Write each string as a JSON string on a line.")
 def sample(paths: tuple[str, ...], source: SourceOptions, *, as_json: bool, **options: Any) -> int:
-    """Sample strings of the language of FILE, one a line.
+    """Write random strings that FILE allows, one a line.
 
     FILE is a grammar or a JSON Schema, or - for a JSON Schema on standard input. A length is sampled first, uniformly
     from those that have strings, then the shape of a string of that length, then characters where several are alike.

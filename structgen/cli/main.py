@@ -42,9 +42,9 @@ _HOMES: Final = {
 )
 @click.version_option(package_name="structgen-lm", prog_name="structgen")
 def cli() -> None:
-    """Say what a language model may write.
+    """Make a language model write valid JSON, code or text.
 
-    The description is a JSON Schema, a Lark grammar or a regular expression.
+    FILE says what is valid: a JSON Schema, a grammar (Lark, GBNF, EBNF) or, with --regex, a regular expression.
 
     Exit status: 0 done, 1 the input does not match or generation failed, 2 the arguments or the input cannot be
     used. Standard output holds the result and nothing else.

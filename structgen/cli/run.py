@@ -195,14 +195,14 @@ _GROUPS: Final = {
 @click.option("--trace", metavar="F", help="Write what happened in a program, or with --weights, to F.")
 @click.option("--no-chat", is_flag=True, help="Give the model the prompt as it is, not as a message of a chat.")
 def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
-    """Let a model write a string of the grammar of FILE.
+    """Let a model write JSON or text that FILE allows.
 
     FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input, or a program in a file of Python:
     FILE.py:NAME. The output is always complete and valid: if --max-tokens is too small for any, that is said before the
     model is asked.
 
     Without sampling options one output is written, from the most probable tokens. With --sampler smc outputs follow the
-    model's own distribution given that they belong to the language, which choosing token by token does not; --weights
+    model's own distribution given that they are valid, which choosing token by token does not; --weights
     shows all.
 
     With --decoder diffusion a diffusion model fills a canvas: --sampler dingo (the default) takes the most probable
@@ -210,7 +210,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     """
     request = Request(**options)
     click.get_current_context().with_resource(failures_noted())
-    (path,) = source.take_path(paths, "FILE")
+    (path,) = source.take_path(paths, "FILE", others="give a prompt with --prompt, a program's argument with --arg")
     request.check()
     if path == STANDARD_INPUT and STANDARD_INPUT in (request.prompts, request.chat_template):
         raise click.UsageError("FILE and another option cannot both be standard input")

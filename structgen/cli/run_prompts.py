@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ import click
 from structgen.cli.command import unwritable
 from structgen.cli.grammar_source import STANDARD_INPUT, unreadable
 from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure
-from structgen.errors import StructgenError
+from structgen.errors import StructgenError, meant
 
 if TYPE_CHECKING:
     from structgen.cli.run_option import Request
@@ -116,9 +116,9 @@ def _line(data: bytes, index: int, place: str, holds: str, plain: Callable[[str]
     except UnicodeDecodeError as error:
         return PromptLine(index, place, fault=f"it is not UTF-8: byte 0x{data[error.start]:02x}; save it as UTF-8")
     except json.JSONDecodeError as error:
-        return PromptLine(index, place, fault=f"it is no JSON: {error.msg} at column {error.colno}")
+        return PromptLine(index, place, fault=f"not valid JSON: {error.msg} at column {error.colno}")
     except (ValueError, RecursionError) as error:
-        return PromptLine(index, place, fault=f"it is no JSON that can be read: {error}")
+        return PromptLine(index, place, fault=f"not JSON that can be read: {error}")
     if not isinstance(values, dict):
         return PromptLine(index, place, fault=f'expected an object with "{holds}"; found {text[:_MAX_SHOWN]}')
     fault = _fault_of(values, holds)
@@ -135,11 +135,16 @@ def _is_sound(name: str, value: Any) -> bool:
     return isinstance(value, kinds[0]) and not isinstance(value, bool) and not is_negative
 
 
+def _meant(name: str, known: Iterable[str]) -> str:
+    asked = meant(name, known)
+    return f"{asked} " if asked else ""
+
+
 def _fault_of(values: dict[str, Any], holds: str) -> str:
     known = _MEMBERS[holds]
     for name, value in values.items():
         if name not in known:
-            return f'there is no "{name}"; there are {", ".join(known)}; all else goes into "meta"'
+            return f'there is no "{name}"; {_meant(name, known)}there are {", ".join(known)}; all else goes into "meta"'
         if not _is_sound(name, value):
             return f'"{name}" must be {_KINDS[name][1]}; found {json.dumps(value)[:_MAX_SHOWN]}'
     if holds not in values:

@@ -106,8 +106,10 @@ def write_costs(stats: Stats, *, slots: int | None = None, cut: str = "") -> Non
     on = "" if slots is None else f" on {slots} slots"
     drafted = stats.drafts is not None and stats.drafts.passes > 0
     each = f", {stats.tokens_per_forward:.1f} tokens a pass" if drafted else ""
+    tokens = "token" if stats.tokens == 1 else "tokens"
+    passes = "forward pass" if stats.forwards == 1 else "forward passes"
     click.echo(
-        f"{stats.tokens} tokens{on} in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} forward passes"
+        f"{stats.tokens} {tokens}{on} in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} {passes}"
         f"{each}{accepted_drafts(stats.drafts)}{', cut by the budget' if cut else ''}",
         err=True,
     )

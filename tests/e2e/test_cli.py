@@ -487,6 +487,8 @@ def test_arguments_that_do_not_fit(structgen: Command, person: str) -> None:
     """Too few or too many files are a usage error that says what is expected."""
     _fails(structgen("check"), 2, "expected FILE", "--regex")
     _fails(structgen("check", "a", "b"), 2, "expected FILE")
+    _fails(structgen("run", "a.json", "Who?"), 2, "found a.json Who?; give a prompt with --prompt")
+    _fails(structgen("run", "--regex", "a+", "Who?"), 2, "found Who?; give a prompt with --prompt")
     _fails(structgen("match", person), 2, "expected FILE DOCUMENT")
     _fails(structgen("match", "--regex", "a", "b", "c"), 2, "expected DOCUMENT")
     _fails(structgen("match", "-", "-"), 2, "both")
