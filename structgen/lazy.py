@@ -45,7 +45,8 @@ def lazy_names(
         if distribution and name == "__version__":
             return _version(distribution)
         if name.startswith("__") or name not in read():
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            # With both, Python asks in a traceback for the name that is meant.
+            raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
         source, original = read()[name]
         if source in (module, f"{module}.{name}"):  # a submodule: its import sets the attribute
             return importlib.import_module(f"{module}.{name}")

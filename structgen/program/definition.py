@@ -260,7 +260,7 @@ class Program(Generic[Parameters, Value]):
                 self._subject,
                 "the arguments do not fit",
                 evidence=str(error),
-                remedy=f"call it as {self.name}{self._signature}",
+                remedy=f"call it as {self.name}{_without_types(self._signature)}",
             ) from None
         bound.apply_defaults()
         return bound
@@ -388,6 +388,12 @@ def _signature(function: Callable[..., Any], subject: str) -> inspect.Signature:
         return inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise ProgramError(subject, "its parameters are not known", evidence=str(error)) from error
+
+
+def _without_types(signature: inspect.Signature) -> inspect.Signature:
+    """The names and defaults of the parameters, for a sentence."""
+    named = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    return signature.replace(parameters=named, return_annotation=inspect.Signature.empty)
 
 
 def _return_annotation(function: Callable[..., Any], signature: inspect.Signature, subject: str) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
 
-from structgen.errors import ProgramError
+from structgen.errors import ProgramError, found
 from structgen.frontends.free_text import substrings
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.python_types import schema_of_type
@@ -236,8 +236,12 @@ def _extract(
         LimitExceeded: a search did not end within ``search_limit``.
     """
     if not isinstance(document, str):
+        swapped = isinstance(kind, str) and not isinstance(document, (bytes, bytearray))
         raise ProgramError(
-            "extract", f"the document is of type {type(document).__name__}", remedy="give its text, decoded"
+            "extract",
+            "the document must be a text",
+            evidence=found(document),
+            remedy="the type comes first: extract(Person, text)" if swapped else "give its text, decoded",
         )
     if evidence not in (False, True, "exact"):
         raise ValueError(f"evidence is True, False or 'exact'; found {evidence!r:.40}")

@@ -41,8 +41,8 @@ class FieldScore(Located):
         logprob: log-probability of its tokens in the projection: of the chosen value among the allowed ones, as these
             tokens spell it; None where a server wrote it, for it does not tell.
         marginals: the probability of each possible value, given the text before it, however it is
-            spelled; they sum to 1.  Of a canvas: see ``structgen.program.backends.field_marginals``.
-            None unless they were requested and the field has few values.
+            spelled, the most probable first; they sum to 1.  Of a canvas: see
+            ``structgen.program.backends.field_marginals``.  None unless requested, and where a field has many values.
         is_cut: whether some of its text was written while the budget excluded tokens that the grammar allows: with more
             tokens the value may be another one.
     """
@@ -431,9 +431,8 @@ def field_scores(
             last = len(result.steps)  # with the stop
         logprob = sums[last] - sums[first]
         is_cut = cut is not None and (end.end > cut or not end.path)
-        found.append(
-            FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob, weighed, is_cut)
-        )
+        ranked = None if weighed is None else dict(sorted(weighed.items(), key=lambda held: -held[1]))
+        found.append(FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob, ranked, is_cut))
     return tuple(found)
 
 

@@ -135,3 +135,11 @@ def test_unknown_names_are_refused() -> None:
     """A name that is not public is an ``AttributeError`` that names it."""
     with pytest.raises(AttributeError, match="'grammer'"):
         _ = structgen.grammer  # type: ignore[attr-defined]
+
+
+def test_a_misspelt_name_is_suggested() -> None:
+    """Python's traceback asks for the public name that is meant."""
+    for line, meant in (("structgen.generat", "generate"), ("structgen.samplers.SMCC", "SMC")):
+        program = f"import structgen, structgen.samplers\n{line}"
+        made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert made.stderr.rstrip().endswith(f"Did you mean: {meant!r}?"), made.stderr

@@ -229,7 +229,9 @@ class Stats:
     def summary(self) -> str:
         """The main counts, in words."""
         drafts = f", {self.accepted} of {self.drafted} draft tokens accepted" if self.drafted else ""
-        return f"{self.tokens} tokens ({self.forced} forced) in {self.forwards} forward passes{drafts}"
+        tokens = "1 token" if self.tokens == 1 else f"{self.tokens} tokens"
+        passes = "1 forward pass" if self.forwards == 1 else f"{self.forwards} forward passes"
+        return f"{tokens} ({self.forced} forced) in {passes}{drafts}"
 
     @property
     def tokens_per_forward(self) -> float:

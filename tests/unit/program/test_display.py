@@ -161,6 +161,8 @@ def test_a_run_prints_its_value_its_end_and_its_cost() -> None:
     assert lines[1:3] == ["value: Person(name='Ada', age=36)", "finish reason: stop"]
     assert re.fullmatch(r"cost: \d+ tokens \(\d+ forced\) in \d+ forward passes.*", lines[3])
     assert repr(run).startswith("Run(Person(name='Ada', age=36), stop, ")
+    one = sg.generate(HashModel(VOCABULARY), "x", sg.regex("[ab]"), drafter=None)
+    assert re.fullmatch(r"Result\('[ab]', stop, 1 token \(0 forced\) in 1 forward pass\)", repr(one))
     served = who.run("Ada", model=Scripted("Hm.", ADA), think=5)
     assert str(served).endswith("cost: 2 requests")
     assert ADA in _page(served).text

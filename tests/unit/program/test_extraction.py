@@ -259,11 +259,13 @@ def test_the_prompt(json_vocabulary: Vocabulary) -> None:
 
 
 def test_wrong_calls(json_vocabulary: Vocabulary) -> None:
-    with pytest.raises(ProgramError, match="of type bytes"):
+    with pytest.raises(ProgramError, match="must be a text; found bytes; give its text, decoded"):
         extract(Person, b"Ada", model=model(json_vocabulary))  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match=r"found the type Person; the type comes first: extract\(Person, text\)"):
+        extract(DOCUMENT, Person)
     with pytest.raises(ProgramError, match="lone surrogate"):
         extract(Person, "\ud800", model=model(json_vocabulary), evidence=True)
-    with pytest.raises(ProgramError, match="missing a required argument"):
+    with pytest.raises(ProgramError, match=r"'document'; call it as extract\(kind, document, /, \*, evidence=False,"):
         extract(Person, model=model(json_vocabulary))  # type: ignore[call-arg]
 
 

@@ -207,6 +207,7 @@ def test_they_are_those_of_all_outputs(vocabulary: Vocabulary, kind: Any, seed: 
                 assert output.data[score.start : score.start + 1] in (b"{", b"[")
                 continue
             assert math.fsum(score.marginals.values()) == pytest.approx(1, abs=1e-12)
+            assert list(score.marginals.values()) == sorted(score.marginals.values(), reverse=True)
             before = tokens_before(output, vocabulary, score.start)
             masses: dict[Any, float] = defaultdict(float)
             for other in outputs:

@@ -600,7 +600,7 @@ def test_wrong_programs_are_told_at_once() -> None:
 
 
 def test_wrong_calls(json_vocabulary: Vocabulary) -> None:
-    with pytest.raises(ProgramError, match=r"missing a required argument: 'text'; call it as extract\(text"):
+    with pytest.raises(ProgramError, match=r"missing a required argument: 'text'; call it as extract\(text\)$"):
         extract.stream()
     with pytest.raises(BudgetError, match="shortest output"):
         extract("x", model=model(json_vocabulary), max_tokens=3)
