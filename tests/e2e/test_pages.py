@@ -66,4 +66,5 @@ def test_readme_on_the_embedded_model(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert run_page("README.md").blocks == 3
     shown = r"product='.*' stars=[1-5] mood='(happy|angry|bored)'\n"
     shown += r"\{'city': '.*', 'population': \d+\}\n\d+ forward passes for \d+ tokens\n"
+    shown += r"(open|closed)( since \d{4}-\d\d-\d\d)? \{'state': '(open|closed)'\}\n"
     assert re.fullmatch(shown, capsys.readouterr().out)

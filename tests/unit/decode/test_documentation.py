@@ -11,6 +11,7 @@ from docs_run import run_page
 
 import structgen
 import structgen.models
+from structgen.cli.main import main
 from structgen.engine import Vocabulary
 from structgen.models import HashModel
 
@@ -32,7 +33,10 @@ def test_examples_run(
     assert re.search(r"b'[1-9][0-9]?'\n", capsys.readouterr().out)
     assert len(names["answers"]) == 2
     assert {*names["answers"]} <= {" Paris", " Santiago", " Lima"}
-    assert names.blocks == 7
+    (tmp_path / "trace.json").write_text(names["written"])
+    assert main(["trace", str(tmp_path / "trace.json")]) == 0
+    assert re.search(r"^answer 1: .*\n  token +chosen +removed", capsys.readouterr().out, re.MULTILINE)
+    assert names.blocks == 8
 
 
 def save_tiny_model(folder: Path) -> None:
