@@ -190,7 +190,7 @@ def test_errors_are_rows(rows: Callable[..., Outcome], schema: str) -> None:
             "not valid JSON",
             'an object with "prompt"; found "text"',
             '"prompt" must be a text or a list of messages; found 3',
-            'there is no "max_token"; is \'max_tokens\' meant? there are prompt',
+            "there is no \"max_token\"; is 'max_tokens' meant? there are prompt",
             'it has no "prompt"',
             "allow at least max_tokens=",
             "message 0 is malformed",
