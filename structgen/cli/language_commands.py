@@ -137,14 +137,14 @@ def convert(paths: tuple[str, ...], source: SourceOptions, target: Target, *, st
     cls=Command,
     examples=("structgen diff v1.schema.json v2.schema.json",),
 )
-@click.argument("paths", nargs=2, metavar="OLD NEW", shell_complete=complete_files)
+@click.argument("paths", nargs=-1, metavar="OLD NEW", shell_complete=complete_files)
 @source_options(reads=True)
 @click.option("--max-bytes", metavar="N", type=click.IntRange(0), help="Compare strings of up to N bytes only.")
 @click.option("--max-pairs", metavar="N", type=click.IntRange(1), help="Pairs of states to look at; else 50,000.")
 @output_options
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 def diff(
-    paths: tuple[str, str], source: SourceOptions, max_bytes: int | None, max_pairs: int | None, *, as_json: bool
+    paths: tuple[str, ...], source: SourceOptions, max_bytes: int | None, max_pairs: int | None, *, as_json: bool
 ) -> int:
     """Say whether NEW accepts everything that OLD did, and the other way round.
 
@@ -159,6 +159,8 @@ def diff(
 
     if source.regex is not None:
         raise click.UsageError("--regex names one description; write the expression into a Lark grammar to compare it")
+    if len(paths) != 2:
+        raise click.UsageError(f"expected OLD NEW, found {' '.join(paths) or 'nothing'}")
     old, new = (read_source(path, source) for path in paths)
     with refusals(""):
         kept, added = compare(old.grammar, new.grammar, max_bytes=max_bytes, max_pairs=max_pairs or MAX_PAIRS)

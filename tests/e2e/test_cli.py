@@ -490,6 +490,7 @@ def test_arguments_that_do_not_fit(structgen: Command, person: str) -> None:
     _fails(structgen("run", "a.json", "Who?"), 2, "found a.json Who?; give a prompt with --prompt")
     _fails(structgen("run", "--regex", "a+", "Who?"), 2, "found Who?; give a prompt with --prompt")
     _fails(structgen("match", person), 2, "expected FILE DOCUMENT")
+    _fails(structgen("diff", person), 2, "expected OLD NEW, found ", person)
     _fails(structgen("match", "--regex", "a", "b", "c"), 2, "expected DOCUMENT")
     _fails(structgen("match", "-", "-"), 2, "both")
     _fails(structgen("match", person, "no-such-document"), 2, "no-such-document")
