@@ -9,6 +9,7 @@ import pytest
 from coverage_page import PAGE, page_with
 from outcome_record import read_keywords
 
+import structgen
 from structgen.frontends.json_schema.normal.schema_reader import CONSTRAINTS
 from structgen.frontends.json_schema.report import KEYWORDS
 
@@ -53,6 +54,16 @@ def test_both_first_pages_have_the_table_of_tasks() -> None:
     assert [row.replace("(docs/", "(") for row in rows] == re.findall(
         r"^\| .* \|$", _section(index, "Which part do I need?"), re.MULTILINE
     )
+
+
+def test_public_names_are_taken_from_the_package() -> None:
+    """No Python block imports a core name from the module that happens to define it."""
+    for page in PAGES:
+        for module, names in re.findall(
+            r"^(?:>>> )?from (structgen[\w.]*) import (.+)$", page.read_text(), re.MULTILINE
+        ):
+            core = {name.strip() for name in names.split(",")} & set(structgen.__all__)
+            assert not core, f"{page.name}: from {module} import {', '.join(core)}; write sg.NAME"
 
 
 def test_every_page_with_python_is_run() -> None:
