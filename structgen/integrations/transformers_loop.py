@@ -139,8 +139,10 @@ def constraint_from(value: object, source: object, call: str, *, model: Any = No
         ArgumentError: there is nothing to compile, or nothing to compile it for.
         GrammarError, LimitExceeded, VocabularyError: it does not compile.
     """
-    if isinstance(source, int):
+    if isinstance(source, (int, str, PathLike)):
         remedy = f"write prompt_length={source}; the second argument is the tokenizer"
+        if not isinstance(source, int):
+            remedy = f"load it first: AutoTokenizer.from_pretrained({str(source)!r})"
         raise ArgumentError(call, "expected a tokenizer or a Vocabulary", evidence=found(source), remedy=remedy)
     if isinstance(value, Constraint):
         return value

@@ -114,6 +114,8 @@ def test_without_a_tokenizer(tokenizer: Any) -> None:
     constraint = compile(regex("a"), Vocabulary.load(tokenizer))
     with pytest.raises(ArgumentError, match=r"found 2; write prompt_length=2"):
         ConstraintLogitsProcessor(constraint, 2)
+    with pytest.raises(ArgumentError, match=r"found the text 'gpt2'; load it first: AutoTokenizer\.from_pretrained"):
+        ConstraintLogitsProcessor(regex("a"), "gpt2")
 
 
 def test_the_loop_without_a_tokenizer(model: Any, tokenizer: Any) -> None:
