@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, final
 
+from structgen.errors import ArgumentError, found as found_kind
 from structgen.markup import shortened
 from structgen.models.batching import Batch
 from structgen.models.protocol import silent
@@ -75,7 +76,10 @@ def map_items(
 
     Raises:
         ValueError: ``batch_size`` is less than 1.
+        ArgumentError: ``items`` is a text.
     """
+    if isinstance(items, (str, bytes)):
+        raise ArgumentError("map", "expected a list of items", evidence=found_kind(items), remedy="write map([text])")
     calls = [_arguments_of(item) for item in items]
     found: list[Mapped[Value] | None] = [None] * len(calls)
 

@@ -19,6 +19,7 @@ from structgen.program.batch_map import Mapped, map_items
 from structgen.program.execution import (
     AnyModel,
     Execution,
+    call_remedy,
     check_answering,
     current_model,
     refuse_unknown_settings,
@@ -217,7 +218,7 @@ class Program(Generic[Parameters, Value]):
 
         Raises:
             ValueError: ``batch_size`` is less than 1.
-            ArgumentError: ``model`` is no model.
+            ArgumentError: ``model`` is no model, or ``items`` is a text.
         """
         if model is None:
             model = current_model.get() or _default_model()
@@ -260,7 +261,7 @@ class Program(Generic[Parameters, Value]):
                 self._subject,
                 "the arguments do not fit",
                 evidence=str(error),
-                remedy=f"call it as {self.name}{_without_types(self._signature)}",
+                remedy=call_remedy(self.name, self._signature, kwargs, _RESERVED),
             ) from None
         bound.apply_defaults()
         return bound
@@ -388,12 +389,6 @@ def _signature(function: Callable[..., Any], subject: str) -> inspect.Signature:
         return inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise ProgramError(subject, "its parameters are not known", evidence=str(error)) from error
-
-
-def _without_types(signature: inspect.Signature) -> inspect.Signature:
-    """The names and defaults of the parameters, for a sentence."""
-    named = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
-    return signature.replace(parameters=named, return_annotation=inspect.Signature.empty)
 
 
 def _return_annotation(function: Callable[..., Any], signature: inspect.Signature, subject: str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import inspect
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast, final, get_origin
@@ -11,7 +12,7 @@ from structgen.decode import AnySampler, Greedy
 from structgen.decode.diffusion.posterior import CanvasSampler
 from structgen.decode.step.context import check_model
 from structgen.engine import compile
-from structgen.errors import AnswerCut, ProgramError
+from structgen.errors import AnswerCut, ProgramError, meant
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol import LanguageModel
 from structgen.models.protocol.diffusion import DiffusionModel
@@ -30,6 +31,7 @@ __all__ = [
     "AnyModel",
     "Execution",
     "ProgramSettings",
+    "call_remedy",
     "check_answering",
     "current_model",
     "refuse_unknown_settings",
@@ -320,8 +322,29 @@ def refuse_unknown_settings(subject: str, settings: dict[str, Any], known: set[s
     """
     unknown = sorted(settings.keys() - known)
     if unknown:
-        names = ", ".join(sorted(known | {"system"}))
-        raise TypeError(f"{subject}: unknown settings {', '.join(unknown)}; give settings among {names}")
+        names = sorted(known | {"system"})
+        remedy = _setting_meant(unknown, names) or f"give settings among {', '.join(names)}"
+        raise TypeError(f"{subject}: unknown settings {', '.join(unknown)}; {remedy}")
+
+
+def call_remedy(name: str, signature: inspect.Signature, given: Iterable[str], settings: Iterable[str]) -> str:
+    """What to do about keywords and arguments that do not fit a program called ``name``.
+
+    ``given`` are the keywords of the call that are no settings; ``settings`` are the settings that there are.
+    """
+    unknown = [each for each in given if each not in signature.parameters]
+    bare = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    shown = signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)
+    return _setting_meant(unknown, [*signature.parameters, *settings]) or f"call it as {name}{shown}"
+
+
+def _setting_meant(unknown: Iterable[str], known: Collection[str]) -> str:
+    for name in unknown:
+        if name in ("temperature", "top_k", "top_p", "min_p"):
+            return f"write sampler=sg.Multinomial({name}=...)"
+        if asked := meant(name, known):
+            return asked
+    return ""
 
 
 def settings_with(settings: ProgramSettings, changes: dict[str, Any]) -> ProgramSettings:

@@ -359,6 +359,8 @@ class _Loop:
 
 
 def _by_name(tools: Iterable[Tool[Any, Any] | Callable[..., Any]], subject: str) -> dict[str, Tool[Any, Any]]:
+    if not isinstance(tools, Iterable):
+        raise ProgramError(subject, "its tools must be a list", remedy="write agent([tool])")
     found: dict[str, Tool[Any, Any]] = {}
     for each in tools:
         held = each if isinstance(each, Tool) else tool(each)

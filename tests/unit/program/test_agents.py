@@ -355,6 +355,8 @@ def test_wrong_agents() -> None:
         agent([add, fail, add])
     with pytest.raises(ProgramError, match="it has no tools"):
         agent([])
+    with pytest.raises(ProgramError, match=r"its tools must be a list; write agent\(\[tool\]\)"):
+        agent(add)  # type: ignore[call-overload]
     with pytest.raises(ProgramError, match="no function with a name"):
         agent([3])  # type: ignore[list-item]
     with pytest.raises(ProgramError, match="its answer is a grammar, and not a type"):

@@ -88,10 +88,12 @@ def test_checks_fail_by_item(json_vocabulary: Vocabulary) -> None:
 
 def test_progress_counts_the_items(json_vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]) -> None:
     told: list[tuple[int, int | None]] = []
-    word.map("abcde", model=HashModel(json_vocabulary), progress=lambda _, done, total: told.append((done, total)))
+    word.map(
+        list("abcde"), model=HashModel(json_vocabulary), progress=lambda _, done, total: told.append((done, total))
+    )
     assert told[-1] == (5, 5)
     assert [done for done, _ in told] == sorted({done for done, _ in told})
-    word.map("abc", model=HashModel(json_vocabulary), progress=True)
+    word.map(list("abc"), model=HashModel(json_vocabulary), progress=True)
     assert capsys.readouterr().out == ""
 
 

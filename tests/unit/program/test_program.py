@@ -16,6 +16,7 @@ from structgen.decode import Multinomial
 from structgen.engine import Vocabulary
 from structgen.errors import (
     AnswerCut,
+    ArgumentError,
     BudgetError,
     CutWarning,
     GenerationError,
@@ -595,13 +596,27 @@ def test_wrong_programs_are_told_at_once() -> None:
         def untypable(text: str) -> Iterator[Any] | type[int]:
             """{text}"""
 
-    with pytest.raises(TypeError, match="unknown settings temperature"):
+    with pytest.raises(TypeError, match=r"unknown settings temperature; write sampler=sg\.Multinomial\(temperature="):
         program(temperature=2)(nothing)
+    with pytest.raises(TypeError, match=r"unknown settings max_token; is 'max_tokens' meant\?"):
+        program(max_token=2)(nothing)
+    with pytest.raises(TypeError, match="unknown settings zzz; give settings among alternatives, chat,"):
+        program(zzz=2)(nothing)
 
 
 def test_wrong_calls(json_vocabulary: Vocabulary) -> None:
     with pytest.raises(ProgramError, match=r"missing a required argument: 'text'; call it as extract\(text\)$"):
         extract.stream()
+    for name, remedy in (
+        ("temperature", r"write sampler=sg\.Multinomial\(temperature=\.\.\.\)"),
+        ("max_token", "is 'max_tokens' meant\\?"),
+        ("texts", "is 'text' meant\\?"),
+        ("zzz", r"call it as extract\(text\)"),
+    ):
+        with pytest.raises(ProgramError, match=f"unexpected keyword argument {name!r}; {remedy}$"):
+            extract("x", **{name: 1})
+    with pytest.raises(ArgumentError, match=r"map: expected a list of items; found the text .*write map\(\[text\]\)"):
+        extract.map("abc", model=model(json_vocabulary))
     with pytest.raises(BudgetError, match="shortest output"):
         extract("x", model=model(json_vocabulary), max_tokens=3)
     with pytest.raises(GenerationError, match="exceed its context by"):
