@@ -236,13 +236,12 @@ def _extract(
         LimitExceeded: a search did not end within ``search_limit``.
     """
     if not isinstance(document, str):
-        swapped = isinstance(kind, str) and not isinstance(document, (bytes, bytearray))
-        raise ProgramError(
-            "extract",
-            "the document must be a text",
-            evidence=found(document),
-            remedy="the type comes first: extract(Person, text)" if swapped else "give its text, decoded",
-        )
+        remedy = "give its text, decoded"
+        if isinstance(document, (list, tuple)):
+            remedy = "for several documents, write extract.map([(Person, text), ...])"
+        elif isinstance(kind, str) and not isinstance(document, (bytes, bytearray)):
+            remedy = "the type comes first: extract(Person, text)"
+        raise ProgramError("extract", "the document must be a text", evidence=found(document), remedy=remedy)
     if evidence not in (False, True, "exact"):
         raise ValueError(f"evidence is True, False or 'exact'; found {evidence!r:.40}")
     exact = evidence == "exact"

@@ -53,6 +53,8 @@ def schema_of_type(kind: Any) -> tuple[dict[str, Any], dict[str, Grammar]]:
             evidence="found a function; its arguments have no single schema",
             remedy="give a schema as a dict or JSON text, or a type that pydantic can describe",
         )
+    if _is_value(kind):
+        raise _misplaced(kind, "", kind, f"it is a value of {type(kind).__name__}", "pass the type itself")
     try:
         described, formats, has_any = _described(kind)
     except _failures() as error:
@@ -62,6 +64,13 @@ def schema_of_type(kind: Any) -> tuple[dict[str, Any], dict[str, Grammar]]:
             if isinstance(annotation, TypeVar) and annotation.__bound__ is None and not annotation.__constraints__:
                 raise _misplaced(kind, path, annotation, "it is a type variable", "give it a type: Name[int]")
     return described, formats
+
+
+def _is_value(kind: Any) -> bool:
+    """Whether it is an instance of a model or dataclass, and no annotation of its own."""
+    made = type(kind)
+    is_data = dataclasses.is_dataclass(made) and not hasattr(made, "__get_pydantic_core_schema__")
+    return is_data or hasattr(made, "model_fields")
 
 
 def _described(kind: Any) -> tuple[dict[str, Any], dict[str, Grammar], bool]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, final
 
+from structgen.errors import found
 from structgen.grammar.nodes.base import (
     Grammar,
     NaryNode,
@@ -293,6 +294,8 @@ def literal(text: str | bytes) -> Grammar:
                 f"literal: lone surrogate {text[error.start]!r} at character {error.start} has no UTF-8 form; "
                 "pass bytes if you mean raw bytes"
             ) from None
+    if not isinstance(text, bytes):
+        raise TypeError(f"literal: expected a text; {found(text)}; write a number or another value as text")
     return Literal(text)
 
 
@@ -340,6 +343,8 @@ def complement(item: Grammar) -> Grammar:
 
 def capture(item: Grammar, name: str) -> Grammar:
     """``item``, reported under ``name``."""
+    if not isinstance(name, str):
+        raise TypeError(f"named: the name must be a text; {found(name)}")
     return Capture(name, item)
 
 

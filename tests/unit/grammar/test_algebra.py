@@ -165,6 +165,9 @@ def test_operators_take_text_on_either_side() -> None:
         (lambda: A * 1.5, "unsupported operand"),
         (lambda: A * True, "unsupported operand"),
         (lambda: A + object(), "unsupported operand"),
+        (lambda: literal(5), "literal: expected a text; found 5; write a number"),
+        (lambda: optional(3), "expected a text; found 3"),
+        (lambda: A.named(5), "the name must be a text; found 5"),
     ],
 )
 def test_likely_mistakes(mistake: Callable[[], object], remedy: str) -> None:

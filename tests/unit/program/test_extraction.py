@@ -263,6 +263,8 @@ def test_wrong_calls(json_vocabulary: Vocabulary) -> None:
         extract(Person, b"Ada", model=model(json_vocabulary))  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"found the type Person; the type comes first: extract\(Person, text\)"):
         extract(DOCUMENT, Person)
+    with pytest.raises(ProgramError, match=r"found a list; for several documents, write extract\.map\("):
+        extract(Person, [DOCUMENT])
     with pytest.raises(ProgramError, match="lone surrogate"):
         extract(Person, "\ud800", model=model(json_vocabulary), evidence=True)
     with pytest.raises(ProgramError, match=r"'document'; call it as extract\(kind, document, /, \*, evidence=False,"):

@@ -97,6 +97,8 @@ class ByNumber(enum.Enum):
         (Pair, ["json schema of Pair", "right is annotated Opaque"]),
         (list[Opaque], ["[] is annotated Opaque"]),
         (Opaque, ["json schema of Opaque: it has no JSON form"]),
+        (Marked(n=[]), ["it is a value of Marked; pass the type itself"]),
+        (Record([]), ["it is a value of Record; pass the type itself"]),
         (Generics, ["json schema of Generics", "items[] is annotated ~T", "Name[int]"]),
         (dict[str, T], ["annotated ~T"]),  # type: ignore[valid-type]
         (Lazy, ["json schema of Lazy", "numbers is annotated", "Iterable[int]", "use list[...]"]),
