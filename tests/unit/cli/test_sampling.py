@@ -60,7 +60,7 @@ def test_every_sampler_writes_a_member(run: Any, name: str) -> None:
     status, out, err = run("--sampler", name)
     assert status == 0
     assert re.fullmatch(PATTERN, out.strip())
-    assert "forward passes" in err
+    assert "forward pass" in err
 
 
 def test_a_cut_output_is_reported(run: Any) -> None:
