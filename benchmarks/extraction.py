@@ -5,6 +5,7 @@ not held out; ``--heldout`` reads those instead.  Answers are graded field by fi
 kept in a file (``--rows``), so that a run goes on where the last one ended.
 
 Usage: python benchmarks/extraction.py [--variants "sketch; fields; fields, unique"] [--limit N] [--heldout] [--stored]
+       [--runtime llama.cpp]
 """
 
 from __future__ import annotations
@@ -142,13 +143,15 @@ def main() -> None:
     parser.add_argument("--heldout", action="store_true", help="read the documents that are held out")
     parser.add_argument("--stored", action="store_true", help="run nothing, only print what is there")
     parser.add_argument("--rows", type=Path, default=Path("build/extraction.jsonl"))
+    parser.add_argument("--runtime", choices=("torch", "llama.cpp"), default="torch", help="what runs the model")
+    parser.add_argument("--threads", type=int, help="CPU threads of a forward pass")
     given = parser.parse_args()
     names = [name.strip() for name in given.variants.split(";")]
     chosen = [document for document in documents() if document.heldout == given.heldout][: given.limit]
     known = stored(given.rows)
     if not given.stored:
         given.rows.parent.mkdir(parents=True, exist_ok=True)
-        run_missing(known, names, chosen, given.rows)
+        run_missing(known, names, chosen, given)
     wanted = [(name, document.name) for name in names for document in chosen]
     print(table([known[key] for key in wanted if key in known], given.baseline or names[0]))
 
@@ -160,14 +163,14 @@ def stored(rows: Path) -> dict[tuple[str, str], Row]:
 
 
 def run_missing(
-    known: dict[tuple[str, str], Row], names: Sequence[str], chosen: Sequence[Document], rows: Path
+    known: dict[tuple[str, str], Row], names: Sequence[str], chosen: Sequence[Document], given: argparse.Namespace
 ) -> None:
     """Run what is not there yet."""
     missing = [(name, document) for name in names for document in chosen if (name, document.name) not in known]
-    model = sg.load_model() if missing else None
+    model = sg.load_model(runtime=given.runtime, threads=given.threads) if missing else None
     for name, document in missing:
         row = known[name, document.name] = row_of(model, name, document)
-        with rows.open("a", encoding="utf-8") as file:
+        with given.rows.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from structgen.errors import ModelError
 from structgen.log import log_loading
 from structgen.models import location
 from structgen.models.batching import Batch
-from structgen.models.llama.embedded import embedded_folder, load_embedded
+from structgen.models.llama.embedded import EOS, NAME, embedded_folder, embedded_gguf, load_embedded
+from structgen.models.llama_cpp.library import library
 from structgen.models.location import find_local, require
 from structgen.models.protocol import (
     LanguageModel,
@@ -29,6 +30,7 @@ from structgen.models.protocol import (
 from structgen.models.toy.hash import HashModel
 
 if TYPE_CHECKING:
+    from structgen.models.llama_cpp.model import LlamaCppModel
     from structgen.models.protocol.diffusion import DiffusionModel
     from structgen.models.transformers.model import TransformersModel
 
@@ -48,6 +50,9 @@ __all__ = [
     "load_model",
 ]
 
+Runtime: TypeAlias = Literal["auto", "torch", "llama.cpp"]
+"""What runs the forward passes of a model."""
+
 
 @log_loading
 def load_model(
@@ -58,6 +63,7 @@ def load_model(
     progress: Progress | None = None,
     threads: int | None = None,
     resident: bool | None = None,
+    runtime: Runtime = "auto",
 ) -> LanguageModel:
     """Load a language model.
 
@@ -69,9 +75,12 @@ def load_model(
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: float32 on a CPU, the checkpoint's
             own elsewhere.
         progress: called at each stage of loading; by default nothing is reported.
-        threads: CPU threads of torch, for the whole process; None leaves torch's setting as it is.
+        threads: CPU threads: of llama.cpp for this model, of torch for the whole process; None leaves torch's setting
+            as it is, and gives llama.cpp all cores.
         resident: whether logits stay on the model's device and tokens are sampled there; None: only on a GPU.  The
             output is the same up to rounding in float32.
+        runtime: ``"llama.cpp"`` runs a GGUF file, or the embedded model, with its quantised weights; it needs no torch.
+            ``"torch"`` runs any source.  ``"auto"`` is torch.
 
     Returns:
         A new model at each call.
@@ -83,6 +92,12 @@ def load_model(
     # OpenMP reads this variable when torch is imported.  Waiting threads that spin make a forward pass about ten times
     # slower when another process uses one of their cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if runtime not in get_args(Runtime):
+        raise ModelError(
+            f"runtime={runtime!r}", "there is no such runtime", remedy=f"choose one of {', '.join(get_args(Runtime))}"
+        )
+    if runtime == "llama.cpp":
+        return _load_llama_cpp(source, device=device, dtype=dtype, progress=progress or silent, threads=threads)
     if threads is not None:
         _set_threads(threads)
     if source is None:
@@ -107,6 +122,38 @@ def load_model(
         local_files_only=reach is location.Reach.CACHED,
         resident=resident,
     )
+
+
+def _load_llama_cpp(
+    source: str | Path | tuple[Any, Any] | None, *, device: str, dtype: str, progress: Progress, threads: int | None
+) -> LlamaCppModel:
+    """Load a GGUF file, or that of the embedded model, with llama.cpp."""
+    for setting, value, known in (("device", device, ("auto", "cpu")), ("dtype", dtype, ("auto",))):
+        if value not in known:
+            raise ModelError(
+                f"{setting}={value!r}",
+                "llama.cpp takes the weights as the file has them, and the devices that it was built for",
+                remedy=f"choose {setting}={' or '.join(map(repr, known))}, or runtime='torch'",
+            )
+    if threads is not None and threads < 1:
+        raise ModelError(f"threads={threads}", "at least one thread is needed")
+    path = None if source is None or isinstance(source, tuple) else find_local(source)
+    if source is not None and (path is None or path.is_dir()):
+        raise ModelError(
+            f"model {str(source)[:200]!r}",
+            "llama.cpp runs GGUF files",
+            evidence="it is a folder of Hugging Face files" if path is not None else "there is no such file",
+            remedy="name a *.gguf file, or leave out runtime='llama.cpp'",
+        )
+    library()  # before anything is fetched
+    from structgen.models.llama_cpp.model import LlamaCppModel
+
+    eos: tuple[int | str, ...] | None = None
+    name = None
+    if path is None:
+        path, name, eos = embedded_gguf(progress=progress), NAME, EOS
+    progress("load the model", 0, None)
+    return LlamaCppModel(path, name=name, device=device, threads=threads, eos=eos)
 
 
 def from_transformers(

