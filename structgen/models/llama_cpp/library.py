@@ -79,6 +79,7 @@ _TEXT: Final = ctypes.c_char_p
 
 _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_backend_init": (None, ()),
+    "llama_supports_gpu_offload": (_BOOL, ()),
     "llama_model_default_params": (_Block, ()),
     "llama_context_default_params": (_Block, ()),
     "llama_model_load_from_file": (_POINTER, (_TEXT, _Block)),
