@@ -18,10 +18,10 @@ from structgen.errors import ModelError, meant
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
     from structgen.methods.catalogue import Method
-    from structgen.models import LanguageModel
+    from structgen.models import LanguageModel, Runtime
     from structgen.models.diffusion import DiffusionModel
 
-__all__ = ["EMBEDDED", "NamedOption", "diffusion_model_of", "model_of", "unknown", "vocabulary_of"]
+__all__ = ["EMBEDDED", "RUNTIMES", "NamedOption", "diffusion_model_of", "model_of", "unknown", "vocabulary_of"]
 
 _COMMA: Final = re.compile(r",(?![^()\[\]]*[)\]])")
 """A comma between settings, not within the brackets of a value."""
@@ -111,6 +111,8 @@ def unknown(subject: str, name: str, known: Iterable[str]) -> str:
     return "; ".join(part for part in parts if part)
 
 
+RUNTIMES: Final = ("torch", "llama.cpp")
+"""What ``--runtime`` chooses from."""
 EMBEDDED: Final = "embedded"
 """What ``--model`` calls the model that is used without it."""
 
@@ -126,24 +128,26 @@ def _failures_of(name: str | None, progress: ProgressLine) -> Iterator[None]:
     try:
         yield
     except ModelError as error:
-        if name in {None, EMBEDDED} and not error.subject.startswith("device"):
+        if name in {None, EMBEDDED} and not error.subject.startswith(("device", "llama.cpp")):
             raise
         raise Failure(str(error), UNUSABLE) from error
     finally:
         progress.close()
 
 
-def model_of(name: str | None, progress: ProgressLine, *, device: str = "auto") -> LanguageModel:
+def model_of(
+    name: str | None, progress: ProgressLine, *, device: str = "auto", runtime: Runtime = "auto"
+) -> LanguageModel:
     """Load a model that writes token by token.
 
     Raises:
-        Failure: there is no model of this name, it cannot be loaded, or there is no such device.
+        Failure: there is no model of this name, it cannot be loaded, or there is no such device or runtime.
         ModelError: the embedded model cannot be fetched.
     """
     from structgen.models import load_model
 
     with _failures_of(name, progress):
-        return load_model(None if name == EMBEDDED else name, device=device, progress=progress)
+        return load_model(None if name == EMBEDDED else name, device=device, progress=progress, runtime=runtime)
 
 
 def diffusion_model_of(

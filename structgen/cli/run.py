@@ -16,7 +16,7 @@ from structgen.cli.grammar_source import (
     read_text,
     source_options,
 )
-from structgen.cli.model_option import model_of
+from structgen.cli.model_option import RUNTIMES, model_of
 from structgen.cli.run_canvas import run_canvases
 from structgen.cli.run_option import (
     DEFAULT_PROMPT,
@@ -53,7 +53,7 @@ _CANVAS_OPTIONS: Final = {
 _GROUPS: Final = {
     "Prompt": ("prompt", "prompt_file", "system", "no_chat", "chat_template", "arg"),
     "Many prompts": ("prompts", "batch_size", "resume"),
-    "Model": ("model", "model_name", "device", "decoder", "trust_remote_code"),
+    "Model": ("model", "model_name", "device", "runtime", "decoder", "trust_remote_code"),
     "Sampling": (
         *("max_tokens", "temperature", "top_k", "top_p", "min_p", "count", "seed"),
         *("sampler", "drafter", "potential", "weights"),
@@ -118,6 +118,11 @@ _GROUPS: Final = {
     default="auto",
     show_default=True,
     help="Where the model runs: auto (a GPU if there is one), cpu, cuda, cuda:1, mps.",
+)
+@click.option(
+    "--runtime",
+    type=click.Choice(RUNTIMES),
+    help="What runs the model: torch, or llama.cpp for the embedded model and GGUF files.  [default: torch]",
 )
 @click.option(
     "--decoder",
@@ -269,7 +274,7 @@ def _run(path: str | None, source: SourceOptions, request: Request) -> int:
 
 
 def _load_model(request: Request, progress: ProgressLine) -> LanguageModel:
-    model = model_of(request.model, progress, device=request.device)
+    model = model_of(request.model, progress, device=request.device, runtime=request.runtime or "auto")
     if request.chat_template is not None:
         from structgen.models.model_input import use_chat_template
 

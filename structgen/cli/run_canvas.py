@@ -50,6 +50,7 @@ _TOKEN_DECODER_OPTIONS: Final = {
     **dict.fromkeys(
         ("top_k", "top_p", "min_p"), "--sampler posterior samples from the whole distribution; leave it out"
     ),
+    "runtime": "torch runs diffusion models; leave it out",
     "drafter": "drafts of canvases are policies; give --policy freedave or --policy selfspeculative",
     "potential": "canvases take no potentials; say it in the grammar, or take --decoder autoregressive",
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from structgen.decode import AnyCanvasSampler, AnyPotential, AnySampler
     from structgen.decode.sampling import Samples
     from structgen.decode.speculative.speculation import AnyDrafter
-    from structgen.models import Prompt
+    from structgen.models import Prompt, Runtime
 
 __all__ = [
     "DEFAULT_PROMPT",
@@ -150,6 +150,7 @@ class Request:
     model: str | None
     model_name: str | None
     device: str
+    runtime: Runtime | None
     trust_remote_code: bool
     decoder: Decoder
     max_tokens: int | None

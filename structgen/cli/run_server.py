@@ -31,6 +31,7 @@ API_KEY: Final = "STRUCTGEN_API_KEY"
 
 _SERVER: Final = "a model on a server"
 _NOT_SERVED: Final = {
+    "runtime": "the server has its own; leave it out",
     "chat_template": "the server has its own; leave it out",
     "drafter": "the server drafts by itself; leave it out",
     "potential": "the server does not tell how probable each token is; leave it out",

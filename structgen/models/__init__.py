@@ -42,6 +42,7 @@ __all__ = [
     "PackedModel",
     "Progress",
     "Prompt",
+    "Runtime",
     "Session",
     "SuperposableSession",
     "embedded_folder",
@@ -55,7 +56,7 @@ Runtime: TypeAlias = Literal["auto", "torch", "llama.cpp"]
 
 
 @log_loading
-def load_model(
+def load_model(  # noqa: PLR0913  public: each is a keyword with a default
     source: str | Path | tuple[Any, Any] | None = None,
     *,
     device: str = "auto",

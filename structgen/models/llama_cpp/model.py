@@ -32,6 +32,7 @@ __all__ = ["LlamaCppModel", "LlamaCppSession"]
 
 _MEASURED_ROWS: Final = (1, 2, 4, 8)
 _MEASURED_AFTER, _REPEATS = 32, 3
+_MOST_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _SPECIAL_TEXTS: Final = ("bos", "eos", "unknown", "padding", "separator", "mask")
 
 
@@ -67,6 +68,7 @@ class LlamaCppModel:
         self._eos = eos
         self._library = library()
         self._header: Mapping[str, object] = read_gguf_header(path)
+        _check_header(self._header, path)
         address = self._library.load_model(path, ModelOptions(gpu_layers=0 if device == "cpu" else None))
         if not address:
             raise ModelError(
@@ -192,8 +194,9 @@ class LlamaCppModel:
         size = len(data) + 8
         while True:
             tokens = (ctypes.c_int32 * size)()
+            read_special = True
             count = self._library.llama_tokenize(
-                self._vocabulary_address, data, len(data), ctypes.addressof(tokens), size, begins, True
+                self._vocabulary_address, data, len(data), ctypes.addressof(tokens), size, begins, read_special
             )
             if count >= 0:
                 return list(tokens[:count])
@@ -217,6 +220,49 @@ class LlamaCppModel:
 
     def __repr__(self) -> str:
         return f"<LlamaCppModel {self.name}, {self._library!r}>"
+
+
+def _check_header(header: Mapping[str, object], path: Path) -> None:
+    """Refuse what llama.cpp does not refuse but asserts, which would end the process.
+
+    Raises:
+        ModelError: an entry is missing, of another type, or out of range.
+    """
+
+    def check(key: str, *, holds: bool, expected: str) -> None:
+        if not holds:
+            found = header.get(key)
+            listed = f"{len(found)} entries" if isinstance(found, list) else f"{found!r:.60}"
+            raise ModelError(
+                f"file {path.name!r}",
+                f"its entry {key} cannot be used",
+                evidence=f"expected {expected}; found {listed}",
+                remedy="check that the file is complete, or fetch it again",
+            )
+
+    name = header.get("general.architecture")
+    check("general.architecture", holds=isinstance(name, bytes) and name.isascii(), expected="the name of a network")
+    prefix = name.decode() if isinstance(name, bytes) else ""
+    for key, most in (("block_count", _MOST_LAYERS), ("context_length", 2**31 - 1), ("embedding_length", 2**31 - 1)):
+        value = header.get(f"{prefix}.{key}")
+        check(f"{prefix}.{key}", holds=isinstance(value, int) and 1 <= value <= most, expected=f"1 to {most}")
+    heads = header.get(f"{prefix}.attention.head_count", 1)
+    counts = heads if isinstance(heads, list) else [heads]
+    check(
+        f"{prefix}.attention.head_count",
+        holds=bool(counts) and all(isinstance(count, int) and count >= 0 for count in counts),
+        expected="numbers of heads",
+    )
+    tokens = header.get("tokenizer.ggml.tokens")
+    check(
+        "tokenizer.ggml.tokens",
+        holds=isinstance(tokens, list) and len(set(tokens)) == len(tokens) > 0,
+        expected="tokens that differ",
+    )
+    size = len(tokens) if isinstance(tokens, list) else 0
+    for key in ("token_type", "scores"):
+        value = header.get(f"tokenizer.ggml.{key}", tokens)
+        check(f"tokenizer.ggml.{key}", holds=isinstance(value, list) and len(value) == size, expected=f"{size} entries")
 
 
 def _cores() -> int:

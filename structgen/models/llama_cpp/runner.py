@@ -75,7 +75,7 @@ class Request(NamedTuple):
     tree: TokenTree | None
 
 
-class _CacheLost(Exception):  # noqa: N818  # not an error: the pass starts again
+class _CacheLost(Exception):  # not an error: the pass starts again
     """The content of the cache could not be moved to a larger one, and all places are empty."""
 
 

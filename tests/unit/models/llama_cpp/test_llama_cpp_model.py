@@ -11,7 +11,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-
+from tiny_gguf import CONTEXT, write_gguf
 
 import structgen as sg
 from structgen.errors import ModelError, VocabularyError
@@ -19,6 +19,36 @@ from structgen.models import Batch, load_model
 from structgen.models.llama_cpp import library as library_module
 from structgen.models.llama_cpp.library import Library
 from structgen.models.llama_cpp.model import LlamaCppModel
+
+MUTATION = """
+import random, struct, sys
+from structgen.errors import StructgenError
+from structgen.models import load_model
+
+source, header, target = open(sys.argv[1], "rb").read(), int(sys.argv[2]), sys.argv[3]
+ran = refused = 0
+for seed in range(1000):
+    chance, data = random.Random(seed), bytearray(source)
+    for _ in range(chance.choice([1, 1, 1, 2, 5])):
+        at, kind, small = chance.randrange(header), chance.randrange(4), chance.randrange(2**16)
+        if kind == 0:
+            data[at] = chance.randrange(256)
+        elif kind == 1:
+            data[at : at + 4] = struct.pack("<I", chance.choice([0, 1, 2**31, 2**32 - 1, small]))
+        elif kind == 2:
+            data[at : at + 8] = struct.pack("<Q", chance.choice([0, 1, 2**63, 2**64 - 1, small]))
+        else:
+            data[at] ^= 1 << chance.randrange(8)
+    open(target, "wb").write(data if chance.random() < 0.95 else data[: chance.randrange(len(data))])
+    try:
+        model = load_model(target, runtime="llama.cpp", threads=1)
+        model.start().extend([5, 6, 7])
+        model.vocabulary, model.encode_prompt("the")
+        ran += 1
+    except StructgenError:
+        refused += 1
+print(ran, refused)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +74,7 @@ def test_vocabulary_and_prompts(model: LlamaCppModel, tiny_gguf: Path) -> None:
     assert vocabulary.tokens[3 + 256 + 1] == b"the"
     assert vocabulary.eos[0] == 2
     assert vocabulary == sg.Vocabulary.load(tiny_gguf, size=264, eos=vocabulary.eos)
-    assert model.max_context == 640
+    assert model.max_context == CONTEXT
     ids = model.encode_prompt("the 12")
     assert ids[0] == 1
     text = "<|im_start|>user\nthe 12<|im_end|>\n<|im_start|>assistant\n"
@@ -56,7 +86,9 @@ def test_vocabulary_and_prompts(model: LlamaCppModel, tiny_gguf: Path) -> None:
 
 def test_every_way_to_write_an_output(model: LlamaCppModel) -> None:
     """Greedy outputs do not depend on drafts; all samplers write strings of the grammar."""
-    grammar = sg.json_schema({"type": "object", "properties": {"a": {"enum": ["the", "that"]}, "n": {"type": "integer"}}})
+    grammar = sg.json_schema(
+        {"type": "object", "properties": {"a": {"enum": ["the", "that"]}, "n": {"type": "integer"}}}
+    )
     constraint = sg.compile(grammar, model.vocabulary)
     plain = sg.generate(model, "the", constraint, max_tokens=40, drafter=None, jump_forward=False)
     for drafter in (sg.drafters.PromptLookup(), sg.drafters.Auto()):
@@ -97,6 +129,43 @@ def test_a_file_that_is_cut_short(tiny_gguf: Path, tmp_path: Path) -> None:
             load_model(cut, runtime="llama.cpp")
 
 
+@pytest.mark.parametrize(
+    ("entry", "value", "match"),
+    [
+        ("block_count", 0, r"llama\.block_count.*expected 1 to 512; found 0"),
+        ("block_count", 600, r"llama\.block_count.*found 600"),
+        ("context_length", 0, r"llama\.context_length"),
+        ("tokens", ["a"] * 264, r"tokenizer\.ggml\.tokens.*expected tokens that differ; found 264 entries"),
+        ("token_type", [1] * 7, r"tokenizer\.ggml\.token_type.*expected 264 entries; found 7 entries"),
+    ],
+)
+def test_headers_on_which_llama_cpp_ends_the_process(tmp_path: Path, entry: str, value: object, match: str) -> None:
+    """They are refused before it reads them."""
+    pytest.importorskip("xllamacpp")
+    path = tmp_path / "changed.gguf"
+    write_gguf(path, **{entry: value})
+    with pytest.raises(ModelError, match=match):
+        load_model(path, runtime="llama.cpp")
+
+
+@pytest.mark.nightly
+def test_mutated_headers(tiny_gguf: Path, tmp_path: Path) -> None:
+    """None of 1,000 ends the process: each gives a model that runs, or an error of ours."""
+    gguf = pytest.importorskip("gguf")
+    (tmp_path / "mutate.py").write_text(MUTATION)
+    header = gguf.GGUFReader(str(tiny_gguf)).data_offset
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "mutate.py"), str(tiny_gguf), str(header), str(tmp_path / "m.gguf")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    ran, refused = map(int, done.stdout.split())
+    assert ran + refused == 1000
+    assert min(ran, refused) > 50
+
+
 def test_arguments_that_llama_cpp_does_not_take(tiny_gguf: Path, tmp_path: Path) -> None:
     """Each is named."""
     for settings, match in (
@@ -109,7 +178,7 @@ def test_arguments_that_llama_cpp_does_not_take(tiny_gguf: Path, tmp_path: Path)
             load_model(tiny_gguf, **{"runtime": "llama.cpp", **settings})  # type: ignore[arg-type]
     (tmp_path / "config.json").write_text("{}")
     for source in (tmp_path, "owner/name", (object(), object())):
-        with pytest.raises(ModelError, match="llama.cpp runs GGUF files"):
+        with pytest.raises(ModelError, match=r"llama\.cpp runs GGUF files"):
             load_model(source, runtime="llama.cpp")
 
 
@@ -128,7 +197,7 @@ def test_without_llama_cpp(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_library_without_the_functions() -> None:
     """It is named, with the first function that it lacks."""
     other = next(Path(np.__file__).parent.rglob("*.so"))
-    with pytest.raises(ModelError, match="package 'numpy'.*lacks a function.*there is no llama_"):
+    with pytest.raises(ModelError, match=r"package 'numpy'.*lacks a function.*there is no llama_"):
         Library(other, "numpy")
 
 

@@ -93,7 +93,7 @@ def test_a_tree_that_does_not_fit_leaves_the_session(tiny_gguf: Path, monkeypatc
     session.extend(IDS)
     random = np.random.default_rng(1)
     wide = random_tree(random, 1, tokens=261)._replace(token_ids=list(range(8)), parents=[-1] * 8)
-    with pytest.raises(GenerationError, match="do not fit the cache of llama.cpp"):
+    with pytest.raises(GenerationError, match=r"do not fit the cache of llama\.cpp"):
         session.extend_tree([3], wide)
     assert session.length == len(IDS)
     np.testing.assert_allclose(session.extend([3]), model.start().extend([*IDS, 3]), atol=TOLERANCE)
@@ -103,7 +103,7 @@ def test_a_full_context_is_an_error_before_the_pass(model: LlamaCppModel) -> Non
     """The message says how long the context is."""
     session = model.start()
     session.extend([5] * 639)
-    with pytest.raises(GenerationError, match="2 tokens longer than the context.*the context holds 640"):
+    with pytest.raises(GenerationError, match=r"2 tokens longer than the context.*the context holds 640"):
         session.extend([1, 2, 3])
     assert session.length == 639
     session.extend([1])
