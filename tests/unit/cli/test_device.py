@@ -1,4 +1,4 @@
-"""``structgen run --device``: where a model runs."""
+"""``structgen run --device`` and ``--runtime``: where a model runs, and what runs it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_gguf import write_gguf
 
 import structgen.models
 from structgen.cli.main import main
@@ -55,3 +56,21 @@ def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "yes.json").write_text(json.dumps({"enum": [True, False]}))
     assert main(["run", str(tmp_path / "yes.json"), "--device", "nowhere"]) == 2
     assert "device 'nowhere': torch cannot use it" in capsys.readouterr().err
+
+
+def test_a_gguf_file_in_llama_cpp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("xllamacpp")
+    write_gguf(tmp_path / "tiny.gguf")
+    (tmp_path / "yes.json").write_text(json.dumps({"enum": [True, False]}))
+    arguments = ["run", str(tmp_path / "yes.json"), "--model", str(tmp_path / "tiny.gguf"), "--runtime", "llama.cpp"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.strip() in ("true", "false")
+    assert main(["run", str(tmp_path / "yes.json"), "--model", str(tmp_path), "--runtime", "llama.cpp"]) == 0
+    assert main([*arguments, "--device", "cuda"]) == 2
+    assert "device='cuda': llama.cpp takes the weights as the file has them" in capsys.readouterr().err
+
+
+def test_a_runtime_that_has_no_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "yes.json").write_text(json.dumps({"enum": [True, False]}))
+    assert main(["run", str(tmp_path / "yes.json"), "--runtime", "llama.cpp", "--decoder", "diffusion"]) == 2
+    assert "--runtime is not for --decoder diffusion: torch runs diffusion models" in capsys.readouterr().err

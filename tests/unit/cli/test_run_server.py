@@ -134,6 +134,7 @@ def test_programs_on_a_server(stub: Stub, run: Callable[..., Outcome], tmp_path:
         (("--drafter", "none"), "the server drafts by itself"),
         (("--potential", "a.py:b"), "--potential is not for a model on a server"),
         (("--weights",), "--weights is not for a model on a server"),
+        (("--runtime", "torch"), "--runtime is not for a model on a server: the server has its own"),
         (("--device", "cpu"), "--device is not for a model on a server"),
         (("--decoder", "diffusion"), "--decoder diffusion is for models in this process"),
         (("--model-name", "n"), "give one of them"),
