@@ -190,7 +190,9 @@ class Runner:
         logits = self._logits(rows, busy)
         for request in requests:
             request.place.length = len(request.tokens)
-        return [logits[first:last] for first, last in ranges]
+        return [
+            _in_order(logits[first:last], request.tree) for (first, last), request in zip(ranges, requests, strict=True)
+        ]
 
     def _add(self, request: Request, rows: _Rows, busy: list[Place]) -> tuple[int, int]:
         """Add the rows of a request; return the range of its logits among those of the pass."""
@@ -209,8 +211,9 @@ class Runner:
             rows.add(tokens[position], position, place.numbers, wanted=position >= wanted)
         if tree is not None:
             place.has_tree = True
-            for token, depth, numbers in zip(tree.token_ids, tree.depths(), branches, strict=True):
-                rows.add(int(token), len(tokens) + depth, numbers, wanted=True)
+            depths = tree.depths()
+            for node in _chain_first(tree):
+                rows.add(int(tree.token_ids[node]), len(tokens) + depths[node], branches[node], wanted=True)
         return first, rows.wanted_count
 
     def _branch(self, place: Place, tree: TokenTree, busy: list[Place]) -> list[list[int]]:
@@ -348,6 +351,28 @@ def _free(library: Library, addresses: list[int]) -> None:
     if context:
         library.llama_free(context)
     library.llama_model_free(model)
+
+
+def _chain_first(tree: TokenTree) -> list[int]:
+    """Return the nodes in the order of their rows: the first chain, then the others.
+
+    If a prefix of the first chain is kept, its cells have no gaps, and later sums the order that they have without
+    draft tokens.
+    """
+    chain = tree.first_chain()
+    others = set(range(len(tree.parents))).difference(chain)
+    return [*chain, *sorted(others)]
+
+
+def _in_order(logits: Logits, tree: TokenTree | None) -> Logits:
+    """Return the rows of a request with those of its tree in the order of the nodes."""
+    if tree is None:
+        return logits
+    before = len(logits) - len(tree.parents)
+    order = np.array(_chain_first(tree), dtype=np.intp)
+    ordered = logits.copy()
+    ordered[before + order] = logits[before:]
+    return ordered
 
 
 def _is_above(tree: TokenTree, node: int, end: int) -> bool:
