@@ -111,6 +111,7 @@ def test_every_small_boolean_term(ab_vocabulary: Vocabulary) -> None:
     assert compare_all(terms, ab_vocabulary, b"ab") > 3_000
 
 
+@pytest.mark.nightly
 def test_every_small_recursive_term(ab_vocabulary: Vocabulary) -> None:
     """Rules that refer to themselves: left, hidden left, right and middle recursion, cycles, ambiguity."""
     terms = small_terms(6, [ITSELF, literal("a"), choice("b", "")])

@@ -83,7 +83,7 @@ def test_the_documents_are_what_the_grammar_means() -> None:
     ("source", "name"),
     [
         ("deepseek_vocabulary", "person"),
-        ("deepseek_vocabulary", "wide"),
+        pytest.param("deepseek_vocabulary", "wide", marks=pytest.mark.nightly),
         ("smollm_vocabulary", "person"),
         pytest.param("smollm_vocabulary", "wide", marks=pytest.mark.nightly),
     ],

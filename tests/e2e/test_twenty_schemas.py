@@ -92,7 +92,7 @@ def test_there_are_twenty_schemas():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["open", "union"])
+@pytest.mark.parametrize("name", [pytest.param("open", marks=pytest.mark.nightly), "union"])
 def test_some_schemas(model: LanguageModel, name: str):
     """Greedy outputs and those of one seed are valid within the budget and at the minimum."""
     run(model, name, SAMPLERS[:2])

@@ -278,7 +278,7 @@ def test_a_vocabulary_without_eos_ends_where_the_grammar_does() -> None:
     assert generate(model, "a", Repeat(choice("a", "b"), 0, None), max_tokens=9).stats.tokens == 9
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_sampling_follows_the_projected_distribution() -> None:
     """Outputs occur with the probability of masking and renormalising step by step (chi-squared)."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab", b"ba"], eos=[0])

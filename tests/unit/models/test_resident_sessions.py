@@ -187,7 +187,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.parametrize(("compiler", "dynamic", "resident", "drafters"), WAYS)
 def test_compiled_models(
     compiler: str, dynamic: bool | None, resident: bool, drafters: tuple[Any, ...], tokenizer: Any

@@ -271,7 +271,7 @@ def test_masks_made_by_hand_agree(seed: int) -> None:
     assert found == pytest.approx({each.decode(): masses[each] for each in texts}, abs=1e-9)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_samples_have_these_frequencies(vocabulary: Vocabulary) -> None:
     """Of 2,000 draws no frequency is off by more than 6 standard errors (2e-9 for each value)."""
     kind, model, count = Literal["ab", "aab", "abab", "ba", "b"], TableModel(vocabulary, 5), 2_000

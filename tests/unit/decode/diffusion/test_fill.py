@@ -221,7 +221,7 @@ def test_seeds_decide(policy: Any) -> None:
         assert len(set(texts(Dingo()))) == 1
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_all_at_once_is_a_draw_from_the_distribution_given_the_language() -> None:
     """One step that commits everything agrees with enumeration over 4,000 seeds: chi-square, alpha 1e-6.
 

@@ -105,7 +105,7 @@ def test_it_goes_back_where_nothing_is_left(sampler: Any) -> None:
         assert sum(step.token is not None for step in result.steps) == len(result.tokens)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_masking_with_a_predicate_has_the_distribution_of_masking() -> None:
     """Over 1,500 outputs, ten z-scores beyond 6 have probability 2e-8."""
     model = HashModel(VOCABULARY, seed=2)

@@ -139,7 +139,7 @@ def expected(target: dict[tuple[int, ...], float]) -> dict[str, float]:
     }
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "case"),
     [
@@ -199,7 +199,7 @@ def test_several_eos_ids_are_one_stop() -> None:
         assert abs(z_score(estimates(found, log_total(target))[key], right)) < LIMIT
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", [0, 1, pytest.param(2, marks=NIGHTLY), pytest.param(3, marks=NIGHTLY)])
 def test_many_particles_come_near_the_target_where_masking_does_not(model: int) -> None:
     distribution = normalised(exact_target(HashModel(VOCABULARY, seed=model), "ab", MYOPIC, 4))
@@ -226,7 +226,7 @@ def test_the_evidence_of_one_run_comes_with_an_error_that_is_not_too_small() -> 
         assert 0.8 * np.std(errors) < claimed < 4 * np.std(errors)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_particles_that_hardly_count_are_not_written_to_their_end() -> None:
     """Remaining particles that weigh less than one survive at random; importance sampling writes all of them.
 

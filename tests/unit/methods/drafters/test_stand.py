@@ -131,7 +131,7 @@ def exact_distribution(model: HashModel, sampler: Multinomial, prompt: list[int]
     return outputs
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_outputs_keep_their_distribution() -> None:
     """Many outputs that draft for each other agree with the distribution of all outputs."""
     model, sampler = HashModel(VOCABULARY, seed=5), Multinomial(1.5)

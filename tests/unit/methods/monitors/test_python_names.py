@@ -117,7 +117,13 @@ def vocabulary() -> Vocabulary:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("sampler", [SMC(3), SMC(3, proposal=AWRS(mask_after=None))], ids=["default", "unmasked"])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        pytest.param(SMC(3), id="default"),
+        pytest.param(SMC(3, proposal=AWRS(mask_after=None)), id="unmasked", marks=pytest.mark.nightly),
+    ],
+)
 def test_every_attribute_exists(
     sampler: SMC, shop: dict[str, Any], record_property: Callable[[str, object], None]
 ) -> None:

@@ -293,7 +293,13 @@ QUERIES = lark(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("sampler", [SMC(3), SMC(3, proposal=AWRS(mask_after=None))], ids=["default", "unmasked"])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        pytest.param(SMC(3), id="default"),
+        pytest.param(SMC(3, proposal=AWRS(mask_after=None)), id="unmasked", marks=pytest.mark.nightly),
+    ],
+)
 def test_every_sampled_query_runs(
     sampler: SMC, database: sqlite3.Connection, catalogue: Catalogue, record_property: Callable[[str, object], None]
 ) -> None:

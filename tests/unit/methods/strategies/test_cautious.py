@@ -73,7 +73,7 @@ def exact_distribution(
     return language.distribution_of_outputs(choose)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [9, 18])
 def test_outputs_have_exactly_the_distribution_of_the_best_trial(seed: int) -> None:
     """Of 3,000 runs per model, alpha 1e-7, counts fit, and do not fit plain sampling or trials without doubt."""

@@ -85,7 +85,7 @@ def exact_distribution(
     return language.distribution_of_outputs(choose)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.parametrize(("seed", "width", "agreement"), [(18, math.inf, 1.1), (16, 0.5, 1.1), (22, 1.0, 0.7)])
 def test_outputs_have_exactly_the_distribution_of_the_search(seed: int, width: float, agreement: float) -> None:
     """Of 1,000 runs per case, alpha 1e-7, counts fit, and do not fit plain sampling or a search without pruning."""

@@ -216,7 +216,7 @@ def test_extreme_distributions() -> None:
         assert (flat[:kept] > 0).all()  # of equal tokens the first
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_tokens_are_sampled_from_the_distribution() -> None:
     """20,000 draws have the sparse distribution (alpha = 1e-6, Hoeffding's bound for each token).
 

@@ -124,7 +124,7 @@ def speed(written: list[Round]) -> float:
     return sum(each.told for each in written) / sum(each.time(COST) for each in written)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", [UCB(0.3), EXP3(0.05)], ids=str)
 def test_drafters_are_chosen_by_kind_and_nearly_as_well_as_by_one_who_knows(policy: Policy) -> None:
     """One drafter is right in texts, one in numbers, one rarely and with many rows."""

@@ -167,7 +167,7 @@ def test_chosen_drafts_leave_the_output_as_it_is(constraint: Constraint, shape: 
         assert drafted.stats.drafted > 0
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.parametrize("verified", ["without replacement", "with replacement"])
 def test_sampled_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, verified: str) -> None:
     """1,000 outputs with drafts agree with the exact distribution of locally constrained decoding.
