@@ -67,7 +67,7 @@ wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it
 asan: $(ASAN_VENV)/stamp  ## run the engine's tests under the address and undefined-behaviour sanitizers
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
-	$(ASAN_VENV)/bin/pytest -q -m "not nightly and not exhaustive and not model" -p no:cacheprovider tests/unit/engine tests/property $(CANVAS_TESTS) $(PYTEST_ARGS)
+	$(ASAN_VENV)/bin/python -m pytest -q -m "not nightly and not exhaustive and not model" -p no:cacheprovider tests/unit/engine tests/property $(CANVAS_TESTS) $(PYTEST_ARGS)
 
 bench: $(VENV)/stamp-test  ## run the benchmarks, side by side with the peers
 	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
@@ -124,8 +124,11 @@ $(WHEEL_VENV)/stamp: $(SOURCES) $(VENV)/stamp | $(WHEEL_VENV)/pyvenv.cfg
 	$(WHEEL_VENV)/bin/python -m pip install --quiet -c constraints.txt build/wheel/*.whl >&2
 	@touch $@
 
-$(ASAN_VENV)/stamp: $(RECIPE) | $(ASAN_VENV)/pyvenv.cfg
+# Only the engine differs from that of $(VENV), whose libraries are used: a line in a .pth file adds their folder.
+$(ASAN_VENV)/stamp: $(RECIPE) $(VENV)/stamp-test | $(ASAN_VENV)/pyvenv.cfg
 	@echo "compiling the engine with sanitizers" >&2
-	$(ASAN_VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[tokenizers]' \
-	  -C cmake.define.STRUCTGEN_ASAN=ON -C build-dir=build/asan --group test >&2
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(ASAN_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
+	PATH="$(abspath $(BIN)):$$PATH" $(ASAN_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e . \
+	  -C cmake.define.STRUCTGEN_ASAN=ON -C build-dir=build/asan >&2
 	@touch $@
