@@ -24,7 +24,7 @@ from structgen.log import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Library", "ModelOptions", "RowBatch", "library"]
+__all__ = ["Library", "RowBatch", "library"]
 
 _PACKAGES: Final = (
     ("xllamacpp", ("xllamacpp*.so", "xllamacpp*.pyd")),
@@ -61,17 +61,6 @@ class _Block(ctypes.Structure):
 
     def set_flag(self, offset: int, *, value: bool) -> None:
         ctypes.c_uint8.from_buffer(self, offset).value = int(value)
-
-
-class ModelOptions:
-    """What is set of ``llama_model_params``.
-
-    Attributes:
-        gpu_layers: how many layers a GPU runs; None leaves the choice to llama.cpp.
-    """
-
-    def __init__(self, *, gpu_layers: int | None = None) -> None:
-        self.gpu_layers = gpu_layers
 
 
 _POINTER, _INT, _BOOL, _SIZE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_bool, ctypes.c_size_t
@@ -173,11 +162,16 @@ class Library:
         self._errors.clear()
         return text
 
-    def load_model(self, path: Path, options: ModelOptions) -> int | None:
-        """Return the address of the model in a GGUF file, None if llama.cpp refuses the file."""
+    def load_model(self, path: Path, *, gpu_layers: int | None) -> int | None:
+        """Return the address of the model in a GGUF file, None if llama.cpp refuses the file.
+
+        Args:
+            path: the file.
+            gpu_layers: how many layers a GPU runs; None leaves the choice to llama.cpp.
+        """
         block = self._functions.llama_model_default_params()
-        if options.gpu_layers is not None:
-            block.set_number(_GPU_LAYERS_OFFSET, options.gpu_layers)
+        if gpu_layers is not None:
+            block.set_number(_GPU_LAYERS_OFFSET, gpu_layers)
         self._errors.clear()
         address: int | None = self._functions.llama_model_load_from_file(str(path).encode(), block)
         return address

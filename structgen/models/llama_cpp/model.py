@@ -15,7 +15,7 @@ from structgen import cache
 from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
-from structgen.models.llama_cpp.library import ModelOptions, library
+from structgen.models.llama_cpp.library import library
 from structgen.models.llama_cpp.runner import Request, Runner
 from structgen.models.model_input import messages_of_prompt, render_chat
 from structgen.models.protocol import Extension
@@ -69,7 +69,7 @@ class LlamaCppModel:
         self._library = library()
         self._header: Mapping[str, object] = read_gguf_header(path)
         _check_header(self._header, path)
-        address = self._library.load_model(path, ModelOptions(gpu_layers=0 if device == "cpu" else None))
+        address = self._library.load_model(path, gpu_layers=0 if device == "cpu" else None)
         if not address:
             raise ModelError(
                 f"file {path.name!r}",
@@ -77,6 +77,9 @@ class LlamaCppModel:
                 evidence=self._library.last_errors(),
                 remedy="check that the file is complete, and that this llama.cpp knows its architecture",
             )
+        if self._library.llama_model_has_encoder(address):
+            self._library.llama_model_free(address)
+            raise ModelError(f"file {path.name!r}", "its model has an encoder", remedy="name a model that writes text")
         self._vocabulary_address: int = self._library.llama_model_get_vocab(address)
         self._width: int = self._library.llama_vocab_n_tokens(self._vocabulary_address)
         self.max_context: int | None = self._library.llama_model_n_ctx_train(address)
@@ -93,19 +96,17 @@ class LlamaCppModel:
             context=self.max_context,
             threads=self._threads,
         )
-        if self._library.llama_model_has_encoder(address):
-            raise ModelError(f"file {path.name!r}", "its model has an encoder", remedy="name a model that writes text")
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary, as wide as the logits."""
-        if self._eos is not None:
-            return Vocabulary.load(self.path, size=self._width, eos=self._eos)
-        table = Vocabulary.load(self.path, size=self._width)
-        is_end = self._library.llama_vocab_is_eog
-        ends = [token for token in range(self._width) if is_end(self._vocabulary_address, token)]
-        more = [token for token in ends if token not in table.eos]
-        return Vocabulary.load(self.path, size=self._width, eos=(*table.eos, *more)) if more else table
+        ends: Sequence[int | str] | None = self._eos
+        if ends is None:
+            is_end = self._library.llama_vocab_is_eog
+            found = [token for token in range(self._width) if is_end(self._vocabulary_address, token)]
+            first = self._header.get("tokenizer.ggml.eos_token_id")
+            ends = sorted(found, key=lambda token: token != first)
+        return Vocabulary.load(self.path, size=self._width, eos=ends or None)
 
     @property
     def limits(self) -> SequenceLimits:
