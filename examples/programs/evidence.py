@@ -17,7 +17,7 @@ class Meeting(BaseModel):
 
 
 if __name__ == "__main__":
-    run = sg.extract.run(Meeting, DOCUMENT, evidence=True)
+    run = sg.extract.run(Meeting, DOCUMENT)
     print(run.value)
     for quotation in run.evidence:
         print(f"{quotation.path[-1]}: characters {quotation.start} to {quotation.end}: {quotation.text!r}")

@@ -12,7 +12,7 @@ from structgen.program.backends.remote_answer import RemoteModel
 from structgen.program.batch_map import Mapped
 from structgen.program.command import Ask, Branch, ask, assistant, fork, system, user
 from structgen.program.definition import Program, program
-from structgen.program.extraction import extract, quoted
+from structgen.program.extraction import Written, extract, quoted
 from structgen.program.json_cursor import path_text
 from structgen.program.outcome import FieldScore, Loss, Outcome, Run, Served, Violation
 from structgen.program.stream.event import Done, Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text, Thought
@@ -45,6 +45,7 @@ __all__ = [
     "Thought",
     "Tool",
     "Violation",
+    "Written",
     "agent",
     "answer_of",
     "ask",

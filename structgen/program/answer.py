@@ -199,12 +199,16 @@ class QuotationSource:
         schema: of the answer, with the patterns of the quoted strings.
         search_limit: of the search for the most probable quotations, see
             ``structgen.decode.autoregressive.search``; 0 samples them token by token.
+        otherwise: the answer that takes the place of this one where its quotations cannot be searched for, or cannot be
+            written within the budget; a quotation whose search reaches its limit is then sampled.  None: these
+            are errors.
     """
 
     document: str = field(repr=False)
     whole_words: bool
     schema: Any = field(repr=False)
     search_limit: int = 0
+    otherwise: Answer | None = field(default=None, repr=False)
 
     def evidence(self, value: Any, logprobs: Mapping[Path, float] = _NO_LOGPROBS) -> tuple[Evidence, ...]:
         """The quotations in a value of ``json.loads``, in their order, with the log-probabilities that are known."""

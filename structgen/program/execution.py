@@ -12,7 +12,7 @@ from structgen.decode import AnySampler, Greedy
 from structgen.decode.diffusion.posterior import CanvasSampler
 from structgen.decode.step.context import check_model
 from structgen.engine import compile
-from structgen.errors import AnswerCut, ProgramError, meant
+from structgen.errors import AnswerCut, GrammarError, LimitExceeded, ProgramError, meant
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol import LanguageModel
 from structgen.models.protocol.diffusion import DiffusionModel
@@ -153,6 +153,7 @@ class Execution:
             AnswerCut: the budget cut the answer, and it may not be larger.
         """
         settings = self._settings_of(request)
+        answer = self._writable(conversation, answer, settings)
         thinking = yield from self._think(conversation, answer, settings)
         for doublings in range(_MAX_DOUBLINGS + 1):
             writing = self._writing(conversation, answer, settings)
@@ -168,6 +169,23 @@ class Execution:
             settings = replace(settings, max_tokens=2 * settings.max_tokens)
         conversation.written(outcome.text, tokens)
         self.outcomes.append(outcome)
+
+    def _writable(self, conversation: AnyConversation, answer: Answer, settings: ProgramSettings) -> Answer:
+        """The answer, or the one in its place where its quotations cannot be searched for or cannot be written.
+
+        Another sampler than that of the most probable token is asked for its own samples.
+        """
+        source = answer.source
+        if source is None or source.otherwise is None:
+            return answer
+        if not isinstance(conversation, Conversation) or not isinstance(settings.sampler, Greedy | None):
+            return source.otherwise
+        try:
+            constraint = compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits)
+            is_short = constraint.min_tokens() <= settings.max_tokens
+        except (GrammarError, LimitExceeded):
+            is_short = False
+        return answer if is_short else source.otherwise
 
     def _think(
         self, conversation: AnyConversation, answer: Answer, settings: ProgramSettings

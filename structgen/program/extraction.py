@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast, final
 
 from structgen.errors import ProgramError, found
 from structgen.frontends.free_text import substrings
@@ -19,6 +19,7 @@ from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import undescribed, with_children
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, postorder
+from structgen.models.protocol import LanguageModel
 from structgen.program.answer import (
     QUOTED_OR_EMPTY_PATTERN,
     QUOTED_PATTERN,
@@ -28,6 +29,7 @@ from structgen.program.answer import (
 )
 from structgen.program.backends import ProgramSettings
 from structgen.program.definition import Program
+from structgen.program.execution import current_model
 from structgen.program.prompt import description_of
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from structgen.program.outcome import Run
     from structgen.program.stream.event import Event
 
-__all__ = ["SEARCH_LIMIT", "Extract", "extract", "quoted"]
+__all__ = ["SEARCH_LIMIT", "Extract", "Written", "extract", "quoted"]
 
 _PATTERN_LANGUAGES: Final = {
     search_language(each, dialect="ecma"): each for each in (QUOTED_PATTERN, QUOTED_OR_EMPTY_PATTERN)
@@ -54,13 +56,25 @@ _LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 SEARCH_LIMIT: Final = 1_000
 
 
+@final
+class _NotQuoted:
+    """Marks a string in its JSON Schema, by a keyword that says nothing new about it, as one that is not free."""
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> Any:
+        return {**handler(core_schema), "contentMediaType": "text/plain"}
+
+
+Written: TypeAlias = Annotated[str, _NotQuoted()]
+"""A text that ``extract`` does not quote: a summary, or a date in another form."""
+
+
 def quoted(
     annotation: Any, document: str, *, whole_words: bool = True, exact: bool = False, search_limit: int = SEARCH_LIMIT
 ) -> Answer:
     """Ask for values of a type whose free texts occur in ``document``.
 
-    A free text is a string (``str``) without an enumeration, pattern or format of its own. The names of members are not
-    quoted. A quotation is not empty, unless the type says ``min_length=0``.
+    A free text is a string (``str``) without an enumeration, pattern or format of its own that is not ``Written``. The
+    names of members are not quoted. A quotation is not empty, unless the type says ``min_length=0``.
 
     Args:
         annotation: a type.
@@ -97,6 +111,8 @@ def quoted(
         return answer
     described, formats = schema_of_type(answer.annotation)
     schema = _with_quotations(described)
+    if schema == described:
+        return answer  # no text of it is free
     spelled = substrings(document, whole_words=whole_words, spell=_json_spelling)
     grammar = _with_quoted_strings(undescribed(json_schema(schema, formats=formats)), spelled)
     return replace(answer, grammar=grammar, source=QuotationSource(document, whole_words, schema, limit))
@@ -208,7 +224,7 @@ def _extract(
     document: str,
     /,
     *,
-    evidence: bool | Literal["exact"] = False,
+    evidence: bool | Literal["auto", "exact"] = "auto",
     whole_words: bool = True,
     search_limit: int = SEARCH_LIMIT,
     instruction: str | None = None,
@@ -221,9 +237,12 @@ def _extract(
         kind: what to extract: a type, ``list[Model]`` for any number of one.
         document: the text.
         evidence: whether free texts must be quoted from the document; ``extract.run(...).evidence`` then says where
-            they are.  A free text is a ``str`` without an enumeration, pattern or format.  A quotation is not empty,
-            unless its field says ``min_length=0``.  With ``"exact"`` each quotation is the most probable one under the
-            model, not the one that its most probable tokens lead to; that costs more forward passes.
+            they are.  A free text is a ``str`` without an enumeration, pattern or format that is not ``Written``.  A
+            quotation is not empty, unless its field says ``min_length=0``.  With ``"exact"`` each quotation is the most
+            probable one under the model, not the one that its most probable tokens lead to; that costs more forward
+            passes.  ``"auto"`` is ``"exact"`` where a local model chooses its most probable tokens, and False on
+            servers, canvases, with other samplers, and where the texts cannot be quoted within ``max_tokens``; a
+            quotation whose search reaches its limit is then written token by token.
         search_limit: the most prefixes of a quotation that one search for the most probable runs through the model.
         whole_words: whether quotations neither begin nor end with white space or within a word.
         instruction: what to do, in place of the one that is there.
@@ -233,7 +252,7 @@ def _extract(
     Raises:
         ProgramError: the document is no text.
         GrammarError: ``kind`` cannot be written; or what it requires cannot be quoted from the document.
-        LimitExceeded: a search did not end within ``search_limit``.
+        LimitExceeded: with ``"exact"``, a search did not end within ``search_limit``.
     """
     if not isinstance(document, str):
         remedy = "give its text, decoded"
@@ -242,20 +261,33 @@ def _extract(
         elif isinstance(kind, str) and not isinstance(document, (bytes, bytearray)):
             remedy = "the type comes first: extract(Person, text)"
         raise ProgramError("extract", "the document must be a text", evidence=found(document), remedy=remedy)
-    if evidence not in (False, True, "exact"):
-        raise ValueError(f"evidence is True, False or 'exact'; found {evidence!r:.40}")
-    exact = evidence == "exact"
-    answer = (
-        quoted(kind, document, whole_words=whole_words, exact=exact, search_limit=search_limit)
-        if evidence
-        else answer_of(kind)
-    )
+    if evidence not in (False, True, "auto", "exact"):
+        raise ValueError(f"evidence is True, False, 'auto' or 'exact'; found {evidence!r:.40}")
+    if evidence == "auto":
+        answer = _quoted_where_possible(kind, document, whole_words=whole_words, search_limit=search_limit)
+    elif evidence:
+        exact = evidence == "exact"
+        answer = quoted(kind, document, whole_words=whole_words, exact=exact, search_limit=search_limit)
+    else:
+        answer = answer_of(kind)
     if instruction is None:
-        instruction = _INSTRUCTION + (_QUOTE if evidence else "")
+        instruction = _INSTRUCTION + ("" if answer.source is None else _QUOTE)
     # The form before the document: after it, small models go on with the document (benchmarks/record/extraction.md).
     asked = " ".join(part for part in (instruction, description_of(answer)) if part)
     yield f"{asked}\n\n{document}"
     return (yield answer)
+
+
+def _quoted_where_possible(kind: Any, document: str, *, whole_words: bool, search_limit: int) -> Answer:
+    """The answer with the most probable quotations, and the answer without any in its place."""
+    plain = answer_of(kind)
+    if not isinstance(current_model.get(), LanguageModel):
+        return plain
+    try:
+        answer = quoted(plain.annotation, document, whole_words=whole_words, exact=True, search_limit=search_limit)
+    except ProgramError:
+        return plain
+    return answer if answer.source is None else replace(answer, source=replace(answer.source, otherwise=plain))
 
 
 _extract.__name__ = _extract.__qualname__ = "extract"

@@ -78,7 +78,7 @@ class FoundRegion:
 def most_probable(
     generation: Generation, region: Region, *, limit: int, excluded: Set[bytes] = frozenset()
 ) -> FoundRegion | None:
-    """Find the most probable token sequence that writes a part of the output; ``generation`` stays as it is.
+    """Find the most probable token sequence that writes a part of the output; ``generation`` stays where it is.
 
     All token sequences that the constraint and the budget allow and that write such a part are compared, in any
     spelling.  Their probability is the model's own, at temperature 1 and not renormalised over the mask.  Tokens that
@@ -107,6 +107,7 @@ def most_probable(
             nodes = search.best(len(runner.sessions))
             search.followed += len(nodes)
             if search.followed > limit:
+                generation.plan((), forwards=runner.forwards, time_model_s=runner.time_model_s)  # its cost
                 raise search.too_far(limit)
             for node, logits in zip(nodes, runner.run([node.tokens for node in nodes]), strict=True):
                 search.expand(node, logits)

@@ -15,7 +15,7 @@ from structgen.decode import Sampler, start_generation
 from structgen.decode.autoregressive.search import most_probable
 from structgen.decode.potentials import Lifted, NoValue, Potential, Product, as_potential
 from structgen.engine.mask import allowed_ids, empty_masks, without
-from structgen.errors import GenerationError, ProgramError, ValidationFailed
+from structgen.errors import GenerationError, LimitExceeded, ProgramError, ValidationFailed
 from structgen.program.backends import LocalAnswerStream, ProgramSettings
 from structgen.program.backends.field_marginals import field_marginals
 from structgen.program.json_cursor import NUMBER_BYTES, FieldEnd, FieldStart, JsonCursor, Path, path_text, string_end
@@ -334,7 +334,8 @@ class _QuotationSearch:
         """The next chunk.
 
         Raises:
-            LimitExceeded: the most probable quotation is not found within the limit of the source.
+            LimitExceeded: the most probable quotation is not found within the limit of the source, which has no answer
+                in its place.
             GenerationError: as ``Generation``.
         """
         if self._is_text:
@@ -383,7 +384,16 @@ class _QuotationSearch:
         generation = self._generation
         refused = {before[:-1] + each.text.encode() for each in self._violations if each.path == path}
         first = len(generation.tokens)
-        found: FoundRegion | None = most_probable(generation, region, limit=self._source.search_limit, excluded=refused)
+        try:
+            found: FoundRegion | None = most_probable(
+                generation, region, limit=self._source.search_limit, excluded=refused
+            )
+        except LimitExceeded as error:
+            if self._source.otherwise is None or error.limit != "search_limit":
+                raise
+            self._searched.append(_SearchedQuotation(start, first, first))  # the generation samples this one
+            generation.context.prepare()
+            return
         if found is None:
             generation.block(
                 token for token, data in enumerate(generation.vocabulary.tokens) if data.startswith(before)

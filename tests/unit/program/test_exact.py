@@ -462,7 +462,7 @@ def test_wrong_calls(vocabulary: Vocabulary) -> None:
         run_of(Even(vocabulary), One, "ab a", evidence="exact", search_limit=1)
     with pytest.raises(ValueError, match="search_limit must be at least 1"):
         run_of(Even(vocabulary), One, "ab a", evidence="exact", search_limit=0)
-    with pytest.raises(ValueError, match="evidence is True, False or 'exact'"):
+    with pytest.raises(ValueError, match="evidence is True, False, 'auto' or 'exact'"):
         run_of(Even(vocabulary), One, "ab a", evidence="beam")
     model = remote("http://127.0.0.1:9/v1", model="none", kind="vllm")
     with pytest.raises(ProgramError, match="most probable quotations"):

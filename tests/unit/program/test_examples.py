@@ -27,11 +27,13 @@ def _names_after(page: str, wishes: list[str], vocabulary: Vocabulary, monkeypat
 
 def test_extraction(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     lives = ADA.replace("born", "city")
-    names = _names_after("extraction.md", [lives, ADA, ADA], json_vocabulary, monkeypatch)
+    writes = '{"sender": "Ada Lovelace", "summary": "she was young"}'
+    names = _names_after("extraction.md", [lives, ADA, writes, ADA], json_vocabulary, monkeypatch)
     assert names["person"].city == "London"
     assert isinstance(names["people"], list)
     assert names["places"] == {"name": ("Ada Lovelace", 0, 12), "born": ("London", 22, 28)}
     assert names["spans"] == ["Ada Lovelace", "London", "London"]
+    assert (names["read"].sender, names["read"].summary) == ("Ada Lovelace", "she was young")
     assert list(names["known"]) == ["name", "born"]
     assert all(0 < probability <= 1 for probability in names["known"].values())
 

@@ -15,9 +15,9 @@ from pydantic import AfterValidator, BaseModel, Field
 import structgen
 from structgen.cli.main import main
 from structgen.engine import Vocabulary, compile
-from structgen.errors import GrammarError, ProgramError, UnsatisfiableGrammar
+from structgen.errors import GrammarError, LimitExceeded, ProgramError, UnsatisfiableGrammar
 from structgen.models.toy.hash import HashModel
-from structgen.program import Done, Evidence, extract, quoted
+from structgen.program import Done, Evidence, Written, extract, quoted
 from structgen.program.answer import QuotationSource
 
 DOCUMENT = 'Ada Lovelace, born in London, knew "Charles" Babbage.\nLondon was large; Ada was 36.'
@@ -54,7 +54,8 @@ def test_values_of_any_type(json_vocabulary: Vocabulary) -> None:
 
 
 def test_without_evidence_texts_are_free(json_vocabulary: Vocabulary) -> None:
-    run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA.replace("London", "Paris")))
+    lm = model(json_vocabulary, ADA.replace("London", "Paris"))
+    run = extract.run(Person, DOCUMENT, model=lm, evidence=False)
     assert run.value.born == "Paris"
     assert run.evidence == ()
 
@@ -174,6 +175,71 @@ def test_nothing_can_be_quoted_from_an_empty_document(json_vocabulary: Vocabular
         extract(Person, "", model=model(json_vocabulary), evidence=True)
 
 
+class Note(BaseModel):
+    name: str
+    summary: Written = Field(max_length=20)
+    others: list[Written] = Field(max_length=1)
+
+
+def test_by_default_free_texts_are_the_most_probable_quotations(json_vocabulary: Vocabulary) -> None:
+    for seed in range(5):
+        lm = model(json_vocabulary, seed=seed)
+        run = extract.run(Person, DOCUMENT, model=lm, max_tokens=80)
+        exact = extract.run(Person, DOCUMENT, model=lm, max_tokens=80, evidence="exact")
+        assert (run.text, run.evidence) == (exact.text, exact.evidence)
+        assert run.evidence[0].text in DOCUMENT
+        assert run.evidence[0].probability is not None
+
+
+def test_what_is_written_is_not_quoted(json_vocabulary: Vocabulary) -> None:
+    lm = model(json_vocabulary, '{"name": "Ada", "summary": "zzz", "others": ["yyy"]}')
+    run = extract.run(Note, DOCUMENT, model=lm)
+    assert (run.value.summary, run.value.others) == ("zzz", ["yyy"])
+    assert [each.name for each in run.evidence] == ["name"]
+    plain = extract.run(Written, DOCUMENT, model=model(json_vocabulary, '"zzz"'))
+    assert (plain.value, plain.evidence) == ("zzz", ())
+
+
+@pytest.mark.parametrize(
+    ("document", "settings"),
+    [
+        ("", {}),
+        (" \n", {}),
+        (DOCUMENT, {"max_tokens": 4}),
+        (DOCUMENT, {"sampler": structgen.Multinomial()}),
+        (DOCUMENT, {"sampler": structgen.SMC(2)}),
+    ],
+    ids=["empty", "white space", "no room", "samples", "samples of whole outputs"],
+)
+def test_where_nothing_can_be_searched_for_texts_are_written(
+    json_vocabulary: Vocabulary, document: str, settings: dict[str, Any]
+) -> None:
+    lm = model(json_vocabulary, '{"name": "zz"}')
+    run = extract.run(Name, document, model=lm, **settings)
+    plain = extract.run(Name, document, model=lm, evidence=False, **settings)
+    assert run.outcomes[0].answer.source is None
+    assert run.value.name == "" or run.value.name not in document
+    assert (plain.outcomes[0].answer.grammar, plain.value.name == "") == (
+        run.outcomes[0].answer.grammar,
+        run.value.name == "",
+    )
+
+
+def test_a_quotation_whose_search_is_too_long_is_written_token_by_token(json_vocabulary: Vocabulary) -> None:
+    lm = model(json_vocabulary, seed=3)
+    with pytest.raises(LimitExceeded, match="search_limit=2 would be needed"):
+        extract(Name, DOCUMENT, model=lm, max_tokens=60, evidence="exact", search_limit=2)
+    run = extract.run(Name, DOCUMENT, model=lm, max_tokens=60, search_limit=2)
+    sampled = extract.run(Name, DOCUMENT, model=lm, max_tokens=60, evidence=True)
+    assert run.text == sampled.text
+    assert [(each.text, each.probability) for each in run.evidence] == [(sampled.value.name, None)]
+    assert run.stats.forwards > sampled.stats.forwards
+
+
+class Name(BaseModel):
+    name: str
+
+
 def elsewhere(value: str) -> str:
     if value == "London":
         raise ValueError("must be elsewhere")
@@ -267,7 +333,7 @@ def test_wrong_calls(json_vocabulary: Vocabulary) -> None:
         extract(Person, [DOCUMENT])
     with pytest.raises(ProgramError, match="lone surrogate"):
         extract(Person, "\ud800", model=model(json_vocabulary), evidence=True)
-    with pytest.raises(ProgramError, match=r"'document'; call it as extract\(kind, document, /, \*, evidence=False,"):
+    with pytest.raises(ProgramError, match=r"'document'; call it as extract\(kind, document, /, \*, evidence='auto',"):
         extract(Person, model=model(json_vocabulary))  # type: ignore[call-arg]
 
 
