@@ -32,7 +32,7 @@ help:  ## list the commands
 run: $(VENV)/stamp  ## install, then let the embedded model fill in examples/contact.schema.json
 	@$(BIN)/structgen run examples/contact.schema.json --prompt "$(PROMPT)"
 
-install: $(VENV)/stamp  ## make .venv with structgen and what its models need
+install: $(VENV)/stamp  ## make .venv with structgen and what the embedded model needs
 
 test: lint types unit  ## install what the tests need, then run ruff, import-linter, mypy and the tests of everyday work
 
@@ -105,15 +105,21 @@ $(WHEEL_VENV)/pyvenv.cfg:
 
 # Without isolation the paths of the build tools stay, so that only what has changed is compiled again.
 $(VENV)/stamp: $(RECIPE) | $(VENV)/pyvenv.cfg
-	@echo "installing structgen, torch and transformers, and compiling the engine (some minutes the first time)" >&2
+	@echo "installing structgen and llama.cpp, and compiling the engine (some minutes the first time)" >&2
 	@$(BIN)/python -m pip install --quiet -c constraints.txt --group build >&2
-	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[models]' >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation --only-binary xllamacpp -e '.[llamacpp]' >&2 || { \
+	  echo "there is no llama.cpp for this platform: installing torch and transformers in its place" >&2; \
+	  $(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[models]' >&2; }
 	@touch $@
 
-# What tests need beside an installed structgen: nothing is compiled again for it.
+# What the extra `models` installs, torch and transformers: the packages alone, so that nothing is compiled again.
+MODEL_PACKAGES = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["models"])'
+
+# What tests need beside an installed structgen.
 $(VENV)/stamp-test: $(VENV)/stamp
 	@echo "installing what the tests need" >&2
-	@$(BIN)/python -m pip install --quiet -c constraints.txt --group test --group kernels --group lint --group peers >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt $$($(MODEL_PACKAGES)) \
+	  --group test --group kernels --group lint --group peers >&2
 	@touch $@
 
 $(WHEEL_VENV)/stamp: $(SOURCES) $(VENV)/stamp | $(WHEEL_VENV)/pyvenv.cfg

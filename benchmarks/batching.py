@@ -143,7 +143,7 @@ def main() -> None:
     if not all(1 <= width <= len(PLACES) for width in widths):
         parser.error(f"--widths: from 1 to {len(PLACES)} programs")
 
-    model = load_model(device="cpu", threads=arguments.threads)
+    model = load_model(device="cpu", runtime="torch", threads=arguments.threads)
     constraints = {
         "JSON Schema": compile(json_schema(SCHEMA, whitespace="single"), model.vocabulary),
         "any text": compile(regex("(?s:.*)"), model.vocabulary),

@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
 
-    model = load_model(device="cpu", threads=arguments.threads)
+    model = load_model(device="cpu", runtime="torch", threads=arguments.threads)
     lines = [
         "| example | tokens | forced | forwards | forwards a token | same without jump-forward | overhead ms a token "
         "| model ms a forward | forwards a token, free whitespace |",

@@ -494,7 +494,7 @@ def main() -> None:
     if unknown:
         parser.error(f"--only: {unknown[0]!r} is not one of {', '.join(PARTS)}")
     settings = Settings(
-        model=load_model(device="cpu", threads=arguments.threads),
+        model=load_model(device="cpu", runtime="torch", threads=arguments.threads),
         threads=arguments.threads,
         repeats=arguments.repeats,
         evidence_runs=arguments.evidence_runs,

@@ -99,7 +99,7 @@ def main() -> None:
     if min(*prompts, *widths) < 1 or min(tails) < 0:
         parser.error("prompts and widths: at least 1")
 
-    model = load_model(device="cpu")
+    model = load_model(device="cpu", runtime="torch")
     if not isinstance(model, LlamaModel):
         sys.exit("the embedded model is not there")
     table = [

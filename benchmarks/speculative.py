@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
 
-    model = load_model(device="cpu")
+    model = load_model(device="cpu", runtime="torch")
     ways: dict[str, Way] = {"plain": ours(model, None), "auto": ours(model, "auto")}
     if not arguments.no_peers:
         ways |= peers(model)

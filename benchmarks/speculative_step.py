@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
 
-    model = load_model(device="cpu")
+    model = load_model(device="cpu", runtime="torch")
     times = {**before_the_pass(model), **after_the_pass(model.vocabulary.size)}
     lines = ["| part | median ms | largest ms |", "| --- | --- | --- |"]
     lines += [

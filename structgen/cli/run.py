@@ -122,7 +122,7 @@ _GROUPS: Final = {
 @click.option(
     "--runtime",
     type=click.Choice(RUNTIMES),
-    help="What runs the model: torch, or llama.cpp for the embedded model and GGUF files.  [default: torch]",
+    help="What runs the model: torch, or llama.cpp, the default for the embedded model and GGUF files.",
 )
 @click.option(
     "--decoder",

@@ -6,9 +6,10 @@ find a model by its name before they import anything heavy.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from structgen.errors import ModelError
 from structgen.log import log_loading
@@ -27,6 +28,7 @@ from structgen.models.protocol import (
     SuperposableSession,
     silent,
 )
+from structgen.models.store import SourceUnavailable
 from structgen.models.toy.hash import HashModel
 
 if TYPE_CHECKING:
@@ -74,14 +76,15 @@ def load_model(  # noqa: PLR0913  public: each is a keyword with a default
             or a loaded pair ``(model, tokenizer)`` of transformers.  A local path takes precedence over a hub id.
         device: ``"auto"`` (a GPU if there is one), or a device of torch such as ``"cpu"`` or ``"cuda:1"``.
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: float32 on a CPU, the checkpoint's
-            own elsewhere.
+            own elsewhere; in llama.cpp the weights stay as the file has them.
         progress: called at each stage of loading; by default nothing is reported.
         threads: CPU threads: of llama.cpp for this model, of torch for the whole process; None leaves torch's setting
             as it is, and gives llama.cpp all cores.
         resident: whether logits stay on the model's device and tokens are sampled there; None: only on a GPU.  The
             output is the same up to rounding in float32.
         runtime: ``"llama.cpp"`` runs a GGUF file, or the embedded model, with its quantised weights; it needs no torch.
-            ``"torch"`` runs any source.  ``"auto"`` is torch.
+            ``"torch"`` runs any source.  ``"auto"`` is llama.cpp for these, where it is installed and no setting asks
+            for torch: a GPU, a ``dtype``, or ``resident``.
 
     Returns:
         A new model at each call.
@@ -99,6 +102,12 @@ def load_model(  # noqa: PLR0913  public: each is a keyword with a default
         )
     if runtime == "llama.cpp":
         return _load_llama_cpp(source, device=device, dtype=dtype, progress=progress or silent, threads=threads)
+    if runtime == "auto" and dtype == "auto" and not resident and _is_for_llama_cpp(source, device):
+        try:
+            return _load_llama_cpp(source, device=device, dtype=dtype, progress=progress or silent, threads=threads)
+        except SourceUnavailable:
+            if not _has_torch():  # else the converted weights may be in the cache, or on the hub
+                raise
     if threads is not None:
         _set_threads(threads)
     if source is None:
@@ -123,6 +132,33 @@ def load_model(  # noqa: PLR0913  public: each is a keyword with a default
         local_files_only=reach is location.Reach.CACHED,
         resident=resident,
     )
+
+
+_GPUS: Final = ("/dev/nvidiactl", "/dev/kfd")
+"""What the drivers of NVIDIA's and AMD's GPUs make: looking for them takes no import of torch."""
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def _is_for_llama_cpp(source: str | Path | tuple[Any, Any] | None, device: str) -> bool:
+    """Whether llama.cpp is the better runtime for a model: a GGUF file on a machine on which torch has no GPU."""
+    if isinstance(source, tuple) or device not in ("auto", "cpu"):
+        return False
+    if source is not None:
+        path = find_local(source)
+        if path is None or not path.is_file():
+            return False
+    if not _has_torch():
+        return True
+    if device == "auto" and any(os.path.exists(each) for each in _GPUS):
+        return False
+    try:
+        library()
+    except ModelError:
+        return False
+    return True
 
 
 def _load_llama_cpp(

@@ -39,7 +39,7 @@ UNICODE = [
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
     """The embedded model on the CPU; one thread, so that parallel tests do not slow it down tenfold."""
-    return load_model(device="cpu", threads=1)
+    return load_model(device="cpu", runtime="torch", threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,8 @@ def test_weights_are_those_that_transformers_reads_from_the_gguf(model: Language
 def test_later_loads_need_no_network_and_no_transformers(model: LanguageModel) -> None:
     """Once it is in the cache, a fresh process loads the model offline, without transformers and without output."""
     code = (
-        "import sys; from structgen.models import load_model; m = load_model(device='cpu', threads=1)\n"
+        "import sys; from structgen.models import load_model\n"
+        "m = load_model(device='cpu', runtime='torch', threads=1)\n"
         "m.start().extend(m.encode_prompt('Hi')); sys.exit('transformers' in sys.modules)"
     )
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}

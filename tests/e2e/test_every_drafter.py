@@ -25,7 +25,7 @@ ROUNDING = 1e-3
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    return load_model(device="cpu", threads=1)
+    return load_model(device="cpu", runtime="torch", threads=1)
 
 
 @pytest.fixture(scope="module")

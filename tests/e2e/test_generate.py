@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from machine_load import slowness
 
@@ -104,10 +105,10 @@ def test_scores_are_those_of_the_model(model: LanguageModel) -> None:
     result = generate(model, PROMPT, constraint, sampler=Multinomial(), seed=1, score_ending=True)
     prompt = model.encode_prompt(PROMPT)
     session = model.start()
-    rows = session.extend_all([*prompt, *result.tokens])[len(prompt) - 1 :].astype("float64")
+    rows = [session.extend(prompt), *(session.extend([token]) for token in result.tokens)]
     session.close()
     total = 0.0
-    for row, token in zip(rows, [*result.tokens, None], strict=True):
+    for row, token in zip(np.array(rows, dtype="float64"), [*result.tokens, None], strict=True):
         picked = [row[t] for t in model.vocabulary.eos] if token is None else [row[token]]
         top = row.max()
         total += math.log(sum(math.exp(x - top) for x in picked)) - math.log(sum(map(math.exp, row - top)))

@@ -53,7 +53,7 @@ def test_loading_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest
 
     monkeypatch.setattr(models, "load_embedded", lambda **_: HashModel(VOCABULARY, name="tiny"))
     with caplog.at_level(logging.DEBUG, logger="structgen"):
-        models.load_model()
+        models.load_model(runtime="torch")
     assert _messages(caplog, logging.DEBUG)[0].startswith("loaded model 'tiny' in 0.")
 
 

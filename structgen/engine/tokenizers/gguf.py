@@ -78,6 +78,21 @@ class _Reader:
         self._at = end
         return value
 
+    def _strings(self, count: int) -> list[object]:
+        """As ``_string``, ``count`` times; a file has some hundred thousand, so nothing is looked up twice."""
+        data, at, size = self._data, self._at, len(self._data)
+        read = struct.Struct(self._order + "Q").unpack_from
+        found: list[object] = []
+        for _ in range(count):
+            (length,) = read(data, at)
+            at += 8
+            if at + length > size:
+                raise ValueError(f"a string at byte {at} ends beyond the file")
+            found.append(data[at : at + length])
+            at += length
+        self._at = at
+        return found
+
     def _value(self, kind: int) -> object:
         if kind == _STRING:
             return self._string()
@@ -88,7 +103,7 @@ class _Reader:
     def _array(self) -> list[object]:
         kind, count = self._length("I"), self._length()
         if kind == _STRING:
-            return [self._string() for _ in range(count)]
+            return self._strings(count)
         if kind == _ARRAY:
             raise ValueError("an array of arrays")
         code = _SCALARS[kind]

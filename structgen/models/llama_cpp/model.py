@@ -32,6 +32,8 @@ __all__ = ["LlamaCppModel", "LlamaCppSession"]
 
 _MEASURED_ROWS: Final = (1, 2, 4, 8)
 _MEASURED_AFTER, _REPEATS = 32, 3
+_UNQUANTISED: Final = (0, 1, 32)
+"""``general.file_type`` of files in float32, float16 and bfloat16."""
 _MOST_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _SPECIAL_TEXTS: Final = ("bos", "eos", "unknown", "padding", "separator", "mask")
 
@@ -69,7 +71,8 @@ class LlamaCppModel:
         self._library = library()
         self._header: Mapping[str, object] = read_gguf_header(path)
         _check_header(self._header, path)
-        address = self._library.load_model(path, gpu_layers=0 if device == "cpu" else None)
+        is_on_cpu = device == "cpu" or not self._library.llama_supports_gpu_offload()
+        address = self._library.load_model(path, gpu_layers=0 if is_on_cpu else None)
         if not address:
             raise ModelError(
                 f"file {path.name!r}",
@@ -83,7 +86,7 @@ class LlamaCppModel:
         self._vocabulary_address: int = self._library.llama_model_get_vocab(address)
         self._width: int = self._library.llama_vocab_n_tokens(self._vocabulary_address)
         self.max_context: int | None = self._library.llama_model_n_ctx_train(address)
-        self._is_recurrent = bool(self._library.llama_model_is_recurrent(address)) or (
+        self.is_recurrent = bool(self._library.llama_model_is_recurrent(address)) or (
             self._library.has("llama_model_is_hybrid") and bool(self._library.llama_model_is_hybrid(address))
         )
         self.chat_template = self._text("tokenizer.chat_template")
@@ -95,6 +98,7 @@ class LlamaCppModel:
             width=self._width,
             context=self.max_context,
             threads=self._threads,
+            is_on_cpu=is_on_cpu,
         )
 
     @cached_property
@@ -150,8 +154,12 @@ class LlamaCppModel:
 
     @property
     def can_branch(self) -> bool:
-        """Whether sessions run trees: not where a recurrent state stands for the tokens."""
-        return not self._is_recurrent
+        """Whether sessions run trees: where all states are cells of the cache, and the weights are not quantised.
+
+        After a path of a tree that is not its first, the cache has gaps, and sums have another order.  Quantised
+        products make up to 1 of that in a logit, so that drafts would change texts (0.05 in unquantised files).
+        """
+        return not self.is_recurrent and self._header.get("general.file_type") in _UNQUANTISED
 
     @cached_property
     def pass_times(self) -> tuple[tuple[int, float], ...]:
@@ -257,13 +265,20 @@ def _check_header(header: Mapping[str, object], path: Path) -> None:
     tokens = header.get("tokenizer.ggml.tokens")
     check(
         "tokenizer.ggml.tokens",
-        holds=isinstance(tokens, list) and len(set(tokens)) == len(tokens) > 0,
+        holds=isinstance(tokens, list) and _differ(tokens),
         expected="tokens that differ",
     )
     size = len(tokens) if isinstance(tokens, list) else 0
     for key in ("token_type", "scores"):
         value = header.get(f"tokenizer.ggml.{key}", tokens)
         check(f"tokenizer.ggml.{key}", holds=isinstance(value, list) and len(value) == size, expected=f"{size} entries")
+
+
+def _differ(tokens: list[object]) -> bool:
+    """Whether all tokens differ as llama.cpp reads them: up to a zero byte, and an empty one as if it had a number."""
+    read = [token.partition(b"\0")[0] if isinstance(token, bytes) else b"" for token in tokens]
+    named = [token for token in read if token]
+    return len(tokens) > 0 and len(set(named)) == len(named)
 
 
 def _cores() -> int:
@@ -293,7 +308,7 @@ class LlamaCppSession:
     @property
     def cuts_freely(self) -> bool:
         """Whether ``truncate`` costs nothing: not where a recurrent state stands for the tokens."""
-        return self.model.can_branch
+        return not self.model.is_recurrent
 
     def extend(self, token_ids: Sequence[int], /) -> Logits:
         """See ``Session.extend``."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -30,6 +30,9 @@ __all__ = ["Place", "Request", "Runner"]
 
 _PASS_ROWS: Final = 512
 """The most rows of one call of llama.cpp; longer requests run in several."""
+_LONG: Final = 64
+"""From so many rows in a call on, llama.cpp's attention on a CPU takes another kernel, with other sums.  So a request
+of fewer tokens never shares a call with so many rows: its logits must not depend on what else runs."""
 _FIRST_CELLS, _FIRST_SEQUENCES = 2048, 16
 _MOST_SEQUENCES: Final = 256
 _MOST_CELLS: Final = 1 << 16
@@ -89,12 +92,15 @@ class Runner:
         width: of a logits row.
         context: the maximum length of a sequence.
         threads: of a pass.
+        is_on_cpu: whether no GPU takes part.
 
     Raises:
         ModelError: there is not enough memory.
     """
 
-    def __init__(self, library: Library, model: int, *, name: str, width: int, context: int, threads: int) -> None:
+    def __init__(  # noqa: PLR0913  facts of the model and the machine, by name
+        self, library: Library, model: int, *, name: str, width: int, context: int, threads: int, is_on_cpu: bool
+    ) -> None:
         self._lock = RLock()
         self._library = library
         self._model = model
@@ -102,6 +108,7 @@ class Runner:
         self._width = width
         self._most_cells = max(context, _MOST_CELLS)
         self._threads = threads
+        self._short_rows = _LONG - 1 if is_on_cpu else _PASS_ROWS
         self._cells, self._sequences = min(_FIRST_CELLS, -(-context // 256) * 256), _FIRST_SEQUENCES
         self._free = list(range(self._sequences))[::-1]
         self._places: weakref.WeakSet[Place] = weakref.WeakSet()
@@ -207,6 +214,8 @@ class Runner:
             self._library.llama_memory_seq_cp(self._memory, place.numbers[0], other, 0, place.length)
         first = rows.wanted_count
         wanted = len(tokens) - (request.new if request.all_positions else 1)
+        if len(tokens) - place.length >= _LONG:
+            rows.begin_long(len(tokens) - place.length)
         for position in range(place.length, len(tokens)):
             rows.add(tokens[position], position, place.numbers, wanted=position >= wanted)
         if tree is not None:
@@ -236,8 +245,8 @@ class Runner:
         """Run all rows and return the logits of those that are wanted."""
         logits = np.empty((rows.wanted_count, self._width), dtype=np.float32)
         done = 0
-        for start in range(0, len(rows.tokens), _PASS_ROWS):
-            part = rows.part(start, start + _PASS_ROWS)
+        for start, stop in rows.calls(self._short_rows):
+            part = rows.part(start, stop)
             while (status := self._library.llama_decode(self._context, part.batch)) == _NO_ROOM:
                 self._make_room(busy)
             if status:
@@ -402,6 +411,7 @@ class _Rows:
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.wanted_count = 0
+        self._long: list[tuple[int, int]] = []
         self._positions: list[int] = []
         self._numbers: list[list[int]] = []
         self._wanted: list[bool] = []
@@ -413,6 +423,19 @@ class _Rows:
         self._numbers.append(numbers)
         self._wanted.append(wanted)
         self.wanted_count += wanted
+
+    def begin_long(self, count: int) -> None:
+        """Note that the next ``count`` rows are those of one long request."""
+        self._long.append((len(self.tokens), len(self.tokens) + count))
+
+    def calls(self, short: int) -> Iterator[tuple[int, int]]:
+        """The ranges of rows that run in one call: up to ``_PASS_ROWS`` of a long request, or ``short`` of others."""
+        at = 0
+        for start, stop in (*self._long, (len(self.tokens), len(self.tokens))):
+            for first, last, most in ((at, start, short), (start, stop, _PASS_ROWS)):
+                for begin in range(first, last, most):
+                    yield begin, min(begin + most, last)
+            at = stop
 
     def part(self, start: int, stop: int) -> _Part:
         """Return the rows from ``start`` to before ``stop``."""

@@ -20,6 +20,7 @@ def write_gguf(path: Path, **changes: Any) -> None:
     head = width // heads
     random = np.random.default_rng(7)
     writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_file_type(0)
     writer.add_context_length(changes.get("context_length", CONTEXT))
     writer.add_embedding_length(changes.get("embedding_length", width))
     writer.add_block_count(changes.get("block_count", layers))

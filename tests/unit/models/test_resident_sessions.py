@@ -134,7 +134,7 @@ def test_load_model_says_it(network: Any, tokenizer: Any) -> None:
 @pytest.mark.model
 def test_the_embedded_model() -> None:
     """Over 49,152 tokens there is one wait per pass; drafters learn from the top logits alone."""
-    models: list[Any] = [load_model(device="cpu", resident=resident) for resident in (False, True)]
+    models: list[Any] = [load_model(device="cpu", runtime="torch", resident=resident) for resident in (False, True)]
     grammar = json_schema(
         {
             "type": "object",

