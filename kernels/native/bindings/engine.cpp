@@ -34,14 +34,13 @@ void bind_limits(nb::module_& m) {
 
 void bind_token_trie(nb::module_& m) {
   nb::class_<TokenTrie>(m, "TokenTrie")
-      .def("__init__",
-           [](TokenTrie* self, nb::sequence tokens) {
+      .def(nb::new_([](nb::sequence tokens) {
              std::vector<std::string> texts;
              texts.reserve(nb::len(tokens));
              for (nb::handle token : tokens) texts.emplace_back(view(nb::cast<nb::bytes>(token)));
              nb::gil_scoped_release release;
-             new (self) TokenTrie(texts);
-           },
+             return std::make_shared<TokenTrie>(texts);
+           }),
            "tokens"_a)
       .def("to_bytes", [](const TokenTrie& self) { return to_bytes(self.serialize()); })
       .def_static("from_bytes", [](nb::bytes data) { return std::make_shared<TokenTrie>(TokenTrie::deserialize(view(data))); }, "data"_a)

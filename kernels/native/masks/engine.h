@@ -31,7 +31,7 @@ using TrieId = uint32_t;
 constexpr TrieId kVocabularyTrie = 0;
 enum Tail : uint8_t;  // of a character, see absorption.cpp
 
-class Engine {
+class Engine : public std::enable_shared_from_this<Engine> {
  public:
   Engine(std::shared_ptr<const TokenTrie> tokens, uint32_t vocabulary_size);
   ~Engine();

@@ -115,7 +115,7 @@ struct TriePart {
 std::optional<TriePart> part_beyond(const Trie& trie, uint16_t groups, uint16_t breaks, size_t max);
 
 // The tokens of a vocabulary with their trie.
-class TokenTrie {
+class TokenTrie : public std::enable_shared_from_this<TokenTrie> {
  public:
   // tokens[i] are the bytes of token i; empty bytes: the token is no text.
   explicit TokenTrie(const std::vector<std::string>& tokens);

@@ -14,7 +14,7 @@
 
 namespace structgen {
 
-class Constraint {
+class Constraint : public std::enable_shared_from_this<Constraint> {
  public:
   Constraint(std::shared_ptr<Engine> engine, TermId start, std::vector<uint32_t> eos, const Limits& limits);
 
