@@ -125,8 +125,11 @@ void ChainSampler::end(llama::TokenDataArray& candidates) const {
   for (size_t i = 0; i < candidates.size; ++i) {
     llama::TokenData& each = candidates.data[i];
     const bool is_end = place == candidates.size && constraint().is_eos(static_cast<uint32_t>(each.id));
-    each.logit = is_end ? 0 : kExcluded;
     if (is_end) place = i;
+    if (!is_end)
+      each.logit = kExcluded;
+    else if (!(each.logit > kExcluded))
+      each.logit = 0;
   }
   if (candidates.size == 0 || constraint().eos().empty()) return;
   if (place == candidates.size) {
