@@ -77,7 +77,7 @@ class _Functions:
                     evidence=f"{found(source)}, and {name} is none of its functions",
                     remedy="pass the module llama_cpp, a ctypes.CDLL, or None for the llama.cpp that is installed",
                 ) from error
-            setattr(self, name, ctypes.CFUNCTYPE(result, *arguments)(address))
+            setattr(self, name, ctypes.CFUNCTYPE(result, *arguments)(address or 0))
         types = getattr(source.llama_sampler_free, "argtypes", None)
         self.parameter: Any = types[0] if types else _POINTER
         self._check_table()
@@ -114,8 +114,9 @@ class _Functions:
 
     def _check_candidates(self) -> None:
         """Check the array of candidates by what llama.cpp's own samplers do with one."""
-        data = (_Candidate * 4)((10, 1.0, 0.0), (11, 4.0, 0.0), (12, 2.0, 0.0), (13, 3.0, 0.0))
-        array = _Candidates(ctypes.addressof(data), len(data), -1, False)
+        given = ((10, 1.0), (11, 4.0), (12, 2.0), (13, 3.0))
+        data = (_Candidate * len(given))(*(_Candidate(token, logit) for token, logit in given))
+        array = _Candidates(data=ctypes.addressof(data), size=len(data), selected=-1, sorted=False)
         selected = []
         for own in (self.llama_sampler_init_greedy(), self.llama_sampler_init_top_k(2)):
             self.llama_sampler_apply(own, ctypes.addressof(array))
@@ -176,8 +177,8 @@ class ConstraintSampler:
     it to you.  Until then it belongs to this object, which frees it in ``close``.  The state that ``check`` and
     ``tokens`` read outlives both.
 
-    *What goes wrong never lets other text through unseen.*  llama.cpp has no way to report errors of a sampler.  The first
-    is kept: a token was accepted that is not allowed, all candidates are excluded, or a bound of ``Limits`` was
+    *What goes wrong never lets other text through unseen.*  llama.cpp has no way to report errors of a sampler.  The
+    first is kept: a token was accepted that is not allowed, all candidates are excluded, or a bound of ``Limits`` was
     reached.  From then on the only candidate is EOS, so that the output ends, until ``llama_sampler_reset``;
     ``check`` raises the error.  Where no candidate is left the logits are all minus infinity; the sampler that chooses
     takes one nevertheless, and its ``accept`` is the error.

@@ -33,8 +33,8 @@ _NEW: Final = "make a new ConstraintLogitsProcessor for each generation, or call
 class _Processors(list[Any]):
     """What ``Llama`` takes for a ``LogitsProcessorList``.
 
-    ``Llama`` adds its ``logit_bias`` by ``processors = processors.extend([bias])``.  A list returns None, which would be
-    no processors at all.
+    ``Llama`` adds its ``logit_bias`` by ``processors = processors.extend([bias])``.  A list returns None, which would
+    be no processors at all.
     """
 
     def extend(self, more: Iterable[Any]) -> _Processors:  # type: ignore[override]
@@ -45,14 +45,14 @@ class _Processors(list[Any]):
 class ConstraintLogitsProcessor:
     """Sets the logits of tokens after which the output cannot become a string of the grammar to minus infinity.
 
-    Pass ``**processor.arguments`` to ``Llama.create_completion``.  They hold the processor, its ``stops`` and, if it has
-    one, its ``max_tokens``.  ``create_chat_completion`` takes no ``stopping_criteria``: pass it
+    Pass ``**processor.arguments`` to ``Llama.create_completion``.  They hold the processor, its ``stops`` and, if it
+    has one, its ``max_tokens``.  ``create_chat_completion`` takes no ``stopping_criteria``: pass it
     ``logits_processor=processor.arguments["logits_processor"]``, and call ``check()`` afterwards.
 
-    *It cannot fail open.*  ``Llama`` calls processors from C, where an exception is printed and forgotten, and the token is
-    then chosen without a mask.  So every exception, Ctrl-C included, is kept, EOS is the only token left, and
-    ``stops``, which ``Llama`` calls from Python after each token, raises the exception there.  It also raises if a token
-    was chosen without the processor.  ``check`` does the same for loops that know no ``stopping_criteria``.
+    *It cannot fail open.*  ``Llama`` calls processors from C, where an exception is printed and forgotten, and the
+    token is then chosen without a mask.  So every exception, Ctrl-C included, is kept, EOS is the only token left, and
+    ``stops``, which ``Llama`` calls from Python after each token, raises the exception there.  It also raises if a
+    token was chosen without the processor.  ``check`` does the same for loops that know no ``stopping_criteria``.
 
     The state follows ``input_ids``: their length at the first call is that of the prompt, and each call is for one
     token.  Where drafts are run, the ids hold draft tokens beyond the token that is sampled, and the processor is
@@ -123,7 +123,7 @@ class ConstraintLogitsProcessor:
                 self._masked += 1
                 self._is_inside = False
                 return masked
-        except BaseException as error:  # noqa: BLE001  it is raised in `stops`
+        except BaseException as error:
             self._error = error
             logger.error("the output ends early: %s", error)
         ended = np.full(len(scores), -np.inf, dtype=np.float32)
@@ -146,7 +146,9 @@ class ConstraintLogitsProcessor:
         # Llama asks once more when it is done, with all ids that it has run.
         is_done = self._masked == 0 and len(ids) >= self._heard and self._are_drafted(ids, self._heard)
         if self._masked != 1 and not is_done:
-            problem = "a token was sampled without it" if self._masked == 0 else "it was called several times for a token"
+            problem = (
+                "a token was sampled without it" if self._masked == 0 else "it was called several times for a token"
+            )
             self._error = GenerationError(
                 _SUBJECT,
                 problem,
@@ -274,13 +276,13 @@ class ConstraintDraftModel:
     """Drafts the tokens that a grammar forces: a ``LlamaDraftModel`` for ``Llama(draft_model=...)``.
 
     ``Llama`` runs draft tokens with the sampled one in a pass, and keeps them as long as it samples the same; the
-    processor masks each position.  So drafts change no greedy output beyond what other sums of a pass change.  ``Llama``
-    needs ``logits_all=True`` where the draft model is set after it was made.
+    processor masks each position.  So drafts change no greedy output beyond what other sums of a pass change.
+    ``Llama`` needs ``logits_all=True`` where the draft model is set after it was made.
 
     Args:
         processor: whose output is drafted; it may be replaced for another generation.  None drafts nothing.
-        other: a ``LlamaDraftModel`` that is asked where nothing is forced, such as ``LlamaPromptLookupDecoding``; of its
-            draft only the part that the grammar allows is kept.
+        other: a ``LlamaDraftModel`` that is asked where nothing is forced, such as ``LlamaPromptLookupDecoding``; of
+            its draft only the part that the grammar allows is kept.
     """
 
     def __init__(self, processor: ConstraintLogitsProcessor | None, other: Callable[..., Any] | None = None) -> None:

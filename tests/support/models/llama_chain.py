@@ -1,4 +1,4 @@
-"""A program around llama.cpp as others write it in C: a model, a context, and a chain of samplers that picks each token."""
+"""A program around llama.cpp as others write it in C: a model, a context, and a chain that picks each token."""
 
 from __future__ import annotations
 

@@ -145,16 +145,21 @@ def test_a_constraint_behind_a_sampler_that_drops_candidates(model: Any, host: C
 
 def test_a_token_that_others_chose(model: Any, host: ChainHost) -> None:
     """The block raises at its end, with the token, its place and the text."""
-    constraint = constraint_of(model)
-    tokens = model.vocabulary.tokens
-    with pytest.raises(GenerationError, match=r"token 5 \(b'#'\) at position 1 of the output.*ends with b'\{'"):
-        with sampler(constraint) as constrained:
+    begin = model.vocabulary.tokens.index(b"{")
+    constrained = sampler(constraint_of(model))
+
+    def use() -> int:
+        with constrained:
             chain = host.chain(constrained, host.library.llama_sampler_init_greedy())
-            host.library.llama_sampler_accept(chain, tokens.index(b"{"))
+            host.library.llama_sampler_accept(chain, begin)
             host.library.llama_sampler_accept(chain, 5)
             assert not host.go_on(chain, 5)
-    assert constrained.tokens == [tokens.index(b"{")]
-    host.library.llama_sampler_free(chain)
+            host.library.llama_sampler_free(chain)
+        return chain
+
+    with pytest.raises(GenerationError, match=r"token 5 \(b'#'\) at position 1 of the output.*ends with b'\{'"):
+        use()
+    assert constrained.tokens == [begin]
 
 
 def test_who_frees_the_sampler(model: Any, host: ChainHost) -> None:
