@@ -1,6 +1,6 @@
 """Time of a token with a constraint in llama.cpp's own chain, beside llama.cpp's grammars and no constraint.
 
-    python benchmarks/llama_cpp_sampler.py [--tokens 96] [--rounds 7]
+    python benchmarks/llama_cpp_sampler.py [--tokens 64] [--rounds 5]
 
 One program runs the embedded model in llama.cpp on one thread, and picks each token with a chain of a constraint and
 greedy choice: structgen's sampler, llama.cpp's GBNF sampler with the same grammar, and llguidance, which the wheel
@@ -115,8 +115,8 @@ def run(host: ChainHost, chain: int, prompt: list[int], tokens: int) -> tuple[fl
 def main() -> None:
     """Print a table for each schema."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     path = embedded_gguf()
     model: Any = load_model(path, runtime="llama.cpp", threads=1)

@@ -46,7 +46,7 @@ class ConstraintLogitsProcessor:
     """Sets the logits of tokens after which the output cannot become a string of the grammar to minus infinity.
 
     Pass ``**processor.arguments`` to ``Llama.create_completion``.  They hold the processor, its ``stops`` and, if it
-    has one, its ``max_tokens``.  ``create_chat_completion`` takes no ``stopping_criteria``: pass it
+    has one, ``max_tokens``.  ``create_chat_completion`` takes no ``stopping_criteria``: pass it
     ``logits_processor=processor.arguments["logits_processor"]``, and call ``check()`` afterwards.
 
     *It cannot fail open.*  ``Llama`` calls processors from C, where an exception is printed and forgotten, and the
@@ -89,10 +89,10 @@ class ConstraintLogitsProcessor:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What to pass to ``Llama``."""
+        """What to pass to ``Llama``; its ``max_tokens`` counts EOS too."""
         arguments: dict[str, Any] = {"logits_processor": _Processors([self]), "stopping_criteria": self.stops}
         if self._max_tokens is not None:
-            arguments["max_tokens"] = self._max_tokens
+            arguments["max_tokens"] = self._max_tokens + 1
         return arguments
 
     @property
@@ -216,7 +216,7 @@ class ConstraintLogitsProcessor:
             raise GenerationError(
                 _SUBJECT,
                 "the ids hold another output than was sampled",
-                evidence=f"{len(ids)} ids, of which the first {length} are the prompt",
+                evidence=f"{len(ids) - length} ids after a prompt of {length}",
                 remedy=_NEW,
             )
 
@@ -230,7 +230,7 @@ class ConstraintLogitsProcessor:
             raise GenerationError(
                 _SUBJECT,
                 f"the ids hold {len(beyond)} tokens more than were sampled",
-                evidence=f"{len(ids)} ids, of which the first {self._prompt_length} are the prompt",
+                evidence=f"{len(ids) - self._prompt_length} ids after a prompt of {self._prompt_length}",
                 remedy=f"take drafts from processor.draft_model(other); {_NEW}",
             )
         if not self._matcher.is_terminated:
@@ -259,7 +259,7 @@ class ConstraintLogitsProcessor:
         self._masked = self._heard = 0
 
     def _ahead(self, ids: NDArray[np.int64]) -> Matcher | None:
-        """A matcher after the ids, the last of which was sampled now; None if they are not those of the output."""
+        """A matcher after the ids, whose last one was sampled now; None if they are not those of the output."""
         if self._seen is None or self._error is not None or len(ids) != len(self._seen) + 1:
             return None
         if not np.array_equal(ids[:-1], self._seen):

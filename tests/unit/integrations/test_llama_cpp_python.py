@@ -77,12 +77,12 @@ def test_draft_tokens_that_are_rejected(seed: int) -> None:
     constraint = sg.compile(grammar, VOCABULARY)
     chance = np.random.default_rng(seed)
 
-    def guess(_ids: Any) -> NDArray[np.intc]:
+    def propose(_ids: Any) -> NDArray[np.intc]:
         return chance.integers(97, 123, size=chance.integers(0, 7)).astype(np.intc)
 
     model = double()
     processor = ConstraintLogitsProcessor(constraint, max_tokens=40)
-    model.draft_model = processor.draft_model(guess)
+    model.draft_model = processor.draft_model(propose)
     for sample in range(5):
         processor.reset()
         tokens = model.create_completion(PROMPT, **processor.arguments, temperature=1.0, seed=sample)

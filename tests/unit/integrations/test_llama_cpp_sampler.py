@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("xllamacpp")
@@ -21,9 +22,11 @@ from tiny_gguf import write_gguf
 
 import structgen as sg
 from structgen.engine import Vocabulary
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import ArgumentError, BudgetError, GenerationError, ModelError, VocabularyError
 from structgen.integrations.llama_cpp import _Functions, sampler
 from structgen.models import load_model
+from structgen.models.llama.embedded import embedded_gguf
 
 GRAMMARS = [
     sg.json_schema(
@@ -190,7 +193,7 @@ def test_who_frees_the_sampler(model: Any, host: ChainHost) -> None:
 
 
 def test_memory_of_clones(model: Any, host: ChainHost) -> None:
-    """Ten thousand clones and frees leave nothing behind."""
+    """Ten thousand clones and frees leave nothing."""
     library = host.library
     chain = host.chain(sampler(constraint_of(model)), library.llama_sampler_init_greedy())
     held = []
@@ -257,3 +260,30 @@ def test_every_candidate_of_a_random_walk(model: Any, host: ChainHost) -> None:
             assert matcher.accept(token)
         assert constrained.tokens
         apply(constrained.pointer, [(token, 1.0) for token in range(264)])
+
+
+@pytest.mark.nightly
+@pytest.mark.model
+def test_the_embedded_model() -> None:
+    """A vocabulary of 49,152 tokens and quantised weights: the greedy choice under the masks, step by step."""
+    path = embedded_gguf()
+    model: Any = load_model(path, runtime="llama.cpp", threads=1)
+    prompt = model.encode_prompt("Write a list of names as JSON.")
+    constraint = sg.compile(
+        sg.json_schema({"type": "array", "items": {"type": "string"}, "minItems": 9}), model.vocabulary
+    )
+    matcher, masks, expected = constraint.matcher(), empty_masks(model.vocabulary), list[int]()
+    session, fresh = model.start(), prompt
+    for _ in range(40):
+        logits = session.extend(fresh)
+        matcher.fill_mask(masks)
+        ids = allowed_ids(masks[0])
+        fresh = [int(ids[np.argmax(logits[ids])])]
+        assert matcher.accept(fresh[0])
+        expected += fresh
+    host = ChainHost(path)
+    with sampler(constraint) as constrained:
+        chain = host.chain(constrained, host.library.llama_sampler_init_greedy())
+        assert host.write(chain, prompt, 40) == expected
+    host.library.llama_sampler_free(chain)
+    host.close()
