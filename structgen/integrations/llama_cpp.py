@@ -39,15 +39,18 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_sampler_reset": (None, (_POINTER,)),
     "llama_sampler_clone": (_POINTER, (_POINTER,)),
     "llama_sampler_free": (None, (_POINTER,)),
+    "llama_sampler_copy": (None, (_POINTER, _POINTER)),
     "llama_sampler_chain_add": (None, (_POINTER, _POINTER)),
     "llama_sampler_init_greedy": (_POINTER, ()),
     "llama_sampler_init_top_k": (_POINTER, (_INT,)),
 }
 """Name, result and arguments, as ``llama.h`` declares them."""
+_COPIES: Final = "llama_sampler_copy"
+"""A function that older releases lack."""
 _CALLED: Final = ("name", "accept", "apply", "reset", "clone", "free")
 """The functions of the table, in its order."""
-_SLOTS: Final = 32
-"""More than any release has."""
+_COPY, _SLOTS = 11, 32
+"""The place of ``copy_state``, which not all releases have, and more places than any release has."""
 _SHOWN: Final = 40
 
 
@@ -67,7 +70,10 @@ class _Functions:
     """The functions of one llama.cpp that have to do with samplers."""
 
     def __init__(self, source: Any) -> None:
+        self.has_copy = hasattr(source, _COPIES)
         for name, (result, arguments) in _FUNCTIONS.items():
+            if name == _COPIES and not self.has_copy:
+                continue
             try:
                 address = ctypes.cast(getattr(source, name), _POINTER).value
             except (AttributeError, ctypes.ArgumentError) as error:
@@ -109,7 +115,12 @@ class _Functions:
         for name in _CALLED:
             extra = {"accept": (0,), "apply": (ctypes.addressof(array),)}.get(name, ())
             getattr(self, f"llama_sampler_{name}")(made, *extra)
-        if called != list(range(len(_CALLED))):
+        expected = list(range(len(_CALLED)))
+        if self.has_copy:
+            pair = [self.llama_sampler_init(ctypes.addressof(table), ctypes.addressof(table)) for _ in range(2)]
+            self.llama_sampler_copy(*pair)
+            expected.append(_COPY)
+        if called != expected:
             raise _unknown_layout("llama_sampler_i", f"calls go to its functions {called}")
 
     def _check_candidates(self) -> None:
@@ -184,7 +195,8 @@ class ConstraintSampler:
     takes one nevertheless, and its ``accept`` is the error.
 
     Clones (``llama_sampler_clone`` of the chain) are independent, and begin with the same output and the same error;
-    ``clone_at`` finds the state of one.  A sampler may move between threads, but serves one output at a time.
+    ``clone_at`` finds the state of one.  ``llama_sampler_copy`` sets the state, and hides no error.  A sampler may move
+    between threads, but serves one output at a time.
 
     Args:
         constraint: the constraint.

@@ -62,37 +62,48 @@ void release(llama::Sampler* sampler) {
   sampler->context = nullptr;
 }
 
+void copy_state(const llama::Sampler* from, llama::Sampler* to) {
+  const Held* source = held_by(from);
+  Held* target = held_by(to);
+  if (source && target) {
+    target->state->take(*source->state);
+    return;
+  }
+  release(to);  // there was no memory for one of them: nothing is allowed
+}
+
 }  // namespace
 
 ChainSampler::ChainSampler(std::shared_ptr<const Constraint> constraint, std::optional<uint32_t> budget)
-    : matcher_(std::move(constraint)), budget_(budget), left_(budget), limit_(matcher_.constraint().engine().vocabulary_size()),
-      words_(matcher_.constraint().engine().words()) {}
+    : now_{Matcher(constraint), budget, budget, constraint->engine().vocabulary_size(),
+           std::vector<uint32_t>(constraint->engine().words())} {}
 
-ChainSampler::ChainSampler(const ChainSampler& other) : ChainSampler(other, std::unique_lock(other.mutex_)) {}
+ChainSampler::ChainSampler(const ChainSampler& other) : now_(other.locked()) {}
 
-ChainSampler::ChainSampler(const ChainSampler& other, const std::unique_lock<std::mutex>&)
-    : matcher_(other.matcher_), budget_(other.budget_), left_(other.left_), limit_(other.limit_), words_(other.words_),
-      is_filled_(other.is_filled_), tokens_(other.tokens_), candidates_(other.candidates_), is_starved_(other.is_starved_),
-      has_failed_(other.has_failed_), fault_(other.fault_), was_told_(other.was_told_) {}
+ChainState ChainSampler::locked() const {
+  const std::unique_lock lock(mutex_);
+  return now_;
+}
 
 void ChainSampler::fill() {
-  if (is_filled_) return;
-  if (matcher_.is_terminated()) {
-    std::fill(words_.begin(), words_.end(), 0);
-    for (uint32_t token : constraint().eos()) words_[token >> 5] |= uint32_t{1} << (token & 31);
-  } else if (left_ && matcher_.needs_budget_mask(*left_)) {
-    matcher_.fill_mask_within(words_.data(), *left_);
+  if (now_.is_filled) return;
+  if (now_.matcher.is_terminated()) {
+    std::fill(now_.words.begin(), now_.words.end(), 0);
+    for (uint32_t token : constraint().eos()) now_.words[token >> 5] |= uint32_t{1} << (token & 31);
+  } else if (now_.left && now_.matcher.needs_budget_mask(*now_.left)) {
+    now_.matcher.fill_mask_within(now_.words.data(), *now_.left);
   } else {
-    matcher_.fill_mask(words_.data());
+    now_.matcher.fill_mask(now_.words.data());
   }
-  is_filled_ = true;
+  now_.is_filled = true;
 }
 
 void ChainSampler::apply(llama::TokenDataArray& candidates) noexcept {
   const std::unique_lock lock(mutex_);
-  candidates_ = candidates.size;
-  is_starved_ = false;
-  if (!has_failed_) {
+  now_.candidates = candidates.size;
+  now_.is_starved = false;
+  if (!now_.fault) now_.was_told = false;
+  if (!now_.has_failed) {
     try {
       fill();
     } catch (const LimitError& error) {
@@ -103,7 +114,7 @@ void ChainSampler::apply(llama::TokenDataArray& candidates) noexcept {
       keep(Cause::kFailed, -1, "an unknown error");
     }
   }
-  if (has_failed_) {
+  if (now_.has_failed) {
     end(candidates);
     return;
   }
@@ -116,7 +127,7 @@ void ChainSampler::apply(llama::TokenDataArray& candidates) noexcept {
     is_cut |= !allowed;
   }
   candidates.sorted &= !is_cut;
-  is_starved_ = !is_left;
+  now_.is_starved = !is_left;
 }
 
 // Leaves nothing to choose but EOS, which takes the place of the first candidate where it is none of them.
@@ -142,20 +153,20 @@ void ChainSampler::end(llama::TokenDataArray& candidates) const {
 
 void ChainSampler::accept(int32_t token) noexcept {
   const std::unique_lock lock(mutex_);
-  if (has_failed_) return;
+  if (now_.has_failed) return;
   try {
     const auto id = static_cast<uint32_t>(token);
     const bool is_end = constraint().is_eos(id);
-    if (matcher_.is_terminated() && is_end) return;
+    if (now_.matcher.is_terminated() && is_end) return;
     // Where the mask is known, it says more than the matcher: what fits into the budget.
-    if ((is_filled_ && !is_allowed(id)) || !matcher_.accept(id)) {
+    if ((now_.is_filled && !is_allowed(id)) || !now_.matcher.accept(id)) {
       keep(Cause::kRefused, token, "");
       return;
     }
-    is_filled_ = is_starved_ = false;
+    now_.is_filled = now_.is_starved = false;
     if (is_end) return;
-    if (left_ && *left_ > 0) --*left_;
-    tokens_.push_back(token);
+    if (now_.left && *now_.left > 0) --*now_.left;
+    now_.tokens.push_back(token);
   } catch (const LimitError& error) {
     keep(Cause::kFailed, token, error.limit.c_str());
   } catch (const std::exception& error) {
@@ -166,50 +177,65 @@ void ChainSampler::accept(int32_t token) noexcept {
 }
 
 void ChainSampler::keep(Cause cause, int32_t token, const char* what) noexcept {
-  has_failed_ = true;
-  if (fault_ && !was_told_) return;
-  was_told_ = false;
+  now_.has_failed = true;
+  if (now_.fault && !now_.was_told) return;
+  now_.was_told = false;
   try {
-    fault_.emplace(Fault{cause, tokens_, token, candidates_, is_starved_, what});
+    now_.fault.emplace(Fault{cause, now_.tokens, token, now_.candidates, now_.is_starved, what});
   } catch (...) {  // no memory for what it was
-    fault_.emplace(Fault{Cause::kFailed, {}, token, candidates_, is_starved_, {}});
+    now_.fault.emplace(Fault{Cause::kFailed, {}, token, now_.candidates, now_.is_starved, {}});
   }
 }
 
 void ChainSampler::reset() noexcept {
   const std::unique_lock lock(mutex_);
-  if (is_starved_ && !has_failed_) keep(Cause::kStarved, -1, "");
-  if (was_told_) fault_.reset();
-  has_failed_ = is_filled_ = is_starved_ = was_told_ = false;
-  tokens_.clear();
-  left_ = budget_;
-  matcher_.reset();
+  if (now_.is_starved && !now_.has_failed && !now_.was_told) keep(Cause::kStarved, -1, "");
+  if (now_.was_told) now_.fault.reset();
+  now_.has_failed = now_.is_filled = now_.is_starved = now_.was_told = false;
+  now_.tokens.clear();
+  now_.left = now_.budget;
+  now_.matcher.reset();
+}
+
+void ChainSampler::take(const ChainSampler& other) noexcept {
+  try {
+    ChainState next = other.locked();
+    const std::unique_lock lock(mutex_);
+    if (now_.fault && !now_.was_told) {
+      next.fault = std::move(now_.fault);
+      next.was_told = false;
+    }
+    now_ = std::move(next);
+  } catch (...) {
+    const std::unique_lock lock(mutex_);
+    keep(Cause::kFailed, -1, "");
+  }
 }
 
 std::optional<ChainSampler::Fault> ChainSampler::fault() {
   const std::unique_lock lock(mutex_);
-  was_told_ = fault_.has_value();
-  if (!fault_ && is_starved_) return Fault{Cause::kStarved, tokens_, -1, candidates_, true, {}};
-  return fault_;
+  now_.was_told = now_.fault.has_value() || now_.is_starved;
+  if (!now_.fault && now_.is_starved) return Fault{Cause::kStarved, now_.tokens, -1, now_.candidates, true, {}};
+  return now_.fault;
 }
 
 std::vector<int32_t> ChainSampler::tokens() const {
   const std::unique_lock lock(mutex_);
-  return tokens_;
+  return now_.tokens;
 }
 
 bool ChainSampler::is_accepting() const {
   const std::unique_lock lock(mutex_);
-  return !has_failed_ && (matcher_.is_accepting() || matcher_.is_terminated());
+  return !now_.has_failed && (now_.matcher.is_accepting() || now_.matcher.is_terminated());
 }
 
 bool ChainSampler::is_terminated() const {
   const std::unique_lock lock(mutex_);
-  return matcher_.is_terminated();
+  return now_.matcher.is_terminated();
 }
 
 llama::SamplerTable* ChainSampler::table() {
-  static llama::SamplerTable functions{name, structgen::accept, structgen::apply, structgen::reset, clone, release, {}};
+  static llama::SamplerTable functions{name, structgen::accept, structgen::apply, structgen::reset, clone, release, {}, copy_state, {}};
   return &functions;
 }
 

@@ -41,8 +41,9 @@ struct SamplerTable {  // llama_sampler_i
   void (*reset)(Sampler*);
   Sampler* (*clone)(const Sampler*);
   void (*free)(Sampler*);
-  // Sampling on the device, and what later releases add at the end: a sampler without them runs on the host.
-  void (*later[26])();
+  void (*backend[5])();  // sampling on the device: a sampler without it runs on the host
+  void (*copy_state)(const Sampler* from, Sampler* to);  // since 2026
+  void (*later[20])();  // what later releases add at the end
 };
 
 struct Sampler {  // llama_sampler; llama_sampler_init allocates it, llama_sampler_free deletes it
@@ -56,10 +57,8 @@ static_assert(sizeof(TokenData) == 12 && sizeof(TokenDataArray) == 2 * sizeof(vo
 
 }  // namespace llama
 
-// One output, as a chain writes it.  Nothing throws: what goes wrong is kept, and from then on only EOS is allowed.
-// Calls may come from any thread, one after the other.
-class ChainSampler {
- public:
+// Where an output stands, and what went wrong with it.
+struct ChainState {
   enum class Cause { kRefused, kStarved, kFailed };
   struct Fault {
     Cause cause;
@@ -70,6 +69,26 @@ class ChainSampler {
     std::string what;             // kFailed: of the exception
   };
 
+  Matcher matcher;
+  std::optional<uint32_t> budget, left;  // the most tokens, EOS not counted
+  uint32_t limit;                        // of token ids: the vocabulary's size
+  std::vector<uint32_t> words;           // the mask, if `is_filled`
+  bool is_filled = false;
+  std::vector<int32_t> tokens = {};
+  size_t candidates = 0;
+  bool is_starved = false;  // no candidate of the last array could be chosen
+  bool has_failed = false;  // then only EOS is allowed
+  std::optional<Fault> fault = {};
+  bool was_told = false;  // whether somebody has asked since
+};
+
+// One output, as a chain writes it.  Nothing throws: what goes wrong is kept, and from then on only EOS is allowed.
+// Calls may come from any thread, one after the other.
+class ChainSampler {
+ public:
+  using Cause = ChainState::Cause;
+  using Fault = ChainState::Fault;
+
   // `budget`: the most tokens, EOS not counted.
   ChainSampler(std::shared_ptr<const Constraint> constraint, std::optional<uint32_t> budget);
   ChainSampler(const ChainSampler& other);
@@ -79,6 +98,8 @@ class ChainSampler {
   void accept(int32_t token) noexcept;
   // Begins another output.  A fault that nobody was told of is kept.
   void reset() noexcept;
+  // Goes on where `other` is.  A fault that nobody was told of is kept.
+  void take(const ChainSampler& other) noexcept;
 
   // The first fault; also that the last masked array had nothing to choose.
   std::optional<Fault> fault();
@@ -86,7 +107,6 @@ class ChainSampler {
   std::vector<int32_t> tokens() const;
   bool is_accepting() const;
   bool is_terminated() const;
-  const Constraint& constraint() const { return matcher_.constraint(); }
 
   // A new sampler of llama.cpp that moves `sampler`; null if what `init` made is not laid out as above.
   static llama::Sampler* wrap(std::shared_ptr<ChainSampler> sampler, llama::Init init);
@@ -96,24 +116,15 @@ class ChainSampler {
   static size_t living();  // samplers of llama.cpp that it has not freed yet
 
  private:
-  ChainSampler(const ChainSampler& other, const std::unique_lock<std::mutex>&);
+  const Constraint& constraint() const { return now_.matcher.constraint(); }
   void fill();
   void end(llama::TokenDataArray& candidates) const;
   void keep(Cause cause, int32_t token, const char* what) noexcept;
-  bool is_allowed(uint32_t token) const { return token < limit_ && (words_[token >> 5] >> (token & 31) & 1) != 0; }
+  bool is_allowed(uint32_t token) const { return token < now_.limit && (now_.words[token >> 5] >> (token & 31) & 1) != 0; }
+  ChainState locked() const;
 
   mutable std::mutex mutex_;
-  Matcher matcher_;
-  std::optional<uint32_t> budget_, left_;
-  uint32_t limit_;               // of token ids: the vocabulary's size
-  std::vector<uint32_t> words_;  // the mask, if `is_filled_`
-  bool is_filled_ = false;
-  std::vector<int32_t> tokens_;
-  size_t candidates_ = 0;
-  bool is_starved_ = false;  // no candidate of the last array could be chosen
-  bool has_failed_ = false;  // then only EOS is allowed
-  std::optional<Fault> fault_;
-  bool was_told_ = false;
+  ChainState now_;
 };
 
 }  // namespace structgen

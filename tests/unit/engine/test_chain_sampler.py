@@ -37,6 +37,8 @@ class Table(ctypes.Structure):
         ("reset", ctypes.CFUNCTYPE(None, _P)),
         ("clone", ctypes.CFUNCTYPE(_P, _P)),
         ("free", ctypes.CFUNCTYPE(None, _P)),
+        ("backend", _P * 5),
+        ("copy_state", ctypes.CFUNCTYPE(None, _P, _P)),
         ("later", _P * 8),
     )
 
@@ -117,11 +119,11 @@ ALL = range(40)
 
 
 def test_the_layout_is_that_of_llama_h(host: Host) -> None:
-    """Six functions, then nothing: no sampling on a device, and nothing that later releases add."""
+    """No sampling on a device, and nothing that later releases add."""
     sampler, _ = host.make(compile(literal("a"), LETTERS))
     table = host.table(sampler)
     assert table.name(sampler) == b"structgen"
-    assert all(address is None for address in table.later)
+    assert all(address is None for address in (*table.backend, *table.later))
     assert _native.ChainSampler.table() == ctypes.addressof(table)
     other = Sampler(ctypes.pointer(Table()), 1)
     assert _native.ChainSampler.find(ctypes.addressof(other)) is None
@@ -221,9 +223,11 @@ def test_a_reset_does_not_hide_an_error(host: Host) -> None:
     assert state.fault() == ("refused", [], 1, 0, False, "")
     host.table(sampler).reset(sampler)
     assert state.fault() is None
-    host.apply(sampler, [1, 4])
-    host.table(sampler).reset(sampler)
-    assert state.fault() == ("starved", [], -1, 2, True, "")
+    for is_told in (True, False):
+        host.apply(sampler, [1, 4])
+        assert not is_told or state.fault() is not None
+        host.table(sampler).reset(sampler)
+        assert state.fault() == (None if is_told else ("starved", [], -1, 2, True, ""))
 
 
 def test_one_candidate_may_be_tried_first(host: Host) -> None:
@@ -269,6 +273,26 @@ def test_clones_go_their_own_ways(host: Host) -> None:
     assert host.left(again, ALL) == {5}
     host.free(sampler)
     assert host.left(again, ALL) == {5}
+
+
+def test_copies_set_the_state(host: Host) -> None:
+    """A sampler goes on where another is, of another vocabulary too; an error that nobody was told of stays."""
+    sampler, state = host.make(compile(regex("(ab|ba){2}c"), LETTERS))
+    large = Vocabulary([*(bytes([byte]) for byte in range(256)), b""], eos=[256])
+    saved, _ = host.make(compile(literal("xyz"), large), 5)
+    host.accept(saved, ord("x"), ord("y"))
+    host.accept(sampler, 4)
+    host.table(saved).copy_state(saved, sampler)
+    assert state.tokens == [ord("x"), ord("y")]
+    assert host.left(sampler, range(257)) == {ord("z")}
+    assert state.fault() == ("refused", [], 4, 0, False, "")
+    host.table(saved).copy_state(saved, sampler)
+    assert state.fault() is None
+    host.accept(sampler, ord("z"))
+    assert host.left(sampler, range(257)) == {256}
+    assert host.left(saved, range(257)) == {ord("z")}
+    host.table(saved).copy_state(saved, saved)
+    assert state_of(saved).tokens == [ord("x"), ord("y")]
 
 
 def test_a_limit_that_is_reached(host: Host) -> None:

@@ -122,6 +122,7 @@ def test_a_clone_goes_on_from_the_middle(model: Any, host: ChainHost) -> None:
     assert head + host.go_on(chain, 100) == whole
     host.read([*prompt, *head], anew=True)
     library.llama_sampler_copy(clone, chain)  # what servers do with a state that they saved
+    assert constrained.tokens == head
     assert head + host.go_on(chain, 100) == whole
     assert (copied.tokens, copied.is_complete) == (head, False)
     library.llama_sampler_free(chain)
