@@ -292,7 +292,7 @@ def test_long_labels_are_those_whose_prefixes_fit(letters: str, labels_vocabular
         assert accepts(constraint, text) == accepts(constraint, text + "。com") == fits
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2, 4, 5))])
 def test_walks_under_masks_end_in_valid_names(seed: int, labels_vocabulary: Vocabulary) -> None:
     """Walks take any tokens of the masks; those within a budget take completing tokens as soon as they must."""
     rng = random.Random(seed)

@@ -192,14 +192,15 @@ def test_documented_differences(text: str, member: str, options: dict[str, str])
     assert member.encode() in language(lark(text), len(member), member.encode())
 
 
-def test_syntax_is_read_as_lark_reads_it() -> None:
+@pytest.mark.parametrize("count", [90, pytest.param(300, marks=pytest.mark.nightly)])
+def test_syntax_is_read_as_lark_reads_it(count: int) -> None:
     """Grammar files with pieces left out, doubled or swapped are syntax errors here iff they are for Lark."""
     rng = random.Random(11)
     bases = [(folder / "grammar.lark").read_text("utf-8") for folder in FOLDERS]
     bases.append('!?a.2{x, y}: [x y]~1..2 "s"i.."t" | -> b\n  | (A)?\n%import .f (A, b)\n%import c.D -> E\n')
     bases.append('%ignore A | /x\\/y/imsx\n%declare A b\n%override a: "x"\n%extend T.3: "\\"" # c\nA: /(?x)[/]/ // d\n')
     outcomes = {True: 0, False: 0}
-    for _ in range(300):
+    for _ in range(count):
         text = rng.choice(bases)
         for _ in range(rng.randint(1, 3)):
             start = rng.randrange(len(text))
@@ -220,4 +221,4 @@ def test_syntax_is_read_as_lark_reads_it() -> None:
             reads = False
         assert reads is is_read, text
         outcomes[is_read] += 1
-    assert min(outcomes.values()) > 50
+    assert min(outcomes.values()) > count // 6

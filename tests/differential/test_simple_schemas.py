@@ -289,16 +289,17 @@ def documents(seed: int, count: int) -> Iterator[dict[str, Any]]:
         yield document
 
 
+@pytest.mark.parametrize("count", [500, pytest.param(1_500, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("seed", range(len(POLICIES)))
-def test_random_schemas(seed: int) -> None:
+def test_random_schemas(seed: int, count: int) -> None:
     """What the native planner accepts, it plans alike; and it accepts a good part."""
     simple = 0
-    for document in documents(seed, 1_500):
+    for document in documents(seed, count):
         try:
             simple += assert_references(document, policy=POLICIES[seed])
         except StructgenError:
             continue
-    assert simple > 300
+    assert simple > count // 5
 
 
 @pytest.mark.parametrize(

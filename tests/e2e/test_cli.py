@@ -247,7 +247,14 @@ def test_run_refuses_unusable_options(structgen: Command, arguments: list[str], 
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.schema.json")), ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name, marks=pytest.mark.nightly if name in ("event", "invoice") else ())
+        for path in sorted(EXAMPLES.glob("*.schema.json"))
+        for name in [path.name.split(".")[0]]
+    ],
+)
 def test_examples_on_the_embedded_model(structgen: Command, path: Path) -> None:
     """The embedded model's output for an example satisfies its schema, with formats asserted."""
     status, out, err = structgen("run", str(path), "--max-tokens", "150", "--prompt", "Write an example.")

@@ -24,6 +24,7 @@ SHOWN = {
     "report.py": "# honey bees\n* ",
     "streaming.py": "urgency = '",
 }
+LONG = ["agent.py", "evidence.py", "report.py"]
 READ = ["chess.py", "invoice.py", "sql.py", "terminal.py", "thought.py"]  # other tests read their output
 
 pytestmark = pytest.mark.model
@@ -56,7 +57,9 @@ def test_all_are_run() -> None:
     assert sorted(path.name for path in FOLDER.glob("*.py")) == sorted([*SHOWN, *READ])
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in LONG else ()) for name in SHOWN]
+)
 def test_an_example_runs(name: str) -> None:
     """It runs within a minute, and shows what it is about."""
     assert SHOWN[name] in _run(name).stdout

@@ -36,7 +36,7 @@ The interpreter has no threads, so no other test detects a missing barrier.
 @pytest.mark.parametrize(
     "file",
     [
-        pytest.param(file, id=file.stem.removeprefix("test_"), marks=pytest.mark.nightly if at % 4 else ())
+        pytest.param(file, id=file.stem.removeprefix("test_"), marks=pytest.mark.nightly if at % 8 else ())
         for at, file in enumerate(FILES)
     ],
 )

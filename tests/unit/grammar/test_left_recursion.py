@@ -252,12 +252,12 @@ def test_unknown_rules_are_named() -> None:
 
 def test_a_grammar_without_left_recursion_is_the_same_object() -> None:
     """The check is linear and returns the same object."""
-    chain = {f"r{i}": sequence("x", Reference(f"r{i + 1}"), Reference("r0")) for i in range(20_000)}
-    grammar = Rules(chain | {"r20000": literal("y")}, Reference("r0"))
-    with at_most(4):
+    chain = {f"r{i}": sequence("x", Reference(f"r{i + 1}"), Reference("r0")) for i in range(5_000)}
+    grammar = Rules(chain | {"r5000": literal("y")}, Reference("r0"))
+    with at_most(1):
         assert remove_left_recursion(grammar) is grammar
-    words = Choice([literal(str(i)) for i in range(200_000)])
-    with at_most(2):
+    words = Choice([literal(str(i)) for i in range(50_000)])
+    with at_most(0.5):
         assert remove_left_recursion(words) is words
 
 
@@ -270,19 +270,19 @@ def test_deep_left_recursion() -> None:
     assert isinstance(rewritten, Rules)
     assert len(rewritten.rules) < 4100
     term: Grammar = Reference("e")
-    for index in range(50_000):
+    for index in range(10_000):
         term = Sequence([term, Literal(b"x")]) if index % 2 else Choice([term, Literal(b"y")])
     remove_left_recursion(Rules({"e": term}, Reference("e")))
 
 
 def test_the_size_is_bounded() -> None:
     """If every rule starts with all others, the result is polynomial, or a limit is reached."""
-    names = [f"r{i}" for i in range(40)]
+    names = [f"r{i}" for i in range(25)]
     rules = {name: Choice([*(Reference(other) + name for other in names), literal("x")]) for name in names}
     body = Choice([Reference(name) for name in names])
     rewritten = remove_left_recursion(Rules(rules, body))
     assert isinstance(rewritten, Rules)
-    assert len(rewritten.rules) == 40 + 40 * 40
+    assert len(rewritten.rules) == 25 + 25 * 25
     with pytest.raises(LimitExceeded) as caught:
-        remove_left_recursion(Rules(rules, body), Limits(grammar_nodes=50_000))
+        remove_left_recursion(Rules(rules, body), Limits(grammar_nodes=12_000))
     assert caught.value.limit == "grammar_nodes"

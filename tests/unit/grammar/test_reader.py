@@ -115,7 +115,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert 0 <= start <= end <= len(text)
 
 
-@pytest.mark.parametrize("text", ["(" * 100_000, "~" * 100_000, '"a"' + ")" * 100_000, "rules{x=" * 50_000])
+@pytest.mark.parametrize("text", ["(" * 20_000, "~" * 20_000, '"a"' + ")" * 20_000, "rules{x=" * 10_000])
 def test_unbalanced_nesting_is_refused(text: str) -> None:
     """Deep and unfinished texts give a syntax error, not a recursion error."""
     with pytest.raises(GrammarSyntaxError):

@@ -366,7 +366,7 @@ def test_unbound_and_recursive_regular_terms_are_refused(grammar: Grammar) -> No
 
 def test_deep_terms_need_no_recursion() -> None:
     """Sequences, choices, repetitions and rules, nested far beyond the interpreter's stack, work."""
-    depth = 20_000
+    depth = 5_000
     nested: Grammar = literal("x")
     for _ in range(depth):
         nested = Rules({"s": Sequence([literal("("), Repeat(Choice([nested]), 1, 1), literal(")")])}, S)

@@ -168,7 +168,7 @@ def test_a_look_at_the_rest_changes_nothing() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["even", "none"])
+@pytest.mark.parametrize("name", ["even", pytest.param("none", marks=pytest.mark.nightly)])
 def test_estimates_stay_unbiased(name: str) -> None:
     """Over 150 runs with random trees after every particle, one z-score agrees with all outputs."""
     model = HashModel(TOY, seed=3)

@@ -172,7 +172,9 @@ PARTICLES = {
 
 
 @pytest.mark.parametrize("sampler", PARTICLES)
-@pytest.mark.parametrize("name", ["letters", "no eos", "scores", pytest.param("few b", marks=exhaustive), "branches"])
+@pytest.mark.parametrize(
+    "name", ["letters", "no eos", "scores", pytest.param("few b", marks=pytest.mark.nightly), "branches"]
+)
 def test_particles_are_unbiased(name: str, sampler: str) -> None:
     """Whatever is proposed, resampled or thinned; the mean of the logarithm is too low."""
     toy = SMALL[name]

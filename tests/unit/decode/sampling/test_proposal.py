@@ -90,7 +90,7 @@ def branches_of(potentials: Sequence[Potential], pattern: str = "[a-g]{1,3}") ->
         AWRS(),
         pytest.param(AWRS(most_rejects=2), marks=pytest.mark.nightly),
         pytest.param(AWRS(mask_after=None), marks=pytest.mark.nightly),
-        AWRS(mask_after=1),
+        pytest.param(AWRS(mask_after=1), marks=pytest.mark.nightly),
         pytest.param(Multinomial(), marks=pytest.mark.nightly),
     ],
     ids=repr,

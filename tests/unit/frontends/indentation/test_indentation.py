@@ -284,7 +284,7 @@ def test_limit() -> None:
 def test_no_recursion() -> None:
     """Deep nesting is only data."""
     term = sequence("p", NEWLINE)
-    for _ in range(5_000):
+    for _ in range(2_000):
         term = choice("q" + NEWLINE, sequence(term, "x" + NEWLINE))
     assert accepts(compile(indented(term), BYTES), "p\nx\nx\n") is False
     assert accepts(compile(indented(term), BYTES), "q\nx\nx\n")

@@ -207,7 +207,7 @@ NASTY_SIZES = {
 @pytest.mark.parametrize(
     "pattern",
     [
-        pytest.param(pattern, id=name, marks=pytest.mark.nightly if at % 2 else ())
+        pytest.param(pattern, id=name, marks=pytest.mark.nightly if at % 4 else ())
         for at, (name, pattern) in enumerate(NASTY_SIZES.items())
     ],
 )

@@ -235,8 +235,8 @@ def test_distributions_of_texts(ab_vocabulary: Vocabulary, seed: int) -> None:
         )
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("bridge", [pytest.param("shared", marks=pytest.mark.nightly), "distribution"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("bridge", ["shared", "distribution"])
 def test_sampled_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, bridge: str) -> None:
     """1,000 outputs with drafts agree with the exact distribution of locally constrained decoding.
 

@@ -274,7 +274,7 @@ def test_programs_from_the_left(code: TextSet, tmp_path: Path) -> None:
     assert problems_of_code(filled_from_the_left(code, most=10), tmp_path) == []
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_programs_on_a_canvas(code: TextSet, tmp_path: Path) -> None:
     """The same holds on a canvas."""
     assert problems_of_code(filled_on_a_canvas(code, most=6), tmp_path) == []

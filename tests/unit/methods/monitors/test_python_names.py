@@ -262,7 +262,7 @@ def test_without_jedi_the_message_says_what_to_install(monkeypatch: pytest.Monke
         python_attributes(PROJECT)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.model
 def test_the_embedded_model_writes_attributes_that_exist(
     shop: dict[str, Any], record_property: Callable[[str, object], None]

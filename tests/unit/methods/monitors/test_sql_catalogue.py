@@ -476,7 +476,7 @@ def test_sampled_queries_run_in_postgresql(postgres: Any, record_property: Calla
     assert free < free_total / 4
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.model
 def test_the_embedded_model_writes_queries_that_run(
     database: sqlite3.Connection, catalogue: Catalogue, record_property: Callable[[str, object], None]

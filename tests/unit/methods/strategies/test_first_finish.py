@@ -61,7 +61,7 @@ def exact_distribution(language: ToyLanguage, samples: int, until: str | None) -
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("seed", "until"), [(0, None), (5, None), (7, "|")])
+@pytest.mark.parametrize(("seed", "until"), [(0, None), pytest.param(5, None, marks=pytest.mark.nightly), (7, "|")])
 def test_outputs_have_exactly_the_distribution_of_the_first(seed: int, until: str | None) -> None:
     """Of 1,200 runs per case, alpha 1e-7, counts fit, and do not fit one sample or the shortest output."""
     language = ToyLanguage(HashModel(VOCABULARY, seed=seed), "ab", PATTERN, BUDGET)
