@@ -38,8 +38,8 @@ class FieldScore(Located):
         value: as ``json.loads`` reads it.
         start: byte of the answer where it begins.
         end: byte after its last.
-        logprob: log-probability of its tokens in the projection: of the chosen value among the allowed ones, as these
-            tokens spell it; None where a server wrote it, for it does not tell.
+        logprob: log-probability of its tokens in the masked distribution: of the chosen value among the allowed
+            ones, as these tokens spell it; None where a server wrote it, for it does not tell.
         marginals: the probability of each possible value, given the text before it, however it is
             spelled, the most probable first; they sum to 1.  Of a canvas: see
             ``structgen.program.backends.field_marginals``.  None unless requested, and where a field has many values.
@@ -228,7 +228,7 @@ class Run(Generic[Value]):
 
     @property
     def logprob(self) -> float | None:
-        """Log-probability of all answers in the projection."""
+        """Log-probability of all answers in the masked distribution."""
         results = self._results
         return None if results is None else sum(result.logprob for result in results)
 

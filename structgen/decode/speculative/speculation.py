@@ -289,7 +289,7 @@ class SpeculationRounds:
     ) -> int | None:
         """Choose the next token if draft tokens for it were sampled; see ``VerifierPosition`` for the arguments.
 
-        Return an index into the projection; None if no draft tokens were sampled.
+        Return an index into the masked distribution; None if no draft tokens were sampled.
         """
         ahead, tree = context.ahead, self.tree
         if ahead is None or tree is None or not self.has_sampled:

@@ -317,7 +317,7 @@ class VerifiedChoice:
         self._decided: deque[tuple[LookAhead, int, int]] = deque()  # look ahead, node, token
 
     def index(self, position: VerifierPosition, generator: np.random.Generator) -> int | None:
-        """Return an index into the projection; None if nothing was sampled or it cannot be verified."""
+        """Return an index into the masked distribution; None if nothing was sampled or it cannot be verified."""
         while self._decided:
             ahead, node, token = self._decided.popleft()
             if ahead is position.ahead and node == position.node and position.is_plain:

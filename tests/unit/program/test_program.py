@@ -183,7 +183,7 @@ def test_probabilities_of_choices_sum_to_one(json_vocabulary: Vocabulary) -> Non
 
 
 class _Wish:
-    """Takes the token at a fixed rank of the projection: the first, second, third of the allowed ones."""
+    """Takes the token at a fixed rank of the masked distribution: the first, second, third of the allowed ones."""
 
     lossless = False
 

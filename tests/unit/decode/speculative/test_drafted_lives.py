@@ -363,7 +363,7 @@ class Lives(RuleBasedStateMachine):
                 self._same(copy.rows_on_host(1)[-1], copy)
 
     def _check_scores(self) -> None:
-        """Each token's projected probability times the projection's mass is the model's probability."""
+        """Each token's projected probability times the mass of the mask is the model's probability."""
         generation = self.generation
         if generation is None:
             return

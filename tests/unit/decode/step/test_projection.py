@@ -1,4 +1,4 @@
-"""The projection, against sums in plain Python."""
+"""The masked distribution, against sums in plain Python."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_shapes_are_the_definitions(sampler: Multinomial, seed: int) -> None:
 
 @pytest.mark.parametrize("sampler", SHAPES, ids=str)
 def test_shaping_leaves_its_input(sampler: Multinomial) -> None:
-    """The given projection is not modified."""
+    """The given distribution is not modified."""
     log_p = log_probabilities([1, 2, 3, 4])
     before = log_p.copy()
     sampler.draw(log_p, np.random.default_rng(0))
@@ -157,7 +157,7 @@ def test_greedy_takes_the_lowest_of_equal_ids() -> None:
     ids=str,
 )
 def test_lossless_only_without_shaping(sampler: Sampler, lossless: bool) -> None:
-    """Only temperature 1 without truncation samples from the projection itself."""
+    """Only temperature 1 without truncation samples from the masked distribution itself."""
     assert sampler.lossless is lossless
     assert isinstance(sampler, Sampler)
 
