@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 import re
@@ -17,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 from byte_membership import BYTES, is_member, random_member
+from data_folder import real_schemas
 from json_validators import Disagreement, Judge, python_pattern
 from schema_universe import Universe
 
@@ -260,8 +260,7 @@ def test_random_schemas(seed: int) -> None:
 @pytest.fixture(scope="module")
 def cases(shared_data: Path) -> list[dict[str, Any]]:
     """A sample of the real schemas with their instances."""
-    with gzip.open(shared_data / "maskbench_dev.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines][::SAMPLE_STEP]
+    return real_schemas(shared_data, SAMPLE_STEP)
 
 
 def with_a_stranger(value: Any, rng: random.Random) -> Any:

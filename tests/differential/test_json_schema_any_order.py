@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from collections import Counter
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_folder import REAL_SCHEMAS, real_schemas
 from schema_as_written import as_written as json_schema
 
 from structgen.engine import Constraint, Vocabulary, compile
@@ -31,25 +31,13 @@ def byte_vocabulary() -> Vocabulary:
     return Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 
 
-@pytest.fixture(scope="session")
-def schemas(shared_data: Path) -> list[dict[str, Any]]:
-    """The schemas with their instances."""
-    path = shared_data / "maskbench_dev.jsonl.gz"
+@pytest.mark.parametrize("step", [SAMPLE_STEP, pytest.param(1, marks=pytest.mark.nightly)])
+def test_real_schemas_in_any_order(shared_data: Path, step: int, byte_vocabulary: Vocabulary) -> None:
+    """With ``order="any"`` every valid instance is accepted, as given and shuffled, and no invalid one is."""
+    path = shared_data / REAL_SCHEMAS
     if not path.is_file():
         pytest.skip(f"no file {path}")
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
-def test_sample_of_real_schemas_in_any_order(schemas: list[dict[str, Any]], byte_vocabulary: Vocabulary) -> None:
-    """With ``order="any"`` every valid instance is accepted, as given and shuffled, and no invalid one is."""
-    _compare_shuffled(schemas[::SAMPLE_STEP], byte_vocabulary)
-
-
-@pytest.mark.nightly
-def test_all_real_schemas_in_any_order(schemas: list[dict[str, Any]], byte_vocabulary: Vocabulary) -> None:
-    """The same holds for all schemas."""
-    _compare_shuffled(schemas, byte_vocabulary)
+    _compare_shuffled(real_schemas(shared_data, step), byte_vocabulary)
 
 
 def _compare_shuffled(schemas: list[dict[str, Any]], vocabulary: Vocabulary) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import warnings
 from collections import Counter
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_folder import real_schemas
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from hypothesis.errors import HypothesisWarning
 from json_validators import Disagreement, Judge
@@ -96,9 +96,7 @@ def test_documents_of_random_schemas_are_members(schema: Any, data: st.DataObjec
 def test_documents_of_real_schemas_are_members(step: int, shared_data: Path) -> None:
     """Every document that the library can draw for a schema is accepted."""
     outcomes = Counter[str]()
-    with gzip.open(shared_data / "maskbench_dev.jsonl.gz", "rt", encoding="utf-8") as lines:
-        cases = [json.loads(line) for line in lines][::step]
-    for case in cases:
+    for case in real_schemas(shared_data, step):
         schema = case["schema"]
         if len(json.dumps(schema)) > LONGEST:
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from collections import Counter
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_folder import real_schemas
 from json_mutations import mutated
 from json_spellings import spellings
 from json_validators import Judge
@@ -27,9 +27,7 @@ BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 @pytest.fixture(scope="module")
 def cases(shared_data: Path) -> list[dict[str, Any]]:
     """All schemas of the data that have a valid instance."""
-    with gzip.open(shared_data / "maskbench_dev.jsonl.gz", "rt", encoding="utf-8") as lines:
-        every = [json.loads(line) for line in lines]
-    return [case for case in every if any(test["valid"] for test in case["tests"])]
+    return [case for case in real_schemas(shared_data) if any(test["valid"] for test in case["tests"])]
 
 
 @pytest.mark.nightly

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data_folder import real_schemas
 from mask_walks import sampled
 from schema_rewrites import REWRITES, rewritten
 from schema_universe import Universe
@@ -23,24 +23,19 @@ SAMPLE_STEP = 29
 WALKS, STEPS = 2, 50
 
 
-@pytest.fixture(scope="module")
-def cases(shared_data: Path) -> list[dict[str, Any]]:
-    with gzip.open(shared_data / "maskbench_dev.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
 @pytest.mark.parametrize("name", REWRITES)
-def test_masks_of_real_schemas_stay(name: str, cases: list[dict[str, Any]], json_vocabulary: Vocabulary) -> None:
+def test_masks_of_real_schemas_stay(name: str, shared_data: Path, json_vocabulary: Vocabulary) -> None:
     """The masks of a sample of the data stay the same."""
-    rewrite_all([case["schema"] for case in cases[::SAMPLE_STEP]], name, json_vocabulary)
+    cases = real_schemas(shared_data, SAMPLE_STEP)
+    rewrite_all([case["schema"] for case in cases], name, json_vocabulary)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("name", REWRITES)
-def test_masks_of_all_real_schemas_stay(name: str, cases: list[dict[str, Any]], smollm_vocabulary: Vocabulary) -> None:
+def test_masks_of_all_real_schemas_stay(name: str, shared_data: Path, smollm_vocabulary: Vocabulary) -> None:
     """The masks of all schemas of the data stay the same, with a real vocabulary."""
-    rewrite_all([case["schema"] for case in cases], name, smollm_vocabulary)
+    rewrite_all([case["schema"] for case in real_schemas(shared_data)], name, smollm_vocabulary)
 
 
 @pytest.mark.parametrize("name", REWRITES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from collections import Counter
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_folder import real_schemas, sampled_schemas
 from json_validators import Judge
 from mask_walks import walk
 from schema_as_written import as_written as json_schema
@@ -23,20 +23,14 @@ from structgen.testing.instance_order import declared_order
 SCHEMAS = 300
 WALK_STEP = 10
 """Every tenth of them is walked in an ordinary run."""
-BYTE_STEP = 83
-"""Every 83rd schema is walked byte by byte in an ordinary run: about 80."""
-
-
-def real_cases(folder: Path) -> list[dict[str, Any]]:
-    """All schemas of the data, with their instances."""
-    with gzip.open(folder / "maskbench_dev.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+BYTE_STEP = 86
+"""Every 86th schema is walked byte by byte in an ordinary run: about 80."""
 
 
 @pytest.fixture(scope="module")
 def cases(shared_data: Path) -> list[dict[str, Any]]:
     """A fixed sample of the schemas, as many as compile."""
-    return random.Random(300).sample(real_cases(shared_data), SCHEMAS + 80)
+    return sampled_schemas(shared_data, 300, SCHEMAS + 80)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +132,7 @@ def test_random_walks_byte_by_byte_are_valid(shared_data: Path, step: int):
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
     every = JsonPolicy("flexible", order="any", numbers="all", escapes="all")
     walked = limited = 0
-    for case in real_cases(shared_data)[::step]:
+    for case in real_schemas(shared_data, step):
         for policy, spares in ((JsonPolicy("flexible"), (0, 30, 120)), (every, (0, 60))):
             try:
                 constraint = compile(json_schema(case["schema"], policy=policy), vocabulary)
@@ -155,7 +149,7 @@ def test_random_walks_byte_by_byte_are_valid(shared_data: Path, step: int):
 def test_random_walks_of_all_schemas_are_valid(shared_data: Path, deepseek_vocabulary: Vocabulary):
     """The same holds for every schema of the data, with a real vocabulary."""
     limited = 0
-    for case in real_cases(shared_data):
+    for case in real_schemas(shared_data):
         try:
             constraint = compile(json_schema(case["schema"]), deepseek_vocabulary)
         except (GrammarError, LimitExceeded):

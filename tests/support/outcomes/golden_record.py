@@ -7,11 +7,9 @@ writes the files of ``FILES`` again; the difference is then reviewed like any ot
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import inspect
 import json
-import random
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -22,7 +20,7 @@ import click
 import numpy as np
 from bad_input import bad_input
 from click.testing import CliRunner
-from data_folder import data_folder
+from data_folder import REAL_SCHEMAS, data_folder, sampled_schemas
 
 import structgen as sg
 from structgen.cli.main import cli
@@ -30,11 +28,9 @@ from structgen.engine.mask import empty_masks
 from structgen.errors import GrammarError, StructgenError
 from structgen.models import HashModel
 
-__all__ = ["FILES", "FOLDER", "SCHEMAS", "error_texts", "help_texts", "mask_checksums", "signatures"]
+__all__ = ["FILES", "FOLDER", "error_texts", "help_texts", "mask_checksums", "signatures"]
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "record"
-SCHEMAS: Final = "maskbench_dev.jsonl.gz"
-"""The data file of real schemas, in the folder of test data."""
 _SCHEMA_COUNT = 300
 _MAX_TOKENS = 150
 """Masks are made for the first tokens of each document."""
@@ -199,9 +195,7 @@ def mask_checksums() -> Iterator[str]:
     document may end there.
     """
     vocabulary, encode = _tokens()
-    with gzip.open(data_folder() / SCHEMAS, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    for row in random.Random(7).sample(rows, _SCHEMA_COUNT):
+    for row in sampled_schemas(data_folder(), 7, _SCHEMA_COUNT):
         try:
             constraint = sg.compile(
                 sg.json_schema(row["schema"], whitespace="single", additional="written"), vocabulary
@@ -243,7 +237,7 @@ FILES: Final[dict[str, Callable[[], Iterator[str]]]] = {
 
 if __name__ == "__main__":
     for file, lines in FILES.items():
-        if lines is mask_checksums and not (data_folder() / SCHEMAS).is_file():
-            print(f"no file {SCHEMAS} in {data_folder()}: {file} stays as it is")  # noqa: T201  a program
+        if lines is mask_checksums and not (data_folder() / REAL_SCHEMAS).is_file():
+            print(f"no file {REAL_SCHEMAS} in {data_folder()}: {file} stays as it is")  # noqa: T201  a program
             continue
         (FOLDER / file).write_text("\n".join(lines()) + "\n", encoding="utf-8")

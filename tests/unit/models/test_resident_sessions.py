@@ -130,7 +130,7 @@ def test_load_model_says_it(network: Any, tokenizer: Any) -> None:
     assert model.start().is_resident
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.model
 def test_the_embedded_model() -> None:
     """Over 49,152 tokens there is one wait per pass; drafters learn from the top logits alone."""
