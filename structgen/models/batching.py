@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, final
 from structgen.errors import GenerationError
 from structgen.log import logger
 from structgen.models.protocol import Extension, PackedModel, TreeSession
-from structgen.models.session import can_branch, extend, treeless
+from structgen.models.session import PackedSession, can_branch, extend, treeless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -309,7 +309,7 @@ class Worker:
 
 
 @final
-class BatchSession:
+class BatchSession(PackedSession):
     """One sequence of a ``Batch``; for one thread at a time."""
 
     def __init__(self, batch: Batch, inner: Session) -> None:
@@ -326,13 +326,10 @@ class BatchSession:
         """Forward passes that included this session; a fork starts at zero."""
         return self.inner.forwards
 
-    def extend(self, token_ids: Sequence[int], /) -> Logits:
-        """See ``Session.extend``."""
-        return self._batch._extend(Extension(self.inner, token_ids, all_positions=False))
-
-    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
-        """See ``Session.extend_all``."""
-        return self._batch._extend(Extension(self.inner, token_ids, all_positions=True))
+    def _run(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Logits:
+        if tree is not None and not self.can_branch:  # a PackedModel may not support trees
+            raise treeless(name=self._batch.name)
+        return self._batch._extend(Extension(self.inner, token_ids, all_positions, tree))
 
     @property
     def cuts_freely(self) -> bool:
@@ -344,12 +341,6 @@ class BatchSession:
         """See ``TreeSession.can_branch``, of the wrapped session."""
         with self._batch._use:
             return can_branch(self.inner)
-
-    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
-        """See ``TreeSession.extend_tree``."""
-        if not self.can_branch:  # a PackedModel may not support trees
-            raise treeless(name=self._batch.name)
-        return self._batch._extend(Extension(self.inner, token_ids, all_positions, tree))
 
     def keep(self, nodes: Sequence[int], /) -> None:
         """See ``TreeSession.keep``."""

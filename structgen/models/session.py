@@ -1,8 +1,9 @@
-"""Shared by the sessions of all models: checks before a forward pass, and trees on sessions that run only chains."""
+"""Shared by the sessions of all models: passes, checks before them, and trees on sessions that run only chains."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard, TypeVar, final
@@ -16,7 +17,16 @@ from structgen.models.protocol.tree import TokenTree
 if TYPE_CHECKING:
     from structgen.models.protocol import Extension, Logits, Mixture, ResidentLogits, ResidentSession, Session
 
-__all__ = ["ChainSession", "SequenceLimits", "can_branch", "check_kept", "check_truncation", "extend", "treeless"]
+__all__ = [
+    "ChainSession",
+    "PackedSession",
+    "SequenceLimits",
+    "can_branch",
+    "check_kept",
+    "check_truncation",
+    "extend",
+    "treeless",
+]
 
 _ROUNDING: Final = 1e-6
 
@@ -24,6 +34,26 @@ _ROUNDING: Final = 1e-6
 def can_branch(session: Session) -> TypeGuard[TreeSession]:
     """Return whether a session runs trees."""
     return isinstance(session, TreeSession) and session.can_branch
+
+
+class PackedSession(ABC):
+    """A session that runs trees, whose model runs the passes of several sessions together."""
+
+    @abstractmethod
+    def _run(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Logits:
+        """Run a pass; the arguments are those of an ``Extension`` of this session."""
+
+    def extend(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend``."""
+        return self._run(token_ids, all_positions=False)
+
+    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend_all``."""
+        return self._run(token_ids, all_positions=True)
+
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """See ``TreeSession.extend_tree``."""
+        return self._run(token_ids, all_positions=all_positions, tree=tree)
 
 
 def extend(extension: Extension, *, name: str) -> Logits:

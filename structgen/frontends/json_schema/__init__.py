@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from structgen.cache import ContentCache
-from structgen.frontends.json_schema.native import simple_grammar
+from structgen.frontends.json_schema.native import Setting, setting_of, simple_grammar
 from structgen.frontends.json_schema.policy import Additional, JsonPolicy, Order, Required, Whitespace
-from structgen.frontends.json_schema.setting import Setting, setting_of
 from structgen.frontends.json_schema.source.json_value import content_of
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar

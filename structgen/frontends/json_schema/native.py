@@ -3,23 +3,25 @@
 Most schemas use nothing else, and the native library plans these directly from the JSON text.  It makes the same terms
 as :class:`~structgen.frontends.json_schema.emit.planner.Planner`, the reference implementation; other schemas, and
 schemas with errors, are left to ``Planner``.  The modules of ``Planner`` are imported when they are needed first.
+:class:`Setting` is what both planners have in common for all documents of one policy and set of limits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from structgen_kernels import _native
 
 from structgen.errors import StructgenError
-from structgen.frontends.json_schema.emit.plan import SIMPLE_KEYWORDS, is_small
+from structgen.frontends.json_schema.emit.plan import SIMPLE_KEYWORDS, LeafCache, is_small
 from structgen.frontends.json_schema.emit.scalar_term import Reasons, ScalarTerms
+from structgen.frontends.json_schema.emit.syntax import syntax_of
 from structgen.frontends.json_schema.normal.disjunct import AllowedValues
 from structgen.frontends.json_schema.normal.schema_reader import reader_of
 from structgen.frontends.json_schema.source.dialect import UNDECLARED, standard_dialect
-from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
+from structgen.frontends.json_schema.source.document import NO_FORMATS, Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.json_value import SUBJECT, SchemaDump, parse_json
 from structgen.frontends.json_schema.source.location import Location
 from structgen.frontends.json_schema.term import ANY_STRING, belongs
@@ -27,14 +29,17 @@ from structgen.grammar.nodes import EMPTY, Choice, Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from structgen.frontends.json_schema.formats.user_format import StringFormat
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
     from structgen.frontends.json_schema.normal.object_layout import NameLanguage
     from structgen.frontends.json_schema.policy import JsonPolicy
-    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
+    from structgen.grammar.limits import Limits
 
-__all__ = ["DeferredGrammar", "SimpleSchemas", "simple_grammar", "supports_policy"]
+__all__ = ["DeferredGrammar", "Setting", "SimpleSchemas", "setting_of", "simple_grammar", "supports_policy"]
 
 _MAX_PLANNERS: Final = 32
 _OTHER_KEYWORD: Final = 0
@@ -304,3 +309,54 @@ def _names(forms: NormalForm, locations: tuple[Location, ...]) -> NameLanguage:
     from structgen.frontends.json_schema.normal.validity import Validity
 
     return NameLanguage(locations, forms, Validity(forms))
+
+
+class Setting:
+    """A policy and limits; compared by identity, which makes it cheap in a key.
+
+    Attributes:
+        policy: the policy.
+        limits: the limits.
+        syntax: the terms of the policy.
+        asserts_formats: whether ``format`` restricts strings.
+        formats: the formats that the caller defines.
+        simple: the native planner; ``None`` if it does not support the policy or the formats.
+    """
+
+    __slots__ = ("_leaves", "asserts_formats", "formats", "limits", "policy", "simple", "syntax")
+
+    def __init__(self, policy: JsonPolicy, limits: Limits, formats: Mapping[str, StringFormat] = NO_FORMATS) -> None:
+        self.policy = policy
+        self.limits = limits
+        self.syntax = syntax_of(policy)
+        self.asserts_formats = policy.formats == "asserted"
+        self.formats = formats
+        self.simple = SimpleSchemas(self) if supports_policy(policy) and not formats else None
+        self._leaves: dict[Dialect, LeafCache] = {}
+
+    def leaves(self, dialect: Dialect) -> LeafCache:
+        """The plans that documents of ``dialect`` share."""
+        leaves = self._leaves.get(dialect)
+        if leaves is None:
+            leaves = self._leaves[dialect] = LeafCache(reader_of(dialect).active)
+        return leaves
+
+
+@lru_cache(maxsize=64)
+def _cached_setting(policy: JsonPolicy, limits: Limits) -> Setting:
+    return Setting(policy, limits)
+
+
+_MAX_SETTINGS: Final = 64
+_settings_by_identity: dict[tuple[int, int], tuple[Setting, JsonPolicy, Limits]] = {}
+
+
+def setting_of(policy: JsonPolicy, limits: Limits) -> Setting:
+    """The setting of a policy and limits, looked up by identity: hashing both takes longer than a small schema."""
+    key = id(policy), id(limits)
+    cached = _settings_by_identity.get(key)
+    if cached is None:
+        if len(_settings_by_identity) >= _MAX_SETTINGS:
+            _settings_by_identity.clear()
+        cached = _settings_by_identity[key] = _cached_setting(policy, limits), policy, limits
+    return cached[0]

@@ -30,7 +30,7 @@ from structgen.grammar.flattening import flatten
 from structgen.grammar.nodes.description import Described, ReportEntry
 
 if TYPE_CHECKING:
-    from structgen.frontends.json_schema.setting import Setting
+    from structgen.frontends.json_schema.native import Setting
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar

@@ -14,7 +14,7 @@ from structgen.models.llama.layers import LlamaLayers
 from structgen.models.llama.network import LlamaNetwork
 from structgen.models.model_input import messages_of_prompt, render_chat
 from structgen.models.protocol import Extension
-from structgen.models.session import SequenceLimits, check_kept, check_truncation
+from structgen.models.session import PackedSession, SequenceLimits, check_kept, check_truncation
 from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class LlamaModel:
         return f"<LlamaModel {self.name}, {self.network.dtype} on {self.network.device}>"
 
 
-class LlamaSession(LlamaLayers):
+class LlamaSession(LlamaLayers, PackedSession):
     """One sequence of a ``LlamaModel``.
 
     Invariant: if there is a tree, its entries are in the cache after those of the sequence.
@@ -168,23 +168,14 @@ class LlamaSession(LlamaLayers):
         """Always."""
         return True
 
-    def extend(self, token_ids: Sequence[int], /) -> Logits:
-        """See ``Session.extend``."""
-        return self.model.extend_many([Extension(self, token_ids, all_positions=False)])[0]
-
-    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
-        """See ``Session.extend_all``."""
-        return self.model.extend_many([Extension(self, token_ids, all_positions=True)])[0]
+    def _run(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Logits:
+        return self.model.extend_many([Extension(self, token_ids, all_positions, tree)])[0]
 
     def extend_mixed(self, mixtures: Sequence[Mixture], /) -> Logits:
         """See ``SuperposableSession.extend_mixed``: embeddings are mixed."""
         checked = self.model.limits.check_mixtures(mixtures, length=self.length)
         first_tokens = [next(iter(mixture)) for mixture in checked]
         return self.model.run([self], [Part(first_tokens, self._cache, all_positions=False, mixtures=checked)])[0]
-
-    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
-        """See ``TreeSession.extend_tree``."""
-        return self.model.extend_many([Extension(self, token_ids, all_positions, tree)])[0]
 
     @property
     def is_resident(self) -> bool:

@@ -19,7 +19,7 @@ from structgen.models.llama_cpp.library import library
 from structgen.models.llama_cpp.runner import Request, Runner
 from structgen.models.model_input import messages_of_prompt, render_chat
 from structgen.models.protocol import Extension
-from structgen.models.session import SequenceLimits, check_kept, check_truncation
+from structgen.models.session import PackedSession, SequenceLimits, check_kept, check_truncation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -285,7 +285,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class LlamaCppSession:
+class LlamaCppSession(PackedSession):
     """One sequence of a ``LlamaCppModel``."""
 
     def __init__(self, model: LlamaCppModel) -> None:
@@ -310,16 +310,7 @@ class LlamaCppSession:
         """Whether ``truncate`` costs nothing: not where a recurrent state stands for the tokens."""
         return not self.model.is_recurrent
 
-    def extend(self, token_ids: Sequence[int], /) -> Logits:
-        """See ``Session.extend``."""
-        return self.model.extend_many([Extension(self, token_ids, all_positions=False)])[0]
-
-    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
-        """See ``Session.extend_all``."""
-        return self.model.extend_many([Extension(self, token_ids, all_positions=True)])[0]
-
-    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
-        """See ``TreeSession.extend_tree``."""
+    def _run(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Logits:
         return self.model.extend_many([Extension(self, token_ids, all_positions, tree)])[0]
 
     def keep(self, nodes: Sequence[int], /) -> None:
