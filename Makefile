@@ -17,6 +17,8 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Threads of torch that spin while they wait are ten times slower as soon as another process wants a core.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Tests are compiled once and not by each process: it is half of what collecting them takes.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What an installation is made from; an editable one reads the Python files in place.
 RECIPE := pyproject.toml constraints.txt CMakeLists.txt $(shell find kernels/native -type f)

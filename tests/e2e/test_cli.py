@@ -250,7 +250,7 @@ def test_run_refuses_unusable_options(structgen: Command, arguments: list[str], 
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=name, marks=pytest.mark.nightly if name in ("event", "invoice") else ())
+        pytest.param(path, id=name, marks=pytest.mark.nightly if name in ("comments", "event", "invoice") else ())
         for path in sorted(EXAMPLES.glob("*.schema.json"))
         for name in [path.name.split(".")[0]]
     ],

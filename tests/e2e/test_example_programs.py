@@ -65,7 +65,7 @@ def test_an_example_runs(name: str) -> None:
     assert SHOWN[name] in _run(name).stdout
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_moves_of_the_chess_game_are_legal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The moves that are shown, made one after the other, lead to the board that is shown."""
     written = _run("chess.py").stdout

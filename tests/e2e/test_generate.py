@@ -65,10 +65,8 @@ def check(name: str, text: str) -> None:
     ).validate(json.loads(text))
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("whitespace", "most"), [("compact", 0.75), pytest.param("flexible", 1.0, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("whitespace", "most"), [("compact", 0.75), ("flexible", 1.0)])
 def test_jump_forward_saves_passes_and_changes_nothing(
     model: LanguageModel, whitespace: Whitespace, most: float
 ) -> None:

@@ -158,7 +158,7 @@ def test_estimates_are_unbiased(name: str, case: str) -> None:
     assert {one.result.tokens for each in found for one in each.samples} <= set(target)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_the_test_of_bias_sees_what_is_wrong() -> None:
     """Without their weights the same samples fail it, and so does locally constrained decoding."""
     target = exact_target(HashModel(VOCABULARY, seed=3), "ab", MYOPIC, 4)

@@ -222,7 +222,7 @@ def test_one_and_one_point_zero_are_different_constants(constant: str, keyword: 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+@pytest.mark.parametrize("keyword", ["anyOf", pytest.param("oneOf", marks=pytest.mark.nightly)])
 def test_many_tools_time_out_or_mix_up_their_arguments(keyword: str) -> None:
     """128 tools in one choice take two seconds at most, and the arguments are those of the named tool."""
     kinds = [

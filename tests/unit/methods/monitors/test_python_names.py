@@ -116,12 +116,12 @@ def vocabulary() -> Vocabulary:
 # Attributes that all objects have need not be written: the grammar has no underscores.
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "sampler",
     [
         pytest.param(SMC(3), id="default"),
-        pytest.param(SMC(3, proposal=AWRS(mask_after=None)), id="unmasked", marks=pytest.mark.nightly),
+        pytest.param(SMC(3, proposal=AWRS(mask_after=None)), id="unmasked"),
     ],
 )
 def test_every_attribute_exists(

@@ -305,7 +305,7 @@ def test_impossible_tokens_stay_impossible(json_vocabulary: Vocabulary) -> None:
     assert mixed[[0, 1, 3]] == pytest.approx([0.0, 1.5 * -1.0 + 1.5, 1.5 * -0.5 + 1.5])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_the_sampled_distribution_is_the_contrasted_one(ab_vocabulary: Vocabulary) -> None:
     """Sampled tokens have the masked contrasted distribution (alpha = 1e-6); the model's own is rejected.
 

@@ -87,7 +87,7 @@ def test_each_step_has_the_sampler_of_its_situation(json_vocabulary: Vocabulary)
     assert differs
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_entropy_sets_the_temperature() -> None:
     """The temperature is a function of entropy.
 

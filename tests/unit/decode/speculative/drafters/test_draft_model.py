@@ -79,7 +79,7 @@ def test_recorded_distributions_are_the_models(constraint: Constraint, sampler: 
     assert checked > 8
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_tokens_are_sampled_from_the_recorded_distribution(constraint: Constraint) -> None:
     """Chains of two tokens in 6,000 drafts agree with the product of their distributions.
 

@@ -68,7 +68,7 @@ def folders(request: pytest.FixtureRequest, model: LlamaModel, tmp_path_factory:
     return found
 
 
-@pytest.mark.exhaustive
+@pytest.mark.nightly
 def test_they_save_passes_and_change_nothing(model: LlamaModel, folders: list[Path]) -> None:
     """Greedy and sampled outputs, free text and records, trees and chains, whole and trimmed heads are tested."""
     saved = [0, 0]
