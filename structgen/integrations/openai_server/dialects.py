@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 from structgen.decode import Greedy, Multinomial
-from structgen.errors import GrammarError, ProgramError
+from structgen.errors import GrammarError, LimitExceeded, ProgramError
 from structgen.frontends.convert import write
 from structgen.grammar.nodes import ANY_CHAR, Repeat
 from structgen.integrations.openai_server.schemas import LLAMA_SERVER, OPENAI, XGRAMMAR, translated, wrapped
@@ -101,7 +101,9 @@ def translation_of(answer: Answer, dialect: Dialect, *, chat: bool = True) -> Tr
             "answer", "OpenAI's completions take no constraint", remedy="leave chat=True, or use another server"
         )
     if answer.schema is not None:
-        return _of_schema(answer.schema, dialect, chat=chat, closes=answer.policy.additional == "forbidden")
+        made = _of_schema(answer.schema, dialect, chat=chat, closes=answer.policy.additional == "forbidden")
+        grammar = _instead_of_losses(answer.grammar) if made.losses and dialect == "llama_server" else None
+        return made if grammar is None else Translation({"grammar": grammar})
     if dialect == "openai":
         if not answer.choices:
             raise GrammarError(
@@ -122,6 +124,14 @@ def translation_of(answer: Answer, dialect: Dialect, *, chat: bool = True) -> Tr
     return Translation(
         {{"vllm_guided": "guided_grammar", "sglang": "ebnf", "llama_server": "grammar"}[dialect]: grammar}
     )
+
+
+def _instead_of_losses(grammar: Grammar) -> str | None:
+    """A schema's grammar for llama-server, whose own reader of schemas leaves out more; None if it has no GBNF."""
+    try:
+        return gbnf_of(grammar)
+    except (GrammarError, LimitExceeded):
+        return None
 
 
 def _of_schema(schema: Any, dialect: Dialect, *, chat: bool, closes: bool) -> Translation:

@@ -406,3 +406,19 @@ def test_what_xgrammar_lets_pass_is_among_the_losses(peer: Peer, schema: dict[st
     matcher = peer.library.GrammarMatcher(compiled)
     if matcher.accept_string(violation) and matcher.accept_token(0):
         assert translated(schema, XGRAMMAR)[1]
+
+
+def test_llama_server_gets_a_grammar_where_its_reader_would_leave_something_out(peer: Peer) -> None:
+    tens = Annotated[int, Field(multiple_of=10, ge=0, le=40)]
+    assert list(translation_of(answer_of(Annotated[int, Field(ge=3, le=7)]), "llama_server").parameters) == [
+        "response_format"
+    ]
+    sent = translation_of(answer_of(tens), "llama_server")
+    assert (list(sent.parameters), sent.losses) == (["grammar"], ())
+    assert peer.members(sent.parameters["grammar"], [str(number) for number in range(-20, 60)]) == {
+        *("0", "10", "20", "30", "40")
+    }
+    distinct = Annotated[list[int], Field(json_schema_extra={"uniqueItems": True})]
+    sent = translation_of(answer_of(distinct), "llama_server")  # has no GBNF
+    assert list(sent.parameters) == ["response_format"]
+    assert sent.losses
