@@ -33,7 +33,7 @@ __all__ = [
     "require",
 ]
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16", "int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,8 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
         raise ModelError(
             f"dtype {name!r}", "it is no known dtype", remedy=f"choose 'auto' or one of {', '.join(DTYPES)}"
         )
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 _TIMEOUT_S = 5.0

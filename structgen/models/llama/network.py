@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name that every torch text uses
@@ -24,11 +24,13 @@ from safetensors import SafetensorError, safe_open
 
 from structgen.errors import ModelError
 from structgen.models.llama.attention import attention
+from structgen.models.llama.products import FloatMatrices, Int8Matrices, matrix_product, runs_int8
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from structgen.models.llama.attention import Attention, Part
+    from structgen.models.llama.products import Matrices
 
 __all__ = ["LlamaNetwork", "LlamaShape", "rotate"]
 
@@ -95,27 +97,14 @@ class LlamaShape:
 
 
 class _Layer(NamedTuple):
-    """The weights of one block, named as in the file; matrices are ``[out, in]``."""
+    """The weights of one block; matrices of the same input are together."""
 
-    input_layernorm: torch.Tensor
-    q_proj: torch.Tensor
-    k_proj: torch.Tensor
-    v_proj: torch.Tensor
-    o_proj: torch.Tensor
-    post_attention_layernorm: torch.Tensor
-    gate_proj: torch.Tensor
-    up_proj: torch.Tensor
-    down_proj: torch.Tensor
-
-
-_CPU_PASSES: Final = ((2, 1.17), (4, 1.28), (8, 1.31), (16, 1.5), (32, 1.95), (48, 2.4))
-
-_LAYER_KEYS = {
-    "input_layernorm": "input_layernorm",
-    **{f"{kind}_proj": f"self_attn.{kind}_proj" for kind in "qkvo"},
-    "post_attention_layernorm": "post_attention_layernorm",
-    **{f"{kind}_proj": f"mlp.{kind}_proj" for kind in ("gate", "up", "down")},
-}
+    input_norm: torch.Tensor
+    queries_keys_values: Matrices
+    mixed: Matrices
+    post_norm: torch.Tensor
+    gate_up: Matrices
+    down: Matrices
 
 
 class LlamaNetwork:
@@ -124,34 +113,58 @@ class LlamaNetwork:
     def __init__(
         self, shape: LlamaShape, weights: dict[str, torch.Tensor], *, device: torch.device, dtype: torch.dtype
     ) -> None:
-        """Store ``weights``, named as in a Hugging Face file, on the device."""
+        """Store ``weights``, named as in a Hugging Face file, on the device.
+
+        Args:
+            shape: the hyperparameters.
+            weights: by their names.
+            device: the device of the weights.
+            dtype: their type.  ``torch.int8`` is for the weights in products on a CPU; all else is then float32.
+
+        Raises:
+            ModelError: this device does not run 8-bit products.
+        """
         self.shape = shape
         self.device = device
-        self.dtype = dtype
+        self.is_quantised = dtype == torch.int8
+        if self.is_quantised and not runs_int8(device):
+            raise ModelError(
+                "dtype='int8'",
+                "weights of 8 bits run on x86 CPUs only",
+                evidence=f"the device is {device.type!r}; torch has {torch.backends.quantized.supported_engines}",
+                remedy="choose dtype='auto'",
+            )
+        self.dtype = torch.float32 if self.is_quantised else dtype
 
         def placed(key: str) -> torch.Tensor:
-            return weights[key].to(device=device, dtype=dtype)
+            return weights[f"model.{key}.weight"].to(device=device, dtype=self.dtype)
 
-        self._embedding = placed("model.embed_tokens.weight")
-        self._norm = placed("model.norm.weight")
+        def matrices(*keys: str) -> Matrices:
+            found = [placed(key) for key in keys]
+            return Int8Matrices(found) if self.is_quantised else FloatMatrices(found, are_mapped=device.type == "cpu")
+
+        self._embedding = placed("embed_tokens")
+        self._norm = placed("norm")
+        self._head = matrices("embed_tokens")
         self._layers = [
-            _Layer(**{field: placed(f"model.layers.{index}.{key}.weight") for field, key in _LAYER_KEYS.items()})
-            for index in range(shape.layers)
+            _Layer(
+                placed(f"{layer}.input_layernorm"),
+                matrices(*(f"{layer}.self_attn.{kind}_proj" for kind in "qkv")),
+                matrices(f"{layer}.self_attn.o_proj"),
+                placed(f"{layer}.post_attention_layernorm"),
+                matrices(f"{layer}.mlp.gate_proj", f"{layer}.mlp.up_proj"),
+                matrices(f"{layer}.mlp.down_proj"),
+            )
+            for layer in (f"layers.{index}" for index in range(shape.layers))
         ]
         # Angles are always computed in float32: position 8000 in bfloat16 would be off by whole turns.
         half = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width
         angles = torch.arange(shape.max_context, dtype=torch.float32)[:, None] / shape.rope_theta**half
         self._cosine = torch.cat([angles.cos()] * 2, dim=-1).to(device=device, dtype=dtype)
         self._sine = torch.cat([-angles.sin(), angles.sin()], dim=-1).to(device=device, dtype=dtype)
-        self._product = _matrix_product(device, dtype)
-
-    @property
-    def pass_times(self) -> tuple[tuple[int, float], ...] | None:
-        """The time of a pass by its number of rows, relative to one row; None if it was not measured.
-
-        Measured in float32, for the embedded model after 200 tokens on two cores of an AMD EPYC.
-        """
-        return _CPU_PASSES if self._product is _onednn_product else None
+        self._product = matrix_product(device, self.dtype)
+        self._epsilon = torch.full((1, 1), shape.epsilon)
+        self._is_plain = device.type == "cpu" and self.dtype == torch.float32
 
     @classmethod
     def load(cls, folder: Path, *, device: torch.device, dtype: torch.dtype, name: str) -> LlamaNetwork:
@@ -225,18 +238,25 @@ class LlamaNetwork:
     ) -> torch.Tensor:
         """Return the output of block ``index`` for ``x`` ``[rows, width]``."""
         layer, shape = self._layers[index], self.shape
-        normed = F.rms_norm(x, (shape.width,), layer.input_layernorm, shape.epsilon)
-        queries = rotate(self._heads(self._product(normed, layer.q_proj)), *rotation)
-        keys = rotate(self._heads(self._product(normed, layer.k_proj)), *rotation)
-        values = self._heads(self._product(normed, layer.v_proj))
-        x = x + self._product(attending.mix(index, queries, keys, values), layer.o_proj)
-        normed = F.rms_norm(x, (shape.width,), layer.post_attention_layernorm, shape.epsilon)
-        gated = F.silu(self._product(normed, layer.gate_proj)) * self._product(normed, layer.up_proj)
-        return x + self._product(gated, layer.down_proj)
+        heads = layer.queries_keys_values(self._scaled(x, layer.input_norm)).view(len(x), -1, shape.head_width)
+        rotated = rotate(heads[:, : shape.heads + shape.key_value_heads], *rotation)
+        queries, keys = rotated.split_with_sizes((shape.heads, shape.key_value_heads), 1)
+        values = heads[:, -shape.key_value_heads :]
+        x = x + layer.mixed(attending.mix(index, queries, keys, values))
+        gate, up = layer.gate_up(self._scaled(x, layer.post_norm)).split_with_sizes((shape.hidden, shape.hidden), -1)
+        return layer.down(F.silu(gate).mul_(up)).add_(x)
+
+    def _scaled(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return rows divided by the root of their mean square, times ``weight``."""
+        if not self._is_plain:
+            return F.rms_norm(x, (self.shape.width,), weight, self.shape.epsilon)
+        # On CPUs torch's own function is a dozen operations, and takes twice as long as this for few rows.
+        norm = torch.linalg.vector_norm(x, 2.0, -1, keepdim=True)
+        return (x * weight).mul_(torch.addcmul(self._epsilon, norm, norm, value=1 / self.shape.width).rsqrt_())
 
     def normed(self, x: torch.Tensor) -> torch.Tensor:
         """Return the input of the output head for ``x`` ``[rows, width]``, the output of a block."""
-        return F.rms_norm(x, (self.shape.width,), self._norm, self.shape.epsilon)
+        return self._scaled(x, self._norm)
 
     def logits(self, x: torch.Tensor, head: torch.Tensor | None = None) -> torch.Tensor:
         """Return the float32 logits of states.
@@ -249,7 +269,7 @@ class LlamaNetwork:
 
     def unembedded(self, x: torch.Tensor, head: torch.Tensor | None = None) -> torch.Tensor:
         """As ``logits``, for normed states."""
-        return self._product(x, self._embedding if head is None else head).float()
+        return (self._head(x) if head is None else self._product(x, head)).float()
 
     def _embedded(self, parts: Sequence[Part]) -> torch.Tensor:
         """Return the input of the first layer, ``[rows, width]``."""
@@ -264,33 +284,10 @@ class LlamaNetwork:
             start += part.rows
         return x
 
-    def _heads(self, x: torch.Tensor) -> torch.Tensor:
-        """Split ``[rows, heads * head_width]`` into ``[rows, heads, head_width]``."""
-        return x.view(x.shape[0], -1, self.shape.head_width)
-
 
 def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     """Rotate the pairs (i, i + head_width / 2) of ``x`` ``[rows, heads, head_width]`` by the angles of their positions.
 
     ``sine`` includes the signs of the rotation, so rolling by half the width suffices.
     """
-    return x * cosine + x.roll(x.shape[-1] // 2, dims=-1) * sine
-
-
-def _onednn_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
-    return product
-
-
-def _matrix_product(device: torch.device, dtype: torch.dtype) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return a function that multiplies rows ``[rows, in]`` by a matrix ``[out, in]``.
-
-    For float32 on x86 ``F.linear`` calls MKL, which needs 42 ms for one row and 65 to 110 ms for 8 (all weights of the
-    embedded model, two cores of an AMD EPYC).  oneDNN needs 36 and 44 ms and reads the weights in the layout of the
-    file.  From 2 rows on, its result for a row is bitwise independent of the other rows.  torch's compiler calls this
-    product, which has no public name.
-    """
-    on_x86 = device.type == "cpu" and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    if on_x86 and dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return _onednn_product
-    return F.linear
+    return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, dims=-1), sine)
