@@ -26,7 +26,8 @@ from structgen.engine.constraint import wrong_grammar
 from structgen.errors import ArgumentError, GenerationError, VocabularyError, found
 from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import Grammar
-from structgen.models.transformers.model import TransformersModel, head_width, named_eos
+from structgen.models.model_input import head_width, named_eos
+from structgen.models.transformers.model import TransformersModel
 
 if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel

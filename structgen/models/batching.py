@@ -19,6 +19,7 @@ from structgen.models.session import PackedSession, can_branch, extend, treeless
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from structgen.models.pass_times import PassTimes
     from structgen.models.protocol import LanguageModel, Logits, Prompt, Session
     from structgen.models.protocol.tree import TokenTree
 
@@ -81,6 +82,13 @@ class Batch:
     def model(self) -> LanguageModel:
         """The model that runs the sessions."""
         return self._model
+
+    @property
+    def pass_times(self) -> PassTimes | None:
+        """Those of the model, which may measure them now (``structgen.models.pass_times``)."""
+        with self._use:
+            times: PassTimes | None = getattr(self._model, "pass_times", None)
+            return times
 
     def worker(self) -> Worker:
         """Return a new worker; every round waits for it until it leaves.

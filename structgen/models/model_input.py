@@ -23,13 +23,30 @@ __all__ = [
     "CanvasLimits",
     "chat_prompt",
     "find_mask",
+    "head_width",
     "messages_of_prompt",
+    "named_eos",
     "plain_prompt",
     "render_chat",
     "use_chat_template",
 ]
 
 _MASK_NAMES: Final = ("<mask>", "[MASK]", "<|mask|>", "<|mdm_mask|>", "<MASK>", "[mask]")
+
+
+def head_width(model: Any) -> int | None:
+    """Return the width of the output head of a model of transformers; None if it has no weights."""
+    weight = getattr(model.get_output_embeddings(), "weight", None)
+    return None if weight is None else int(weight.shape[0])
+
+
+def named_eos(model: Any, tokenizer: Any) -> list[int]:
+    """Return the EOS ids that generation settings, configuration and tokenizer name, in order, each once."""
+    ids: dict[int, None] = {}
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        named = getattr(source, "eos_token_id", None)
+        ids.update(dict.fromkeys(named if isinstance(named, list | tuple) else [] if named is None else [named]))
+    return list(ids)
 
 
 class CanvasLimits(NamedTuple):

@@ -6,6 +6,8 @@ import json
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import torch
+
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.llama.attention import Part
@@ -13,6 +15,7 @@ from structgen.models.llama.cache import KeyValues
 from structgen.models.llama.layers import LlamaLayers
 from structgen.models.llama.network import LlamaNetwork
 from structgen.models.model_input import messages_of_prompt, render_chat
+from structgen.models.pass_times import pass_times
 from structgen.models.protocol import Extension
 from structgen.models.session import PackedSession, SequenceLimits, check_kept, check_truncation
 from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import torch
     from tokenizers import Tokenizer
 
+    from structgen.models.pass_times import PassTimes
     from structgen.models.protocol import Logits, Mixture, Prompt, ResidentLogits
     from structgen.models.protocol.tree import TokenTree
 
@@ -38,7 +41,8 @@ class LlamaModel:
             ``chat_template.jinja``.
         name: the model's name in messages.
         device: the device of the model.
-        dtype: the dtype of weights, cache and sums.
+        dtype: the dtype of weights, cache and sums; ``torch.int8``: of the weights in products on a CPU, the rest in
+            float32.
         resident: whether logits stay on the device and tokens are sampled there; None: only on a GPU.
 
     Raises:
@@ -72,6 +76,15 @@ class LlamaModel:
     def vocabulary(self) -> Vocabulary:
         """The vocabulary, as wide as the logits."""
         return Vocabulary.load(self.folder / "tokenizer.json", size=self.network.shape.vocabulary, eos=self._eos)
+
+    @property
+    def pass_times(self) -> PassTimes | None:
+        """See ``structgen.models.pass_times``; None on a GPU, where rows cost next to nothing."""
+        if self.network.device.type != "cpu":
+            return None
+        network = self.network
+        kind = (network.shape, network.is_quantised, network.dtype, torch.get_num_threads())
+        return pass_times(self, ("llama", torch.__version__, torch.backends.cpu.get_cpu_capability(), *kind))
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -146,7 +159,8 @@ class LlamaModel:
         return logits
 
     def __repr__(self) -> str:
-        return f"<LlamaModel {self.name}, {self.network.dtype} on {self.network.device}>"
+        dtype = torch.int8 if self.network.is_quantised else self.network.dtype
+        return f"<LlamaModel {self.name}, {dtype} on {self.network.device}>"
 
 
 class LlamaSession(LlamaLayers, PackedSession):

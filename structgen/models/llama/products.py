@@ -64,14 +64,14 @@ class Int8Matrices:
         zeros = torch.zeros(len(scales), dtype=torch.long)
         before = torch.backends.quantized.engine
         # Of the engines, this one takes the scale of the input as an argument.
-        torch.backends.quantized.engine = _ENGINE  # type: ignore[assignment]
+        torch.backends.quantized.engine = _ENGINE
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # quantised tensors are deprecated; packed weights are not
                 quantised = torch._make_per_channel_quantized_tensor(integers, scales.double(), zeros, 0)
             self._packed = torch.ops.quantized.linear_prepack(quantised, None)
         finally:
-            torch.backends.quantized.engine = before  # type: ignore[assignment]
+            torch.backends.quantized.engine = before
 
     def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
         """See ``Matrices``."""

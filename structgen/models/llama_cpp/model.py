@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import json
 import os
-import platform
 from functools import cached_property
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Final
 
-from structgen import cache
 from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.llama_cpp.library import library
 from structgen.models.llama_cpp.runner import Request, Runner
 from structgen.models.model_input import messages_of_prompt, render_chat
+from structgen.models.pass_times import pass_times
 from structgen.models.protocol import Extension
 from structgen.models.session import PackedSession, SequenceLimits, check_kept, check_truncation
 
@@ -25,13 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from structgen.models.pass_times import PassTimes
     from structgen.models.protocol import Logits, Prompt
     from structgen.models.protocol.tree import TokenTree
 
 __all__ = ["LlamaCppModel", "LlamaCppSession"]
 
-_MEASURED_ROWS: Final = (1, 2, 4, 8)
-_MEASURED_AFTER, _REPEATS = 32, 3
 _UNQUANTISED: Final = (0, 1, 32)
 """``general.file_type`` of files in float32, float16 and bfloat16."""
 _MOST_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
@@ -161,41 +157,13 @@ class LlamaCppModel:
         """
         return not self.is_recurrent and self._header.get("general.file_type") in _UNQUANTISED
 
-    @cached_property
-    def pass_times(self) -> tuple[tuple[int, float], ...]:
-        """The time of a pass by its number of rows, relative to one row, on this machine.
-
-        The first use measures it, in the time of some 50 rows; later processes read it from the cache.
-        """
+    @property
+    def pass_times(self) -> PassTimes | None:
+        """See ``structgen.models.pass_times``."""
         file, compiled = self.path.stat(), self._library.path.stat()
-        facts = (file.st_size, file.st_mtime_ns, compiled.st_size, compiled.st_mtime_ns, self._threads, platform.node())
-        key = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-        stored = cache.fetch("pass-times", key)
-        if stored is not None:
-            return tuple((int(rows), float(time)) for rows, time in json.loads(stored))
-        table = self._measured_times()
-        cache.keep("pass-times", key, json.dumps(table).encode())
-        return table
-
-    def _measured_times(self) -> tuple[tuple[int, float], ...]:
-        # On a CPU other processes may run beside this one: the time that this one had is what counts.
         clock = perf_counter if self._library.llama_supports_gpu_offload() else process_time
-        session = self.start()
-        session.extend([0] * _MEASURED_AFTER)
-        times = []
-        for rows in _MEASURED_ROWS:
-            best = float("inf")
-            for _ in range(_REPEATS):
-                began = clock()
-                session.extend([0] * rows)
-                best = min(best, clock() - began)
-                session.truncate(_MEASURED_AFTER)
-            times.append(best)
-        table, longest = [], 1.0
-        for rows, time in zip(_MEASURED_ROWS[1:], times[1:], strict=True):
-            longest = max(longest, time / times[0])
-            table.append((rows, round(longest, 2)))
-        return tuple(table)
+        facts = (file.st_size, file.st_mtime_ns, compiled.st_size, compiled.st_mtime_ns, self._threads)
+        return pass_times(self, ("llama.cpp", *facts), clock=clock)
 
     def _tokenize(self, text: str, *, begins: bool) -> list[int]:
         """Tokenize a text with the file's tokenizer; ``begins`` adds BOS where the file says so."""

@@ -11,12 +11,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+import transformers
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
-from structgen.models.model_input import chat_prompt
+from structgen.models.model_input import chat_prompt, head_width, named_eos
+from structgen.models.pass_times import pass_times
 from structgen.models.protocol.tree import TokenTree
 from structgen.models.session import SequenceLimits, check_kept, check_truncation, treeless
 from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
@@ -24,14 +26,13 @@ from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from structgen.models.pass_times import PassTimes
     from structgen.models.protocol import Logits, Prompt, ResidentLogits
 
 __all__ = [
     "TransformersModel",
     "TransformersSession",
-    "head_width",
     "keep_entries",
-    "named_eos",
     "own_entries",
     "takes_trees",
     "tree_inputs",
@@ -124,21 +125,6 @@ def takes_trees(model: TransformersModel) -> bool:
 def written(model: Any) -> Any:
     """Return the original model if ``torch.compile`` has wrapped it: it has the name and the signature."""
     return getattr(model, "_orig_mod", model)
-
-
-def head_width(model: Any) -> int | None:
-    """Return the width of the output head of a model of transformers; None if it has no weights."""
-    weight = getattr(model.get_output_embeddings(), "weight", None)
-    return None if weight is None else int(weight.shape[0])
-
-
-def named_eos(model: Any, tokenizer: Any) -> list[int]:
-    """Return the EOS ids that generation settings, configuration and tokenizer name, in order, each once."""
-    ids: dict[int, None] = {}
-    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
-        named = getattr(source, "eos_token_id", None)
-        ids.update(dict.fromkeys(named if isinstance(named, list | tuple) else [] if named is None else [named]))
-    return list(ids)
 
 
 def _attention(model: Any) -> str | None:
@@ -254,6 +240,14 @@ class TransformersModel:
     def takes_trees(self) -> bool:
         """See ``structgen.models.transformers.model.takes_trees``; the first access runs the trial."""
         return takes_trees(self)
+
+    @property
+    def pass_times(self) -> PassTimes | None:
+        """See ``structgen.models.pass_times``; None on a GPU, and if the model is compiled for each number of rows."""
+        if self.model.device.type != "cpu" or self._is_compiled:
+            return None
+        versions = (torch.__version__, transformers.__version__, torch.get_num_threads())
+        return pass_times(self, ("transformers", *versions, self.model.config.to_json_string(), self.model.dtype))
 
     def run(
         self, token_ids: list[int], cache: DynamicCache, *, positions: int, tree: TokenTree | None = None

@@ -1,0 +1,127 @@
+"""The time of a forward pass by its number of rows, measured once for each model and machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from threading import Lock
+from time import process_time
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from structgen import cache
+from structgen.errors import ModelError
+
+if TYPE_CHECKING:
+    from structgen.models.protocol import LanguageModel
+
+__all__ = ["VARIABLE", "PassTimes", "measure", "pass_times"]
+
+PassTimes: TypeAlias = tuple[tuple[int, float], ...]
+"""Numbers of rows, ascending from 2, each with the time of a pass relative to one row; times never decrease."""
+
+VARIABLE: Final = "STRUCTGEN_PASS_TIMES"
+"""The variable that states the times of all models, for runs that shall not depend on the machine."""
+
+_ROWS: Final = (1, 2, 4, 8)
+_LEAST: Final = 3
+_LEAST_TIMES: Final = {2: 1.05, 4: 1.15, 8: 1.3}
+"""No CPU that was measured had cheaper rows."""
+_BUDGET_S: Final = 0.45
+_lock = Lock()
+_known: dict[str, PassTimes] = {}
+
+
+def pass_times(
+    model: LanguageModel, facts: Sequence[object], *, clock: Callable[[], float] = process_time
+) -> PassTimes | None:
+    """Return the times of a model's passes: as stated by ``$STRUCTGEN_PASS_TIMES``, known, stored, or measured now.
+
+    None if the model's context is too short to measure them.
+
+    Args:
+        model: the model; measuring makes a session of it.
+        facts: what the times depend on: weights, types, threads, versions.
+        clock: returns seconds.  On a CPU other processes may run beside this one: what counts is the time that this one
+            had.
+
+    Raises:
+        ModelError: the variable is malformed.
+    """
+    stated = os.environ.get(VARIABLE)
+    if stated:
+        return _parsed(stated)
+    if model.max_context is not None and model.max_context <= _ROWS[-1]:
+        return None
+    key = hashlib.sha256(repr((*facts, platform.node(), platform.machine(), _ROWS)).encode()).hexdigest()[:32]
+    with _lock:
+        if key not in _known:
+            stored = cache.fetch("pass-times", key)
+            if stored is not None:
+                _known[key] = tuple((int(rows), float(time)) for rows, time in json.loads(stored))
+            else:
+                _known[key] = measure(model, clock)
+                cache.keep("pass-times", key, json.dumps(_known[key]).encode())
+        return _known[key]
+
+
+def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> PassTimes:
+    """Measure the time of passes over 1, 2, 4 and 8 rows.
+
+    A pass over one token comes first: it reads the weights.  Each number of rows is run once, and again as long as .45
+    s last; a model whose passes take longer is measured with 1, 2 and 4 rows, once.  The shortest time of each counts.
+    Times below ``_LEAST_TIMES``, or that decrease, are noise.  More rows are taken to cost as much each as the last
+    ones that were measured, but at least a third of the mean.
+    """
+    session = model.start()
+    times: dict[int, float] = {}
+    spent = 0.0
+
+    def run(rows: int) -> None:
+        nonlocal spent
+        began = clock()
+        session.extend_all([0] * rows)
+        taken = clock() - began
+        spent += taken
+        times[rows] = min(times.get(rows, taken), taken)
+        session.truncate(1)
+
+    try:
+        session.extend([0])
+        for rows in _ROWS:
+            if len(times) < _LEAST or spent + 1.5 * times[rows // 2] < _BUDGET_S:
+                run(rows)
+        while fitting := [rows for rows, time in times.items() if 0 < time < _BUDGET_S - spent]:
+            for rows in fitting:
+                if spent + times[rows] < _BUDGET_S:
+                    run(rows)
+    finally:
+        session.close()
+    table, longest = [(1, 1.0)], 1.0
+    for rows in list(times)[1:]:
+        longest = max(longest, times[rows] / times[1] if times[1] > 0 else 1.0, _LEAST_TIMES[rows])
+        table.append((rows, round(longest, 2)))
+    (before, time), (rows, longest) = table[-2:]
+    row = max((longest - time) / (rows - before), (longest - 1) / (rows - 1) / 3)
+    return (*table[1:], (2 * rows, round(longest + rows * row, 2)))
+
+
+def _parsed(text: str) -> PassTimes:
+    """Read a table such as ``2:1.3 8:1.9``."""
+    try:
+        table = tuple((int(rows), float(time)) for rows, _, time in (each.partition(":") for each in text.split()))
+    except ValueError:
+        table = ()
+    if len(table) < 2 or any(
+        more <= rows or not time <= longer < float("inf")
+        for (rows, time), (more, longer) in zip(((1, 1.0), *table), table, strict=False)
+    ):
+        raise ModelError(
+            f"${VARIABLE}",
+            "expected numbers of rows, ascending from 2, each with the time of a pass relative to one row",
+            evidence=f"found {text[:100]!r}",
+            remedy="write two or more, as in '2:1.3 8:1.9'",
+        )
+    return table
