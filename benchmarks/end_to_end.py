@@ -2,7 +2,7 @@
 
 llama.cpp is its own server, in this process (``xllamacpp``), with the same GGUF file, greedy sampling and no cache of
 prompts; it reads schemas by itself, and other grammars as GBNF.  The peers on transformers (xgrammar, llguidance,
-Outlines, guidance) run the same weights in float32; Outlines and guidance take part where they are installed.
+Outlines, guidance) run the same weights in float32; name them to have them take part.
 Tasks are interleaved, and every output is judged by a check that is independent of the grammar.  A run that is cut off
 at the limit counts with its time, and is marked.
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.util
 import json
 import re
 import sqlite3
@@ -24,9 +23,9 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Final, NamedTuple
 
 from speculative_tasks import EXTRACTIONS
@@ -132,18 +131,20 @@ class Outcome(NamedTuple):
     passes: int
 
 
-def structgen_runner(runtime: str, threads: int, **settings: Any) -> Callable[[Task], Outcome]:
+def structgen_runner(
+    runtime: str, threads: int, *, dtype: str = "auto", clock: Callable[[], float] = perf_counter, **settings: Any
+) -> Callable[[Task], Outcome]:
     """Run structgen on one runtime; grammars are compiled by the first run, which is not counted."""
-    model: Any = sg.load_model(runtime=runtime, threads=threads)  # type: ignore[arg-type]
+    model: Any = sg.load_model(runtime=runtime, threads=threads, dtype=dtype)  # type: ignore[arg-type]
     compiled: dict[str, Any] = {}
 
     def run(task: Task) -> Outcome:
         if task.name not in compiled:
             compiled[task.name] = sg.compile(task.grammar, model.vocabulary)
         sg.drafters.forget()  # no run learns from an earlier one
-        began = perf_counter()
+        began = clock()
         result = sg.generate(model, task.prompt, compiled[task.name], max_tokens=MAX_TOKENS, **settings)
-        seconds = perf_counter() - began
+        seconds = clock() - began
         return Outcome(seconds, result.text, result.finish_reason == "stop", result.stats.tokens, result.stats.forwards)
 
     return run
@@ -210,7 +211,9 @@ def network(threads: int) -> Network:
     return Network(model, tokenizer, lambda task: template.encode_prompt(task.prompt))
 
 
-def masked_runner(threads: int, processor_of: Callable[[Network], Callable[[Task], Any]]) -> Callable[[Task], Outcome]:
+def masked_runner(
+    processor_of: Callable[[Network], Callable[[Task], Any]], threads: int, *, clock: Callable[[], float] = perf_counter
+) -> Callable[[Task], Outcome]:
     """Run ``generate`` of transformers with a logits processor, which is made anew for each run."""
     import torch
 
@@ -220,7 +223,7 @@ def masked_runner(threads: int, processor_of: Callable[[Network], Callable[[Task
     def run(task: Task) -> Outcome:
         ids = torch.tensor([held.ids(task)])
         masks = processor(task)
-        began = perf_counter()
+        began = clock()
         made = held.model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -229,7 +232,7 @@ def masked_runner(threads: int, processor_of: Callable[[Network], Callable[[Task
             do_sample=False,
             pad_token_id=0,
         )[0, ids.shape[1] :].tolist()
-        seconds = perf_counter() - began
+        seconds = clock() - began
         is_complete = made[-1] in held.model.generation_config.eos_token_id
         text = held.tokenizer.decode(made, skip_special_tokens=True)
         return Outcome(seconds, text, is_complete, len(made), len(made))
@@ -294,7 +297,7 @@ def of_llguidance(held: Network) -> Callable[[Task], Any]:
     return make
 
 
-def outlines_runner(threads: int) -> Callable[[Task], Outcome]:
+def outlines_runner(threads: int, *, clock: Callable[[], float] = perf_counter) -> Callable[[Task], Outcome]:
     """Run Outlines on transformers."""
     import outlines
 
@@ -313,16 +316,16 @@ def outlines_runner(threads: int) -> Callable[[Task], Outcome]:
             )
             made[task.name] = outlines.Generator(model, kind)
         prompt = held.prompt(task)
-        began = perf_counter()
+        began = clock()
         text = made[task.name](prompt, max_new_tokens=MAX_TOKENS, do_sample=False, pad_token_id=0)
-        seconds = perf_counter() - began
+        seconds = clock() - began
         tokens = len(held.tokenizer(text)["input_ids"])
         return Outcome(seconds, text, tokens < MAX_TOKENS - 1, tokens, tokens)
 
     return run
 
 
-def guidance_runner(threads: int) -> Callable[[Task], Outcome]:
+def guidance_runner(threads: int, *, clock: Callable[[], float] = perf_counter) -> Callable[[Task], Outcome]:
     """Run guidance on transformers."""
     import guidance
 
@@ -339,25 +342,29 @@ def guidance_runner(threads: int) -> Callable[[Task], Outcome]:
             else guidance.lark(lark_grammar=str(task.lark), **limits)
         )
         prompt = held.prompt(task)
-        began = perf_counter()
+        began = clock()
         text = (model + prompt + wanted)["text"]
-        seconds = perf_counter() - began
+        seconds = clock() - began
         tokens = len(held.tokenizer(text)["input_ids"])
         return Outcome(seconds, text, tokens < MAX_TOKENS - 1, tokens, tokens)
 
     return run
 
 
-ENGINES: Final[dict[str, Callable[[int], Callable[[Task], Outcome]]]] = {
-    "llama.cpp": llama_runner,
-    "structgen, llama.cpp": lambda threads: structgen_runner("llama.cpp", threads),
-    "structgen, llama.cpp, no drafts": lambda threads: structgen_runner("llama.cpp", threads, drafter=None),
-    "structgen, torch": lambda threads: structgen_runner("torch", threads),
-    "transformers, xgrammar": lambda threads: masked_runner(threads, of_xgrammar),
-    "transformers, llguidance": lambda threads: masked_runner(threads, of_llguidance),
+ENGINES: Final[dict[str, Callable[..., Callable[[Task], Outcome]]]] = {
+    "llama.cpp": lambda threads, clock: llama_runner(threads),
+    "structgen, llama.cpp": partial(structgen_runner, "llama.cpp"),
+    "structgen, llama.cpp, no drafts": partial(structgen_runner, "llama.cpp", drafter=None),
+    "structgen, torch": partial(structgen_runner, "torch"),
+    "structgen, torch, no drafts": partial(structgen_runner, "torch", drafter=None),
+    "structgen, int8": partial(structgen_runner, "torch", dtype="int8"),
+    "structgen, int8, no drafts": partial(structgen_runner, "torch", dtype="int8", drafter=None),
+    "transformers, xgrammar": partial(masked_runner, of_xgrammar),
+    "transformers, llguidance": partial(masked_runner, of_llguidance),
     "Outlines": outlines_runner,
     "guidance": guidance_runner,
 }
+USUAL: Final = tuple(ENGINES)[:4]
 
 
 def names_of(text: str) -> list[str]:
@@ -370,13 +377,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    missing = [name for name in ("Outlines", "guidance") if importlib.util.find_spec(name.lower()) is None]
-    parser.add_argument("--engines", type=names_of, default=[name for name in ENGINES if name not in missing])
+    parser.add_argument("--engines", type=names_of, default=list(USUAL))
+    parser.add_argument("--processor", action="store_true", help="time of the processors, not for llama.cpp itself")
     parser.add_argument("--tasks", type=names_of)
     parser.add_argument("--schemas", type=int, default=0)
     parser.add_argument("--no-warm-up", action="store_true")
     given = parser.parse_args()
-    engines = {name: ENGINES[name](given.threads) for name in given.engines}
+    clock = process_time if given.processor else perf_counter
+    engines = {name: ENGINES[name](given.threads, clock=clock) for name in given.engines}
     chosen = [task for task in tasks() if given.tasks is None or task.name in given.tasks]
     chosen += real_schemas(given.schemas)
     unmeasured = 0 if given.no_warm_up else 1

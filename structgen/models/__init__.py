@@ -75,8 +75,9 @@ def load_model(  # noqa: PLR0913  public: each is a keyword with a default
             language model on the Hugging Face hub, a folder of its files, a GGUF file, a folder with one GGUF file,
             or a loaded pair ``(model, tokenizer)`` of transformers.  A local path takes precedence over a hub id.
         device: ``"auto"`` (a GPU if there is one), or a device of torch such as ``"cpu"`` or ``"cuda:1"``.
-        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: float32 on a CPU, the checkpoint's
-            own elsewhere; in llama.cpp the weights stay as the file has them.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, ``"int8"`` (x86 CPUs: weights of 8 bits in products, the
+            rest in float32), or ``"auto"``: on a CPU float32, and int8 for the embedded model; the checkpoint's own
+            elsewhere.  In llama.cpp the weights stay as the file has them.
         progress: called at each stage of loading; by default nothing is reported.
         threads: CPU threads: of llama.cpp for this model, of torch for the whole process; None leaves torch's setting
             as it is, and gives llama.cpp all cores.
@@ -280,6 +281,8 @@ def load_diffusion_model(  # noqa: PLR0913  public: each is a keyword with a def
     from structgen.models.diffusion.transformers_loader import check_trust, load_transformers_diffusion
 
     progress = progress or silent
+    if dtype == "int8":
+        raise ModelError("dtype='int8'", "diffusion models run in floating point", remedy="choose dtype='auto'")
     if reach is location.Reach.ONLINE:
         check_trust(str(source), trust_remote_code=trust_remote_code)  # before downloading many gigabytes
         location.fetch_weights(str(source), progress)

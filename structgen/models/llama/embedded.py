@@ -54,11 +54,14 @@ def load_embedded(
     import torch
 
     from structgen.models.llama.model import LlamaModel
+    from structgen.models.products import runs_int8
 
-    # "auto" is float32 on every device: the dtype of the cached files, and small enough for any device.
-    return LlamaModel(
-        folder, name=NAME, device=placement.device, dtype=placement.dtype or torch.float32, resident=resident
-    )
+    chosen = placement.dtype or torch.float32
+    if dtype == "auto":
+        # 8 bits in products cost .3 % of perplexity, and halve the time of a pass.  Elsewhere float32: the dtype of the
+        # cached files, and small enough for any device.
+        chosen = torch.int8 if runs_int8(placement.device) else torch.float32
+    return LlamaModel(folder, name=NAME, device=placement.device, dtype=chosen, resident=resident)
 
 
 def embedded_folder(*, progress: Progress | None = None) -> Path:

@@ -24,13 +24,13 @@ from safetensors import SafetensorError, safe_open
 
 from structgen.errors import ModelError
 from structgen.models.llama.attention import attention
-from structgen.models.llama.products import FloatMatrices, Int8Matrices, matrix_product, runs_int8
+from structgen.models.products import FloatMatrices, Int8Matrices, check_int8, matrix_product
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.models.llama.attention import Attention, Part
-    from structgen.models.llama.products import Matrices
+    from structgen.models.products import Matrices
 
 __all__ = ["LlamaNetwork", "LlamaShape", "rotate"]
 
@@ -127,13 +127,8 @@ class LlamaNetwork:
         self.shape = shape
         self.device = device
         self.is_quantised = dtype == torch.int8
-        if self.is_quantised and not runs_int8(device):
-            raise ModelError(
-                "dtype='int8'",
-                "weights of 8 bits run on x86 CPUs only",
-                evidence=f"the device is {device.type!r}; torch has {torch.backends.quantized.supported_engines}",
-                remedy="choose dtype='auto'",
-            )
+        if self.is_quantised:
+            check_int8(device)
         self.dtype = torch.float32 if self.is_quantised else dtype
 
         def placed(key: str) -> torch.Tensor:
@@ -160,8 +155,8 @@ class LlamaNetwork:
         # Angles are always computed in float32: position 8000 in bfloat16 would be off by whole turns.
         half = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width
         angles = torch.arange(shape.max_context, dtype=torch.float32)[:, None] / shape.rope_theta**half
-        self._cosine = torch.cat([angles.cos()] * 2, dim=-1).to(device=device, dtype=dtype)
-        self._sine = torch.cat([-angles.sin(), angles.sin()], dim=-1).to(device=device, dtype=dtype)
+        self._cosine = torch.cat([angles.cos()] * 2, dim=-1).to(device=device, dtype=self.dtype)
+        self._sine = torch.cat([-angles.sin(), angles.sin()], dim=-1).to(device=device, dtype=self.dtype)
         self._product = matrix_product(device, self.dtype)
         self._epsilon = torch.full((1, 1), shape.epsilon)
         self._is_plain = device.type == "cpu" and self.dtype == torch.float32

@@ -8,12 +8,14 @@ from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import transformers
 from transformers.utils import logging as transformers_logging
 
 from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.errors import ModelError, StructgenError
 from structgen.models.location import place, require
+from structgen.models.products import check_int8, use_int8
 from structgen.models.transformers.model import TransformersModel
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ def load_transformers(
         ModelError: the files do not make a causal language model, or a package that reads them is missing.
     """
     placement = place(device, dtype)
+    is_quantised = placement.dtype == torch.int8
+    if is_quantised:
+        check_int8(placement.device)
     location = str(source)
     options: dict[str, Any] = {"local_files_only": local_files_only}
     gguf = source if isinstance(source, Path) and source.is_file() else None
@@ -61,9 +66,11 @@ def load_transformers(
         # The bar for dequantising a GGUF file heeds no setting.
         with quiet(), redirect_stderr(io.StringIO()) if gguf is not None else nullcontext():
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                location, dtype=placement.dtype or "auto", **options
+                location, dtype=torch.float32 if is_quantised else placement.dtype or "auto", **options
             )
             model.to(placement.device)
+            if is_quantised:
+                use_int8(model)
         return TransformersModel(model, tokenizer, name=str(source), resident=resident)
     except StructgenError:
         raise

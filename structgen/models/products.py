@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name that every torch text uses
 
+from structgen.errors import ModelError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["FloatMatrices", "Int8Matrices", "Matrices", "matrix_product", "runs_int8"]
+__all__ = [
+    "FloatMatrices",
+    "Int8Linear",
+    "Int8Matrices",
+    "Matrices",
+    "check_int8",
+    "matrix_product",
+    "runs_int8",
+    "use_int8",
+]
 
 _ENGINE: Final = "fbgemm"
 _DIGIT: Final = 63
@@ -87,6 +98,34 @@ class Int8Matrices:
         return result
 
 
+@final
+class Int8Linear(torch.nn.Module):
+    """A linear layer with its weights as ``Int8Matrices``."""
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.bias = linear.bias
+        self._product = Int8Matrices([linear.weight.detach()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output for ``x`` ``[..., in]``."""
+        product = self._product(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        return product if self.bias is None else product.add_(self.bias)
+
+
+def use_int8(model: Any) -> None:
+    """Replace the linear layers of a float32 model of transformers on a CPU; layers of other kinds stay as they are.
+
+    Raises:
+        ModelError: this device does not run 8-bit products.
+    """
+    check_int8(model.device)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is torch.nn.Linear:
+                setattr(module, name, Int8Linear(child))
+
+
 def runs_int8(device: torch.device) -> bool:
     """Return whether ``Int8Matrices`` run on a device: on CPUs that torch's fbgemm supports, which are x86."""
     return (
@@ -94,6 +133,17 @@ def runs_int8(device: torch.device) -> bool:
         and _ENGINE in torch.backends.quantized.supported_engines
         and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
     )
+
+
+def check_int8(device: torch.device) -> None:
+    """Raise ``ModelError`` unless ``runs_int8``."""
+    if not runs_int8(device):
+        raise ModelError(
+            "dtype='int8'",
+            "weights of 8 bits run on x86 CPUs only",
+            evidence=f"the device is {device.type!r}; torch has {torch.backends.quantized.supported_engines}",
+            remedy="choose dtype='auto'",
+        )
 
 
 def _onednn_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
