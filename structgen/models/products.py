@@ -109,7 +109,7 @@ class Int8Linear(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output for ``x`` ``[..., in]``."""
-        product = self._product(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        product = self._product(x.flatten(0, -2)).view(*x.shape[:-1], -1)
         return product if self.bias is None else product.add_(self.bias)
 
 

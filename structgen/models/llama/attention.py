@@ -128,8 +128,9 @@ class _SingleAttention:
                 ancestors = _ancestors(part.tree, entries.device)
                 self._visible[-len(ancestors) :, -len(ancestors) :] = ancestors
         self._bias = None
-        if part.rows <= _FEW and entries.device.type == "cpu" and entries.dtype == torch.float32:
-            bias = torch.zeros((part.rows, part.end))
+        self._dtype = entries.dtype
+        if part.rows <= _FEW and entries.device.type == "cpu" and entries.dtype in (torch.float32, torch.float64):
+            bias = torch.zeros((part.rows, part.end), dtype=entries.dtype)
             if self._visible is not None:
                 bias.masked_fill_(~self._visible, -torch.inf)
             self._bias = bias.repeat_interleave(shape.heads // shape.key_value_heads, 0)
@@ -138,7 +139,8 @@ class _SingleAttention:
     def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         self._new_keys[layer].copy_(keys.transpose(0, 1))
         self._new_values[layer].copy_(values.transpose(0, 1))
-        shape = self._shape
+        shape, given = self._shape, queries.dtype
+        queries = queries.to(self._dtype)
         if self._bias is not None:
             # Two products are faster for few rows than torch's kernel.
             rows = len(queries)
@@ -146,11 +148,11 @@ class _SingleAttention:
             across = self._keys[layer][0].transpose(1, 2)
             weights = torch.baddbmm(self._bias, grouped, across, alpha=self._scale).softmax(-1)
             mixed = torch.bmm(weights, self._values[layer][0])
-            return mixed.view(shape.key_value_heads, rows, -1).transpose(0, 1).flatten(1)
+            return mixed.view(shape.key_value_heads, rows, -1).transpose(0, 1).flatten(1).to(given)
         if self._visible is None:
             # Query heads that share keys are treated as positions; all attend to everything.
-            grouped = queries.view(1, shape.key_value_heads, -1, shape.head_width)
-            return F.scaled_dot_product_attention(grouped, self._keys[layer], self._values[layer]).view(1, -1)
+            grouped = queries.reshape(1, shape.key_value_heads, -1, shape.head_width)
+            return F.scaled_dot_product_attention(grouped, self._keys[layer], self._values[layer]).view(1, -1).to(given)
         mixed = F.scaled_dot_product_attention(
             queries.transpose(0, 1)[None],
             self._keys[layer],
@@ -158,7 +160,7 @@ class _SingleAttention:
             attn_mask=self._visible,
             enable_gqa=True,
         )
-        return mixed[0].transpose(0, 1).flatten(1)
+        return mixed[0].transpose(0, 1).flatten(1).to(given)
 
     def end(self) -> None:
         """All is there already."""
@@ -234,13 +236,17 @@ class _PackedAttention:
                 self._attended += _own_entries(own, rows[index], part.tree, shape)
         if short:
             self._attended.append(_Padded(short, shape))
-        device = parts[0].cache.links[-1].segment.entries.device
-        self._output = torch.empty((ends[-1], shape.heads, shape.head_width), device=device)
-        self._log_sums = torch.empty((ends[-1], shape.heads), device=device)
+        entries = parts[0].cache.links[-1].segment.entries
+        self._dtype = entries.dtype
+        sums = _sums(entries.dtype)
+        self._output = torch.empty((ends[-1], shape.heads, shape.head_width), device=entries.device, dtype=sums)
+        self._log_sums = torch.empty((ends[-1], shape.heads), device=entries.device, dtype=sums)
 
     def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        given = queries.dtype
+        queries = queries.to(self._dtype)
         if len(self._attended) == 1:
-            return self._attended[0].attend(layer, queries, keys, values)[0].flatten(1).to(queries.dtype)
+            return self._attended[0].attend(layer, queries, keys, values)[0].flatten(1).to(given)
         self._output.zero_()
         self._log_sums.fill_(-torch.inf)
         for entries in self._attended:
@@ -250,7 +256,7 @@ class _PackedAttention:
             share = (log_sums - before).sigmoid()[..., None]
             self._output[entries.rows] = torch.lerp(self._output[entries.rows], output, share)
             self._log_sums[entries.rows] = torch.logaddexp(before, log_sums)
-        return self._output.flatten(1).to(queries.dtype)
+        return self._output.flatten(1).to(given)
 
     def end(self) -> None:
         for entries in self._attended:
@@ -280,7 +286,7 @@ class _AttendedEntries(Protocol):
     def attend(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the results of the function ``attend`` for the arguments of ``mix``, in float32, by rows."""
+        """Return the results of the function ``attend`` for the arguments of ``mix``, in the dtype of sums, by rows."""
 
     def end(self) -> None:
         """See ``Attention.end``."""
@@ -331,7 +337,7 @@ class _Stretch:
         output, log_sums = attend(grouped, self._entries[layer][0], self._entries[layer][1], self._bias)
         back = shape.key_value_heads, len(own), -1
         return (
-            output.float().reshape(*back, shape.head_width).transpose(0, 1).reshape(own.shape),
+            output.to(log_sums.dtype).reshape(*back, shape.head_width).transpose(0, 1).reshape(own.shape),
             log_sums.reshape(back).transpose(0, 1).flatten(1),
         )
 
@@ -355,11 +361,11 @@ class _Padded:
         like = lasts[0].segment.entries
         self.rows = _index(list(own), like.device)
         self._shape = shape
-        # The new entry of each is first, the padding last.  Always float32, as `attend` sums.
+        # The new entry of each is first, the padding last.
         size = (2, len(own), shape.key_value_heads, width, shape.head_width)
-        self._entries = like.new_zeros(size, dtype=torch.float32)
+        self._entries = like.new_zeros(size, dtype=_sums(like.dtype))
         self._keys, self._values = self._entries.flatten(1, 2)
-        bias = _bias([1 + length for length in lengths], width, like.device)
+        bias = _bias([1 + length for length in lengths], width, like.device).to(self._entries.dtype)
         groups = shape.heads // shape.key_value_heads
         self._bias = bias.repeat_interleave(shape.key_value_heads, 0)[:, None].expand(-1, groups, -1)
         self._copies: list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]] = []
@@ -382,8 +388,8 @@ class _Padded:
             copy.copy_(entries[layer])
         shape = self._shape
         own = queries[self.rows]
-        grouped = own.float().view(-1, shape.heads // shape.key_value_heads, shape.head_width)
-        output, log_sums = _attend_in_float32(grouped, self._keys, self._values, self._bias)
+        grouped = own.to(self._keys.dtype).reshape(-1, shape.heads // shape.key_value_heads, shape.head_width)
+        output, log_sums = _attend_plainly(grouped, self._keys, self._values, self._bias)
         return output.view(own.shape), log_sums.view(own.shape[:2])
 
     def end(self) -> None:
@@ -404,18 +410,24 @@ def attend(
 
     Returns:
         The attention output, ``[heads, rows, head_width]``, and the log-sum-exp of the scores, ``[heads, rows]``, in
-        float32.
+        float32 (float64 for such keys).
     """
     # torch's public attention does not return the sums; its CPU kernel does, but has no public name.
     if queries.device.type == "cpu" and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         output, log_sums = kernel(queries[None], keys[None], values[None], attn_mask=bias)
         return output[0], log_sums[0]
-    output, log_sums = _attend_in_float32(queries.float(), keys.float(), values.float(), bias)
+    sums = _sums(keys.dtype)
+    output, log_sums = _attend_plainly(queries.to(sums), keys.to(sums), values.to(sums), bias)
     return output.to(queries.dtype), log_sums
 
 
-def _attend_in_float32(
+def _sums(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of sums over entries of a dtype: float32, or that of wider entries."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _attend_plainly(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``attend``, with a bias for each head, ``[heads, rows, length]``, or for all."""

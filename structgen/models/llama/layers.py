@@ -241,10 +241,10 @@ class _StateAttention:
         output = values.float().repeat_interleave(groups, 1)
         grouped = queries.view(rows, shape.key_value_heads, groups, -1).transpose(0, 1).flatten(1, 2)
         for span in self._spans:
-            there, sums = attend(grouped, span[layer, 0], span[layer, 1], None)
+            there, sums = attend(grouped.to(span.dtype), span[layer, 0], span[layer, 1], None)
             back = (shape.key_value_heads, rows, groups)
             there = there.float().reshape(*back, -1).transpose(0, 1).flatten(1, 2)
-            sums = sums.reshape(back).transpose(0, 1).flatten(1)
+            sums = sums.float().reshape(back).transpose(0, 1).flatten(1)
             # The weight of the past is its share of both softmax sums.
             output = torch.lerp(output, there, (sums - log_sums).sigmoid()[..., None])
             log_sums = torch.logaddexp(log_sums, sums)

@@ -130,6 +130,9 @@ class LlamaNetwork:
         if self.is_quantised:
             check_int8(device)
         self.dtype = torch.float32 if self.is_quantised else dtype
+        # Rounding to digits would amplify the last bits of sums, which depend on the rows of a pass.  Attention in
+        # float64, rounded to float32, does not depend on them.
+        self.cache_dtype = torch.float64 if self.is_quantised else dtype
 
         def placed(key: str) -> torch.Tensor:
             return weights[f"model.{key}.weight"].to(device=device, dtype=self.dtype)

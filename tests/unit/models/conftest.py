@@ -122,7 +122,7 @@ def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if way == "in float32":
 
         def attend(queries: Any, keys: Any, values: Any, bias: Any) -> Any:
-            return llama_attention._attend_in_float32(queries.float(), keys.float(), values.float(), bias)
+            return llama_attention._attend_plainly(queries.float(), keys.float(), values.float(), bias)
 
         monkeypatch.setattr(llama_attention, "attend", attend)
     return way

@@ -11,6 +11,7 @@ import pytest
 from structgen.errors import ModelError
 from structgen.models import load_model
 from structgen.models.llama.model import LlamaModel
+from structgen.models.protocol import Extension
 from structgen.models.protocol.tree import TokenTree
 
 torch = pytest.importorskip("torch")
@@ -89,7 +90,7 @@ def test_the_engine_of_the_process_stays() -> None:
 
 
 def test_models_in_8_bits_agree(tiny_folder: Path) -> None:
-    """Our network and that of transformers round the same weights; splits and trees change no product."""
+    """Our network and that of transformers round the same weights; splits, trees and batches change no bit."""
     pytest.importorskip("transformers")
     ids = [5, 80, 3, 261, 99, 5, 17, 200, 42, 7, 7, 130]
     model = LlamaModel(tiny_folder, name="tiny", device=CPU, dtype=torch.int8)
@@ -102,7 +103,10 @@ def test_models_in_8_bits_agree(tiny_folder: Path) -> None:
     session = model.start()
     split = [session.extend([token]) for token in ids[:-2]]
     tree = session.extend_tree(ids[-2:-1], TokenTree((ids[-1], 9), (-1, -1)))
-    np.testing.assert_allclose([*split, tree[0], tree[1]], rows, atol=1e-4)
+    assert np.array_equal([*split, tree[0], tree[1]], rows)
+    sessions = [model.start(), session.fork(), model.start()]
+    parts = [Extension(each, ids[each.length :], all_positions=False) for each in sessions]
+    assert all(np.array_equal(row, rows[-1]) for row in model.extend_many(parts))
     assert "torch.int8" in repr(model)
 
 
@@ -116,5 +120,5 @@ def test_layers_with_a_bias() -> None:
 
 def test_other_devices_are_refused(tiny_folder: Path) -> None:
     """Before anything is loaded; the message says what to choose."""
-    with pytest.raises(ModelError, match="x86 CPUs only.*choose dtype='auto'"):
+    with pytest.raises(ModelError, match=r"x86 CPUs only.*choose dtype='auto'"):
         LlamaModel(tiny_folder, name="tiny", device=torch.device("meta"), dtype=torch.int8)

@@ -1,0 +1,120 @@
+"""The cost of rows: measured with a clock that the test turns, stored, and stated."""
+
+from __future__ import annotations
+
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from structgen.decode.speculative.cost import CostModel
+from structgen.engine import Vocabulary
+from structgen.errors import ModelError
+from structgen.models import Batch, HashModel, pass_times
+from structgen.models.pass_times import VARIABLE, measure
+
+VOCABULARY = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0])
+
+
+class Timed:
+    """A model whose passes take the seconds of a table on a clock of their own."""
+
+    name = "timed"
+
+    def __init__(self, times: dict[int, float], max_context: int | None = None) -> None:
+        self.now = 0.0
+        self.rows: list[int] = []
+        self.max_context = max_context
+        self._times = times
+        self._noise = count()
+
+    def start(self) -> Any:
+        """The model is its own session."""
+        return self
+
+    def extend_all(self, token_ids: list[int]) -> None:
+        """Every third pass is disturbed, and takes half as long again."""
+        self.rows.append(len(token_ids))
+        disturbed = 1.5 if next(self._noise) % 3 == 1 else 1.0
+        self.now += self._times[len(token_ids)] * disturbed
+
+    extend = extend_all
+
+    def truncate(self, length: int) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def measured(times: dict[int, float]) -> tuple[Any, Timed]:
+    """The table of a model, and the model."""
+    model = Timed(times)
+    return measure(model, lambda: model.now), model  # type: ignore[arg-type]
+
+
+def test_the_shortest_times_count_and_the_time_is_bounded() -> None:
+    """Rows beyond the measured ones cost as much each as the last ones."""
+    table, model = measured({1: 0.01, 2: 0.012, 4: 0.016, 8: 0.024})
+    assert table == ((2, 1.2), (4, 1.6), (8, 2.4), (16, 4.0))
+    assert model.now <= 0.45 + 0.015
+    assert min(model.rows.count(rows) for rows in (1, 2, 4, 8)) >= 3
+
+
+def test_a_slow_model_runs_each_number_of_rows_once() -> None:
+    """Only those that costs cannot be known without."""
+    table, model = measured({1: 1.0, 2: 3.0, 4: 6.0, 8: 99.0})
+    assert model.rows == [1, 1, 2, 4]
+    assert table[:2] == ((2, 2.0), (4, 4.0))  # the first pass over one row is disturbed
+
+
+def test_times_that_decrease_are_noise() -> None:
+    """No table says that rows are free."""
+    table, _ = measured({1: 0.02, 2: 0.015, 4: 0.04, 8: 0.03})
+    times = [1.0, *(time for _, time in table)]
+    assert all(later >= before for before, later in pairwise(times))
+    assert times[-1] > times[-2] > 1.2
+    assert CostModel(0.1, table).relative(16) == times[-1]
+
+
+def test_it_is_measured_once_and_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The next process reads it; other facts are measured anew."""
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("STRUCTGEN_CACHE", str(tmp_path))
+    monkeypatch.setattr(pass_times, "_known", {})
+    model: Any = Timed({1: 0.1, 2: 0.2, 4: 0.3, 8: 0.4})
+    first = pass_times.pass_times(model, ("a", 1), clock=lambda: model.now)
+    passes = len(model.rows)
+    assert pass_times.pass_times(model, ("a", 1), clock=lambda: model.now) == first
+    monkeypatch.setattr(pass_times, "_known", {})
+    assert pass_times.pass_times(model, ("a", 1), clock=lambda: model.now) == first
+    assert len(model.rows) == passes
+    pass_times.pass_times(model, ("a", 2), clock=lambda: model.now)
+    assert len(model.rows) > passes
+
+
+def test_a_short_context_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the usual figures apply."""
+    monkeypatch.delenv(VARIABLE)
+    assert pass_times.pass_times(Timed({}, max_context=8), ()) is None  # type: ignore[arg-type]
+
+
+def test_stated_times_replace_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Malformed ones are refused."""
+    monkeypatch.setenv(VARIABLE, "2:1.5 8:3")
+    model: Any = Timed({})
+    assert pass_times.pass_times(model, ()) == ((2, 1.5), (8, 3.0))
+    for text in ("2:1.5", "2:1.5 8:1.2", "4:2 2:3", "1:1 2:2", "2;3 4;4", "2:1.5 8:inf", "2:nan 4:nan"):
+        monkeypatch.setenv(VARIABLE, text)
+        with pytest.raises(ModelError, match=r"\$STRUCTGEN_PASS_TIMES"):
+            pass_times.pass_times(model, ())
+
+
+def test_a_batch_has_the_times_of_its_model() -> None:
+    """It asks while no pass runs."""
+    model: Any = HashModel(VOCABULARY)
+    with Batch(model) as batch:
+        assert batch.pass_times is None
+        model.pass_times = ((2, 1.5), (4, 2.0))
+        assert CostModel.assumed(batch).table == ((2, 1.5), (4, 2.0))
