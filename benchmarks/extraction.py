@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--stored", action="store_true", help="run nothing, only print what is there")
     parser.add_argument("--rows", type=Path, default=Path("build/extraction.jsonl"))
     parser.add_argument("--runtime", choices=("torch", "llama.cpp"), default="torch", help="what runs the model")
+    parser.add_argument("--dtype", default="auto", help="the type of the weights, for torch")
     parser.add_argument("--threads", type=int, help="CPU threads of a forward pass")
     given = parser.parse_args()
     names = [name.strip() for name in given.variants.split(";")]
@@ -167,7 +168,7 @@ def run_missing(
 ) -> None:
     """Run what is not there yet."""
     missing = [(name, document) for name in names for document in chosen if (name, document.name) not in known]
-    model = sg.load_model(runtime=given.runtime, threads=given.threads) if missing else None
+    model = sg.load_model(runtime=given.runtime, threads=given.threads, dtype=given.dtype) if missing else None
     for name, document in missing:
         row = known[name, document.name] = row_of(model, name, document)
         with given.rows.open("a", encoding="utf-8") as file:

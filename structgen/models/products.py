@@ -64,7 +64,7 @@ class Int8Matrices:
     Each row of the input is written in two digits of 7 bits: ``x = scale * (high + low / 126)``, ``scale`` being the
     row's largest element divided by 63.  Both digits are rows of one product of integers, whose sums are exact.  So a
     result depends on nothing but its own row, to the last bit, and is the same on every CPU.  One digit, as in torch's
-    dynamic quantisation, would raise the perplexity of the embedded model by 16 %; two raise it by 0.3 %, and cost
+    dynamic quantisation, would raise the perplexity of the embedded model by 16 %; two raise it by .5 %, and cost
     little because the weights are read once for both.
     """
 

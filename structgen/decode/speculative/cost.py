@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["CostModel", "expected_saving", "pruned_tree"]
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32)
+_USUAL_RATE: Final = 0.7
 
 
 @final
@@ -130,6 +131,15 @@ class CostModel:
                 return time + (longer - time) * (rows - before) / (more - before)
             before, time = more, longer
         return time + self.row * (rows - before)
+
+    def may_pay(self, budget: int) -> bool:
+        """Return whether up to ``budget`` draft tokens of a pass save time if 7 of 10 are accepted.
+
+        Better drafts are rare, and drafting itself takes time; where rows cost nearly as much as passes, as in
+        quantised models on CPUs, a drafter would only be asked in vain.
+        """
+        extra = self.relatives(1 + budget)[2:] - 1.0
+        return bool((extra < _USUAL_RATE * np.arange(1, budget + 1)).any())
 
     def relatives(self, most: int) -> NDArray[np.float64]:
         """Return ``relative(0)`` to ``relative(most)``; the array is shared and must not be changed."""

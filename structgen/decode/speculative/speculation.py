@@ -207,6 +207,8 @@ class SpeculationRounds:
         self._speculation = speculation
         self._choice = VerifiedChoice(speculation.verifier, speculation.alone, sampler)
         self._cost = speculation.cost_of(context.model)
+        is_own = speculation.cost != "assumed"  # then the caller knows better
+        self._may_pay = is_own or self._cost is None or self._cost.may_pay(speculation.budget)
         self.counts = DraftCounts(self._cost or CostModel.assumed(context.model))
         generator = np.random.Generator(np.random.PCG64([seed, _STREAM]))
         self._task = DraftTask(constraint, sampler, len(context), generator)
@@ -221,7 +223,8 @@ class SpeculationRounds:
         self.tree = None
         self.has_sampled = False
         self._pending = len(context.unseen)
-        if remaining <= 1 or not context.looks_ahead:  # no second token fits, or drafts would cost more
+        # No second token fits, or drafts would cost more.
+        if remaining <= 1 or not context.looks_ahead or not self._may_pay:
             return
         began = perf_counter()
         if self._drafting is None:

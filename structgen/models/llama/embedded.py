@@ -58,7 +58,7 @@ def load_embedded(
 
     chosen = placement.dtype or torch.float32
     if dtype == "auto":
-        # 8 bits in products cost .3 % of perplexity, and halve the time of a pass.  Elsewhere float32: the dtype of the
+        # 8 bits in products cost .5 % of perplexity, and halve the time of a pass.  Elsewhere float32: the dtype of the
         # cached files, and small enough for any device.
         chosen = torch.int8 if runs_int8(placement.device) else torch.float32
     return LlamaModel(folder, name=NAME, device=placement.device, dtype=chosen, resident=resident)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import structgen as sg
 from structgen.decode.speculative.cost import CostModel
+from structgen.decode.speculative.draft_tree import DraftTree
+from structgen.decode.speculative.drafter import Drafter, Drafting
+from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary
 from structgen.errors import ModelError
 from structgen.models.toy.hash import HashModel, HashSession
@@ -134,3 +139,47 @@ def test_a_model_that_holds_itself_is_of_unknown_kind() -> None:
     model = SimpleNamespace()
     model.model = model
     assert CostModel.assumed(model) == CostModel.assumed(HashModel(VOCABULARY))
+
+
+def test_drafters_are_asked_only_where_drafts_can_pay() -> None:
+    """Of n rows 70 % must be worth more than all cost: rows that cost a pass each never are, cheap ones always."""
+    llama_cpp = CostModel(0.8, ((2, 2.04), (4, 3.6), (8, 6.81), (16, 13.23)))
+    assert not llama_cpp.may_pay(32)
+    assert CostModel(0.1, ((2, 1.9), (8, 2.1))).may_pay(32)
+    assert not CostModel(0.1, ((2, 1.9), (8, 2.1))).may_pay(1)
+    assert CostModel(0.69).may_pay(1)
+    assert not CostModel(0.71).may_pay(32)
+
+
+@pytest.mark.parametrize(("row", "asked"), [(0.3, True), (0.9, False)])
+def test_costly_rows_ask_no_drafter(row: float, *, asked: bool) -> None:
+    """With the model's own costs; a cost that the caller states is taken as it is."""
+    model: Any = HashModel(VOCABULARY, writes="abab")
+    model.pass_times = ((2, 1 + row), (4, 1 + 3 * row))
+    grammar = sg.regex("[ab]{6}")
+    for cost, expected in (("assumed", asked), (CostModel(row), True)):
+        drafter = Asked()
+        drafter.calls.clear()
+        sg.generate(model, "a", grammar, drafter=Speculation(drafter, cost=cost))  # type: ignore[arg-type]
+        assert bool(drafter.calls) == expected
+
+
+@dataclass(frozen=True)
+class Asked(Drafter):
+    """Proposes nothing, and counts the questions."""
+
+    name = "asked"
+    calls: list[int] = field(default_factory=list)
+
+    def start(self, context: Any, task: Any) -> Drafting:
+        """Count."""
+        self.calls.append(1)
+        return Silent()
+
+
+class Silent(Drafting):
+    """Proposes nothing."""
+
+    def propose(self, context: Any, state: Any, budget: int) -> DraftTree:
+        """Return an empty tree."""
+        return DraftTree()

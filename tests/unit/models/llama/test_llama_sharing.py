@@ -338,7 +338,7 @@ def test_attention_tells_its_sums(hidden: bool) -> None:
     scores = (queries.double() / 4) @ keys.double().transpose(1, 2)
     scores = scores if bias is None else scores + bias.double()
     expected, log_sums = scores.softmax(-1) @ values.double(), scores.logsumexp(-1)
-    for way in (llama_attention.attend, llama_attention._attend_in_float32):
+    for way in (llama_attention.attend, llama_attention._attend_plainly):
         found, found_log_sums = way(queries, keys, values, bias)
         torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-4)
         torch.testing.assert_close(found_log_sums.double(), log_sums, atol=1e-3, rtol=1e-5)
