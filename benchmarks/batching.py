@@ -5,7 +5,7 @@ each number of workers.  Outputs are read by matchers of their own, and compared
 Rates count the tokens that are written, a second of the clock and a second of all processors together; a ratio is the
 median of the rounds' ratios.
 
-Usage: python benchmarks/batching.py [--widths 1,2,4,8,16] [--max-tokens 64] [--rounds 3] [--record FILE]
+Usage: python benchmarks/batching.py [--widths 1,2,4,8,16] [--max-tokens 64] [--rounds 3] [--runtime R] [--record FILE]
 """
 
 from __future__ import annotations
@@ -137,13 +137,14 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--runtime", choices=("torch", "llama.cpp"), default="torch")
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     widths = [int(width) for width in arguments.widths.split(",")]
     if not all(1 <= width <= len(PLACES) for width in widths):
         parser.error(f"--widths: from 1 to {len(PLACES)} programs")
 
-    model = load_model(device="cpu", runtime="torch", threads=arguments.threads)
+    model = load_model(device="cpu", runtime=arguments.runtime, threads=arguments.threads)
     constraints = {
         "JSON Schema": compile(json_schema(SCHEMA, whitespace="single"), model.vocabulary),
         "any text": compile(regex("(?s:.*)"), model.vocabulary),

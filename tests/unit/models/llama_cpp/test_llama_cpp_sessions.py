@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given, settings
 from tree_session_machine import STEPS, Lives, path as path_to, prefix, random_tree, sequential
 
+from structgen.decode import Multinomial, generate
+from structgen.engine import compile
 from structgen.errors import GenerationError
+from structgen.frontends.regex import regex
 from structgen.models import LanguageModel, PackedModel, load_model
 from structgen.models.llama_cpp import runner
 from structgen.models.llama_cpp.model import LlamaCppModel
@@ -167,6 +170,31 @@ def test_no_sequence_leaks(model: LlamaCppModel) -> None:
     runner_._collect()
     after = len(runner_._free), runner_._sequences
     assert after[1] - after[0] == before[1] - before[0]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_ten_thousand_generations_leave_nothing(model: LlamaCppModel) -> None:
+    """Neither sequences nor cells, nor memory that grows with their number."""
+    constraint = compile(regex("[a-c]{3,6}"), model.vocabulary)
+    runner_ = model.runner
+    held: list[tuple[int, int, int]] = []
+    for count in range(10_000):
+        generate(model, f"p{count % 50}", constraint, max_tokens=8, sampler=Multinomial(), seed=count, drafter=None)
+        if count in (999, 9_999):
+            gc.collect()
+            runner_._collect()
+            held.append((runner_._sequences - len(runner_._free), runner_._cells, _resident_kib()))
+    (used, cells, kib), last = held
+    assert last[:2] == (used, cells)
+    assert last[2] < kib + 20_000
+
+
+def _resident_kib() -> int:
+    """The memory of this process now; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmRSS:")), 0)
 
 
 def test_threads_share_a_model(model: LlamaCppModel) -> None:
