@@ -255,7 +255,7 @@ def library() -> Library:
         return Library(path, package)
     raise ModelError(
         "llama.cpp",
-        "it is needed to run a GGUF file, and no installed package has it",
+        "it is needed to run the embedded model or a GGUF file, and no installed package has it",
         evidence=f"looked for {' and '.join(package.replace('_', '-') for package, _ in _PACKAGES)}",
         remedy=install("llamacpp"),
     )

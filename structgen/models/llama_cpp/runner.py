@@ -188,8 +188,6 @@ class Runner:
                 self._release(place.numbers.pop())
             place.length, place.ends, place.has_tree = 0, [], False
 
-    # ------------------------------------------------------------------------------------------------------- passes
-
     def _run_once(self, requests: Sequence[Request]) -> list[Logits]:
         rows = _Rows()
         busy = [request.place for request in requests]
@@ -261,8 +259,6 @@ class Runner:
                 ctypes.memmove(logits[done].ctypes.data, address, logits.itemsize * self._width)
                 done += 1
         return logits
-
-    # -------------------------------------------------------------------------------------------------------- cache
 
     def _start(self) -> None:
         """Make a context of the present sizes."""
