@@ -125,40 +125,35 @@ class _SingleAttention:
             ones = torch.ones((part.rows, part.end), dtype=torch.bool, device=entries.device)
             self._visible = ones.tril(part.start)
             if part.tree is not None:
-                ancestors = _ancestors(part.tree, entries.device)
+                ancestors = torch.from_numpy(part.tree.ancestors()).to(entries.device)
                 self._visible[-len(ancestors) :, -len(ancestors) :] = ancestors
         self._bias = None
-        self._dtype = entries.dtype
         if part.rows <= _FEW and entries.device.type == "cpu" and entries.dtype in (torch.float32, torch.float64):
             bias = torch.zeros((part.rows, part.end), dtype=entries.dtype)
             if self._visible is not None:
                 bias.masked_fill_(~self._visible, -torch.inf)
             self._bias = bias.repeat_interleave(shape.heads // shape.key_value_heads, 0)
-            self._scale = shape.head_width**-0.5
 
     def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         self._new_keys[layer].copy_(keys.transpose(0, 1))
         self._new_values[layer].copy_(values.transpose(0, 1))
         shape, given = self._shape, queries.dtype
-        queries = queries.to(self._dtype)
+        all_keys, all_values = self._keys[layer], self._values[layer]
+        queries = queries.to(all_keys.dtype)
         if self._bias is not None:
             # Two products are faster for few rows than torch's kernel.
-            rows = len(queries)
-            grouped = queries.view(rows, shape.key_value_heads, -1, shape.head_width).transpose(0, 1).flatten(1, 2)
-            across = self._keys[layer][0].transpose(1, 2)
-            weights = torch.baddbmm(self._bias, grouped, across, alpha=self._scale).softmax(-1)
-            mixed = torch.bmm(weights, self._values[layer][0])
-            return mixed.view(shape.key_value_heads, rows, -1).transpose(0, 1).flatten(1).to(given)
+            grouped = (
+                queries.view(len(queries), shape.key_value_heads, -1, shape.head_width).transpose(0, 1).flatten(1, 2)
+            )
+            weights = torch.baddbmm(self._bias, grouped, all_keys[0].mT, alpha=shape.head_width**-0.5).softmax(-1)
+            mixed = torch.bmm(weights, all_values[0])
+            return mixed.view(shape.key_value_heads, len(queries), -1).transpose(0, 1).flatten(1).to(given)
         if self._visible is None:
             # Query heads that share keys are treated as positions; all attend to everything.
             grouped = queries.reshape(1, shape.key_value_heads, -1, shape.head_width)
-            return F.scaled_dot_product_attention(grouped, self._keys[layer], self._values[layer]).view(1, -1).to(given)
+            return F.scaled_dot_product_attention(grouped, all_keys, all_values).view(1, -1).to(given)
         mixed = F.scaled_dot_product_attention(
-            queries.transpose(0, 1)[None],
-            self._keys[layer],
-            self._values[layer],
-            attn_mask=self._visible,
-            enable_gqa=True,
+            queries.transpose(0, 1)[None], all_keys, all_values, attn_mask=self._visible, enable_gqa=True
         )
         return mixed[0].transpose(0, 1).flatten(1).to(given)
 
@@ -322,7 +317,7 @@ class _Stretch:
         limits = [limit for limit in seen.values() for _ in range(groups)]
         self._bias = None if min(limits) == span.length else _bias(limits, span.length, device).to(dtype)
         if tree is not None and self._bias is not None:
-            hidden = ~_ancestors(tree, device).repeat_interleave(groups, 0)
+            hidden = ~torch.from_numpy(tree.ancestors()).to(device).repeat_interleave(groups, 0)
             self._bias[-len(hidden) :, -hidden.shape[1] :].masked_fill_(hidden, -torch.inf)
 
     def attend(
@@ -445,11 +440,6 @@ def _bias(limits: Sequence[int], width: int, device: torch.device) -> torch.Tens
     """Return ``[rows, width]``: 0 in as many first columns as the row's limit, -inf after them."""
     visible = torch.arange(width, device=device) < torch.tensor(limits, device=device)[:, None]
     return torch.zeros(visible.shape, device=device).masked_fill(~visible, -torch.inf)
-
-
-def _ancestors(tree: TokenTree, device: torch.device) -> torch.Tensor:
-    """See ``TokenTree.ancestors``."""
-    return torch.from_numpy(tree.ancestors()).to(device)
 
 
 def _index(rows: Sequence[int], device: torch.device) -> slice | torch.Tensor:
