@@ -58,7 +58,10 @@ class Rate(NamedTuple):
 
 
 def timed(run: Callable[[], list[Result]]) -> tuple[list[Result], Rate]:
-    """Return the outputs, and the tokens per second."""
+    """Return the outputs, and the tokens per second; drafters know nothing of earlier outputs."""
+    from structgen.drafters import forget
+
+    forget()
     clock, processors = perf_counter(), process_time()
     results = run()
     clock, processors = perf_counter() - clock, process_time() - processors

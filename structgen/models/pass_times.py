@@ -1,4 +1,4 @@
-"""The time of a forward pass by its number of rows, measured once for each model and machine."""
+"""The time of a forward pass by its number of rows and of threads, measured on the machine that runs it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
 from time import process_time
@@ -17,7 +18,7 @@ from structgen.errors import ModelError
 if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["VARIABLE", "PassTimes", "measure", "pass_times"]
+__all__ = ["VARIABLE", "FastestThreads", "PassTimes", "measure", "pass_times"]
 
 PassTimes: TypeAlias = tuple[tuple[int, float], ...]
 """Numbers of rows, ascending from 2, each with the time of a pass relative to one row; times never decrease."""
@@ -30,6 +31,10 @@ _LEAST: Final = 3
 _LEAST_TIMES: Final = {2: 1.05, 4: 1.15, 8: 1.3}
 """No CPU that was measured had cheaper rows."""
 _BUDGET_S: Final = 0.45
+_MANY_ROWS: Final = 32
+_FIRST_PASSES: Final = 2
+_KEPT_TIMES: Final = 4
+_REPEATED: Final = 32
 _lock = Lock()
 _known: dict[str, PassTimes] = {}
 
@@ -106,6 +111,53 @@ def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> 
     (before, time), (rows, longest) = table[-2:]
     row = max((longest - time) / (rows - before), (longest - 1) / (rows - 1) / 3)
     return (*table[1:], (2 * rows, round(longest + rows * row, 2)))
+
+
+class FastestThreads:
+    """The number of threads for each pass, learnt from the times of the passes before it.
+
+    A pass over few rows is many short products, between which all threads wait for each other.  That can take longer
+    than one thread takes for all of it, above all where two processors are one core.
+
+    Numbers of threads are the largest one, its half, and so on.  A pass over 32 rows and more takes the largest.
+    Fewer rows are learnt in groups (1, 2 to 3, 4 to 7, 8 to 15, 16 to 31): from the largest number down as long as half
+    as many threads are faster, two passes each.  The shortest of the last four times of each number counts.  Each 32nd
+    pass takes a neighbour of the fastest number, so that the choice follows the load of the machine.
+
+    Args:
+        most: the largest number.
+        learns: whether other numbers are tried at all.
+    """
+
+    def __init__(self, most: int, *, learns: bool = True) -> None:
+        self._numbers = [most]
+        while learns and self._numbers[-1] > 1:
+            self._numbers.append(self._numbers[-1] // 2)
+        self._times: list[list[deque[float]]] = [
+            [deque(maxlen=_KEPT_TIMES) for _ in self._numbers] for _ in range(_MANY_ROWS.bit_length())
+        ]
+        self._passes = [0] * _MANY_ROWS.bit_length()
+
+    def of(self, rows: int) -> int:
+        """Return the number of threads for the next pass over so many rows."""
+        if rows >= _MANY_ROWS or len(self._numbers) == 1:
+            return self._numbers[0]
+        group = rows.bit_length()
+        times = self._times[group]
+        best = min((at for at, known in enumerate(times) if known), key=lambda at: min(times[at]), default=0)
+        neighbours = [at for at in (best, best + 1, best - 1) if 0 <= at < len(times)]
+        for at in neighbours:
+            if len(times[at]) < _FIRST_PASSES:
+                return self._numbers[at]
+        turn, remainder = divmod(self._passes[group], _REPEATED)
+        return self._numbers[best if remainder else neighbours[1 + turn % (len(neighbours) - 1)]]
+
+    def note(self, rows: int, threads: int, seconds: float) -> None:
+        """Note the time of a pass."""
+        if rows < _MANY_ROWS and len(self._numbers) > 1:
+            group = rows.bit_length()
+            self._passes[group] += 1
+            self._times[group][self._numbers.index(threads)].append(seconds)
 
 
 def _parsed(text: str) -> PassTimes:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cached_property
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.llama_cpp.library import library
-from structgen.models.llama_cpp.runner import Request, Runner
+from structgen.models.llama_cpp.runner import Request, RowAlone, Runner
 from structgen.models.model_input import messages_of_prompt, render_chat
 from structgen.models.pass_times import pass_times
 from structgen.models.protocol import Extension
@@ -44,7 +44,8 @@ class LlamaCppModel:
         path: the GGUF file.
         name: the model's name in messages; None takes the file's.
         device: ``"auto"`` (GPUs that the installed llama.cpp supports, else the CPU) or ``"cpu"``.
-        threads: CPU threads of a pass; None: as many as this process has cores.
+        threads: the most CPU threads of a pass; None: as many as this process has cores.  Passes over few rows take
+            fewer where these turn out to be faster; logits do not depend on it.
         eos: ids or names of the tokens that end an answer; None: all that llama.cpp takes for such.
 
     Raises:
@@ -95,6 +96,7 @@ class LlamaCppModel:
             context=self.max_context,
             threads=self._threads,
             is_on_cpu=is_on_cpu,
+            row_alone=self._row_alone(),
         )
 
     @cached_property
@@ -155,15 +157,26 @@ class LlamaCppModel:
         After a path of a tree that is not its first, the cache has gaps, and sums have another order.  Quantised
         products make up to 1 of that in a logit, so that drafts would change texts (0.05 in unquantised files).
         """
-        return not self.is_recurrent and self._header.get("general.file_type") in _UNQUANTISED
+        return not self.is_recurrent and self._is_unquantised
+
+    @property
+    def _is_unquantised(self) -> bool:
+        return self._header.get("general.file_type") in _UNQUANTISED
+
+    def _row_alone(self) -> RowAlone:
+        if self.is_recurrent:  # its states would need a second sequence, and its sums do not depend on threads
+            return RowAlone.ALWAYS
+        if self._is_unquantised or "general.file_type" not in self._header:
+            return RowAlone.NEVER
+        return RowAlone.ONE_THREAD
 
     @property
     def pass_times(self) -> PassTimes | None:
         """See ``structgen.models.pass_times``."""
         file, compiled = self.path.stat(), self._library.path.stat()
-        clock = perf_counter if self._library.llama_supports_gpu_offload() else process_time
         facts = (file.st_size, file.st_mtime_ns, compiled.st_size, compiled.st_mtime_ns, self._threads)
-        return pass_times(self, ("llama.cpp", *facts), clock=clock)
+        # Passes differ in their number of threads, so the time of all processors would not compare them.
+        return pass_times(self, ("llama.cpp", *facts), clock=perf_counter)
 
     def _tokenize(self, text: str, *, begins: bool) -> list[int]:
         """Tokenize a text with the file's tokenizer; ``begins`` adds BOS where the file says so."""

@@ -11,25 +11,27 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from threading import RLock
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from structgen.errors import GenerationError
-from structgen.models.llama_cpp.library import RowBatch
+from structgen.models.llama_cpp.rows import PASS_ROWS, Rows
+from structgen.models.pass_times import FastestThreads
 
 if TYPE_CHECKING:
     from structgen.models.llama_cpp.library import Library
+    from structgen.models.llama_cpp.rows import Part
     from structgen.models.protocol import Logits
     from structgen.models.protocol.tree import TokenTree
 
-__all__ = ["Place", "Request", "Runner"]
+__all__ = ["Place", "Request", "RowAlone", "Runner"]
 
-_PASS_ROWS: Final = 512
-"""The most rows of one call of llama.cpp; longer requests run in several."""
 _LONG: Final = 64
 """From so many rows in a call on, llama.cpp's attention on a CPU takes another kernel, with other sums.  So a request
 of fewer tokens never shares a call with so many rows: its logits must not depend on what else runs."""
@@ -38,6 +40,25 @@ _MOST_SEQUENCES: Final = 256
 _MOST_CELLS: Final = 1 << 16
 """The cache grows to this many tokens of all sequences together, or to the model's context if that is longer."""
 _NO_ROOM: Final = 1
+_COMPANION: Final = 0
+"""The sequence of the second row of a call that would have only one (see ``RowAlone``)."""
+
+
+class RowAlone(Enum):
+    """When a call of llama.cpp on a CPU may have a single row.
+
+    For one row llama.cpp has kernels of their own.  That of attention sums in an order that depends on the number of
+    threads, from 512 cells on; that of products of unquantised weights in another order than for several rows.
+    Neither the number of threads nor draft tokens shall change logits, so elsewhere a copy of the row goes with it.
+    """
+
+    ALWAYS = "always"
+    ONE_THREAD = "one thread"
+    NEVER = "never"
+
+    def holds(self, threads: int) -> bool:
+        """Whether a call of so many threads may have a single row."""
+        return self is RowAlone.ALWAYS or (self is RowAlone.ONE_THREAD and threads == 1)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -91,15 +112,25 @@ class Runner:
         name: of the model, for messages.
         width: of a logits row.
         context: the maximum length of a sequence.
-        threads: of a pass.
+        threads: the most of a pass.
         is_on_cpu: whether no GPU takes part.
+        row_alone: when a call may have a single row.
 
     Raises:
         ModelError: there is not enough memory.
     """
 
     def __init__(  # noqa: PLR0913  facts of the model and the machine, by name
-        self, library: Library, model: int, *, name: str, width: int, context: int, threads: int, is_on_cpu: bool
+        self,
+        library: Library,
+        model: int,
+        *,
+        name: str,
+        width: int,
+        context: int,
+        threads: int,
+        is_on_cpu: bool,
+        row_alone: RowAlone,
     ) -> None:
         self._lock = RLock()
         self._library = library
@@ -107,10 +138,11 @@ class Runner:
         self._name = name
         self._width = width
         self._most_cells = max(context, _MOST_CELLS)
-        self._threads = threads
-        self._short_rows = _LONG - 1 if is_on_cpu else _PASS_ROWS
+        self._row_alone = row_alone if is_on_cpu else RowAlone.ALWAYS
+        self._threads = FastestThreads(threads, learns=self._row_alone is not RowAlone.ALWAYS)
+        self._short_rows = _LONG - 1 if is_on_cpu else PASS_ROWS
         self._cells, self._sequences = min(_FIRST_CELLS, -(-context // 256) * 256), _FIRST_SEQUENCES
-        self._free = list(range(self._sequences))[::-1]
+        self._free = list(range(_COMPANION + 1, self._sequences))[::-1]
         self._places: weakref.WeakSet[Place] = weakref.WeakSet()
         self._left: deque[list[int]] = deque()  # the numbers of places that nothing refers to any more
         self._clock = 0
@@ -144,6 +176,7 @@ class Runner:
                 except _CacheLost:
                     return self._run_once(requests)
             except BaseException:  # Ctrl-C included: which cells were written is not known
+                self._library.llama_memory_seq_rm(self._memory, _COMPANION, -1, -1)
                 for request in requests:
                     self.forget(request.place)
                 raise
@@ -189,7 +222,7 @@ class Runner:
             place.length, place.ends, place.has_tree = 0, [], False
 
     def _run_once(self, requests: Sequence[Request]) -> list[Logits]:
-        rows = _Rows()
+        rows = Rows()
         busy = [request.place for request in requests]
         ranges = [self._add(request, rows, busy) for request in requests]
         logits = self._logits(rows, busy)
@@ -199,7 +232,7 @@ class Runner:
             _in_order(logits[first:last], request.tree) for (first, last), request in zip(ranges, requests, strict=True)
         ]
 
-    def _add(self, request: Request, rows: _Rows, busy: list[Place]) -> tuple[int, int]:
+    def _add(self, request: Request, rows: Rows, busy: list[Place]) -> tuple[int, int]:
         """Add the rows of a request; return the range of its logits among those of the pass."""
         place, tokens, tree = request.place, request.tokens, request.tree
         self._clock += 1
@@ -239,14 +272,19 @@ class Runner:
                 node = tree.parents[node]
         return branches
 
-    def _logits(self, rows: _Rows, busy: list[Place]) -> Logits:
+    def _logits(self, rows: Rows, busy: list[Place]) -> Logits:
         """Run all rows and return the logits of those that are wanted."""
         logits = np.empty((rows.wanted_count, self._width), dtype=np.float32)
         done = 0
         for start, stop in rows.calls(self._short_rows):
-            part = rows.part(start, stop)
-            while (status := self._library.llama_decode(self._context, part.batch)) == _NO_ROOM:
+            threads = self._threads.of(stop - start)
+            needs_companion = stop - start == 1 and not self._row_alone.holds(threads)
+            part = rows.part(start, stop, companion=_COMPANION if needs_companion else None)
+            began = perf_counter()
+            while (status := self._decode(part, threads)) == _NO_ROOM:
                 self._make_room(busy)
+            if needs_companion:
+                self._library.llama_memory_seq_rm(self._memory, _COMPANION, -1, -1)
             if status:
                 raise GenerationError(
                     f"model {self._name!r}",
@@ -254,19 +292,24 @@ class Runner:
                     evidence=self._library.last_errors() or f"status {status}",
                     remedy="shorten the prompt, or load the model with runtime='torch'",
                 )
+            self._threads.note(stop - start, threads, perf_counter() - began)
             for row in part.wanted_rows:
                 address = self._library.llama_get_logits_ith(self._context, row)
                 ctypes.memmove(logits[done].ctypes.data, address, logits.itemsize * self._width)
                 done += 1
         return logits
 
+    def _decode(self, part: Part, threads: int) -> int:
+        """Run rows and return llama.cpp's status; making room may have made another context."""
+        self._library.llama_set_n_threads(self._context, threads, threads)
+        return int(self._library.llama_decode(self._context, part.batch))
+
     def _start(self) -> None:
         """Make a context of the present sizes."""
         self._context = self._library.start_context(
-            self._model, cells=self._cells, rows=_PASS_ROWS, sequences=self._sequences
+            self._model, cells=self._cells, rows=PASS_ROWS, sequences=self._sequences
         )
         self._addresses[0] = self._context
-        self._library.llama_set_n_threads(self._context, self._threads, self._threads)
         self._memory = self._library.llama_get_memory(self._context)
 
     def _grow(self, *, cells: int, sequences: int) -> None:
@@ -385,64 +428,3 @@ def _is_above(tree: TokenTree, node: int, end: int) -> bool:
     while end > node:  # parents precede their children
         end = tree.parents[end]
     return end == node
-
-
-class _Part(NamedTuple):
-    """Some rows as llama.cpp reads them.
-
-    Attributes:
-        batch: with the addresses of ``arrays``.
-        wanted_rows: the rows whose logits are wanted.
-        arrays: what ``batch`` refers to.
-    """
-
-    batch: RowBatch
-    wanted_rows: list[int]
-    arrays: tuple[object, ...]
-
-
-class _Rows:
-    """The rows of a pass: tokens with their positions and sequences."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.wanted_count = 0
-        self._long: list[tuple[int, int]] = []
-        self._positions: list[int] = []
-        self._numbers: list[list[int]] = []
-        self._wanted: list[bool] = []
-
-    def add(self, token: int, position: int, numbers: list[int], *, wanted: bool) -> None:
-        """Add a row of the sequences ``numbers``, which must not change any more."""
-        self.tokens.append(token)
-        self._positions.append(position)
-        self._numbers.append(numbers)
-        self._wanted.append(wanted)
-        self.wanted_count += wanted
-
-    def begin_long(self, count: int) -> None:
-        """Note that the next ``count`` rows are those of one long request."""
-        self._long.append((len(self.tokens), len(self.tokens) + count))
-
-    def calls(self, short: int) -> Iterator[tuple[int, int]]:
-        """The ranges of rows that run in one call: up to ``_PASS_ROWS`` of a long request, or ``short`` of others."""
-        at = 0
-        for start, stop in (*self._long, (len(self.tokens), len(self.tokens))):
-            for first, last, most in ((at, start, short), (start, stop, _PASS_ROWS)):
-                for begin in range(first, last, most):
-                    yield begin, min(begin + most, last)
-            at = stop
-
-    def part(self, start: int, stop: int) -> _Part:
-        """Return the rows from ``start`` to before ``stop``."""
-        tokens = np.array(self.tokens[start:stop], dtype=np.int32)
-        positions = np.array(self._positions[start:stop], dtype=np.int32)
-        counts = np.array([len(numbers) for numbers in self._numbers[start:stop]], dtype=np.int32)
-        numbers = np.array([number for each in self._numbers[start:stop] for number in each], dtype=np.int32)
-        starts = (np.cumsum(counts) - counts) * numbers.itemsize + numbers.ctypes.data
-        pointers = starts.astype(np.uintp)
-        wanted = np.array(self._wanted[start:stop], dtype=np.int8)
-        arrays = (tokens, positions, counts, pointers, wanted)
-        addresses = [each.ctypes.data for each in arrays]
-        batch = RowBatch(len(tokens), addresses[0], None, *addresses[1:])
-        return _Part(batch, np.flatnonzero(wanted).tolist(), (*arrays, numbers))

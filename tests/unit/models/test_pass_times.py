@@ -12,7 +12,7 @@ from structgen.decode.speculative.cost import CostModel
 from structgen.engine import Vocabulary
 from structgen.errors import ModelError
 from structgen.models import Batch, HashModel, pass_times
-from structgen.models.pass_times import VARIABLE, measure
+from structgen.models.pass_times import VARIABLE, FastestThreads, measure
 
 VOCABULARY = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0])
 
@@ -118,3 +118,46 @@ def test_a_batch_has_the_times_of_its_model() -> None:
         assert batch.pass_times is None
         model.pass_times = ((2, 1.5), (4, 2.0))
         assert CostModel.assumed(batch).table == ((2, 1.5), (4, 2.0))
+
+
+def passes(chosen: FastestThreads, seconds: dict[int, float], count: int, rows: int = 1) -> list[int]:
+    """Run passes whose time depends on the number of threads, every third one disturbed."""
+    found = []
+    for number in range(count):
+        threads = chosen.of(rows)
+        chosen.note(rows, threads, seconds[threads] * (3 if number % 3 == 1 else 1))
+        found.append(threads)
+    return found
+
+
+def test_the_fastest_number_of_threads_is_found() -> None:
+    """From the largest down, two passes each; a 32nd of the passes looks again."""
+    chosen = FastestThreads(8)
+    found = passes(chosen, {8: 4.0, 4: 3.0, 2: 2.0, 1: 5.0}, 200)
+    assert found[:8] == [8, 8, 4, 4, 2, 2, 1, 1]
+    assert found.count(2) >= 180
+    assert {4, 1} <= set(found[8:])
+
+
+def test_slower_numbers_of_threads_are_not_gone_through() -> None:
+    """Where all threads are fastest, an eighth of them is never tried."""
+    found = passes(FastestThreads(8), {8: 1.0, 4: 1.8, 2: 3.6, 1: 7.0}, 300)
+    assert set(found) == {8, 4}
+    assert found.count(8) >= 285
+
+
+def test_the_number_of_threads_follows_the_machine() -> None:
+    """When other processes leave, more threads are faster again."""
+    chosen = FastestThreads(2)
+    assert passes(chosen, {2: 2.0, 1: 1.0}, 100)[-20:].count(1) >= 19
+    assert passes(chosen, {2: 0.5, 1: 1.0}, 100)[-20:].count(2) >= 19
+
+
+def test_numbers_of_rows_have_their_own_threads() -> None:
+    """Many rows take all threads, and are not learnt; nor is anything without alternatives."""
+    chosen = FastestThreads(2)
+    passes(chosen, {2: 2.0, 1: 1.0}, 10)
+    assert [chosen.of(rows) for rows in (1, 8, 32, 512)] == [1, 2, 2, 2]
+    assert set(passes(chosen, {2: 2.0, 1: 1.0}, 10, rows=32)) == {2}
+    assert set(passes(FastestThreads(6, learns=False), {6: 1.0}, 10)) == {6}
+    assert set(passes(FastestThreads(1), {1: 1.0}, 10)) == {1}

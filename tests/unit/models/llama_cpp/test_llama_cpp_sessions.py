@@ -19,7 +19,7 @@ from structgen.frontends.regex import regex
 from structgen.models import LanguageModel, PackedModel, load_model
 from structgen.models.llama_cpp import runner
 from structgen.models.llama_cpp.model import LlamaCppModel
-from structgen.models.protocol import Extension, TreeSession
+from structgen.models.protocol import Extension, Logits, TreeSession
 
 TOLERANCE = 0.05
 """Keys and values are stored in float16; logits reach 20, and wrong ones differ by more than 0.1."""
@@ -147,6 +147,38 @@ def test_logits_do_not_depend_on_what_shares_a_pass() -> None:
                 parts = zip(sessions, (prompt[at : at + size] for prompt in prompts), strict=True)
                 rows = model.extend_many([Extension(session, part, False) for session, part in parts])
             np.testing.assert_array_equal(alone, rows)
+
+
+@pytest.mark.model
+def test_one_row_has_the_logits_of_several() -> None:
+    """Not a bit depends on draft tokens or threads, of quantised weights, beyond 256 cells."""
+    pytest.importorskip("xllamacpp")
+    prompt = [100 + 7 * at for at in range(270)]
+    ids = prompt[:10]
+    found: list[Logits] = []
+    for threads in (1, 2):
+        model = load_model(runtime="llama.cpp", device="cpu", threads=threads)
+        with closing(model.start()) as session:
+            session.extend(prompt)
+            found.append(session.extend_all(ids))
+            session.truncate(len(prompt))
+            found.append(np.array([session.extend([token]) for token in ids]))
+    for rows in found[1:]:
+        np.testing.assert_array_equal(rows, found[0])
+
+
+def test_no_row_stays_of_those_that_go_with_others(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that is as large as the text has room for each row, though some go in twice."""
+    monkeypatch.setattr(runner, "_FIRST_CELLS", 256)
+    monkeypatch.setattr(runner, "_MOST_CELLS", 256)
+    model = LlamaCppModel(tiny_gguf, threads=2)
+    random = np.random.default_rng(4)
+    ids = [int(token) for token in random.integers(261, size=600)]
+    session = model.start()
+    for token in ids:
+        row = session.extend([token])
+    np.testing.assert_allclose(row, model.start().extend(ids), atol=TOLERANCE)
+    assert model.runner._cells <= 1024
 
 
 def test_no_sequence_leaks(model: LlamaCppModel) -> None:
