@@ -108,7 +108,7 @@ def smollm_vocabulary() -> Vocabulary:
 
     if find_fault(folder := model_folder(NAME)) is None:
         return Vocabulary.load(folder)
-    if find_fault(model_folder(f"{NAME}-gguf")) is None:
+    if find_fault(model_folder(f"{NAME}-q8_0")) is None:
         return Vocabulary.load(embedded_gguf(), eos=EOS)
     pytest.skip("the embedded model is not in the cache; structgen.load_model() fetches it")
 

@@ -8,19 +8,21 @@ import struct
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from structgen.engine.tokenizers.model_file import SPACE_MARK, TokenizerJsonEncoder
 from structgen.engine.tokenizers.piece_bytes import byte_or_text, from_byte_level
 from structgen.engine.tokenizers.table import Encoder, TokenTable, token_slots
 from structgen.errors import VocabularyError
 
-__all__ = ["MAGIC", "read_gguf", "read_gguf_header"]
+__all__ = ["MAGIC", "GGUFLayout", "GGUFTensor", "read_gguf", "read_gguf_header", "read_gguf_layout"]
 
 MAGIC = b"GGUF"
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _LENGTH_BYTES = {2: 8, 3: 8}  # by version; version 1 was gone within weeks
+_COUNTS_END = 24
 
 
 def read_gguf_header(path: Path) -> dict[str, object]:
@@ -41,11 +43,61 @@ def read_gguf_header(path: Path) -> dict[str, object]:
             ) from error
 
 
+class GGUFTensor(NamedTuple):
+    """A tensor of a GGUF file: its name, dimensions (the innermost first), type, and place in the data."""
+
+    name: bytes
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+class GGUFLayout(NamedTuple):
+    """The parts of a GGUF file.
+
+    Attributes:
+        metadata: from the first byte after the counts to before the first tensor's description.
+        entries: their number.
+        tensors: in the order of the file.
+        data: the byte to which the tensors' offsets are relative.
+        alignment: of offsets, in bytes.
+    """
+
+    metadata: bytes
+    entries: int
+    tensors: tuple[GGUFTensor, ...]
+    data: int
+    alignment: int
+
+
+def read_gguf_layout(data: mmap.mmap) -> GGUFLayout:
+    """Return the parts of a GGUF file of version 2 or 3, of a little-endian machine.
+
+    Raises:
+        struct.error, KeyError, ValueError: it is damaged.
+    """
+    reader = _Reader(data)
+    metadata = reader.header()
+    end = reader.at
+    tensors = tuple(reader.tensor() for _ in range(reader.tensors))
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError(f"an alignment of {alignment!r}")
+    start = -(-reader.at // alignment) * alignment
+    return GGUFLayout(bytes(data[_COUNTS_END:end]), len(metadata), tensors, start, alignment)
+
+
 class _Reader:
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
-        self._at = len(MAGIC)
+        self.at = len(MAGIC)
         self._order = "<"
+        self.tensors = 0
+
+    def tensor(self) -> GGUFTensor:
+        name = self._string()
+        shape = tuple(self._length() for _ in range(self._length("I")))
+        return GGUFTensor(name, shape, self._length("I"), self._length())
 
     def header(self) -> dict[str, object]:
         version = self._scalar("I")
@@ -53,7 +105,7 @@ class _Reader:
             self._order, version = ">", 3
         if version not in _LENGTH_BYTES:
             raise ValueError(f"GGUF version {version}")
-        self._scalar("Q")  # number of tensors
+        self.tensors = self._length()
         entries: dict[str, object] = {}
         for _ in range(self._length()):
             key = self._string().decode()
@@ -62,8 +114,8 @@ class _Reader:
 
     def _scalar(self, code: str) -> int | float | bool:
         value: int | float | bool
-        (value,) = struct.unpack_from(self._order + code, self._data, self._at)
-        self._at += struct.calcsize("<" + code)
+        (value,) = struct.unpack_from(self._order + code, self._data, self.at)
+        self.at += struct.calcsize("<" + code)
         return value
 
     def _length(self, code: str = "Q") -> int:
@@ -71,16 +123,16 @@ class _Reader:
 
     def _string(self) -> bytes:
         length = self._length()
-        end = self._at + length
+        end = self.at + length
         if end > len(self._data):
-            raise ValueError(f"a string at byte {self._at} ends beyond the file")
-        value = self._data[self._at : end]
-        self._at = end
+            raise ValueError(f"a string at byte {self.at} ends beyond the file")
+        value = self._data[self.at : end]
+        self.at = end
         return value
 
     def _strings(self, count: int) -> list[object]:
         """As ``_string``, ``count`` times; a file has some hundred thousand, so nothing is looked up twice."""
-        data, at, size = self._data, self._at, len(self._data)
+        data, at, size = self._data, self.at, len(self._data)
         read = struct.Struct(self._order + "Q").unpack_from
         found: list[object] = []
         for _ in range(count):
@@ -90,7 +142,7 @@ class _Reader:
                 raise ValueError(f"a string at byte {at} ends beyond the file")
             found.append(data[at : at + length])
             at += length
-        self._at = at
+        self.at = at
         return found
 
     def _value(self, kind: int) -> object:
@@ -107,11 +159,11 @@ class _Reader:
         if kind == _ARRAY:
             raise ValueError("an array of arrays")
         code = _SCALARS[kind]
-        end = self._at + count * struct.calcsize("<" + code)
+        end = self.at + count * struct.calcsize("<" + code)
         if end > len(self._data):
-            raise ValueError(f"an array at byte {self._at} ends beyond the file")
-        values = struct.unpack_from(f"{self._order}{count}{code}", self._data, self._at)
-        self._at = end
+            raise ValueError(f"an array at byte {self.at} ends beyond the file")
+        values = struct.unpack_from(f"{self._order}{count}{code}", self._data, self.at)
+        self.at = end
         return list(values)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from structgen.errors import ModelError
+from structgen.models.llama.eight_bits import write_eight_bits
 from structgen.models.llama.embedded import convert_gguf
 from structgen.models.protocol import silent
 
@@ -173,3 +175,47 @@ def test_a_full_disk_is_a_system_error(
     with pytest.raises(OSError, match="No space left") as caught:
         convert_gguf(tmp_path / "tiny.gguf", tmp_path, silent)
     assert caught.value.errno == errno.ENOSPC
+
+
+def test_four_bits_become_eight(tmp_path: Path) -> None:
+    """As the library of the format does it: blocks to the last bit, other tensors and all metadata unchanged."""
+    quants = gguf.quants
+    kind = gguf.GGMLQuantizationType
+    random = np.random.default_rng(7)
+    values = random.normal(size=(40, 96)).astype(np.float32) * np.exp(random.normal(size=(40, 1))).astype(np.float32)
+    values[3, :32] = 0
+    tensors = {"a.weight": (values, kind.Q4_1), "b.weight": (values[:5], kind.Q8_0), "c": (values[0, :7], kind.F32)}
+    writer = gguf.GGUFWriter(tmp_path / "old.gguf", "llama")
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_1)
+    writer.add_token_list(["a", "é", "general.file_type"])
+    for name, (array, wanted) in tensors.items():
+        data = array if wanted is kind.F32 else quants.quantize(array, wanted)
+        writer.add_tensor(name, data, raw_dtype=None if wanted is kind.F32 else wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    write_eight_bits(tmp_path / "old.gguf", tmp_path / "new.gguf", silent)
+    old, new = gguf.GGUFReader(tmp_path / "old.gguf"), gguf.GGUFReader(tmp_path / "new.gguf")
+    assert [tensor.tensor_type for tensor in new.tensors] == [kind.Q8_0, kind.Q8_0, kind.F32]
+    for before, after in zip(old.tensors, new.tensors, strict=True):
+        assert (before.name, before.shape.tolist()) == (after.name, after.shape.tolist())
+        exact = quants.dequantize(before.data, before.tensor_type)
+        np.testing.assert_array_equal(after.data, quants.quantize(exact, after.tensor_type))
+    assert list(old.fields) == list(new.fields)
+    differing = [
+        name
+        for name, field in old.fields.items()
+        if any(not np.array_equal(*both) for both in zip(field.parts, new.fields[name].parts, strict=True))
+    ]
+    assert differing == ["general.file_type"]
+    assert new.fields["general.file_type"].contents() == gguf.LlamaFileType.MOSTLY_Q8_0
+
+
+@pytest.mark.parametrize("cut", [10, 60, 300])
+def test_a_file_that_is_cut_short_is_not_converted(tmp_path: Path, tiny_gguf: Path, cut: int) -> None:
+    """Its descriptions or its data are not there."""
+    (tmp_path / "cut.gguf").write_bytes(tiny_gguf.read_bytes()[:cut])
+    with pytest.raises((ValueError, struct.error)):
+        write_eight_bits(tmp_path / "cut.gguf", tmp_path / "new.gguf", silent)
