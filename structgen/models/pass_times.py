@@ -31,6 +31,7 @@ _LEAST: Final = 3
 _LEAST_TIMES: Final = {2: 1.05, 4: 1.15, 8: 1.3}
 """No CPU that was measured had cheaper rows."""
 _BUDGET_S: Final = 0.45
+_WARM_UP: Final = 6
 _MANY_ROWS: Final = 32
 _FIRST_PASSES: Final = 2
 _KEPT_TIMES: Final = 4
@@ -75,14 +76,16 @@ def pass_times(
 def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> PassTimes:
     """Measure the time of passes over 1, 2, 4 and 8 rows.
 
-    A pass over one token comes first: it reads the weights.  Each number of rows is run once, and again as long as .45
-    s last; a model whose passes take longer is measured with 1, 2 and 4 rows, once.  The shortest time of each counts.
+    Passes over one token come first, six or as many as .45 s allow: they read the weights, and a model may learn its
+    number of threads from them.  Each number of rows is then run once, and again as long as another .45 s last; a model
+    whose passes take longer is measured with 1, 2 and 4 rows, once.  The shortest time of each counts.
+
     Times below ``_LEAST_TIMES``, or that decrease, are noise.  More rows are taken to cost as much each as the last
     ones that were measured, but at least a third of the mean.
     """
     session = model.start()
     times: dict[int, float] = {}
-    spent = 0.0
+    spent, ones = 0.0, 0
 
     def run(rows: int) -> None:
         nonlocal spent
@@ -95,7 +98,11 @@ def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> 
 
     try:
         session.extend([0])
-        for rows in _ROWS:
+        while times.get(1) is None or (ones < _WARM_UP and spent < _BUDGET_S - times[1]):
+            run(1)
+            ones += 1
+        spent = times[1]
+        for rows in _ROWS[1:]:
             if len(times) < _LEAST or spent + 1.5 * times[rows // 2] < _BUDGET_S:
                 run(rows)
         while fitting := [rows for rows, time in times.items() if 0 < time < _BUDGET_S - spent]:
@@ -120,9 +127,10 @@ class FastestThreads:
     than one thread takes for all of it, above all where two processors are one core.
 
     Numbers of threads are the largest one, its half, and so on.  A pass over 32 rows and more takes the largest.
-    Fewer rows are learnt in groups (1, 2 to 3, 4 to 7, 8 to 15, 16 to 31): from the largest number down as long as half
-    as many threads are faster, two passes each.  The shortest of the last four times of each number counts.  Each 32nd
-    pass takes a neighbour of the fastest number, so that the choice follows the load of the machine.
+    Fewer rows are learnt in groups (1, 2 to 3, 4 to 7, 8 to 15, 16 to 31).  Two passes each take the number that is
+    the fastest for fewer rows, at first the largest, its neighbours, and the neighbours of the fastest until that is
+    one in between.  The shortest of the last four times of each number counts.  Each 32nd pass takes a neighbour of the
+    fastest number, so that the choice follows the load of the machine.
 
     Args:
         most: the largest number.
@@ -144,13 +152,20 @@ class FastestThreads:
             return self._numbers[0]
         group = rows.bit_length()
         times = self._times[group]
-        best = min((at for at, known in enumerate(times) if known), key=lambda at: min(times[at]), default=0)
-        neighbours = [at for at in (best, best + 1, best - 1) if 0 <= at < len(times)]
-        for at in neighbours:
+        best = self._best(group)
+        neighbours = [at for at in (best + 1, best - 1) if 0 <= at < len(times)]
+        for at in (best, *neighbours):
             if len(times[at]) < _FIRST_PASSES:
                 return self._numbers[at]
         turn, remainder = divmod(self._passes[group], _REPEATED)
-        return self._numbers[best if remainder else neighbours[1 + turn % (len(neighbours) - 1)]]
+        return self._numbers[best if remainder else neighbours[turn % len(neighbours)]]
+
+    def _best(self, group: int) -> int:
+        """The index of the fastest number for a group, or for the nearest one of fewer rows that has times."""
+        while group and not any(self._times[group]):
+            group -= 1
+        times = self._times[group]
+        return min((at for at, known in enumerate(times) if known), key=lambda at: min(times[at]), default=0)
 
     def note(self, rows: int, threads: int, seconds: float) -> None:
         """Note the time of a pass."""

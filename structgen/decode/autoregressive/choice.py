@@ -169,10 +169,11 @@ class TokenChoice:
         output, allowed, eos = self._output, self._allowed, self._output.vocabulary.eos
         total = log_mass(logits)
         ids = allowed_ids(allowed.mask, output.vocabulary.size)
+        projection = project(logits, ids, total)
         chosen: int | None = None
         if self._drafts is not None:
             chosen = self._drafts.choose(
-                project(logits, ids, total),
+                projection,
                 output.context,
                 output.matcher,
                 output.remaining,
@@ -180,7 +181,6 @@ class TokenChoice:
                 is_plain=allowed.is_plain,
             )
         while True:
-            projection = project(logits, ids, total)
             index, chosen = self.draw(projection.log_p) if chosen is None else chosen, None
             token = int(ids[index])
             if allowed.admits(None if token in eos else token):
@@ -188,6 +188,7 @@ class TokenChoice:
             ids = ids[~np.isin(ids, list(allowed.blocked_here()))]
             if not len(ids):
                 return None
+            projection = project(logits, ids, total)
         others = projection.runners_up(index, self.alternatives)
         if token in eos:
             # Stopping is one event, whichever of several EOS ids is sampled.

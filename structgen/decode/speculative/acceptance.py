@@ -231,14 +231,17 @@ class CandidateTree:
     Args:
         calibration: estimates the confidences, and learns which draft tokens were right.
         budget: the largest number of nodes.
+        least: nothing is drafted after a candidate of less reach.  Such candidates cannot pay, but candidates for the
+            first token stay, since what becomes of them is learned.
 
     Complexity: O(log n) for each candidate.
     """
 
-    __slots__ = ("_budget", "_calibration", "_keys", "_start", "tree")
+    __slots__ = ("_budget", "_calibration", "_keys", "_least", "_start", "tree")
 
-    def __init__(self, calibration: Calibration, budget: int) -> None:
+    def __init__(self, calibration: Calibration, budget: int, least: float = 0.0) -> None:
         self.tree = DraftTree()
+        self._least = least
         self._calibration = calibration
         self._budget = budget
         self._keys: list[list[Hashable]] = []
@@ -266,7 +269,8 @@ class CandidateTree:
                 self._keys.append([draft.key])
             elif draft.key not in self._keys[node]:
                 self._keys[node].append(draft.key)
-            push(node, -negative, draft.then())
+            if -negative >= self._least:
+                push(node, -negative, draft.then())
         self._share()
         return self.tree
 
@@ -316,7 +320,7 @@ class FollowingDrafting(Drafting):
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
         """See ``Drafting.propose``."""
         self._follow(context)
-        drafted = CandidateTree(self._calibration, max(budget, 0))
+        drafted = CandidateTree(self._calibration, max(budget, 0), state.least)
         tree = drafted.grow(len(self._seen), self.drafts(state) if budget > 0 else ())
         self._last = drafted
         return tree

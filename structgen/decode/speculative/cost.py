@@ -141,6 +141,14 @@ class CostModel:
         extra = self.relatives(1 + budget)[2:] - 1.0
         return bool((extra < _USUAL_RATE * np.arange(1, budget + 1)).any())
 
+    def least(self, pending: int, budget: int) -> float:
+        """Return the acceptance probability below which no draft token pays.
+
+        If a draft token and all before it are accepted, it saves at most the largest cost of one row; it costs at least
+        the smallest cost of one more row, among passes over ``pending`` rows and up to ``budget`` draft tokens.
+        """
+        return _least(self, pending, budget)
+
     def relatives(self, most: int) -> NDArray[np.float64]:
         """Return ``relative(0)`` to ``relative(most)``; the array is shared and must not be changed."""
         return _relatives(self, most)
@@ -153,6 +161,12 @@ _CPU_TABLE: Final = ((2, 1.3), (8, 1.9))
 _GPU_ROW: Final = 0.004
 _UNKNOWN_ROW: Final = 0.15
 _UNKNOWN_TABLE: Final = ((2, 1.4),)
+
+
+@lru_cache(maxsize=1024)
+def _least(cost: CostModel, pending: int, budget: int) -> float:
+    relatives = cost.relatives(pending + max(budget, 1))
+    return float(np.diff(relatives[pending:]).min() / np.diff(relatives).max())
 
 
 @lru_cache(maxsize=256)

@@ -69,12 +69,15 @@ class DraftState:
         mask: the tokens that may come next, int32 words ``[ceil(V / 32)]`` in the layout of ``Matcher.fill_mask``.
         remaining: tokens that are left of the budget.
         kind: the kind of position, computed from the mask: equal where draft tokens are accepted about equally often.
+        least: a draft token that is accepted with less probability, those before it included, costs more time than it
+            saves.
     """
 
     matcher: Matcher
     mask: NDArray[np.int32]
     remaining: int
     kind: int
+    least: float = 0.0
 
 
 @final

@@ -158,7 +158,7 @@ def _branches(cursor: TextCursor, vocabulary: Vocabulary) -> Iterator[list[int]]
 
 
 def grammar_filtered(
-    tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int, forced: bool = True
+    tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int, forced: bool = True, least: float = 0.0
 ) -> DraftTree:
     """Return the part of a draft tree that can be accepted, with the forced tokens added.
 
@@ -178,10 +178,11 @@ def grammar_filtered(
         budget: the largest number of nodes.  The nodes of largest reach are retained, each with all forced tokens after
             it or not at all; if any were sampled, the first nodes.
         forced: whether forced tokens are added; otherwise every allowed node stays.
+        least: draft tokens of less reach are removed, sampled ones apart.
 
     Complexity: a few calls of the matcher for each node of the result and for each refused node.
     """
-    walk = _GrammarWalk(tree, matcher, remaining, budget, forced=forced)
+    walk = _GrammarWalk(tree, matcher, remaining, budget, forced=forced, least=least)
     before = matcher.history_length
     try:
         walk.run()
@@ -206,7 +207,9 @@ class _NodeCandidates(NamedTuple):
 
 @final
 class _GrammarWalk:
-    def __init__(self, tree: DraftTree, matcher: Matcher, remaining: int, budget: int, *, forced: bool) -> None:
+    def __init__(
+        self, tree: DraftTree, matcher: Matcher, remaining: int, budget: int, *, forced: bool, least: float
+    ) -> None:
         self.out = DraftTree()
         self._drafts = tree
         self._matcher = matcher
@@ -216,6 +219,7 @@ class _GrammarWalk:
         self._remaining = remaining
         self._budget = budget
         self._forced = forced
+        self._least = least
         self._taken: list[int] = []  # by the matcher
         self._at: int | None = None  # the node of the matcher's state, if known
         self._open: list[_NodeCandidates] = []
@@ -317,7 +321,7 @@ class _GrammarWalk:
                 self._push(node, reach, together, sampled)
             drafts = [draft for draft in drafts if draft.token not in sampled.tokens]
         for draft in drafts:
-            if draft.token not in self._eos:
+            if draft.token not in self._eos and reach * draft.confidence >= self._least:
                 self._push(node, reach, [draft], None)
 
     def _push(self, parent: int, reach: float, drafts: list[DraftToken], sampled: SampledChildren | None) -> None:

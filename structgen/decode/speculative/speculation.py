@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from structgen.decode.speculative.cost import CostModel, pruned_tree
+from structgen.decode.speculative.cost import CostModel, expected_saving, pruned_tree
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, DraftState, DraftTask, GuardedDrafting, Verified
 from structgen.decode.speculative.grammar_walk import grammar_filtered
@@ -129,6 +129,10 @@ _STREAM: Final = 1
 _MAX_SAMPLED: Final = 16
 _PENDING: Final = 64
 """A prompt has more rows; the cost of one more row hardly changes beyond this."""
+_ASKING: Final = 0.1
+"""The time that drafting takes, in passes over one row: 1 to 2 ms, where the fastest passes take 10."""
+_VAIN: Final = 4
+_LONGEST_REST: Final = 3
 _BITS: Final = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint32)
 
 
@@ -209,6 +213,8 @@ class SpeculationRounds:
         self._cost = speculation.cost_of(context.model)
         is_own = speculation.cost != "assumed"  # then the caller knows better
         self._may_pay = is_own or self._cost is None or self._cost.may_pay(speculation.budget)
+        self._rests = None if is_own or self._cost is None else _Rests()
+        self._is_asked = False  # whether the drafter knows of the next pass
         self.counts = DraftCounts(self._cost or CostModel.assumed(context.model))
         generator = np.random.Generator(np.random.PCG64([seed, _STREAM]))
         self._task = DraftTask(constraint, sampler, len(context), generator)
@@ -227,25 +233,36 @@ class SpeculationRounds:
         if remaining <= 1 or not context.looks_ahead or not self._may_pay:
             return
         began = perf_counter()
+        kind = position_kind(mask)
+        self._is_asked = self._rests is None or not self._rests.skip(kind)
+        if not self._is_asked:
+            return
         if self._drafting is None:
             self._drafting = GuardedDrafting(self._speculation.drafter, context, self._task)
         allowed = mask.view()
         allowed.flags.writeable = False
-        state = DraftState(matcher.fork(), allowed, remaining, position_kind(allowed))
         budget = self._speculation.budget
+        pending = min(self._pending, _PENDING)
+        least = 0.0 if self._cost is None else self._cost.least(pending, budget)
+        state = DraftState(matcher.fork(), allowed, remaining, kind, least)
         tree = self._drafting.propose(context, state, budget)
         if len(tree):
             tree.sources[:] = [source or self._speculation.drafter.name for source in tree.sources]
             # With replacement, the number of children must not depend on which tokens were sampled.
             most = budget if not self._speculation.replaced else _MAX_SAMPLED * (1 + len(tree))
-            tree = grammar_filtered(tree, matcher, remaining=remaining, budget=most)
+            tree = grammar_filtered(tree, matcher, remaining=remaining, budget=most, least=least)
         if len(tree) and self._cost is not None:
-            pending = min(self._pending, _PENDING)
             tree = pruned_tree(tree, self._cost, budget, pending=pending, branches=context.branches)
         if len(tree):
             self.tree = tree
             self.has_sampled = bool(tree.sampled)
+        if self._rests is not None:
+            self._rests.note(pays=len(tree) > 0 and self._saves(tree, pending))
         self.counts.seconds += perf_counter() - began
+
+    def _saves(self, tree: DraftTree, pending: int) -> bool:
+        """Whether running a tree is expected to save more than asking for it takes."""
+        return self._cost is None or expected_saving(tree, self._cost, pending=pending) > _ASKING
 
     def observe(self, context: Context, row: LogitsRow, seconds: float) -> None:
         """Learn from a forward pass of ``seconds``, which returned ``row`` for the next token."""
@@ -257,7 +274,7 @@ class SpeculationRounds:
         verified = Verified(len(context), self.tree or DraftTree(), logits)
         self._start = len(context)
         self.counts.ran(self.tree, self._pending, seconds)
-        if self._drafting is not None:
+        if self._drafting is not None and self._is_asked:
             self._drafting.observe(verified)
         self.counts.seconds += perf_counter() - began
 
@@ -303,6 +320,32 @@ class SpeculationRounds:
             return None
         position = VerifierPosition(projection, tree, nodes[-1] if nodes else ROOT, ahead, matcher, remaining, is_plain)
         return self._choice.index(position, generator)
+
+
+class _Rests:
+    """Which passes a drafter is not asked for, where nothing that it drafts pays.
+
+    After four passes of one kind of position without draft tokens that pay for the asking, one pass of two is skipped,
+    after eight three of four, and so on up to seven of eight.  Another kind of position, or draft tokens that pay, end
+    it.  Passes are counted and not timed, so a run can be repeated.
+    """
+
+    def __init__(self) -> None:
+        self._kind = -1
+        self._vain = 0
+        self._left = 0
+
+    def skip(self, kind: int) -> bool:
+        """Whether to skip the next pass."""
+        if kind != self._kind:
+            self._kind, self._vain, self._left = kind, 0, 0
+        self._left -= 1
+        return self._left >= 0
+
+    def note(self, *, pays: bool) -> None:
+        """Note whether asking for the pass was worth its time."""
+        self._vain = 0 if pays else self._vain + 1
+        self._left = (1 << min(self._vain // _VAIN, _LONGEST_REST)) - 1
 
 
 def position_kind(mask: NDArray[np.int32]) -> int:

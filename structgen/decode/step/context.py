@@ -7,7 +7,7 @@ again.  ``check_model``, ``check_start`` and ``check_vocabulary`` are the checks
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Final, Self, cast, final
 
 from structgen.decode.step.background import check_stopped
 from structgen.decode.step.logits_row import LogitsRows, LookAhead, on_host
@@ -55,13 +55,13 @@ class Context:
         ArgumentError: ``model`` is no language model.
     """
 
-    __slots__ = ("_ahead", "_session", "_tokens", "_trees", "model")
+    __slots__ = ("_ahead", "_is_resident", "_is_tree", "_session", "_tokens", "_trees", "model")
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int] = ()) -> None:
         check_model(model, "Context", kinds=(LanguageModel,))
         self.model = model
         self._tokens = list(tokens)
-        self._session = model.start()
+        self._set_session(model.start())
         self._ahead: LookAhead | None = None
         self._trees: TreeSession | ChainSession | None = None  # the session whose cache holds the look-ahead's tree
 
@@ -154,13 +154,13 @@ class Context:
 
     @property
     def _branching(self) -> TreeSession | None:
-        session = self._session
-        return session if isinstance(session, TreeSession) and session.can_branch else None
+        session = cast("TreeSession", self._session)
+        return session if self._is_tree and session.can_branch else None
 
     @property
     def _resident(self) -> ResidentSession | None:
-        session = self._session
-        return session if isinstance(session, ResidentSession) and session.is_resident else None
+        session = cast("ResidentSession", self._session)
+        return session if self._is_resident and session.is_resident else None
 
     @property
     def looks_ahead(self) -> bool:
@@ -257,10 +257,16 @@ class Context:
         copy = Context.__new__(Context)
         copy.model = self.model
         copy._tokens = list(self._tokens)
-        copy._session = self.session.fork()
+        copy._set_session(self.session.fork())
         copy._ahead = self._ahead  # the logits stay valid; the cache of the draft tokens is not forked
         copy._trees = None
         return copy
+
+    def _set_session(self, session: Session) -> None:
+        self._session = session
+        # Asked at each step, and Python takes a while to compare an object with a protocol.
+        self._is_tree = isinstance(session, TreeSession)
+        self._is_resident = isinstance(session, ResidentSession)
 
     def close(self) -> None:
         """Free the cache; the tokens stay."""

@@ -87,7 +87,7 @@ def project(logits: NDArray[np.float32], ids: NDArray[np.intp], total: float | N
     """
     total = log_mass(logits) if total is None else total
     log_p = logits[ids].astype(np.float64)
-    mass = log_mass(log_p)
+    mass = total if len(ids) == len(logits) else log_mass(log_p)
     if mass == -np.inf:
         raise nothing_possible(ids)
     log_p -= mass

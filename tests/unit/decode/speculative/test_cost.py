@@ -164,22 +164,48 @@ def test_costly_rows_ask_no_drafter(row: float, *, asked: bool) -> None:
         assert bool(drafter.calls) == expected
 
 
+@pytest.mark.parametrize(
+    ("grammar", "tree", "least", "most"),
+    [
+        ("[ab]{200}", DraftTree(), 25, 40),
+        ("[ab]{200}", DraftTree.chain((98,), 0.9), 190, 200),
+        ("([ab]{4}[c-h]{4}){25}", DraftTree(), 190, 200),
+    ],
+    ids=["in vain", "worth it", "other kinds of position"],
+)
+def test_a_drafter_rests_where_it_is_asked_in_vain(grammar: str, tree: DraftTree, least: int, most: int) -> None:
+    """In seven of eight passes at last; not where kinds of position change, nor with costs of the caller's own."""
+    model: Any = HashModel(VOCABULARY)
+    model.pass_times = ((2, 1.3), (4, 1.9))
+    bounds: tuple[tuple[Any, int, int], ...] = (("assumed", least, most), (CostModel(0.3), 190, 200))
+    for cost, fewest, largest in bounds:
+        drafter = Asked(asks=[], tree=tree)
+        result = sg.generate(model, "a", sg.regex(grammar), drafter=Speculation(drafter, cost=cost))
+        assert fewest <= len(drafter.asks) * 200 / result.stats.forwards <= largest
+
+
 @dataclass(frozen=True)
 class Asked(Drafter):
-    """Proposes nothing, and counts the questions."""
+    """Proposes a tree, and counts the questions."""
 
     name = "asked"
     calls: list[int] = field(default_factory=list)
+    asks: list[int] = field(default_factory=list)
+    tree: DraftTree = field(default_factory=DraftTree)
 
     def start(self, context: Any, task: Any) -> Drafting:
         """Count."""
         self.calls.append(1)
-        return Silent()
+        return Scripted(self)
 
 
-class Silent(Drafting):
-    """Proposes nothing."""
+class Scripted(Drafting):
+    """Proposes the same tree each time."""
+
+    def __init__(self, drafter: Asked) -> None:
+        self._drafter = drafter
 
     def propose(self, context: Any, state: Any, budget: int) -> DraftTree:
-        """Return an empty tree."""
-        return DraftTree()
+        """Count, and return the tree."""
+        self._drafter.asks.append(1)
+        return self._drafter.tree.kept(range(len(self._drafter.tree)))

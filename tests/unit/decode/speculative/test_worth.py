@@ -99,6 +99,27 @@ def test_no_chain_saves_more_where_only_one_is_run(cost: CostModel, forced: floa
         assert time_saved(tree, found.tokens, cost, pending) == pytest.approx(best, abs=1e-12)
 
 
+@pytest.mark.parametrize("forced", [0.0, 0.4])
+@pytest.mark.parametrize("cost", [*COSTS, CostModel(0.4, ((2, 1.8),)), CostModel(0.3, ((2, 2.1), (4, 3.0)))], ids=str)
+def test_draft_tokens_of_too_little_reach_never_pay(cost: CostModel, forced: float) -> None:
+    """The best part of a tree, and the best chain, have none of them."""
+    rng = random.Random(f"least{cost}{forced}")
+    left_out = 0
+    for _ in range(25):
+        tree = a_tree(rng, rng.randint(1, 9), forced=forced)
+        pending, budget = rng.randint(1, 4), rng.randint(1, 10)
+        least = cost.least(pending, len(tree))
+        some = [node for node, reach in enumerate(tree.reach()) if reach >= least]
+        left_out += len(some) < len(tree)
+        best = {True: 0.0, False: 0.0}
+        for part in parts(tree):
+            if len(part) <= budget:
+                is_some = set(part) <= set(some)
+                best[is_some] = max(best[is_some], time_saved(tree, part, cost, pending))
+        assert best[True] >= best[False] - 1e-12
+    assert left_out > 3 or cost.least(1, 9) < 0.1
+
+
 @pytest.mark.parametrize("cost", COSTS, ids=str)
 def test_what_a_whole_tree_saves(cost: CostModel) -> None:
     rng = random.Random(5)
