@@ -13,6 +13,7 @@
 #include "base/arena.h"
 #include "base/byte_set.h"
 #include "base/intern.h"
+#include "base/interrupt.h"
 #include "base/limits.h"
 #include "terms/symbol_counts.h"
 #include "terms/term.h"
@@ -97,12 +98,14 @@ struct Meter {
   uint64_t maximum = UINT64_MAX;
   uint64_t steps = 0;
   uint64_t max_steps = UINT64_MAX;
+  Pulse pulse{};
   void charge(const char* what) {
     if (++used > maximum) throw LimitError("states", maximum, what);
   }
   void work(uint64_t count, const char* what) {
     steps += count;
     if (steps > max_steps) throw LimitError("steps", max_steps, what);
+    pulse.beat(count);
   }
 };
 

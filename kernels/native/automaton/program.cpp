@@ -25,13 +25,17 @@ class Run {
     for (const std::string& name : program_.rules) terms_.add_rule(name);
     made_.resize(program_.instructions.size());
     make_literals();
-    for (size_t i = 0; i < made_.size(); ++i)
-      if (const Instruction& one = program_.instructions[i]; one.kind != Instruction::Kind::kLiteral) made_[i] = make(one, first);
+    for (size_t i = 0; i < made_.size(); ++i) {
+      const Instruction& one = program_.instructions[i];
+      automaton_.meter().pulse.beat(kInstructionSteps + one.end - one.begin);
+      if (one.kind != Instruction::Kind::kLiteral) made_[i] = make(one, first);
+    }
     return std::move(made_);
   }
 
  private:
   static constexpr size_t kFetched = 64;  // literals for which memory is fetched at once
+  static constexpr uint64_t kInstructionSteps = 50;
 
   // Literals depend on nothing, so that none needs to wait for the memory of another.
   void make_literals() {

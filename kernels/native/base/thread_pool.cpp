@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/interrupt.h"
+
 namespace structgen {
 
 namespace {
@@ -23,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 // How long a caller that is done polls for its helpers before it sleeps: they usually have little left to do, and a
 // thread that sleeps has to wait for a processor again.
 constexpr auto kPatience = std::chrono::microseconds(100);
+// How long it sleeps before it asks whether it was interrupted.
+constexpr auto kGlance = std::chrono::milliseconds(50);
 
 #ifdef __linux__
 
@@ -76,7 +80,16 @@ class Pool {
     lock.unlock();
     for (const auto begin = Clock::now(); busy_ != 0 && Clock::now() - begin < kPatience;) continue;
     lock.lock();
-    idle_.wait(lock, [&] { return busy_ == 0; });
+    while (!idle_.wait_for(lock, kGlance, [&] { return busy_ == 0; })) {
+      lock.unlock();
+      try {
+        check_interrupt();
+      } catch (const Interrupted&) {
+        stop(count);
+      }
+      lock.lock();
+    }
+    stop_helpers = false;
     if (error_) std::rethrow_exception(error_);
   }
 
@@ -87,11 +100,20 @@ class Pool {
       if (i >= count) return;
       try {
         work(i);
+      } catch (const Interrupted& interrupted) {
+        if (interrupted.error) stop(count);  // else the caller has done so
       } catch (...) {
         const std::lock_guard lock(mutex_);
         if (!error_) error_ = std::current_exception();
       }
     }
+  }
+  // Ends the loop with the exception that is handled: nobody begins anything more.
+  void stop(size_t count) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+    next_ = count;
+    stop_helpers = true;
   }
   void serve() {
     uint64_t served = 0;

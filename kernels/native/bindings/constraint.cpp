@@ -85,7 +85,7 @@ void bind_constraint(nb::module_& m) {
       .def_prop_ro("has_reach", &Constraint::has_reach)
       .def_prop_ro("has_scope", &Constraint::has_scope)
       .def_prop_ro("has_budgets", &Constraint::has_budgets)
-      .def_prop_ro("has_budgets_in_scopes", &Constraint::has_budgets_in_scopes)
+      .def_prop_ro("has_budgets_in_scopes", &Constraint::has_budgets_in_scopes, nb::call_guard<nb::gil_scoped_release>())
       .def("is_completable", &Constraint::is_completable, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("has_temperatures", &Constraint::has_temperatures)
       .def_prop_ro("has_token_sets", &Constraint::has_token_sets)

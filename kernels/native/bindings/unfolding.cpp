@@ -103,6 +103,7 @@ void bind_unfolding(nb::module_& m) {
   m.def("called_rules",
         [](const Constraint& constraint, size_t max_states) {
           std::vector<std::pair<uint32_t, std::string>> names;
+          nb::gil_scoped_release release;  // who waits for the engine with it would keep the engine from asking for it
           constraint.exclusively([&](Engine& engine) {
             Automaton& automaton = engine.machine().automaton();
             for (const auto& [start, rule] : unfold_calls(automaton, constraint.term(), max_states).rules)

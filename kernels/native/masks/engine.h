@@ -73,7 +73,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   uint32_t reach(NodeId node);
 
   // Lets the next token, of several that one call takes, have all steps of the limit.
-  void renew_steps() { machine_.automaton().meter().steps = 0; }
+  void renew_steps() {
+    Meter& meter = machine_.automaton().meter();
+    meter.steps = 0;
+    meter.pulse.beat(1);
+  }
 
   // The node after a token that has bytes, as text and as a symbol.
   NodeId step_token(NodeId node, uint32_t token);

@@ -87,6 +87,7 @@ ChainState ChainSampler::locked() const {
 
 void ChainSampler::fill() {
   if (now_.is_filled) return;
+  const Uninterruptible held;  // llama.cpp takes no exception, and Python's threads wait for mutex_
   if (now_.matcher.is_terminated()) {
     std::fill(now_.words.begin(), now_.words.end(), 0);
     for (uint32_t token : constraint().eos()) now_.words[token >> 5] |= uint32_t{1} << (token & 31);
@@ -155,6 +156,7 @@ void ChainSampler::accept(int32_t token) noexcept {
   const std::unique_lock lock(mutex_);
   if (now_.has_failed) return;
   try {
+    const Uninterruptible held;
     const auto id = static_cast<uint32_t>(token);
     const bool is_end = constraint().is_eos(id);
     if (now_.matcher.is_terminated() && is_end) return;

@@ -232,6 +232,8 @@ void Matcher::fill_together(std::span<Matcher* const> matchers, std::span<uint32
     if (plans[i]) continue;
     try {
       matchers[i]->fill_mask(rows[i]);
+    } catch (const Interrupted&) {
+      throw;
     } catch (...) {
       if (!error) error = std::current_exception();
     }
