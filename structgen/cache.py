@@ -8,6 +8,7 @@ The folder is capped in bytes; the least recently used entries go first. It is
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import sys
@@ -17,9 +18,9 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-__all__ = ["CacheInfo", "ContentCache", "fetch", "folder", "keep"]
+__all__ = ["CacheInfo", "ContentCache", "Locked", "fetch", "folder", "keep"]
 
 MAX_FOLDER_BYTES = 512 << 20
 MAX_ENTRY_BYTES = 128 << 20
@@ -127,6 +128,20 @@ class CacheInfo:
     misses: int
     entries: int
     bytes: int
+
+
+class Locked:
+    """What threads share under a lock of its own, ``_lock``; a copy or a pickle holds the content of one moment."""
+
+    _lock: threading.Lock
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return copy.deepcopy({name: value for name, value in self.__dict__.items() if name != "_lock"})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
 
 class ContentCache(Generic[Value]):

@@ -22,8 +22,9 @@ A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 __all__ = [
     "AnswerCut",
@@ -68,6 +69,66 @@ class StructgenError(Exception):
 
     def __str__(self) -> str:
         return self._message()
+
+    def __reduce__(self) -> tuple[Callable[..., StructgenError], tuple[Any, ...], dict[str, Any]]:
+        """Attributes and notes go along, and so does the cause if it can be pickled; the traceback stays."""
+        return _restored, (type(self), self.args, _portable(self.__cause__)), self.__dict__
+
+
+def _restored(kind: type[StructgenError], args: tuple[Any, ...], cause: BaseException | None) -> StructgenError:
+    error = kind.__new__(kind, *args)
+    error.__cause__ = cause
+    return error
+
+
+def _portable(cause: BaseException | None) -> BaseException | None:
+    """The cause of an error, None if it can't be pickled: the error itself must travel."""
+    import pickle  # for errors that travel only
+
+    try:
+        pickle.loads(pickle.dumps(cause))
+    except Exception:
+        return None
+    return cause
+
+
+class Live:
+    """A base of what holds a model, a sequence or a connection, which can't be pickled or copied."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError(
+            type(self).__name__,
+            "it can't be pickled or copied",
+            evidence="it holds a model, a running sequence or a connection of this process",
+            remedy="make it where it is used, from what it was made of: a name or folder, a Constraint, settings",
+        )
+
+
+def named(value: Any) -> str:
+    """Return the name by which pickle finds a decorated function again.
+
+    Raises:
+        ArgumentError: its module has something else, or nothing, under that name.
+    """
+    name: str = getattr(value, "__qualname__", "")
+    found: Any = sys.modules.get(getattr(value, "__module__", None) or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is value:
+        return name
+    raise ArgumentError(
+        f"{type(value).__name__.lower()} {name}",
+        "it can't be pickled",
+        evidence=f"{getattr(value, '__module__', None)}.{name} is {'something else' if found else 'not there'}",
+        remedy="define it at the top of a module, under the name of its function",
+    )
 
 
 class GrammarError(StructgenError, ValueError):

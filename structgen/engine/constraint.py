@@ -176,6 +176,7 @@ class Constraint:
         """Return a Matcher at the start of an output."""
         matcher = Matcher(self.native)
         matcher._constraint = self
+        matcher._taken = []
         return matcher
 
     def min_tokens(self) -> int:
@@ -231,8 +232,22 @@ class Constraint:
         """Return whether the constraint belongs to ``engine``."""
         return self._engine is engine
 
+    def __copy__(self) -> Constraint:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Constraint:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Constraint], tuple[Grammar, Vocabulary, Limits]]:
+        """A pickle holds the grammar, the vocabulary and the limits; unpickling compiles them."""
+        return _compiled, (self._grammar, self._vocabulary, self._limits)
+
     def __repr__(self) -> str:
         return f"Constraint({self._grammar!r}, {self._vocabulary!r})"
+
+
+def _compiled(grammar: Grammar, vocabulary: Vocabulary, limits: Limits) -> Constraint:
+    return compile(grammar, vocabulary, limits=limits)
 
 
 def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None = None) -> Constraint:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from structgen_kernels import _native
 
-from structgen.errors import LimitExceeded, VocabularyError
+from structgen.errors import GrammarError, LimitExceeded, VocabularyError
 from structgen.grammar.nodes import ByteClass
 
 if TYPE_CHECKING:
@@ -115,8 +115,10 @@ class Matcher(_native.Matcher):
     A Matcher belongs to one thread at a time; Matchers of one Constraint may be used in different threads.
     """
 
-    __slots__ = ("_constraint",)
-    _constraint: Constraint  # set by Constraint.matcher() and fork(): an __init__ would cost as much as a mask
+    __slots__ = ("_constraint", "_taken")
+    # Both are set by Constraint.matcher() and fork(): an __init__ would cost as much as a mask.
+    _constraint: Constraint
+    _taken: list[int | bytes]  # tokens and texts, for pickles
 
     @property
     def constraint(self) -> Constraint:
@@ -127,7 +129,57 @@ class Matcher(_native.Matcher):
         """Return an independent Matcher in the same state, with the same history."""
         copy = Matcher(self)
         copy._constraint = self._constraint
+        copy._taken = self._taken.copy()
         return copy
+
+    def accept(self, token_id: int) -> bool:
+        """Take a token; return False, and stay as before, if it may not come next."""
+        try:  # an interrupt may come between any two calls: what the native matcher took is always in the list
+            self._taken.append(token_id)
+            if _native_accept(self, token_id):
+                return True
+            self._taken.pop()
+        except BaseException:
+            del self._taken[self.history_length :]
+            raise
+        return False
+
+    def accept_bytes(self, data: bytes) -> int:
+        """Take the bytes of a text that may come next, up to the first that may not; return how many."""
+        try:
+            self._taken.append(data)  # all of it: a second time as many bytes are taken
+            return super().accept_bytes(data)
+        finally:
+            del self._taken[self.history_length :]
+
+    def rollback(self, count: int) -> None:
+        """Undo the last ``count`` calls that took something.
+
+        Raises:
+            ValueError: there were fewer.
+        """
+        super().rollback(count)
+        del self._taken[self.history_length :]
+
+    def reset(self) -> None:
+        """Go back to the start of the output."""
+        super().reset()
+        self._taken.clear()
+
+    def replay(self, other: _native.Matcher) -> None:
+        """Take what a Matcher of the same grammar and vocabulary has taken, in any engine."""
+        super().replay(other)
+        self._taken = other._taken.copy() if isinstance(other, Matcher) else []
+
+    def __copy__(self) -> Matcher:
+        return self.fork()
+
+    def __deepcopy__(self, memo: object) -> Matcher:
+        return self.fork()
+
+    def __reduce__(self) -> tuple[Callable[..., Matcher], tuple[Constraint, list[int | bytes]]]:
+        """A pickle holds the constraint, and what was taken; unpickling takes it again."""
+        return _replayed, (self._constraint, self._taken[: self.history_length])
 
     def advance_forced(self, budget: int | None = None) -> list[int]:
         """Accept the forced tokens that fit into a budget, and return them.
@@ -282,6 +334,22 @@ class Matcher(_native.Matcher):
     def __repr__(self) -> str:
         state = "terminated" if self.is_terminated else "accepting" if self.is_accepting else "open"
         return f"Matcher({self.history_length} tokens, {state})"
+
+
+_native_accept = _native.Matcher.accept
+
+
+def _replayed(constraint: Constraint, taken: Sequence[int | bytes]) -> Matcher:
+    matcher = constraint.matcher()
+    for step in taken:
+        if not (matcher.accept_bytes(step) if isinstance(step, bytes) else matcher.accept(step)):
+            raise GrammarError(
+                "matcher",
+                "its constraint refuses what the pickled matcher had accepted",
+                evidence=f"step {matcher.history_length} is {step!r}",
+                remedy="pickle and unpickle with the same version",
+            )
+    return matcher
 
 
 def fill_masks(matchers: Sequence[Matcher], bitmask: Any, *, budget: int | None = None) -> None:

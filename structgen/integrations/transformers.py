@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
-from structgen.errors import BudgetError, GenerationError, ModelError, install
+from structgen.errors import BudgetError, GenerationError, Live, ModelError, install
 
 try:
     import torch
@@ -55,7 +55,7 @@ _SPARSE_ROWS: Final = 512
 
 
 @final
-class ConstraintLogitsProcessor(LogitsProcessor):
+class ConstraintLogitsProcessor(Live, LogitsProcessor):
     """Masks the logits of tokens after which the output cannot become a string of the grammar.
 
     One processor serves one call of ``generate`` (or several after ``reset()``).  The state of a row is looked up by

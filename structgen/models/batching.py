@@ -11,7 +11,7 @@ import weakref
 from threading import Condition, Lock, get_ident
 from typing import TYPE_CHECKING, Self, final
 
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, Live
 from structgen.log import logger
 from structgen.models.protocol import Extension, PackedModel, TreeSession
 from structgen.models.session import PackedSession, can_branch, extend, treeless
@@ -27,7 +27,7 @@ __all__ = ["Batch", "BatchSession", "Worker"]
 
 
 @final
-class Batch:
+class Batch(Live):
     """A ``LanguageModel`` that batches the sessions of several threads, its workers.
 
     A request (``extend``, ``extend_all``, ``extend_tree``) of a worker waits until every worker has made one: a round.

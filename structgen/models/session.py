@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard, TypeVar, final
 
 import numpy as np
 
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, Live
 from structgen.models.protocol import TreeSession
 from structgen.models.protocol.tree import TokenTree
 
@@ -36,7 +36,7 @@ def can_branch(session: Session) -> TypeGuard[TreeSession]:
     return isinstance(session, TreeSession) and session.can_branch
 
 
-class PackedSession(ABC):
+class PackedSession(Live, ABC):
     """A session that runs trees, whose model runs the passes of several sessions together."""
 
     @abstractmethod

@@ -51,7 +51,7 @@ class Answer:
     annotation: Any
     grammar: Grammar
     form: Form
-    adapter: TypeAdapter[Any] | None = None
+    adapter: TypeAdapter[Any] | None = field(default=None, compare=False)  # two of one type are not equal
     choices: tuple[str, ...] = ()
     source: QuotationSource | None = None
     schema: Any = None

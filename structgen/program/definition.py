@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequen
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
 from structgen.decode.step.background import streamed
-from structgen.errors import CutWarning, GrammarError, ProgramError
+from structgen.errors import CutWarning, GrammarError, ProgramError, named
 from structgen.program.answer import Answer, answer_of
 from structgen.program.backends import OnCut, ProgramSettings
 from structgen.program.batch_map import Mapped, map_items
@@ -289,6 +289,16 @@ class Program(Generic[Parameters, Value]):
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Programs among the attributes of a class are methods."""
         return self if instance is None else functools.partial(self.__call__, instance)
+
+    def __copy__(self) -> Program[Parameters, Value]:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Program[Parameters, Value]:
+        return self
+
+    def __reduce__(self) -> str:
+        """Pickled as functions are: by name."""
+        return named(self)
 
     def __repr__(self) -> str:
         return f"<program {self.name}{self._signature}>"

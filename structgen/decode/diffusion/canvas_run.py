@@ -10,7 +10,7 @@ import numpy as np
 
 from structgen.decode.diffusion.forward_pass import check_unmasked, denoise, denoise_live
 from structgen.decode.diffusion.mean_field import FREE, MeanField
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, Live
 from structgen.models.protocol.diffusion import CachingDenoiser
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = ["CanvasRun", "Denoised", "ForwardPasses", "Snapshot"]
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Denoised:
+class Denoised(Live):
     """The result of one forward pass over a canvas, restricted to the language.
 
     Attributes:
@@ -61,7 +61,7 @@ class Snapshot(NamedTuple):
 
 
 @final
-class CanvasRun:
+class CanvasRun(Live):
     """One canvas while it is filled: runs the model, restricts its distributions, and commits tokens.
 
     Invariant: the canvas stays completable; ``commit`` takes tokens of one completion only.

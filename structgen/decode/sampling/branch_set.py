@@ -22,7 +22,7 @@ from structgen.decode.sampling.shared_pass import BranchContexts, Passes
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import BARE_END, Distribution, log_mass
 from structgen.decode.step.result import BudgetWatch, FinishReason, Result, Seconds, Stats, Step
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, Live
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.protocol import PrefixExpectation
@@ -34,7 +34,7 @@ __all__ = ["Branches"]
 
 
 @final
-class Branches:
+class Branches(Live):
     """The branches of one run, and its statistics.
 
     Use it in a ``with`` statement, or close it, to free the caches.

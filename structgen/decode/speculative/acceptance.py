@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
+from structgen.cache import Locked
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafting, DraftState, DraftTask
 from structgen.decode.step.context import shared_length
@@ -51,7 +52,7 @@ def check_estimate(name: str, strength: float, memory: float, **priors: float) -
 
 
 @final
-class Calibration:
+class Calibration(Locked):
     """Estimates the acceptance probability of draft tokens by their kind.
 
     A kind is any key that a drafter chooses: the length of a match, the rank among siblings, the kind of position.  The

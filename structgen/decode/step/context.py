@@ -13,7 +13,7 @@ from structgen.decode.step.background import check_stopped
 from structgen.decode.step.logits_row import LogitsRows, LookAhead, on_host
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.engine.constraint import wrong_grammar
-from structgen.errors import ArgumentError, BudgetError, GenerationError, VocabularyError, found
+from structgen.errors import ArgumentError, BudgetError, GenerationError, Live, VocabularyError, found
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol import Extension, LanguageModel, ResidentSession, TreeSession
 from structgen.models.protocol.diffusion import DiffusionModel
@@ -35,7 +35,7 @@ _LOCAL_MODELS: Final[tuple[type, ...]] = (LanguageModel, DiffusionModel)
 
 
 @final
-class Context:
+class Context(Live):
     """A sequence of tokens, and the model's session over a prefix of it.
 
     The session holds the key-value cache.  The tokens after its prefix are run in the next forward pass, so appending,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
-from structgen.errors import GenerationError, ModelError, ProgramError, StructgenError, install
+from structgen.errors import GenerationError, Live, ModelError, ProgramError, StructgenError, install
 from structgen.integrations.openai_server.dialects import (
     DIALECTS,
     Dialect,
@@ -79,7 +79,7 @@ def remote(
 
 
 @final
-class OpenAIServer:
+class OpenAIServer(Live):
     """See ``remote``.  May be used by several threads at a time; ``close`` it, or use it in a ``with``.
 
     The first request is a probe for a text that no model writes by chance; it shows whether the server enforces

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 
+from structgen.cache import Locked
 from structgen.decode.speculative.acceptance import Calibration
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GrammarPosition, Verified
@@ -28,7 +29,7 @@ __all__ = ["Extended", "Lookahead", "PhrasePool", "phrases_of_pass"]
 
 
 @final
-class PhrasePool:
+class PhrasePool(Locked):
     """The latest phrases for each first token.
 
     A phrase that is a prefix of another phrase is not kept.

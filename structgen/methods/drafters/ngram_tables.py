@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 
+from structgen.cache import Locked
 from structgen.decode.speculative.acceptance import Calibration, RankRates, as_prior
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GrammarPosition, Verified
@@ -46,7 +47,7 @@ _ORDER: Final = 2
 
 
 @final
-class Trials:
+class Trials(Locked):
     """How often a token was proposed after two others, and how often it was right.
 
     Threads may share one.  Beyond ``most`` pairs, the least recently tried one is dropped; counts fade beyond 64 trials

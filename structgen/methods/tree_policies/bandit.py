@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.cache import Locked
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.draft_tree import DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GuardedDrafting, Verified
@@ -144,7 +145,7 @@ class EXP3(Policy):
 
 
 @final
-class Arms:
+class Arms(Locked):
     """The statistics of the arms by kind of position; threads may share them.
 
     Args:

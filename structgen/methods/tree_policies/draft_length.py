@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.cache import Locked
 from structgen.decode.speculative.acceptance import Calibration, as_prior, check_estimate
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.draft_tree import DraftTree
@@ -35,7 +36,7 @@ _MAX_KINDS: Final = 256
 
 
 @final
-class Survival:
+class Survival(Locked):
     """For each kind of position, the acceptance of drafts by depth, and their number of nodes down to each depth.
 
     Depths count draft tokens, not forced tokens.  Threads may share one.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.cache import Locked
 from structgen.decode.speculative.acceptance import check_estimate
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.draft_tree import ROOT
@@ -34,7 +35,7 @@ _MAX_KINDS: Final = 256
 
 
 @final
-class RankAcceptance:
+class RankAcceptance(Locked):
     """Estimates the acceptance rate of a child by its rank among its siblings, for each kind of position.
 
     The prior is geometric in the rank, and counts beyond ``memory`` nodes fade.  A rank that no tree had stays at its

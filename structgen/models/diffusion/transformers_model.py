@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import GenerationError, ModelError, VocabularyError
+from structgen.errors import GenerationError, Live, ModelError, VocabularyError
 from structgen.models.diffusion.torch_slot_logits import CanvasResidence, LiveLogits, picked, slot_logits
 from structgen.models.model_input import CanvasLimits, chat_prompt, head_width, named_eos
 from structgen.models.torch_logits import is_resident_on
@@ -90,7 +90,7 @@ _TURN_ENDS: Final = ("<|eot_id|>", "<|im_end|>")
 
 
 @final
-class TransformersDiffusion:
+class TransformersDiffusion(Live):
     """A loaded masked diffusion network and its tokenizer.
 
     Args:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import GenerationError, ModelError
+from structgen.errors import GenerationError, Live, ModelError
 from structgen.models.llama.attention import Part
 from structgen.models.llama.cache import KeyValues
 from structgen.models.llama.layers import LlamaLayers
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["LlamaModel", "LlamaSession"]
 
 
-class LlamaModel:
+class LlamaModel(Live):
     """A Llama from a folder of Hugging Face files.
 
     Args:

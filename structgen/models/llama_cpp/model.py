@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import GenerationError, ModelError
+from structgen.errors import GenerationError, Live, ModelError
 from structgen.models.llama_cpp.library import library
 from structgen.models.llama_cpp.runner import Request, RowAlone, Runner
 from structgen.models.model_input import messages_of_prompt, render_chat
@@ -34,7 +34,7 @@ _MOST_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _SPECIAL_TEXTS: Final = ("bos", "eos", "unknown", "padding", "separator", "mask")
 
 
-class LlamaCppModel:
+class LlamaCppModel(Live):
     """A model of a GGUF file, with its own quantised weights.
 
     Products are computed in the integers of the file's quantisation, and keys and values are stored in float16.  So

@@ -16,7 +16,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import GenerationError, ModelError
+from structgen.errors import GenerationError, Live, ModelError
 from structgen.models.model_input import chat_prompt, head_width, named_eos
 from structgen.models.pass_times import pass_times
 from structgen.models.protocol.tree import TokenTree
@@ -158,7 +158,7 @@ def _passes_trial(model: TransformersModel) -> bool:
     return True
 
 
-class TransformersModel:
+class TransformersModel(Live):
     """A loaded model and its tokenizer.
 
     Args:
@@ -287,7 +287,7 @@ class TransformersModel:
         return f"<TransformersModel {self.name}, {self.model.dtype} on {self.model.device}>"
 
 
-class TransformersSession:
+class TransformersSession(Live):
     """One sequence of a ``TransformersModel``.
 
     The session keeps the token ids beside the cache.  If a cache cannot be truncated (recurrent states), ``truncate``

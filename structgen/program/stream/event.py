@@ -36,6 +36,13 @@ class Partial:
     def __len__(self) -> int:
         return len(self._added)
 
+    def __deepcopy__(self, memo: object) -> Partial:
+        return self
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """What grows stays with the run: a pickled event has no partial value."""
+        return type(None), ()
+
     def add(self, path: Path, value: Any, holder: SchemaNode | None) -> None:
         """Note a value that is complete, and the place of what holds it."""
         self._added.append((path, value, holder))
@@ -222,7 +229,7 @@ class FieldFinal(Located):
 
         Objects, mappings and lists grow from one event to the next, as do unions of objects once their tag is final; a
         field that is not final yet is missing, and all else (tuples, sets, other unions) appears when it is complete.
-        It is one object that grows: copy what is to stay.  None where nothing is there yet.
+        It is one object that grows: copy what is to stay.  None where nothing is there yet, and of a pickled event.
 
         Complexity: linear in the fields since the event at which it was last read.
         """

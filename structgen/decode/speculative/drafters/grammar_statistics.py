@@ -9,11 +9,12 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from structgen.cache import Locked
 from structgen.decode.speculative.acceptance import Calibration, DraftCandidate, FollowingDrafting
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask
 from structgen.engine.mask import empty_masks
@@ -137,7 +138,7 @@ _MAX_SUCCESSORS: Final = 16
 
 
 @final
-class StateCounts:
+class StateCounts(Locked):
     """Counts of tokens for each engine and state; threads may share one.
 
     The engine of a vocabulary numbers states alike for constraints of equal grammars, so a grammar that is compiled
@@ -156,6 +157,15 @@ class StateCounts:
             raise ValueError(f"StateCounts: max_states must be at least 1; found {max_states!r}")
         self._max_states = max_states
         self._counts: WeakKeyDictionary[object, OrderedDict[Hashable, dict[int, int]]] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Counts stay with their engine: a copy or a pickle has none."""
+        return {"_max_states": self._max_states}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._max_states = state["_max_states"]
+        self._counts = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def states(self, constraint: Constraint) -> int:

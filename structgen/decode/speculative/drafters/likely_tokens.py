@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.cache import Locked
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import DraftState, GrammarPosition, Verified, allowed_among, tree_masks
 from structgen.decode.speculative.tree_policy import DraftDistribution
@@ -58,7 +59,7 @@ class NGramDistribution(NamedTuple):
 
 
 @final
-class NGramTable:
+class NGramTable(Locked):
     """For each n-gram of up to ``order`` tokens, the mean of the model's distributions after it.
 
     Only the most probable tokens of a distribution are kept, renormalised, so that one can sample from them.  Each new

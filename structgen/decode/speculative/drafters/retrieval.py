@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
+from structgen.cache import Locked
 from structgen.decode.speculative.acceptance import Calibration, DraftCandidate, FollowingDrafting
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
 from structgen.decode.speculative.drafters.likely_tokens import NGramTable, ngram_top_tokens
@@ -31,7 +32,7 @@ _MAX_TOKENS: Final = 1 << 15
 
 
 @final
-class DraftStore:
+class DraftStore(Locked):
     """The tokens of complete outputs, with an index of their n-grams; threads may share one.
 
     Beyond ``max_tokens`` tokens (about 300 bytes each) the oldest outputs are dropped; of a longer output, only the end

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
+from structgen.cache import Locked
 from structgen.decode.speculative.acceptance import RankRates
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GrammarPosition, Verified
@@ -26,7 +27,7 @@ __all__ = ["Successors", "TokenRecycling"]
 
 
 @final
-class Successors:
+class Successors(Locked):
     """For each token, the ``count`` tokens that the model last predicted after it.
 
     Source: the adjacency matrix of X. Luo et al., "Turning Trash into Treasure: Accelerating Inference of Large

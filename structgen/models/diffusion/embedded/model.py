@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import ModelError
+from structgen.errors import Live, ModelError
 from structgen.models.location import place, require
 from structgen.models.model_input import CanvasLimits, messages_of_prompt
 
@@ -194,7 +194,7 @@ def load_embedded_diffusion(
 
 
 @final
-class EmbeddedDiffusion:
+class EmbeddedDiffusion(Live):
     """The embedded diffusion model; it computes in float32 on every device.
 
     A prompt is a text such as ``"pet: Rex the dog, 4 years, has its shots"``: the name of a task, and facts.
