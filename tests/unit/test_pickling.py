@@ -149,7 +149,12 @@ def test_errors_keep_their_cause_and_notes() -> None:
         error.add_note("in a file")
         for through in WAYS.values():
             copied = through(error)
-            assert (str(copied), copied.text, copied.span, copied.__notes__) == (str(error), "a(b", (1, 2), ["in a file"])
+            assert (str(copied), copied.text, copied.span, copied.__notes__) == (
+                str(error),
+                "a(b",
+                (1, 2),
+                ["in a file"],
+            )
             assert (type(copied.__cause__), str(copied.__cause__)) == (type(cause), str(cause))
     error.__cause__ = ValueError(lambda: None)
     assert WAYS["pickle"](error).__cause__ is None

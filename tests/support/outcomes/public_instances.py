@@ -82,14 +82,6 @@ class Heads:
         raise AssertionError
 
 
-class Even(sg.potentials.Potential):
-    """A potential of the test's own."""
-
-    def log_weight(self, hypothesis: Any) -> float:
-        """Every hypothesis weighs the same."""
-        return 0.0
-
-
 @functools.cache
 def model() -> HashModel:
     """A model that writes a user."""
