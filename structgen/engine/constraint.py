@@ -176,7 +176,6 @@ class Constraint:
         """Return a Matcher at the start of an output."""
         matcher = Matcher(self.native)
         matcher._constraint = self
-        matcher._taken = []
         return matcher
 
     def min_tokens(self) -> int:

@@ -115,10 +115,8 @@ class Matcher(_native.Matcher):
     A Matcher belongs to one thread at a time; Matchers of one Constraint may be used in different threads.
     """
 
-    __slots__ = ("_constraint", "_taken")
-    # Both are set by Constraint.matcher() and fork(): an __init__ would cost as much as a mask.
-    _constraint: Constraint
-    _taken: list[int | bytes]  # tokens and texts, for pickles
+    __slots__ = ("_constraint",)
+    _constraint: Constraint  # set by Constraint.matcher() and fork(): an __init__ would cost as much as a mask
 
     @property
     def constraint(self) -> Constraint:
@@ -129,47 +127,7 @@ class Matcher(_native.Matcher):
         """Return an independent Matcher in the same state, with the same history."""
         copy = Matcher(self)
         copy._constraint = self._constraint
-        copy._taken = self._taken.copy()
         return copy
-
-    def accept(self, token_id: int) -> bool:
-        """Take a token; return False, and stay as before, if it may not come next."""
-        try:  # an interrupt may come between any two calls: what the native matcher took is always in the list
-            self._taken.append(token_id)
-            if _native_accept(self, token_id):
-                return True
-            self._taken.pop()
-        except BaseException:
-            del self._taken[self.history_length :]
-            raise
-        return False
-
-    def accept_bytes(self, data: bytes) -> int:
-        """Take the bytes of a text that may come next, up to the first that may not; return how many."""
-        try:
-            self._taken.append(data)  # all of it: a second time as many bytes are taken
-            return super().accept_bytes(data)
-        finally:
-            del self._taken[self.history_length :]
-
-    def rollback(self, count: int) -> None:
-        """Undo the last ``count`` calls that took something.
-
-        Raises:
-            ValueError: there were fewer.
-        """
-        super().rollback(count)
-        del self._taken[self.history_length :]
-
-    def reset(self) -> None:
-        """Go back to the start of the output."""
-        super().reset()
-        self._taken.clear()
-
-    def replay(self, other: _native.Matcher) -> None:
-        """Take what a Matcher of the same grammar and vocabulary has taken, in any engine."""
-        super().replay(other)
-        self._taken = other._taken.copy() if isinstance(other, Matcher) else []
 
     def __copy__(self) -> Matcher:
         return self.fork()
@@ -179,7 +137,7 @@ class Matcher(_native.Matcher):
 
     def __reduce__(self) -> tuple[Callable[..., Matcher], tuple[Constraint, list[int | bytes]]]:
         """A pickle holds the constraint, and what was taken; unpickling takes it again."""
-        return _replayed, (self._constraint, self._taken[: self.history_length])
+        return _replayed, (self._constraint, self.taken())
 
     def advance_forced(self, budget: int | None = None) -> list[int]:
         """Accept the forced tokens that fit into a budget, and return them.
@@ -334,9 +292,6 @@ class Matcher(_native.Matcher):
     def __repr__(self) -> str:
         state = "terminated" if self.is_terminated else "accepting" if self.is_accepting else "open"
         return f"Matcher({self.history_length} tokens, {state})"
-
-
-_native_accept = _native.Matcher.accept
 
 
 def _replayed(constraint: Constraint, taken: Sequence[int | bytes]) -> Matcher:

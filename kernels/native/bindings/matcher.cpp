@@ -155,7 +155,17 @@ void bind_moves(nb::class_<Matcher>& matcher) {
            "token_ids"_a)
       .def("rollback", &Matcher::rollback, "count"_a)
       .def("reset", &Matcher::reset)
-      .def("replay", &Matcher::replay, "other"_a, nb::call_guard<nb::gil_scoped_release>());
+      .def("replay", &Matcher::replay, "other"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("taken", [](const Matcher& self) {
+        nb::list steps;
+        self.for_each_step([&](uint32_t token, std::string_view text) {
+          if (token == kNone)
+            steps.append(to_bytes(text));
+          else
+            steps.append(nb::int_(token));
+        });
+        return steps;
+      });
 }
 
 // What completes the text.

@@ -115,6 +115,11 @@ class Matcher {
   void reset();
   // Takes what `other` has taken, a matcher of the same grammar and vocabulary in any engine.
   void replay(const Matcher& other);
+  // Calls visit(token, text) for each step: a token, or kNone and a text.
+  template <class Visit>
+  void for_each_step(Visit&& visit) const {
+    for (const Step& step : steps_) visit(step.token, std::string_view(step.text));
+  }
   void fill_mask(uint32_t* words);
   // The same for at most kTogether matchers, known masks first.
   static void fill_together(std::span<Matcher* const> matchers, std::span<uint32_t* const> rows);
