@@ -156,16 +156,18 @@ void bind_moves(nb::class_<Matcher>& matcher) {
       .def("rollback", &Matcher::rollback, "count"_a)
       .def("reset", &Matcher::reset)
       .def("replay", &Matcher::replay, "other"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("taken", [](const Matcher& self) {
-        nb::list steps;
-        self.for_each_step([&](uint32_t token, std::string_view text) {
-          if (token == kNone)
-            steps.append(to_bytes(text));
-          else
-            steps.append(nb::int_(token));
-        });
-        return steps;
-      });
+      .def("taken",
+           [](const Matcher& self) {
+             nb::list steps;
+             self.for_each_step([&](uint32_t token, std::string_view text) {
+               if (token == kNone)
+                 steps.append(to_bytes(text));
+               else
+                 steps.append(nb::int_(token));
+             });
+             return steps;
+           },
+           "Return what was taken since the start: ids of tokens, and the bytes of texts that had no token boundaries.");
 }
 
 // What completes the text.
