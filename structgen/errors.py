@@ -22,6 +22,7 @@ A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The p
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -71,8 +72,23 @@ class StructgenError(Exception):
         return self._message()
 
     def __reduce__(self) -> tuple[Callable[..., StructgenError], tuple[Any, ...], dict[str, Any]]:
-        """Attributes and notes go along, and so does the cause if it can be pickled; the traceback stays."""
-        return _restored, (type(self), self.args, _portable(self.__cause__)), self.__dict__
+        """The error travels, whatever it holds: what can't be pickled is None there, as a note says."""
+        held = {**self.__dict__, "__cause__": self.__cause__}
+        lost = [name for name, value in held.items() if not _can_travel(value)]
+        state: dict[str, Any] = {**held, **dict.fromkeys(lost)}
+        if lost:
+            state["__notes__"] = [*(state.get("__notes__") or ()), f"it can't be pickled: {', '.join(lost)}"]
+        return _restored, (type(self), self.args, state.pop("__cause__")), state
+
+    def __copy__(self) -> StructgenError:
+        made = _restored(type(self), self.args, self.__cause__)
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StructgenError:
+        made = copy.copy(self)
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
 
 
 def _restored(kind: type[StructgenError], args: tuple[Any, ...], cause: BaseException | None) -> StructgenError:
@@ -81,15 +97,14 @@ def _restored(kind: type[StructgenError], args: tuple[Any, ...], cause: BaseExce
     return error
 
 
-def _portable(cause: BaseException | None) -> BaseException | None:
-    """The cause of an error, None if it can't be pickled: the error itself must travel."""
+def _can_travel(value: object) -> bool:
     import pickle  # for errors that travel only
 
     try:
-        pickle.loads(pickle.dumps(cause))
+        pickle.loads(pickle.dumps(value))
     except Exception:
-        return None
-    return cause
+        return False
+    return True
 
 
 class Live:

@@ -95,10 +95,11 @@ class Matcher(_native.Matcher):
 
     Made by ``Constraint.matcher()``.  Masks have the layout of :mod:`structgen.engine.mask`.
 
-    The native methods ``accept(token_id) -> bool``, ``accept_bytes(data) -> int``, ``validate(token_ids) -> int``,
+    ``accept(token_id) -> bool``, ``accept_bytes(data) -> int``, ``validate(token_ids) -> int``,
     ``rollback(count)``, ``reset()``, ``forced_bytes()``, ``is_accepting`` and ``is_terminated`` release the GIL where
     they work, and so does ``allowed_tokens(most) -> list[int]``, which returns up to ``most`` tokens that may come
-    next, EOS left out.  A refused ``accept`` leaves the state as it was.
+    next, EOS left out.  A refused ``accept`` leaves the state as it was.  Ctrl-C ends long work of these and of masks,
+    with the state as before.  A pickled Matcher takes again what it took; a copy is a fork.
 
     ``fill_mask(bitmask, row=0, *, budget=None)`` writes the mask of the next token into one row of ``bitmask``, an
     int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.  ``budget`` counts the tokens that are left, EOS

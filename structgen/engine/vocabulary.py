@@ -19,7 +19,7 @@ from structgen.engine.tokenizers.table import (
     load_trie,
     tokens_digest,
 )
-from structgen.errors import VocabularyError, some
+from structgen.errors import ArgumentError, VocabularyError, some
 
 if TYPE_CHECKING:
     from structgen_kernels._native import TokenTrie
@@ -356,6 +356,13 @@ class Vocabulary:
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Vocabulary], tuple[object, ...]]:
+        if "<" in (name := getattr(self._encode, "__qualname__", "")):
+            raise ArgumentError(
+                _SUBJECT,
+                "its tokenize function can't be pickled",
+                evidence=f"{name} is defined within a function",
+                remedy="define it at the top of a module",
+            )
         return _restore, (self._tokens, self._eos, dict(self._special), self._encode)
 
 

@@ -157,7 +157,11 @@ def test_errors_keep_their_cause_and_notes() -> None:
             )
             assert (type(copied.__cause__), str(copied.__cause__)) == (type(cause), str(cause))
     error.__cause__ = ValueError(lambda: None)
-    assert WAYS["pickle"](error).__cause__ is None
+    error.span = lambda: None  # type: ignore[attr-defined]
+    copied = WAYS["pickle"](error)
+    assert (copied.__cause__, copied.span, copied.text) == (None, None, "a(b")
+    assert copied.__notes__ == ["in a file", "it can't be pickled: span, __cause__"]
+    assert copy.copy(error).__cause__ is error.__cause__
 
 
 @pytest.mark.parametrize(
@@ -266,6 +270,8 @@ def test_local_programs_say_why_they_stay() -> None:
     with pytest.raises(TypeError, match=r"it can't be pickled; .*inner is not there; define it at the top of a module"):
         pickle.dumps(inner)
     assert copy.copy(inner) is inner
+    with pytest.raises(TypeError, match=r"tokenize function can't be pickled; .*<lambda> is defined within"):
+        pickle.dumps(sg.Vocabulary([b"a"], tokenize=lambda text: [0] * len(text)))
     assert isinstance(pickle.loads(pickle.dumps(sg.extract)), Program)
 
 
