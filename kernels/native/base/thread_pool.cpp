@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/interrupt.h"
@@ -90,7 +91,7 @@ class Pool {
       lock.lock();
     }
     stop_helpers = false;
-    if (error_) std::rethrow_exception(error_);
+    if (const std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   }
 
  private:
