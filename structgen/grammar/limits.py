@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
-__all__ = ["Limits"]
+__all__ = ["PYTHON_STEP", "Limits"]
+
+PYTHON_STEP: Final = 80
+"""What an elementary step of a front end counts against ``Limits.steps``: about its time, in steps of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,8 @@ class Limits:
         states: automaton states, call frames and configurations made on behalf of one constraint.
         regular_states: states explored to decide whether an intersection or complement is empty.
         steps: elementary steps of the engine to compile a grammar, to fill a mask or to take a token: terms derived,
-            sets of bytes compared, nodes of tries walked.
+            sets of bytes compared, nodes of tries walked.  In the JSON Schema front end, to compare patterns with each
+            other and with names and constants, and to make the automata of ``multipleOf``.
         distance_steps: trie nodes walked in one search for the shortest completion in tokens.
         cache_bytes: memory for cached mask rows of one constraint.
     """

@@ -8,7 +8,7 @@ schemas with errors, are left to ``Planner``.  The modules of ``Planner`` are im
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -23,8 +23,9 @@ from structgen.frontends.json_schema.normal.schema_reader import reader_of
 from structgen.frontends.json_schema.source.dialect import UNDECLARED, standard_dialect
 from structgen.frontends.json_schema.source.document import NO_FORMATS, Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.json_value import SUBJECT, SchemaDump, parse_json
-from structgen.frontends.json_schema.source.location import Location
-from structgen.frontends.json_schema.term import ANY_STRING, belongs
+from structgen.frontends.json_schema.source.location import Location, Work
+from structgen.frontends.json_schema.term import ANY_STRING
+from structgen.grammar.limits import PYTHON_STEP
 from structgen.grammar.nodes import EMPTY, Choice, Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry
 
@@ -231,7 +232,7 @@ class _LeafMaker:
         from structgen.frontends.json_schema.normal.validity import Validity
 
         try:
-            location = self._location(text)
+            location = self._location(text, sum(len(value) for value in values if isinstance(value, str)))
             disjunct = self._reader.read(location).disjunct
             disjunct.values = (AllowedValues(values, location, "enum"),)
             forms, _ = _normal_form(self._documents, self._setting)
@@ -240,8 +241,11 @@ class _LeafMaker:
             return None
         return [index for index, value in enumerate(values) if id(value) not in valid]
 
-    def _location(self, text: str) -> Location:
-        return Location(parse_json(text, SUBJECT, self._setting.limits), self._resource, None, ())
+    def _location(self, text: str, values: int = 0) -> Location:
+        """A schema, with the characters of the constants that it is compared with."""
+        limits = self._setting.limits
+        resource = replace(self._resource, work=Work(_steps_for(len(text) + values, limits), limits.steps))
+        return Location(parse_json(text, SUBJECT, limits), resource, None, ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -276,19 +280,28 @@ class _SubschemaPlanner:
             forms, location = self._read(text)
             (assertion,) = forms.read(location).disjunct.objects
             layout = ObjectLayout((assertion,), partial(_names, forms), self._setting.policy)
+            matched = list(map(assertion.matching, assertion.properties))
         except StructgenError:
             return None
         index = {pattern: number for number, (pattern, _) in enumerate(assertion.patterns)}
-        matched = [
-            [number for number, (_, language) in enumerate(assertion.patterns) if belongs(name, language)]
-            for name in assertion.properties
-        ]
         return matched, [([index[pattern] for pattern in region.matched], region.key) for region in layout.others]
 
     def _read(self, text: str) -> tuple[NormalForm, Location]:
         """The normal form of a document, and its root schema."""
         documents = _documents(parse_json(text, SUBJECT, self._setting.limits), self._setting, self._dialect)
+        documents.work.left = _steps_for(len(text), self._setting.limits)
         return _normal_form(documents, self._setting)
+
+
+_STEPS_A_CHARACTER: Final = 40
+
+
+def _steps_for(characters: int, limits: Limits) -> int:
+    """The steps that a part of a schema may take here.
+
+    A part that needs more is left to ``Planner``, which counts the steps of the whole schema.
+    """
+    return min(limits.steps, _STEPS_A_CHARACTER * PYTHON_STEP * characters)
 
 
 def _documents(schema: Json, setting: Setting, dialect: Dialect) -> Documents:

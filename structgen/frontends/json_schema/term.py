@@ -6,12 +6,13 @@ patterns, constants against patterns and formats.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence as Items
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence as Items
 from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from structgen.errors import GrammarError
+from structgen.frontends.disjointness import fixed_start
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
@@ -47,6 +48,7 @@ __all__ = [
     "DIGITS",
     "HEX",
     "NONZERO_DIGIT",
+    "LanguageIndex",
     "alternatives",
     "belongs",
     "chain",
@@ -110,12 +112,22 @@ DIGITS: Final = repeat(characters("0-9"), 1)
 HEX: Final = characters("0-9", "a-f", "A-F")
 
 
+_TEXT_COST: Final = 3
+_BYTES_A_STEP: Final = 8
+"""The steps to begin with a text: about their time in microseconds."""
+_BITS_A_STEP: Final = 64
+"""Positions of a text that are looked through in one step."""
 _Ends: TypeAlias = Generator[object, int, int]
 
 
-@lru_cache(maxsize=8192)
-def belongs(text: str, language: Grammar) -> bool:
-    """Whether ``text`` is in the language of a regular term.
+_MAX_MEMBERSHIPS: Final = 8_192
+_MAX_CACHED_CHARACTERS: Final = 256
+_memberships: dict[tuple[str, Grammar], tuple[bool, int]] = {}
+"""Whether texts are in languages, with the steps that this takes; looked up far more often than computed."""
+
+
+def belongs(text: str, language: Grammar, count: Callable[[int], None] = lambda _: None) -> bool:
+    """Whether ``text`` is in the language of a regular term; ``count`` is told the steps, and may raise an error.
 
     Complexity: at most O(nodes * len(text) ** 2), usually O(nodes * len(text)).
 
@@ -123,28 +135,77 @@ def belongs(text: str, language: Grammar) -> bool:
     >>> belongs("\N{EURO SIGN}x", literal("\N{EURO SIGN}") + Repeat(ANY_CHAR, 1, 2))
     True
     """
+    key = text, language
+    cached = _memberships.get(key)
+    if cached is not None:
+        count(cached[1])  # the same steps, whatever was cached
+        return cached[0]
     data = text.encode("utf-8", "surrogatepass")
-    return bool(trampoline(_ends(language, 1, _Text(data))) >> len(data) & 1)
+    matched = _Text(data, count)
+    is_member = bool(trampoline(_ends(language, 1, matched)) >> len(data) & 1)
+    if len(text) <= _MAX_CACHED_CHARACTERS:
+        if len(_memberships) >= _MAX_MEMBERSHIPS:
+            _memberships.clear()
+        _memberships[key] = is_member, matched.steps
+    return is_member
 
 
-def matching_strings(texts: frozenset[str], language: Grammar) -> frozenset[str]:
-    """The ``texts`` in the language of a regular term."""
+def matching_strings(
+    texts: frozenset[str], language: Grammar, count: Callable[[int], None] = lambda _: None
+) -> frozenset[str]:
+    """The ``texts`` in the language of a regular term; ``count`` as in ``belongs``."""
     if isinstance(language, Literal):
         return texts & {language.data.decode("utf-8", "surrogatepass")}
-    return frozenset(text for text in texts if belongs(text, language))
+    return frozenset(text for text in texts if belongs(text, language, count))
+
+
+class LanguageIndex:
+    """Several languages, to find those that contain a text; by the literals that their strings begin with.
+
+    >>> from structgen.grammar.nodes import ANY_CHAR, Repeat, literal
+    >>> index = LanguageIndex([literal(start) + Repeat(ANY_CHAR) for start in ("a_", "b_", "a")])
+    >>> index.containing("a_1", lambda steps: None)
+    [0, 2]
+    """
+
+    def __init__(self, languages: Items[Grammar]) -> None:
+        self._languages = languages
+        self._by_start: dict[bytes, list[int]] = {}
+        for index, language in enumerate(languages):
+            self._by_start.setdefault(fixed_start(language), []).append(index)
+        self._lengths = sorted(set(map(len, self._by_start)))
+
+    def containing(self, text: str, count: Callable[[int], None]) -> list[int]:
+        """The indices of the languages with ``text``; ``count`` as in ``belongs``.
+
+        Complexity: that of ``belongs`` for each language whose strings may begin like ``text``.
+        """
+        data = text.encode("utf-8", "surrogatepass")
+        count(1 + len(self._lengths) // 4)
+        lengths = (length for length in self._lengths if length <= len(data))
+        candidates = [index for length in lengths for index in self._by_start.get(data[:length], ())]
+        return [index for index in sorted(candidates) if belongs(text, self._languages[index], count)]
 
 
 class _Text:
-    """The bytes to match, and where their characters start."""
+    """The bytes to match, where their characters start, and the steps that were taken."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, count: Callable[[int], None]) -> None:
         self.data = data
+        self.steps = 0
+        self._count = count
         if data.isascii():
             self.starts = (1 << len(data) + 1) - 1
             self.characters = {offset: (byte, offset + 1) for offset, byte in enumerate(data)}
         else:
             self.starts = sum(1 << i for i, byte in enumerate(data) if byte & 0xC0 != 0x80) | 1 << len(data)
             self.characters = _code_points(data)
+        self.step(_TEXT_COST + len(data) // _BYTES_A_STEP)
+
+    def step(self, taken: int) -> None:
+        """Count steps."""
+        self.steps += taken
+        self._count(taken)
 
 
 def _code_points(data: bytes) -> dict[int, tuple[int, int]]:
@@ -162,6 +223,7 @@ def _ends(term: Grammar, starts: int, text: _Text) -> _Ends:
     """Yield subproblems to the trampoline; return where matches that start in ``starts`` can end."""
     if not starts:
         return 0
+    text.step(1 + starts.bit_count() + starts.bit_length() // _BITS_A_STEP)
     match term:
         case Literal(data=data):
             return sum(1 << i + len(data) for i in _bits(starts) if text.data.startswith(data, i))

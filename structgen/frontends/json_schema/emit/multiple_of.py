@@ -7,6 +7,7 @@ large ``n`` there is one automaton for each power of a prime in it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
@@ -14,9 +15,9 @@ from typing import Final
 from structgen.cache import ContentCache
 from structgen.frontends.json_schema.emit.decimal_interval import DecimalPlaces, digit_run
 from structgen.frontends.json_schema.term import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
-from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal, choice_of, sequence_of
 
-__all__ = ["MAX_MULTIPLE_STATES", "WHOLE_DIGITS", "multiples", "multiples_bytes", "remainders"]
+__all__ = ["MAX_MULTIPLE_STATES", "WHOLE_DIGITS", "multiples", "multiples_bytes", "multiples_states", "remainders"]
 
 MAX_MULTIPLE_STATES: Final = 50_000
 """The maximum number of states of the automaton: digits times remainders."""
@@ -26,6 +27,9 @@ WHOLE_DIGITS: Final = 20
 """Digits before the point of a multiple, unless a bound needs more or the step is a power of ten."""
 _ZERO: Final = Literal(b"0")
 _POINT: Final = Literal(b".")
+_DIFFERENT: Final = 11
+"""Ten rests and the missing end of a number, if no two are the same."""
+_DIGITS: Final = [digits(1 << digit) for digit in range(10)]
 
 _STATE_BYTES: Final = 1_536
 """The approximate size of a state in bytes: ten edges, each a class and a sequence."""
@@ -41,11 +45,16 @@ def remainders(step: Fraction, *, integral: bool) -> int:
 
 def multiples_bytes(step: Fraction, places: DecimalPlaces) -> int:
     """The approximate size of ``multiples`` in bytes; 0 where the automaton would have too many states."""
+    return multiples_states(step, places) * _STATE_BYTES
+
+
+def multiples_states(step: Fraction, places: DecimalPlaces) -> int:
+    """At most how many states ``multiples`` has; 0 where the automaton would have too many."""
     modulus = remainders(step, integral=places.fraction == 0)
     if modulus * places.whole > MAX_MULTIPLE_STATES:
         return 0
     digits = places.whole + (_fraction_places(step) if places.fraction else 0)
-    return sum(_parts(modulus, places)) * digits * _STATE_BYTES
+    return sum(_parts(modulus, places)) * digits
 
 
 def multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
@@ -123,26 +132,39 @@ def _fraction_places(step: Fraction) -> int:
 
 def _whole(modulus: int, ends: _DigitState, places: int) -> Grammar:
     """Digits before the point, the first nonzero; ``ends`` is what may follow, by remainder."""
+    reached: list[Iterable[int]] = [{digit % modulus for digit in range(1, 10)}]
+    for _ in range(places - 2):
+        before = reached[-1]
+        if not isinstance(before, range):
+            following = {(10 * remainder + digit) % modulus for remainder in before for digit in range(10)}
+            before = range(modulus) if len(following) == modulus else following
+        reached.append(before)
     after = ends
-    for _ in range(places - 1):
-        after = _layer(modulus, after, ends)
+    for remainders_here in reversed(reached[: places - 1]):
+        after = _layer(modulus, after, ends, remainders_here)
     return _edges([EMPTY, *(after.get(digit % modulus, EMPTY) for digit in range(1, 10))])
 
 
-def _layer(modulus: int, after: _DigitState, ends: _DigitState) -> _DigitState:
-    """The states before ``after``, one digit earlier; equal states become one object."""
+def _layer(modulus: int, after: _DigitState, ends: _DigitState, reached: Iterable[int]) -> _DigitState:
+    """The states before ``after``, one digit earlier, for some remainders; equal states become one object."""
     states: dict[tuple[int, ...], Grammar] = {}
     layer: _DigitState = {}
     row = [after.get(remainder, EMPTY) for remainder in range(modulus)]
     row *= 1 + -(-9 // modulus)  # remainders wrap around
     numbers = list(map(id, row))
-    for remainder in range(modulus):
+    for remainder in reached:
         start = 10 * remainder % modulus
         end = ends.get(remainder, EMPTY)
         key = (id(end), *numbers[start : start + 10])
         term = states.get(key)
         if term is None:
-            term = states[key] = alternatives(end, _edges(row[start : start + 10]))
+            rests = row[start : start + 10]
+            # Most states of a large modulus have ten different rests.
+            if end is EMPTY and len(set(key)) == _DIFFERENT:
+                term = choice_of(tuple(map(sequence_of, zip(_DIGITS, rests, strict=True))))
+            else:
+                term = alternatives(end, _edges(rests))
+            states[key] = term
         if term is not EMPTY:
             layer[remainder] = term
     return layer
@@ -155,7 +177,7 @@ def _fractions(modulus: int, count: int, places: int) -> _DigitState:
     for done in range(count - 1, -1, -1):
         scale = 10 ** (count - done)
         stops = {r: EPSILON for r in range(modulus) if done > 0 and r * scale % modulus == 0}
-        layer = _layer(modulus, layer, stops)
+        layer = _layer(modulus, layer, stops, range(modulus))
     scale = 10**count
     return {
         r: alternatives(EPSILON if r * scale % modulus == 0 else EMPTY, chain(_POINT, layer[r]))

@@ -24,6 +24,7 @@ from structgen.frontends.json_schema.emit.multiple_of import (
     WHOLE_DIGITS,
     multiples,
     multiples_bytes,
+    multiples_states,
     remainders,
 )
 from structgen.frontends.json_schema.normal.scalar_assertion import MAX_BOUND_DIGITS, NumberAssertion, not_multiples
@@ -43,6 +44,9 @@ _MINUS: Final = Literal(b"-")
 _ZERO: Final = Literal(b"0")
 _SHIFTS: Final = 8
 """How far the point may be from the first digit before an exponent, where all forms are written."""
+_STATE_STEPS: Final = 5
+_ABSORB_STEPS: Final = 12
+"""The steps for a state of an automaton, made or cached, and to compare two disjuncts: about their microseconds."""
 _FEW: Final = 256
 """Multiples in an interval that are listed instead of using an automaton."""
 
@@ -61,6 +65,7 @@ def number_term(
 
     Raises:
         UnsupportedFeature: a bound or a step is too large for an automaton.
+        LimitExceeded: the automata of the schema take more than ``Limits.steps``.
     """
     # In draft 4 an integer is a number without point and exponent.
     is_lexical = integral and any(location.resource.dialect.draft == 4 for location in origins)
@@ -95,10 +100,10 @@ def number_term(
         if listed is not None:
             return listed
         if not _few_multiples(interval.lower, interval.upper, step, integral=integral):
-            interval = _with_bounded_digits(interval, remainders(step, integral=integral), step, origins)
+            interval = _with_bounded_digits(interval, step, origins, integral=integral)
     for not_step in not_steps:
         _refuse_fine_bounds(interval, syntax.policy.digits, origins)
-        interval = _with_bounded_digits(interval, remainders(not_step, integral=integral), not_step, origins)
+        interval = _with_bounded_digits(interval, not_step, origins, integral=integral)
     steps = not_steps if step is None else (step, *not_steps)
     key = interval, step, not_steps, integral, has_all_forms
     term = _term_cache.get(key)
@@ -114,16 +119,20 @@ def without_absorbed(disjuncts: list[Disjunct]) -> list[Disjunct]:
 
     Disjuncts with the largest steps come first: if one is refused, no automaton was made for the others.
 
-    Complexity: O(disjuncts ** 2) where several have ``multipleOf``, else O(disjuncts).
+    Complexity: O(disjuncts ** 2) where several have ``multipleOf``, else O(disjuncts); counted.
     """
-    if sum(map(_is_stepped, disjuncts)) < 2:
+    stepped = [disjunct for disjunct in disjuncts if _is_stepped(disjunct)]
+    if len(stepped) < 2:
         return disjuncts
     retained: list[Disjunct] = []
-    for disjunct in disjuncts:
+    for disjunct in stepped:
+        disjunct.origins[0].counter("multipleOf")(_ABSORB_STEPS * len(retained))
         if not any(_absorbs(other, disjunct) for other in retained):
             retained = [other for other in retained if not _absorbs(disjunct, other)]
             retained.append(disjunct)
-    return sorted(retained, key=_step_of, reverse=True)
+    absorbed = set(map(id, stepped)).difference(map(id, retained))
+    left = [disjunct for disjunct in disjuncts if id(disjunct) not in absorbed]
+    return sorted(left, key=_step_of, reverse=True)
 
 
 def _step_of(disjunct: Disjunct) -> Fraction:
@@ -141,11 +150,9 @@ def _is_stepped(disjunct: Disjunct) -> bool:
 
 
 def _absorbs(disjunct: Disjunct, other: Disjunct) -> bool:
-    """Whether all texts of ``other`` are texts of ``disjunct``."""
+    """Whether all texts of ``other`` are texts of ``disjunct``, both with steps."""
     assertion, inner = disjunct.number, other.number
     if assertion is None or inner is None or disjunct.types != other.types:
-        return False
-    if not (_is_stepped(disjunct) and _is_stepped(other)):
         return False
     if _whole_digits(inner, WHOLE_DIGITS) > _whole_digits(assertion, WHOLE_DIGITS):
         return False
@@ -171,19 +178,23 @@ def _refuse_fine_bounds(interval: _Interval, policy_digits: int, origins: tuple[
             )
 
 
-def _with_bounded_digits(interval: _Interval, count: int, step: Fraction, origins: tuple[Location, ...]) -> _Interval:
-    """The interval with as many digits before the point as ``count`` distinguished remainders allow."""
+def _with_bounded_digits(
+    interval: _Interval, step: Fraction, origins: tuple[Location, ...], *, integral: bool
+) -> _Interval:
+    """The interval with as many digits before the point as the remainders of ``step`` allow; counts its automaton."""
+    count = remainders(step, integral=integral)
     if count <= 1:
         return interval._replace(digits=_whole_digits(interval, interval.digits))
     digits = _whole_digits(interval, WHOLE_DIGITS)
+    location, name = _culprit(origins, ("multipleOf",))
     if count * digits > MAX_MULTIPLE_STATES:
-        location, name = _culprit(origins, ("multipleOf",))
         refused(
             location,
             name,
             f"multiples of {step} need an automaton of {count * digits} states; at most {MAX_MULTIPLE_STATES} are made",
             remedy=f"give 'minimum' and 'maximum' that leave at most {_FEW} multiples",
         )
+    location.counter(name)(_STATE_STEPS * multiples_states(step, _decimal_places(digits, integral=integral)))
     return interval._replace(digits=digits)
 
 

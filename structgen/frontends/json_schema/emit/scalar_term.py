@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
 
-from structgen.frontends.disjointness import are_disjoint
+from structgen.frontends.disjointness import have_disjoint_pair
 from structgen.frontends.json_schema.emit.number import number_term
 from structgen.frontends.json_schema.emit.syntax import BOOLEAN_TERM, NULL_TERM, Syntax
 from structgen.frontends.json_schema.normal.scalar_assertion import NumberAssertion, string_term
@@ -102,7 +101,7 @@ class ScalarTerms:
 
     def _string(self, disjunct: Disjunct, *, is_proof: bool) -> Grammar:
         assertion, max_length = disjunct.string, self.syntax.policy.max_length
-        is_empty = is_proof and _is_empty(assertion)
+        is_empty = is_proof and _is_empty(assertion, disjunct.origins[0])
         term = EMPTY if is_empty else string_term(assertion, max_length, is_proof=is_proof)
         if term is EMPTY:
             is_too_short = assertion is not None and max_length is not None and assertion.shortest > max_length
@@ -111,8 +110,8 @@ class ScalarTerms:
         return term
 
 
-def _is_empty(assertion: StringAssertion | None) -> bool:
+def _is_empty(assertion: StringAssertion | None, origin: Location) -> bool:
     """Whether two languages of an assertion are provably disjoint."""
-    return assertion is not None and any(
-        are_disjoint(*pair) for pair in combinations(assertion.all_languages(is_proof=True), 2)
+    return assertion is not None and have_disjoint_pair(
+        assertion.all_languages(is_proof=True), origin.counter("pattern")
     )

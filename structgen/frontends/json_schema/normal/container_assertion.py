@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from structgen.frontends.json_schema.source.location import Location, refused
-from structgen.frontends.json_schema.term import belongs, quoted
+from structgen.frontends.json_schema.term import LanguageIndex, quoted
 from structgen.grammar.nodes import Literal
 
 if TYPE_CHECKING:
@@ -199,6 +199,8 @@ class ObjectAssertion(ContainerAssertion):
     labels: dict[str, tuple[frozenset[object], bool]] | None = None
     allowed_labels: list[tuple[str, frozenset[object]]] | None = None
     denied_labels: list[tuple[str, frozenset[object]]] | None = None
+    _index: LanguageIndex | None = field(default=None, init=False)
+    _matching: dict[str, list[int]] = field(default_factory=dict, init=False)
     _keys: dict[str, Grammar] = field(default_factory=dict, init=False)
     _locations: dict[str, tuple[Location, ...]] = field(default_factory=dict, init=False)
 
@@ -249,6 +251,22 @@ class ObjectAssertion(ContainerAssertion):
         """The schema of ``pattern`` under ``patternProperties``."""
         return self.location.inner(self.pattern_schemas[pattern], "patternProperties", pattern)
 
+    def matching(self, name: str) -> list[int]:
+        """The indices of the patterns that ``name`` matches; the assertion must not change afterwards.
+
+        Raises:
+            LimitExceeded: this takes more than ``Limits.steps``.
+        """
+        if not self.patterns:
+            return []
+        cached = self._matching.get(name)
+        if cached is None:
+            if self._index is None:
+                self._index = LanguageIndex([language for _, language in self.patterns])
+            count = self.location.counter("patternProperties")
+            cached = self._matching[name] = self._index.containing(name, count)
+        return cached
+
     def locations_of(self, name: str) -> tuple[Location, ...]:
         """The schemas of the value of ``name``; the assertion must not change afterwards."""
         cached = self._locations.get(name)
@@ -258,7 +276,7 @@ class ObjectAssertion(ContainerAssertion):
 
     def _locations_of(self, name: str) -> tuple[Location, ...]:
         locations = [self.property(name)] if name in self.properties else []
-        locations += [self.pattern(text) for text, language in self.patterns if belongs(name, language)]
+        locations += [self.pattern(self.patterns[index][0]) for index in self.matching(name)]
         if not locations:
             additional = self.additional_location()
             return () if additional is None else (additional,)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
-from structgen.frontends.disjointness import are_disjoint
+from structgen.frontends.disjointness import overlaps
 from structgen.frontends.json_schema.normal.exclusion import between_disjuncts
 from structgen.frontends.json_schema.source.json_value import STRING
 from structgen.frontends.json_schema.source.location import Location, refused
-from structgen.frontends.json_schema.term import ANY_STRING, alternatives, belongs
+from structgen.frontends.json_schema.term import ANY_STRING, alternatives
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
@@ -215,25 +215,27 @@ class ObjectLayout:
         allowed = [] if permitted is None else [permitted]
         if self._longest_name is not None:
             allowed.append(Repeat(ANY_CHAR, 0, self._longest_name))
-        patterns: dict[str, tuple[Grammar, list[str]]] = {}
+        patterns = {text: language for assertion in assertions for text, language in assertion.patterns}
+        matching: dict[str, set[str]] = {text: set() for text in patterns}
         for assertion in assertions:
-            for text, language in assertion.patterns:
-                if text not in patterns:
-                    patterns[text] = language, [name for name in declared if belongs(name, language)]
-        for matched in _subsets(assertions, {text: language for text, (language, _) in patterns.items()}):
+            for name in declared:
+                for index in assertion.matching(name):
+                    matching[assertion.patterns[index][0]].add(name)
+        meeting = _meeting(assertions, patterns)
+        for matched in _subsets(assertions, meeting):
             locations = region_locations(self.positive, matched)
             if any(location.schema is False for location in locations):
                 continue
             if matched:
-                inside = [patterns[text][0] for text in matched]
+                inside = [patterns[text] for text in matched]
                 # Exclude the declared names that match all patterns of the region.
-                excluded = [name for name in patterns[matched[0]][1] if all(name in patterns[t][1] for t in matched)]
-                first = patterns[matched[0]][0]
-                others = (patterns[text][0] for text in patterns if text not in matched)
-                outside = [language for language in others if not are_disjoint(first, language)]
+                common = matching[matched[0]].intersection(*(matching[text] for text in matched[1:]))
+                excluded = [name for name in declared if name in common] if common else []
+                met = meeting[matched[0]].difference(matched)
+                outside = [language for text, language in patterns.items() if text in met] if met else []
             else:
                 inside, excluded = [], declared
-                outside = [language for language, _ in patterns.values()]
+                outside = list(patterns.values())
             literals: list[Grammar] = [Literal(name.encode("utf-8", "replace")) for name in excluded]
             is_open = not inside and not outside and permitted is None and self._longest_name != 0
             yield NameRegion(matched, locations, [*inside, *allowed], [*literals, *outside], is_open=is_open)
@@ -247,27 +249,41 @@ def _dependents(assertions: tuple[ObjectAssertion, ...]) -> dict[str, tuple[str,
     return result
 
 
-def _subsets(assertions: tuple[ObjectAssertion, ...], patterns: dict[str, Grammar]) -> Iterator[tuple[str, ...]]:
-    """The sets of patterns that one name may match, as far as pairs of patterns tell; ``()`` is the last."""
+def _meeting(assertions: tuple[ObjectAssertion, ...], patterns: dict[str, Grammar]) -> dict[str, set[str]]:
+    """For each pattern the others that one name may also match."""
+    if len(patterns) < 2:
+        return {key: set() for key in patterns}
+    if len(patterns) > _MAX_REGIONS:
+        _refuse_regions(assertions, len(patterns))
     texts = list(patterns)
-    meeting = {
-        text: {other for other in texts[:index] if not are_disjoint(patterns[text], patterns[other])}
-        for index, text in enumerate(texts)
-    }
+    count = _with_patterns(assertions).counter("patternProperties")
+    pairs = zip(texts, overlaps(list(patterns.values()), count), strict=True)
+    return {text: {texts[index] for index in others} for text, others in pairs}
+
+
+def _subsets(assertions: tuple[ObjectAssertion, ...], meeting: dict[str, set[str]]) -> Iterator[tuple[str, ...]]:
+    """The sets of patterns that one name may match, as far as pairs of patterns tell; ``()`` is the last."""
     result: list[tuple[str, ...]] = []
-    for text in texts:
-        grown = [(*subset, text) for subset in result if meeting[text].issuperset(subset)]
+    for text, others in meeting.items():
+        grown = [(*subset, text) for subset in result if others.issuperset(subset)]
         result += [*grown, (text,)]
         if len(result) > _MAX_REGIONS:
-            location = next(assertion.location for assertion in assertions if assertion.patterns)
-            refused(
-                location,
-                "patternProperties",
-                f"the {len(texts)} patterns divide the names into more than {_MAX_REGIONS} regions",
-                remedy="anchor the patterns with distinct prefixes such as '^a_' and '^b_'",
-            )
+            _refuse_regions(assertions, len(meeting))
     yield from sorted(result, key=len, reverse=True)
     yield ()
+
+
+def _refuse_regions(assertions: tuple[ObjectAssertion, ...], count: int) -> NoReturn:
+    refused(
+        _with_patterns(assertions),
+        "patternProperties",
+        f"the {count} patterns divide the names into more than {_MAX_REGIONS} regions",
+        remedy="anchor the patterns with distinct prefixes such as '^a_' and '^b_'",
+    )
+
+
+def _with_patterns(assertions: tuple[ObjectAssertion, ...]) -> Location:
+    return next(assertion.location for assertion in assertions if assertion.patterns)
 
 
 def region_locations(assertions: tuple[ObjectAssertion, ...], matched: tuple[str, ...]) -> tuple[Location, ...]:

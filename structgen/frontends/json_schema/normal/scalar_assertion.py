@@ -253,15 +253,17 @@ class StringAssertion:
             result.append(StringAssertion(languages=(outside,)))
         return result
 
-    def admits(self, text: str) -> bool:
-        """Whether ``text`` is in the set.
+    def admits(self, text: str, origin: Location) -> bool:
+        """Whether ``text`` is in the set, on behalf of a schema.
 
         Raises:
+            LimitExceeded: this takes more than ``Limits.steps``.
             UnsupportedFeature: whether it has a format cannot be decided.
         """
         if len(text) < self.shortest or (self.longest is not None and len(text) > self.longest):
             return False
-        if not all(belongs(text, language) for language in self.languages):
+        count = origin.counter("pattern")
+        if not all(belongs(text, language, count) for language in self.languages):
             return False
         for one, location in self.formats.items():
             is_member = one.admits(text)
@@ -271,16 +273,17 @@ class StringAssertion:
                 return False
         return True
 
-    def admitted(self, texts: Iterable[str]) -> frozenset[str]:
-        """The ``texts`` that are in the set.
+    def admitted(self, texts: Iterable[str], origin: Location) -> frozenset[str]:
+        """The ``texts`` that are in the set, on behalf of a schema.
 
         Raises:
+            LimitExceeded: this takes more than ``Limits.steps``.
             UnsupportedFeature: whether one of them has a format cannot be decided.
         """
         left = frozenset(texts)
         for language in self.languages:  # most texts are decided here, all at once
-            left = matching_strings(left, language)
-        return frozenset(text for text in left if self.admits(text))
+            left = matching_strings(left, language, origin.counter("pattern"))
+        return frozenset(text for text in left if self.admits(text, origin))
 
     def all_languages(self, *, is_proof: bool = False) -> list[Grammar]:
         """The languages of patterns and formats; for a proof of emptiness supersets of the formats.

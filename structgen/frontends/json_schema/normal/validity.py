@@ -107,9 +107,11 @@ class Validity:
             if disjunct.string is None or not disjunct.types & STRING:
                 return [value for value in members if trampoline(self._fits(value, disjunct))]
             if len(disjunct.values) == 1 and len(first.texts) == len(members):
-                texts = disjunct.string.admitted(first.texts)
+                texts = disjunct.string.admitted(first.texts, disjunct.origins[0])
                 return [value for value in members if value in texts] if texts else []
-            texts = disjunct.string.admitted(value for value in members if isinstance(value, str))
+            texts = disjunct.string.admitted(
+                (value for value in members if isinstance(value, str)), disjunct.origins[0]
+            )
             return [
                 value
                 for value in members
@@ -141,7 +143,7 @@ class Validity:
         if kind and not kind & disjunct.types:
             return False
         if isinstance(value, str):
-            return disjunct.string is None or disjunct.string.admits(value)
+            return disjunct.string is None or disjunct.string.admits(value, disjunct.origins[0])
         if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
             return disjunct.number is None or disjunct.number.admits(value)
         if kind == ARRAY:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named, dialect_of, identity
 from structgen.frontends.json_schema.source.json_value import parse_json
-from structgen.frontends.json_schema.source.location import Resource, absolute_uri, pointer_of, shown, without_fragment
+from structgen.frontends.json_schema.source.location import (
+    Resource,
+    Work,
+    absolute_uri,
+    pointer_of,
+    shown,
+    without_fragment,
+)
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.formats.user_format import StringFormat
@@ -177,7 +184,7 @@ class Document:
         finds_copies: bool | None = None,
     ) -> None:
         self.name = name
-        self.resource = Resource(root, uri, self, dialect, documents.limits)
+        self.resource = Resource(root, uri, self, dialect, documents.limits, documents.work)
         self.asserts_formats = documents.asserts_formats
         self.formats = documents.formats
         self._documents = documents
@@ -312,6 +319,7 @@ class Documents:
         root: the given document.
         loaded: the documents of the registry that the grammar depends on, in the order of their use.
         limits: the bounds on patterns and JSON text.
+        work: the work on all of them.
         asserts_formats: whether ``format`` restricts strings.
         formats: the formats of the caller.
     """
@@ -331,6 +339,7 @@ class Documents:
         planned once; ``None``: if the schema is a tree.
         """
         self.limits = setting.limits
+        self.work = Work(setting.limits.steps, setting.limits.steps)
         self.asserts_formats = setting.asserts_formats
         self.formats = setting.formats
         self.loaded: list[Document] = []

@@ -6,12 +6,13 @@ URI references are resolved against a base as in RFC 3986, section 5.2, for ever
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import quote
 
-from structgen.errors import GrammarError, UnsupportedFeature
+from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature
+from structgen.grammar.limits import PYTHON_STEP
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.dialect import Dialect
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Location",
     "Resource",
+    "Work",
     "absolute_uri",
     "escaped",
     "malformed",
@@ -38,6 +40,19 @@ _SAFE: Final = "!$&'()*+,;=:@/?-._~"  # allowed in a fragment by RFC 3986
 
 
 @dataclass(slots=True, eq=False)
+class Work:
+    """The work on one schema, in steps of ``Limits``.
+
+    Attributes:
+        left: how many more steps may be taken.
+        maximum: how many may be taken in all.
+    """
+
+    left: int
+    maximum: int
+
+
+@dataclass(slots=True, eq=False)
 class Resource:
     """A schema with a URI of its own: a whole document, or a part of it that has an identifier.
 
@@ -47,6 +62,7 @@ class Resource:
         document: the document that it is part of.
         dialect: which keywords have a meaning in it.
         limits: the bounds on its patterns.
+        work: the work on all documents.
         path: its location in the document.
         scope: its dynamic scope, where dynamic references are tracked.
     """
@@ -56,6 +72,7 @@ class Resource:
     document: Document
     dialect: Dialect
     limits: Limits
+    work: Work
     path: tuple[str | int, ...] = ()
     scope: DynamicScope | None = None
 
@@ -66,7 +83,7 @@ class Resource:
 
     def inner(self, schema: Json, uri: str, dialect: Dialect, path: tuple[str | int, ...]) -> Resource:
         """A resource within this one."""
-        return Resource(schema, uri, self.document, dialect, self.limits, path)
+        return Resource(schema, uri, self.document, dialect, self.limits, self.work, path)
 
     def copied(self, root: Json, scope: DynamicScope) -> Resource:
         """The same with another object for its root, in a dynamic scope."""
@@ -106,6 +123,21 @@ class Location:
     def inner(self, schema: Json, *path: str | int) -> Location:
         """A schema directly inside this one."""
         return Location(schema, self.resource, self, path)
+
+    def counter(self, *steps: str | int) -> Callable[[int], None]:
+        """A function that counts steps of Python code for this schema or something inside it.
+
+        Raises:
+            LimitExceeded: by the function; the schema needs more than ``Limits.steps``.
+        """
+        work = self.resource.work
+
+        def count(taken: int) -> None:
+            work.left -= taken * PYTHON_STEP
+            if work.left < 0:
+                raise LimitExceeded(self.subject(*steps), limit="steps", maximum=work.maximum)
+
+        return count
 
     @property
     def steps(self) -> tuple[str | int, ...]:
