@@ -32,7 +32,7 @@ _RANGES_A_STEP: Final = 8
 """Ranges that are compared in one step."""
 _END: Final = 0
 _FIXED: Final = 64
-"""The limit on the bytes of a literal beginning or end."""
+"""The limit on the bytes of a literal prefix or suffix."""
 _FIXED_DEPTH: Final = 16
 """How deep it is looked for."""
 
@@ -55,7 +55,7 @@ def are_disjoint(one: Grammar, other: Grammar) -> bool:
 
 
 def overlaps(languages: Sequence[Grammar], count: Callable[[int], None]) -> list[set[int]]:
-    """For each of some regular terms over text, which of the others may have a string in common with it.
+    """For each of some regular terms over text, the others that may have a string in common with it.
 
     Args:
         languages: the terms.
@@ -71,7 +71,7 @@ def overlaps(languages: Sequence[Grammar], count: Callable[[int], None]) -> list
     proofs = _Proofs(count)
     result: list[set[int]] = [set() for _ in languages]
     count(len(languages))
-    for i, j in _beginning_alike(list(map(fixed_start, languages))):
+    for i, j in _compatible(list(map(fixed_start, languages))):
         if not proofs.disjoint(languages[i], languages[j]):
             result[i].add(j)
             result[j].add(i)
@@ -84,8 +84,8 @@ def have_disjoint_pair(languages: Sequence[Grammar], count: Callable[[int], None
     return any(proofs.disjoint(*pair) for pair in combinations(languages, 2))
 
 
-def _beginning_alike(starts: list[bytes]) -> Iterator[tuple[int, int]]:
-    """The pairs of indices of which one text begins with the other."""
+def _compatible(starts: list[bytes]) -> Iterator[tuple[int, int]]:
+    """The pairs of indices whose one text begins with the other."""
     shorter: list[int] = []
     for index in sorted(range(len(starts)), key=starts.__getitem__):  # a text comes after those that it begins with
         while shorter and not starts[index].startswith(starts[shorter[-1]]):
@@ -111,7 +111,7 @@ def fixed_end(term: Grammar) -> bytes:
 
 
 def _fixed(term: Grammar, depth: int, *, is_start: bool) -> tuple[bytes, bool]:
-    """The common beginning or end of all strings, and whether it is the only string."""
+    """The common prefix or suffix of all strings, and whether it is the only string."""
     if depth == 0:
         return b"", False
     match term:
@@ -139,7 +139,7 @@ def _fixed(term: Grammar, depth: int, *, is_start: bool) -> tuple[bytes, bool]:
 
 
 class _Proofs:
-    """Proofs about pairs of terms, each of which becomes an automaton once.
+    """Proofs about pairs of terms; each term becomes an automaton once.
 
     ``count`` is told the steps that were taken.
     """

@@ -36,7 +36,7 @@ def test_two_patterns_overlap_iff_one_text_matches_both(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_all_texts_begin_and_end_as_said(seed: int) -> None:
-    """No text of a pattern lacks its fixed beginning or end, and anchored literals are found whole."""
+    """No text of a pattern lacks its fixed prefix or suffix, and anchored literals are found whole."""
     rng = random.Random(seed)
     for pattern in {random_pattern(rng) for _ in range(60)}:
         term = search_language(pattern, dialect="ecma")
@@ -55,8 +55,8 @@ def steps(patterns: list[str]) -> int:
 
 
 @pytest.mark.parametrize("form", ["^{}", "^x_{}[0-9]+", "^({})+$"])
-def test_patterns_with_literal_beginnings_take_linear_work(form: str) -> None:
-    """Twice as many patterns with different beginnings take about twice the steps, not four times."""
+def test_patterns_with_literal_prefixes_take_linear_work(form: str) -> None:
+    """Twice as many patterns with different prefixes take about twice the steps, not four times."""
     names = ["".join(letters) for letters in product("pqrs", repeat=4)]
     half, whole = steps([form.format(name) for name in names[::2]]), steps([form.format(name) for name in names])
     assert whole <= 2.2 * half

@@ -28,7 +28,7 @@ WHOLE_DIGITS: Final = 20
 _ZERO: Final = Literal(b"0")
 _POINT: Final = Literal(b".")
 _DIFFERENT: Final = 11
-"""Ten rests and the missing end of a number, if no two are the same."""
+"""Ten rests and ``EMPTY``, if no two are the same."""
 _DIGITS: Final = [digits(1 << digit) for digit in range(10)]
 
 _STATE_BYTES: Final = 1_536
@@ -160,11 +160,11 @@ def _layer(modulus: int, after: _DigitState, ends: _DigitState, reached: Iterabl
         if term is None:
             rests = row[start : start + 10]
             # Most states of a large modulus have ten different rests.
-            if end is EMPTY and len(set(key)) == _DIFFERENT:
-                term = choice_of(tuple(map(sequence_of, zip(_DIGITS, rests, strict=True))))
+            if len({*key[1:], id(EMPTY)}) == _DIFFERENT:
+                edges = choice_of(tuple(map(sequence_of, zip(_DIGITS, rests, strict=True))))
             else:
-                term = alternatives(end, _edges(rests))
-            states[key] = term
+                edges = _edges(rests)
+            term = states[key] = edges if end is EMPTY else alternatives(end, edges)
         if term is not EMPTY:
             layer[remainder] = term
     return layer

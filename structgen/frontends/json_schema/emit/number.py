@@ -44,7 +44,7 @@ _MINUS: Final = Literal(b"-")
 _ZERO: Final = Literal(b"0")
 _SHIFTS: Final = 8
 """How far the point may be from the first digit before an exponent, where all forms are written."""
-_STATE_STEPS: Final = 5
+_STATE_STEPS: Final = 6
 _ABSORB_STEPS: Final = 12
 """The steps for a state of an automaton, made or cached, and to compare two disjuncts: about their microseconds."""
 _FEW: Final = 256
