@@ -293,7 +293,7 @@ class _SubschemaPlanner:
         return _normal_form(documents, self._setting)
 
 
-_STEPS_A_CHARACTER: Final = 40
+_STEPS_A_CHARACTER: Final = 100
 
 
 def _steps_for(characters: int, limits: Limits) -> int:

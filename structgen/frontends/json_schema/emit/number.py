@@ -44,9 +44,8 @@ _MINUS: Final = Literal(b"-")
 _ZERO: Final = Literal(b"0")
 _SHIFTS: Final = 8
 """How far the point may be from the first digit before an exponent, where all forms are written."""
-_STATE_STEPS: Final = 6
 _ABSORB_STEPS: Final = 12
-"""The steps for a state of an automaton, made or cached, and to compare two disjuncts: about their microseconds."""
+"""The steps to compare two disjuncts: about the microseconds."""
 _FEW: Final = 256
 """Multiples in an interval that are listed instead of using an automaton."""
 
@@ -194,7 +193,8 @@ def _with_bounded_digits(
             f"multiples of {step} need an automaton of {count * digits} states; at most {MAX_MULTIPLE_STATES} are made",
             remedy=f"give 'minimum' and 'maximum' that leave at most {_FEW} multiples",
         )
-    location.counter(name)(_STATE_STEPS * multiples_states(step, _decimal_places(digits, integral=integral)))
+    states = multiples_states(step, _decimal_places(digits, integral=integral))
+    location.counter(name)(states + states * min(count, 10) // 2)  # about the microseconds, made or cached
     return interval._replace(digits=digits)
 
 
