@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-__all__ = ["CacheInfo", "ContentCache", "Locked", "fetch", "folder", "keep"]
+__all__ = ["CacheInfo", "ContentCache", "Locked", "fetch", "folder", "keep", "make_private"]
 
 MAX_FOLDER_BYTES = 512 << 20
 MAX_ENTRY_BYTES = 128 << 20
@@ -75,7 +75,7 @@ def keep(kind: str, key: str, payload: bytes) -> bool:
 
     temporary = None
     try:
-        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(where)
         descriptor, temporary = tempfile.mkstemp(prefix=".writing-", dir=where)
         with os.fdopen(descriptor, "wb") as file:
             file.write(_MAGIC + _checksum(payload))
@@ -88,6 +88,22 @@ def keep(kind: str, key: str, payload: bytes) -> bool:
             Path(temporary).unlink(missing_ok=True)
         return False
     return True
+
+
+def make_private(where: Path) -> None:
+    """Make a folder, and the folders above it that are missing, for this user alone.
+
+    ``Path.mkdir`` gives its mode to the last folder only.  One that exists keeps its mode, unless it is the default
+    folder, which other versions made readable by others.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [each for each in (where, *where.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    if not missing and not os.environ.get("STRUCTGEN_CACHE") and where == folder() and where.stat().st_mode & 0o077:
+        where.chmod(0o700)
 
 
 def _checksum(payload: bytes) -> bytes:

@@ -8,13 +8,16 @@ spelled out.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, final
 
-__all__ = ["Kind", "Piece", "card", "pieces", "shortened", "table", "text_block"]
+__all__ = ["Kind", "Piece", "card", "page_policy", "pieces", "shortened", "table", "text_block"]
 
 Kind: TypeAlias = Literal["forced", "drafted", "chosen", "given"]
 """How a piece came about; ``given`` is text of the program, and what nothing is known of."""
@@ -134,3 +137,16 @@ def _escaped(text: str) -> str:
 
 def _spelled(character: str) -> str:
     return "\\t" if character == "\t" else character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def page_policy(template: str) -> str:
+    """Return the Content-Security-Policy of a page: its own style and script run, nothing else, and nothing is fetched.
+
+    ``template`` holds them as ``<style>`` and ``<script>`` without attributes; no text may be filled into these.
+    """
+    rules = ["default-src 'none'", "base-uri 'none'", "form-action 'none'"]
+    for kind in ("style", "script"):
+        blocks = re.findall(f"<{kind}>(.*?)</{kind}>", template, re.DOTALL)
+        hashes = (base64.b64encode(hashlib.sha256(block.encode()).digest()).decode() for block in blocks)
+        rules.append(" ".join([f"{kind}-src", *(f"'sha256-{each}'" for each in hashes)]))
+    return "; ".join(rules)

@@ -20,6 +20,7 @@ import numpy as np
 from structgen_kernels import _native
 
 from structgen.errors import LimitExceeded
+from structgen.markup import page_policy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -338,7 +339,7 @@ def _mean(values: list[int]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-_PLACEHOLDER: Final = re.compile(r"\{\{(title|data)\}\}")
+_PLACEHOLDER: Final = re.compile(r"\{\{(title|data|policy)\}\}")
 
 
 def page_of(drawing: Drawing, *, title: str, text: str = "") -> str:
@@ -346,7 +347,7 @@ def page_of(drawing: Drawing, *, title: str, text: str = "") -> str:
     template = files(__package__).joinpath("automaton_page.html").read_text("utf-8")
     # No text of the grammar can end the script, and none is read as HTML.
     data = json.dumps(_page_data(drawing, text), ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    values = {"title": escape(title), "data": data}
+    values = {"title": escape(title), "data": data, "policy": page_policy(template)}
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 

@@ -316,7 +316,8 @@ def _bind(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: Shar
     native, distance, missing, size = lower(grammar, engine, vocabulary, limits)
     if native is None or distance is None:
         if missing is None:
-            raise _unsatisfiable(grammar, "an empty choice, contradicting intersections, or rules that never end")
+            culprits = "an empty choice, contradicting intersections, look-aheads that what follows never meets"
+            raise _unsatisfiable(grammar, f"{culprits}, or rules that never end")
         raise VocabularyError(
             "vocabulary",
             "the tokens can spell no string of the grammar",

@@ -106,9 +106,10 @@ def read_source(path: Path, limits: Limits, *, is_imported: bool, kind: str = "l
     try:
         with path.open("rb") as file:
             data = file.read(limits.source_bytes + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        evidence = getattr(error, "strerror", None) or str(error)
         raise GrammarError(
-            subject, "cannot be read", evidence=error.strerror or str(error), remedy="check the path"
+            subject.replace("\0", "\\0"), "cannot be read", evidence=evidence, remedy="check the path"
         ) from None
     if len(data) > limits.source_bytes:
         raise LimitExceeded(subject, limit="source_bytes", maximum=limits.source_bytes)

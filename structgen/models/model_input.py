@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from structgen.errors import GenerationError, ModelError, found
+from structgen.models.control_tokens import chat_ids, text_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -266,26 +267,25 @@ def render_chat(
         ModelError: the template is malformed or refuses the messages.
     """
     import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def refuse(message: str) -> NoReturn:
-        raise jinja2.TemplateError(message)
+    from structgen.models.chat_template import BoundedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = refuse
     try:
-        return environment.from_string(template).render(
-            messages=messages, add_generation_prompt=True, **(special or {})
+        return (
+            BoundedEnvironment()
+            .from_string(template)
+            .render(messages=messages, add_generation_prompt=True, **(special or {}))
         )
-    except jinja2.TemplateError as error:
+    except (*_TEMPLATE_FAULTS, jinja2.TemplateError) as error:
         raise ModelError(
             f"model {name!r}",
             "the chat template refuses the messages",
-            evidence=str(error),
+            evidence=str(error) or type(error).__name__,
             remedy="change the messages, or pass a text with chat=False",
         ) from error
+
+
+_TEMPLATE_FAULTS: Final = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
 
 def use_chat_template(model: Any, template: str) -> None:
@@ -326,8 +326,16 @@ def chat_prompt(tokenizer: Any, prompt: Prompt, *, chat: bool, name: str) -> lis
         ModelError: messages are malformed, the template refuses them, or messages are given without a template.
     """
     templated = getattr(tokenizer, "chat_template", None) is not None
+    names = _control_names(tokenizer)
+
+    def encode(text: str, **options: bool) -> list[int]:
+        return [int(token) for token in tokenizer.encode(text, **options)]
+
+    def encode_text(text: str) -> list[int]:
+        return encode(text, add_special_tokens=False, split_special_tokens=True)
+
     if isinstance(prompt, str) and not (chat and templated):
-        return [int(token) for token in tokenizer.encode(prompt)]
+        return text_ids(prompt, encode, lambda text: encode(text, split_special_tokens=True), names)
     if not templated:
         raise ModelError(
             f"model {name!r}",
@@ -336,13 +344,24 @@ def chat_prompt(tokenizer: Any, prompt: Prompt, *, chat: bool, name: str) -> lis
         )
     import jinja2
 
+    def render(messages: list[dict[str, str]]) -> str:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
     try:
-        text = tokenizer.apply_chat_template(messages_of_prompt(prompt), tokenize=False, add_generation_prompt=True)
-    except (jinja2.TemplateError, ValueError, TypeError) as error:
+        return chat_ids(
+            messages_of_prompt(prompt), render, lambda text: encode(text, add_special_tokens=False), encode_text, names
+        )
+    except (*_TEMPLATE_FAULTS, jinja2.TemplateError) as error:
         raise ModelError(
             f"model {name!r}",
             "the chat template refuses the messages",
             evidence=str(error),
             remedy="change the messages, or pass a text with chat=False",
         ) from error
-    return [int(token) for token in tokenizer.encode(text, add_special_tokens=False)]
+
+
+def _control_names(tokenizer: Any) -> tuple[str, ...]:
+    """Return the spellings of a tokenizer's special tokens."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    named = getattr(tokenizer, "all_special_tokens", ())
+    return tuple(dict.fromkeys([*(token.content for token in added if token.special), *map(str, named)]))

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from structgen.cache import folder as cache_folder
+from structgen.cache import folder as cache_folder, make_private
 from structgen.errors import ModelError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def install(folder: Path, build: Callable[[Path], str], *, needed_bytes: int, pr
 
     parent = folder.parent
     with disk_faults(parent):
-        parent.mkdir(parents=True, exist_ok=True)
+        make_private(parent)
         lock = FileLock(parent / f".{folder.name}.lock")
         try:
             lock.acquire(timeout=0)

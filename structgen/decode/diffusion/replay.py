@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Self, final
 import numpy as np
 
 from structgen.decode.diffusion.mean_field import FREE
+from structgen.markup import page_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ def _character(character: str) -> str:
     return "␡" if code == _DELETE else f"\\u{{{code:x}}}"
 
 
-_PLACEHOLDER: Final = re.compile(r"\{\{(title|sections)\}\}")
+_PLACEHOLDER: Final = re.compile(r"\{\{(title|sections|policy)\}\}")
 _SHADES: Final = 10
 """How many colours there are for confidences; the last is for the highest confidence."""
 
@@ -189,7 +190,7 @@ def replay_page(replays: Sequence[Replay], *, title: str = "structgen: how the c
         raise ValueError("there is nothing to replay; pass at least one Replay")
     sections = "\n".join(_section(number, replay) for number, replay in enumerate(replays, 1))
     page = (files(__package__) / "replay.html").read_text(encoding="utf-8")
-    parts = {"title": escape(visible(title)), "sections": sections}
+    parts = {"title": escape(visible(title)), "sections": sections, "policy": page_policy(page)}
     return _PLACEHOLDER.sub(lambda found: parts[found[1]], page)  # one pass: inserted text is not searched
 
 

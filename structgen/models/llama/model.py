@@ -10,6 +10,7 @@ import torch
 
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, Live, ModelError
+from structgen.models.control_tokens import chat_ids, text_ids
 from structgen.models.llama.attention import Part
 from structgen.models.llama.cache import KeyValues
 from structgen.models.llama.layers import LlamaLayers
@@ -99,12 +100,20 @@ class LlamaModel(Live):
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
         """See ``LanguageModel.encode_prompt``."""
+        names = tuple(self.vocabulary.special.values())
+        as_text = self.vocabulary.tokenize
         if isinstance(prompt, str) and not chat:
-            text = prompt
+            ids = text_ids(prompt, self._encode, as_text, names)
         else:
-            text = render_chat(self.chat_template, messages_of_prompt(prompt), name=self.name)
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+            ids = chat_ids(messages_of_prompt(prompt), self._render, self._encode, as_text, names)
         return ids or [self._eos[0] if self._bos is None else self._bos]
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
+        return render_chat(self.chat_template, messages, name=self.name)
 
     def start(self) -> LlamaSession:
         """Return an empty session."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, Live, ModelError
+from structgen.models.control_tokens import chat_ids
 from structgen.models.llama_cpp.library import library
 from structgen.models.llama_cpp.runner import Request, RowAlone, Runner
 from structgen.models.model_input import messages_of_prompt, render_chat
@@ -31,6 +32,8 @@ __all__ = ["LlamaCppModel", "LlamaCppSession"]
 _UNQUANTISED: Final = (0, 1, 32)
 """``general.file_type`` of files in float32, float16 and bfloat16."""
 _MOST_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
+_CONTROL_KINDS: Final = (2, 3)
+"""``tokenizer.ggml.token_type`` of the unknown token and of control tokens."""
 _SPECIAL_TEXTS: Final = ("bos", "eos", "unknown", "padding", "separator", "mask")
 
 
@@ -118,15 +121,21 @@ class LlamaCppModel(Live):
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
         """See ``LanguageModel.encode_prompt``."""
         if isinstance(prompt, str) and not (chat and self.chat_template):
-            return self._tokenize(prompt, begins=True) or [self.vocabulary.eos[0]]
-        if self.chat_template is None:
+            return self._tokenize(prompt, begins=True, reads_special=False) or [self.vocabulary.eos[0]]
+        template = self.chat_template
+        if template is None:
             raise ModelError(
                 f"model {self.name!r}",
                 "it has no chat template, so messages cannot be rendered",
                 remedy="pass the prompt as one text",
             )
-        text = render_chat(self.chat_template, messages_of_prompt(prompt), name=self.name, special=self._special)
-        return self._tokenize(text, begins=False)
+        return chat_ids(
+            messages_of_prompt(prompt),
+            lambda messages: render_chat(template, messages, name=self.name, special=self._special),
+            lambda text: self._tokenize(text, begins=False, reads_special=True),
+            lambda text: self._tokenize(text, begins=False, reads_special=False),
+            self._control_names,
+        )
 
     def start(self) -> LlamaCppSession:
         """Return an empty session."""
@@ -178,19 +187,29 @@ class LlamaCppModel(Live):
         # Passes differ in their number of threads, so the time of all processors would not compare them.
         return pass_times(self, ("llama.cpp", *facts), clock=perf_counter)
 
-    def _tokenize(self, text: str, *, begins: bool) -> list[int]:
-        """Tokenize a text with the file's tokenizer; ``begins`` adds BOS where the file says so."""
+    def _tokenize(self, text: str, *, begins: bool, reads_special: bool) -> list[int]:
+        """Tokenize a text with the file's tokenizer.
+
+        ``begins`` adds BOS where the file says so; ``reads_special`` makes control tokens of their spellings.
+        """
         data = text.encode("utf-8", "surrogatepass")
         size = len(data) + 8
         while True:
             tokens = (ctypes.c_int32 * size)()
-            read_special = True
             count = self._library.llama_tokenize(
-                self._vocabulary_address, data, len(data), ctypes.addressof(tokens), size, begins, read_special
+                self._vocabulary_address, data, len(data), ctypes.addressof(tokens), size, begins, reads_special
             )
             if count >= 0:
                 return list(tokens[:count])
             size = -count
+
+    @cached_property
+    def _control_names(self) -> tuple[str, ...]:
+        """The spellings that llama.cpp reads as control tokens."""
+        tokens, kinds = (self._header.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
+        pairs = zip(tokens, kinds, strict=True) if isinstance(tokens, list) and isinstance(kinds, list) else ()
+        named = [token.decode("utf-8", "replace") for token, kind in pairs if kind in _CONTROL_KINDS]
+        return tuple(dict.fromkeys([*named, *self.vocabulary.special.values()]))
 
     def _text(self, key: str) -> str | None:
         value = self._header.get(key)

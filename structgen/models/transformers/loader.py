@@ -51,11 +51,12 @@ def load_transformers(
     if is_quantised:
         check_int8(placement.device)
     location = str(source)
-    options: dict[str, Any] = {"local_files_only": local_files_only}
+    # False, not unset: else transformers asks on standard input, and runs the code of the files after a "y".
+    options: dict[str, Any] = {"local_files_only": local_files_only, "trust_remote_code": False}
     gguf = source if isinstance(source, Path) and source.is_file() else None
     if gguf is not None:
         require("gguf", "accelerate")
-        location, options = str(gguf.parent), {"gguf_file": gguf.name}
+        location, options = str(gguf.parent), {"gguf_file": gguf.name, "trust_remote_code": False}
     try:
         progress("load the tokenizer", 0, None)
         with quiet():

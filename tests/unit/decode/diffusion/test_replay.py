@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import unicodedata
+from base64 import b64encode
 from collections.abc import Sequence
+from hashlib import sha256
 from html.parser import HTMLParser
 from typing import Any
 
@@ -118,7 +120,10 @@ def test_the_page_is_alone() -> None:
     assert not re.search(r"https?:|//[a-z]|src=|href=|@import|url\(|fetch|XMLHttp|import\s*\(", _without_texts(page))
     parsed = _Page(page)
     policies = [a["content"] for tag, a in parsed.elements if tag == "meta" and "http-equiv" in a]
-    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"]
+    blocks = (page.partition(f"<{kind}>")[2].partition(f"</{kind}>")[0] for kind in ("style", "script"))
+    hashes = [b64encode(sha256(block.encode()).digest()).decode() for block in blocks]
+    allowed = f"style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'"
+    assert policies == [f"default-src 'none'; base-uri 'none'; form-action 'none'; {allowed}"]
     assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in parsed.elements}
 
 

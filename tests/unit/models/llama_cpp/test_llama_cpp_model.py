@@ -69,7 +69,7 @@ def test_logits_equal_those_of_transformers(model: LlamaCppModel, tiny_gguf: Pat
 
 
 def test_vocabulary_and_prompts(model: LlamaCppModel, tiny_gguf: Path) -> None:
-    """They come from the file; names of special tokens in a prompt are special tokens."""
+    """They come from the file; names of control tokens are control tokens in the template alone."""
     vocabulary = model.vocabulary
     assert vocabulary.tokens[3 + 256 + 1] == b"the"
     assert vocabulary.eos[0] == 2
@@ -78,7 +78,8 @@ def test_vocabulary_and_prompts(model: LlamaCppModel, tiny_gguf: Path) -> None:
     ids = model.encode_prompt("the 12")
     assert ids[0] == 1
     text = "<|im_start|>user\nthe 12<|im_end|>\n<|im_start|>assistant\n"
-    assert ids == model.encode_prompt(text, chat=False)
+    assert ids == model._tokenize(text, begins=False, reads_special=True)
+    assert not set(vocabulary.special) & set(model.encode_prompt(text, chat=False))
     assert b"".join(vocabulary.tokens[token] for token in ids) == re.sub(r"<.*?>", "", text).encode()
     assert model.encode_prompt([{"role": "user", "content": "the 12"}]) == ids
     assert len(model.encode_prompt("é" * 500, chat=False)) == 1000
