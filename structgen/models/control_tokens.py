@@ -46,7 +46,7 @@ _names = lru_cache(maxsize=8)(_Names)
 class _Marks:
     """Numbers that stand in messages for spellings of control tokens, and beside texts that touch one.
 
-    Decimal digits survive the filters of templates (``trim``, ``upper``, ``tojson``); 30 random ones occur in no message.
+    Decimal digits survive the filters of templates (``trim``, ``upper``, ``tojson``); 30 random ones are in no message.
     """
 
     def __init__(self, names: _Names) -> None:
