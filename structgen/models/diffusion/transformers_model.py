@@ -61,7 +61,7 @@ def load_vocabulary(tokenizer: Any, *, size: int, eos: Sequence[int], mask_token
             tokens[token] = added.content.encode()
 
     def encode(text: str) -> list[int]:
-        return [int(token) for token in tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)]
+        return [int(token) for token in tokenizer.encode(text, add_special_tokens=False)]
 
     return Vocabulary(tokens, eos=eos, special=special, tokenize=encode)
 
