@@ -32,10 +32,12 @@ _LEAST_TIMES: Final = {2: 1.05, 4: 1.15, 8: 1.3}
 """No CPU that was measured had cheaper rows."""
 _BUDGET_S: Final = 0.45
 _WARM_UP: Final = 6
+_DISTURBED: Final = 1.25
 _MANY_ROWS: Final = 32
 _FIRST_PASSES: Final = 2
 _KEPT_TIMES: Final = 4
 _REPEATED: Final = 32
+_TRIALS: Final = 0.02
 _lock = Lock()
 _known: dict[str, PassTimes] = {}
 
@@ -68,8 +70,11 @@ def pass_times(
             if stored is not None:
                 _known[key] = tuple((int(rows), float(time)) for rows, time in json.loads(stored))
             else:
-                _known[key] = measure(model, clock)
-                cache.keep("pass-times", key, json.dumps(_known[key]).encode())
+                found = measure(model, clock)
+                # So many rows can be run in as many passes; much more was other load, and not what is to be stored.
+                _known[key] = tuple((rows, min(time, float(rows))) for rows, time in found)
+                if all(time <= _DISTURBED * rows for rows, time in found):
+                    cache.keep("pass-times", key, json.dumps(_known[key]).encode())
         return _known[key]
 
 
@@ -105,7 +110,7 @@ def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> 
         for rows in _ROWS[1:]:
             if len(times) < _LEAST or spent + 1.5 * times[rows // 2] < _BUDGET_S:
                 run(rows)
-        while fitting := [rows for rows, time in times.items() if 0 < time < _BUDGET_S - spent]:
+        while fitting := [rows for rows, time in times.items() if time > 0 and spent + time < _BUDGET_S]:
             for rows in fitting:
                 if spent + times[rows] < _BUDGET_S:
                     run(rows)
@@ -129,8 +134,9 @@ class FastestThreads:
     Numbers of threads are the largest one, its half, and so on.  A pass over 32 rows and more takes the largest.
     Fewer rows are learnt in groups (1, 2 to 3, 4 to 7, 8 to 15, 16 to 31).  Two passes each take the number that is
     the fastest for fewer rows, at first the largest, its neighbours, and the neighbours of the fastest until that is
-    one in between.  The shortest of the last four times of each number counts.  Each 32nd pass takes a neighbour of the
-    fastest number, so that the choice follows the load of the machine.
+    one in between.  The shortest of the last four times of each number counts.  After 32 passes, or more where that
+    would take over 2 % of the time, a pass takes a neighbour of the fastest number: so the choice follows the load of
+    the machine.
 
     Args:
         most: the largest number.
@@ -145,6 +151,7 @@ class FastestThreads:
             [deque(maxlen=_KEPT_TIMES) for _ in self._numbers] for _ in range(_MANY_ROWS.bit_length())
         ]
         self._passes = [0] * _MANY_ROWS.bit_length()
+        self._tried = [[0] * len(self._numbers) for _ in self._passes]  # the number of the pass that did so last
 
     def of(self, rows: int) -> int:
         """Return the number of threads for the next pass over so many rows."""
@@ -157,8 +164,11 @@ class FastestThreads:
         for at in (best, *neighbours):
             if len(times[at]) < _FIRST_PASSES:
                 return self._numbers[at]
-        turn, remainder = divmod(self._passes[group], _REPEATED)
-        return self._numbers[best if remainder else neighbours[turn % len(neighbours)]]
+        for at in neighbours:
+            extra = min(times[at]) / min(times[best]) - 1
+            if self._passes[group] - self._tried[group][at] >= max(_REPEATED, extra / _TRIALS):
+                return self._numbers[at]
+        return self._numbers[best]
 
     def _best(self, group: int) -> int:
         """The index of the fastest number for a group, or for the nearest one of fewer rows that has times."""
@@ -171,8 +181,10 @@ class FastestThreads:
         """Note the time of a pass."""
         if rows < _MANY_ROWS and len(self._numbers) > 1:
             group = rows.bit_length()
+            at = self._numbers.index(threads)
             self._passes[group] += 1
-            self._times[group][self._numbers.index(threads)].append(seconds)
+            self._tried[group][at] = self._passes[group]
+            self._times[group][at].append(max(seconds, 1e-9))
 
 
 def _parsed(text: str) -> PassTimes:
