@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self, final
 
 from structgen.errors import GenerationError, Live
 from structgen.log import logger
+from structgen.models.pass_times import shared_times
 from structgen.models.protocol import Extension, PackedModel, TreeSession
 from structgen.models.session import PackedSession, can_branch, extend, treeless
 
@@ -85,10 +86,10 @@ class Batch(Live):
 
     @property
     def pass_times(self) -> PassTimes | None:
-        """Those of the model, which may measure them now (``structgen.models.pass_times``)."""
+        """Those of the model, which may measure them now, for the rows of one worker of all (``shared_times``)."""
         with self._use:
             times: PassTimes | None = getattr(self._model, "pass_times", None)
-            return times
+        return None if times is None else shared_times(times, max(1, len(self._workers)))
 
     def worker(self) -> Worker:
         """Return a new worker; every round waits for it until it leaves.

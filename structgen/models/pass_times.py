@@ -8,6 +8,7 @@ import os
 import platform
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from threading import Lock
 from time import process_time
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -18,7 +19,7 @@ from structgen.errors import ModelError
 if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["VARIABLE", "FastestThreads", "PassTimes", "measure", "pass_times"]
+__all__ = ["VARIABLE", "FastestThreads", "PassTimes", "measure", "pass_times", "shared_times"]
 
 PassTimes: TypeAlias = tuple[tuple[int, float], ...]
 """Numbers of rows, ascending from 2, each with the time of a pass relative to one row; times never decrease."""
@@ -123,6 +124,23 @@ def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> 
     (before, time), (rows, longest) = table[-2:]
     row = max((longest - time) / (rows - before), (longest - 1) / (rows - 1) / 3)
     return (*table[1:], (2 * rows, round(longest + rows * row, 2)))
+
+
+def shared_times(times: PassTimes, sequences: int) -> PassTimes:
+    """Return the times of passes that so many sequences share, by the rows of each of them.
+
+    Rows that are cheap for one sequence are not where others fill the pass already.
+    """
+    if sequences == 1:
+        return times
+    points = ((1, 1.0), *times)
+
+    def time_of(rows: int) -> float:
+        (before, time), (more, longer) = next((pair for pair in pairwise(points) if rows <= pair[1][0]), points[-2:])
+        return time + (longer - time) * (rows - before) / (more - before)
+
+    one = time_of(sequences)
+    return tuple((rows, time_of(sequences * rows) / one) for rows in _ROWS[1:])
 
 
 class FastestThreads:

@@ -12,7 +12,7 @@ from structgen.decode.speculative.cost import CostModel
 from structgen.engine import Vocabulary
 from structgen.errors import ModelError
 from structgen.models import Batch, HashModel, pass_times
-from structgen.models.pass_times import VARIABLE, FastestThreads, measure
+from structgen.models.pass_times import VARIABLE, FastestThreads, measure, shared_times
 
 VOCABULARY = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0])
 
@@ -177,3 +177,22 @@ def test_disturbed_times_are_not_stored(monkeypatch: pytest.MonkeyPatch, tmp_pat
     quiet: Any = Timed({1: 0.01, 2: 0.021, 4: 0.03, 8: 0.05})
     assert pass_times.pass_times(quiet, ("quiet",), clock=lambda: quiet.now)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_rows_of_one_of_several_sequences() -> None:
+    """Eight sequences of two rows are a pass of sixteen: between points, and beyond the last."""
+    times = ((2, 1.5), (4, 2.0), (8, 4.0))
+    assert shared_times(times, 1) == times
+    assert shared_times(times, 4) == ((2, 4.0 / 2), (4, 8.0 / 2), (8, 16.0 / 2))
+    assert shared_times(times, 3) == (
+        (2, pytest.approx(3.0 / 1.75)),
+        (4, pytest.approx(6.0 / 1.75)),
+        (8, pytest.approx(12 / 1.75)),
+    )
+    model: Any = HashModel(VOCABULARY)
+    model.pass_times = times
+    with Batch(model) as batch:
+        assert batch.pass_times == times
+        for _ in range(4):
+            batch.worker()
+        assert batch.pass_times == shared_times(times, 4)
