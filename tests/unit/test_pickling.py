@@ -8,7 +8,7 @@ import multiprocessing
 import pickle
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -56,6 +56,8 @@ def parts(value: Any) -> dict[Any, Any]:
     """All that an object holds, but locks, and what grows with a run or an engine."""
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, Set):
+        return dict(enumerate(sorted(value, key=repr)))  # the order of a set is its history's, not its content's
     if isinstance(value, Iterable) and hasattr(value, "__len__"):
         return dict(enumerate(value))
     names = set(getattr(value, "__dict__", ()))
