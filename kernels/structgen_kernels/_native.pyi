@@ -129,12 +129,17 @@ class Flattener:
     ) -> FlatGrammar: ...
 
 def couple(
-    engine: Engine, grammar: FlatGrammar, eos: Sequence[int], limits: Limits
-) -> tuple[Constraint | None, list[int | None], bool, int | None, int | None, int]: ...
+    engine: Engine, grammar: FlatGrammar, eos: Sequence[int], limits: Limits, is_own: bool
+) -> tuple[Constraint | None, list[int | None], bool, int | None, int | None, int] | None:
+    """Compile a grammar; None if others wait for the engine, and it is not the grammar's own."""
 
 class Constraint:
     def limited(self, limits: Limits) -> Constraint:
         """Return the same constraint within other limits."""
+    def set_elsewhere(self, make: Callable[[], Constraint | None]) -> None:
+        """Set what compiles the grammar in a new engine, where its work would hold up others."""
+    @property
+    def has_moved(self) -> bool: ...
     @property
     def is_searched(self) -> bool: ...
     @property

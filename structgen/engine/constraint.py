@@ -7,16 +7,18 @@ from dataclasses import replace
 from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
+from weakref import ref
 
 from structgen_kernels import _native
 
-from structgen.engine.lowering import SharedEngine, lower, native_limits, shared_engine
+from structgen.engine.lowering import Engine, lower, native_limits, shared_engine
 from structgen.engine.matcher import Matcher
 from structgen.engine.report import Report, entries_of, report_of
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import (
     ArgumentError,
     GrammarError,
+    LimitExceeded,
     StructgenError,
     UnsatisfiableGrammar,
     VocabularyError,
@@ -116,12 +118,12 @@ class Constraint:
 
     __slots__ = (
         "__weakref__",
-        "_engine",
         "_grammar",
         "_limits",
         "_min_tokens",
         "_report",
         "_vocabulary",
+        "engine",
         "native",
         "shortest_bytes",
     )
@@ -132,15 +134,17 @@ class Constraint:
         vocabulary: Vocabulary,
         limits: Limits,
         *,
-        engine: SharedEngine,
+        engine: Engine,
         native: _native.Constraint,
         shortest_bytes: int,
     ) -> None:
         self._grammar = grammar
         self._vocabulary = vocabulary
         self._limits = limits
-        self._engine = engine
+        self.engine = engine
         self.native = native
+        if engine.is_shared:
+            native.set_elsewhere(_Elsewhere(self))
         self.shortest_bytes = shortest_bytes
         self._report: Report | None = None
         self._min_tokens: int | None = None
@@ -216,20 +220,16 @@ class Constraint:
 
     def terms(self) -> int:
         """Return the number of terms of an engine with only this grammar.  Costs a compilation."""
-        return self.alone()._engine.native.statistics["terms"]
+        return self.alone().engine.native.statistics["terms"]
 
     def alone(self) -> Constraint:
         """Return the same constraint in an engine of its own.  Costs a compilation."""
-        return _bind(self._grammar, self._vocabulary, self._limits, SharedEngine(self._vocabulary))[0]
+        return _bind(self._grammar, self._vocabulary, self._limits, Engine(self._vocabulary))[0]
 
     @property
     def engine_bytes(self) -> int:
-        """Memory of the engine, which constraints on one vocabulary share."""
-        return self._engine.native.memory_bytes
-
-    def is_of(self, engine: SharedEngine) -> bool:
-        """Return whether the constraint belongs to ``engine``."""
-        return self._engine is engine
+        """Memory of the engine, which most constraints on one vocabulary share."""
+        return self.engine.native.memory_bytes
 
     def __copy__(self) -> Constraint:
         return self
@@ -269,7 +269,7 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     engine = shared_engine(vocabulary)
     key = (id(grammar), id(limits))  # a cached constraint holds both objects, so their ids stay taken
     constraint = vocabulary.constraints.get(key)
-    if constraint is not None and constraint.is_of(engine):
+    if constraint is not None and (constraint.engine is engine or not constraint.engine.is_shared):
         return constraint
     began = perf_counter()
     constraint, size = _bind(grammar, vocabulary, limits, engine)
@@ -302,18 +302,40 @@ def _log_compiled(constraint: Constraint, grammar: Grammar, milliseconds: float,
 def compile_together(grammars: Iterable[Grammar], vocabulary: Vocabulary, limits: Limits) -> list[Constraint]:
     """Compile grammars for a vocabulary in one engine of their own.
 
-    The ``state_id`` of matchers of all of them may be compared: equal ids mean equal continuations.
+    Their matchers number equal continuations alike (``state_id``).
 
     Raises:
         UnsatisfiableGrammar, VocabularyError, LimitExceeded, GrammarError: as ``compile``.
     """
-    engine = SharedEngine(vocabulary)
+    engine = Engine(vocabulary)
     return [_bind(grammar, vocabulary, limits, engine)[0] for grammar in grammars]
 
 
-def _bind(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> tuple[Constraint, int]:
+class _Elsewhere:
+    """Moves a constraint to an engine of its own; called by the native constraint, which it must not keep alive."""
+
+    __slots__ = ("_constraint",)
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._constraint = ref(constraint)
+
+    def __call__(self) -> _native.Constraint | None:
+        """Compile the grammar once more; None where that fails, or the constraint is gone."""
+        constraint = self._constraint()
+        if constraint is None:
+            return None
+        try:
+            (native, *_), constraint.engine = lower(
+                constraint.grammar, Engine(constraint.vocabulary), constraint.vocabulary, constraint.limits
+            )
+        except LimitExceeded:  # it was within the limits before, where others had done part of the work
+            return None
+        return native
+
+
+def _bind(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: Engine) -> tuple[Constraint, int]:
     """Lower a grammar into an engine; return its constraint and the size of the flattened grammar."""
-    native, distance, missing, size = lower(grammar, engine, vocabulary, limits)
+    (native, distance, missing, size), engine = lower(grammar, engine, vocabulary, limits)
     if native is None or distance is None:
         if missing is None:
             culprits = "an empty choice, contradicting intersections, look-aheads that what follows never meets"

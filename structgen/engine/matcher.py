@@ -108,10 +108,10 @@ class Matcher(_native.Matcher):
     ``IndexError``, and a bound of the constraint's limits a ``LimitExceeded``.  ``needs_budget_mask(budget)`` and
     ``fill_mask_within(bitmask, row, budget)`` are the two halves of it.
 
-    Equal ``state_id`` means equal continuations, unless values of earlier text matter too; the engine numbers its
-    states anew after it has dropped them at ``Limits.states``.  Equal ``mask_id`` means equal masks without a budget,
-    for all Matchers of one Constraint at any time; it is None if the mask depends on more than the state, such as on
-    values that must differ from each other.
+    Equal ``state_id`` means equal continuations, unless values of earlier text matter too; states get other numbers
+    after the engine has dropped them at ``Limits.states``, or the constraint has moved to an engine of its own.  Equal
+    ``mask_id`` means equal masks without a budget, for all Matchers of one Constraint at any time; it is None if the
+    mask depends on more than the state, such as on values that must differ from each other.
 
     A Matcher belongs to one thread at a time; Matchers of one Constraint may be used in different threads.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from structgen_kernels._native import TokenTrie
 
     from structgen.engine.constraint import Constraint
-    from structgen.engine.lowering import SharedEngine
+    from structgen.engine.lowering import Engine
 
 __all__ = ["Vocabulary", "by_id", "checked_id", "checked_tokens", "listed"]
 
@@ -171,7 +171,7 @@ class Vocabulary:
         self._encode: Encoder | None = tokenize
         self._lock = threading.Lock()
         self.constraints: ContentCache[Constraint] = ContentCache(_CONSTRAINT_BYTES)  # for compile()
-        self.engine: SharedEngine | None = None  # likewise
+        self.engine: Engine | None = None  # likewise
         self._digest: bytes | None = None
         self._missing: bytes | None = None
         self._speller: Speller | None = None

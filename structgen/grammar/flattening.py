@@ -266,11 +266,11 @@ def _constraint(grammar: Grammar) -> _native.Constraint | None:
     engine = _native.Engine(_trie(), _BYTES)
     bounds = _native.Limits()
     flat = flatten(grammar, {}, None, _LIMITS.grammar_nodes)
-    found = _native.couple(engine, flat, (), bounds)
-    if found[2]:
+    found = _native.couple(engine, flat, (), bounds, is_own=True)
+    if found is not None and found[2]:
         flat = flatten(grammar, {}, None, _LIMITS.grammar_nodes, lambda rules: remove_left_recursion(rules, _LIMITS))
-        found = _native.couple(engine, flat, (), bounds)
-    return found[0]
+        found = _native.couple(engine, flat, (), bounds, is_own=True)
+    return found[0] if found is not None else None
 
 
 @cache

@@ -85,13 +85,13 @@ def test_a_batch_of_masks_can_be_interrupted() -> None:
 def test_compiling_can_be_interrupted(grammar: sg.Grammar) -> None:
     """The vocabulary then compiles the same grammar, and others, as one that was never interrupted does."""
     other = vocabulary()
-    whole = lower(grammar, shared_engine(other), other, sg.Limits())[0]
+    whole = lower(grammar, shared_engine(other), other, sg.Limits())[0][0]
     assert whole is not None
     needed = shared_engine(other).native.statistics["terms"]
     mine = vocabulary()
     engine = shared_engine(mine)
     flat = flatten(grammar, engine.lowered, mine, sg.Limits().grammar_nodes, None)
-    interrupted(partial(_native.couple, engine.native, flat, mine.eos, native_limits(sg.Limits())))
+    interrupted(partial(_native.couple, engine.native, flat, mine.eos, native_limits(sg.Limits()), is_own=True))
     assert engine.native.statistics["terms"] < 0.9 * needed
     for each in (sg.regex("[ab]+"), grammar):
         one, two = (sg.compile(each, place).matcher() for place in (mine, other))

@@ -231,10 +231,10 @@ def test_what_is_pickled_together_stays_together() -> None:
     assert copy.copy(constraint) is constraint is copy.deepcopy(constraint)
     one, first, second = pickle.loads(pickle.dumps((constraint, state, state.fork())))
     assert first.constraint is second.constraint is one
-    before = constraint._engine.native.statistics["terms"]
+    before = constraint.engine.native.statistics["terms"]
     copied = WAYS["pickle"](constraint)
-    assert copied.is_of(constraint._engine)
-    assert copied._engine.native.statistics["terms"] == before
+    assert copied.engine is constraint.engine
+    assert copied.engine.native.statistics["terms"] == before
 
 
 def test_memories_are_copied_with_locks_of_their_own() -> None:

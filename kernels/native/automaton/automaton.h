@@ -13,8 +13,8 @@
 #include "base/arena.h"
 #include "base/byte_set.h"
 #include "base/intern.h"
-#include "base/interrupt.h"
 #include "base/limits.h"
+#include "base/turns.h"
 #include "terms/symbol_counts.h"
 #include "terms/term.h"
 
@@ -94,6 +94,13 @@ struct State {
 // Counts what is made on behalf of one caller, so that a limit is a limit of that caller, and the steps of one call.  A
 // step is worth some ten nanoseconds.
 struct Meter {
+  // Begins the count of a call.
+  void begin(uint64_t used_before, const Limits& limits) {
+    used = used_before;
+    maximum = limits.states;
+    steps = 0;
+    max_steps = limits.steps;
+  }
   uint64_t used = 0;
   uint64_t maximum = UINT64_MAX;
   uint64_t steps = 0;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <exception>
 
 namespace structgen {
@@ -32,21 +31,6 @@ class Uninterruptible {
     static thread_local int count = 0;
     return count;
   }
-};
-
-// Counts steps of some ten nanoseconds, and asks after so many.
-class Pulse {
- public:
-  void beat(uint64_t count) {
-    since_ += count;
-    if (since_ < kEvery) return;
-    since_ = 0;
-    if (!Uninterruptible::holds()) check_interrupt();
-  }
-
- private:
-  static constexpr uint64_t kEvery = 250'000;
-  uint64_t since_ = 0;
 };
 
 }  // namespace structgen

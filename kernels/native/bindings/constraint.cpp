@@ -5,9 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <utility>
 #include <vector>
 
@@ -30,17 +28,17 @@ struct Lowered {
   std::optional<uint32_t> unspellable;  // a byte that is needed somewhere and that no token holds
 };
 
-// Makes the terms of a grammar and solves its rules, under the engine's lock: grammars on one vocabulary share the store.
+// Makes the terms of a grammar and solves its rules, with exclusive access: grammars on one vocabulary share the store.
 Lowered lower(Engine& engine, const FlatGrammar& grammar, const Limits& limits) {
-  const std::unique_lock lock(engine.mutex());
   Automaton& automaton = engine.machine().automaton();
-  automaton.meter() = {0, limits.states, 0, limits.steps};
+  automaton.meter().begin(0, limits);
   automaton.set_regular_limit(limits.regular_states);
+  const auto first = static_cast<RuleId>(automaton.terms().rule_count());
   const std::vector<TermId> made = run(grammar.program, automaton, engine.shared_rules());
   TermStore& terms = automaton.terms();
   Lowered result{made[grammar.program.result], {}, false, {}, {}};
-  terms.solve_rules();
-  result.left_recursive = terms.left_recursive();
+  terms.solve_rules(automaton.meter().pulse);
+  result.left_recursive = terms.left_recursive(first, automaton.meter().pulse);
   if (result.left_recursive) return result;
   const Distance distance = terms.distance(result.term);
   if (distance < kInfinite) result.shortest = distance;
@@ -54,33 +52,68 @@ Lowered lower(Engine& engine, const FlatGrammar& grammar, const Limits& limits) 
 
 // Makes the terms of a grammar and a constraint of them.  Returns that, or None where the grammar is left-recursive or
 // has no strings; the terms of FlatGrammar::shared; whether it is left-recursive; the last two of `Lowered`; bytes of the
-// engine.
-nb::tuple couple(std::shared_ptr<Engine> engine, const FlatGrammar& grammar, std::vector<uint32_t> eos, const Limits& limits) {
+// engine.  None instead of all this where others would wait too long for an engine that is not the grammar's own.
+nb::object couple(std::shared_ptr<Engine> engine, const FlatGrammar& grammar, std::vector<uint32_t> eos, const Limits& limits, bool is_own) {
   Lowered lowered;
   std::shared_ptr<Constraint> constraint;
   size_t bytes = 0;
+  bool is_done = false;
   {
     nb::gil_scoped_release release;
-    lowered = lower(*engine, grammar, limits);
-    if (lowered.shortest) constraint = std::make_shared<Constraint>(engine, lowered.term, std::move(eos), limits);
-    const std::shared_lock lock(engine->mutex());
-    bytes = engine->bytes_used();
+    for (unsigned turns = is_own ? Turn::kTurns : 0; !is_done; ++turns) {
+      if (!is_own && turns == Turn::kTurns) break;
+      const Turn turn(engine->mutex(), engine->machine().automaton().meter().pulse, turns);
+      try {
+        lowered = lower(*engine, grammar, limits);
+        if (lowered.shortest) {
+          constraint = std::make_shared<Constraint>(engine, lowered.term, eos, limits);
+          constraint->begin();
+        }
+        bytes = engine->bytes_used();
+        is_done = true;
+      } catch (const TurnOver&) {
+      }
+    }
   }
-  return nb::make_tuple(std::move(constraint), std::move(lowered.shared), lowered.left_recursive, lowered.shortest, lowered.unspellable, bytes);
+  if (!is_done) return nb::object(nb::none());
+  return nb::object(nb::make_tuple(std::move(constraint), std::move(lowered.shared), lowered.left_recursive, lowered.shortest, lowered.unspellable, bytes));
+}
+
+// The same constraint within other limits.
+std::shared_ptr<Constraint> limited(const Constraint& constraint, const Limits& limits) {
+  const nb::gil_scoped_release release;
+  const std::shared_ptr<Home> home = constraint.home();
+  Engine& engine = *home->engine;
+  auto made = std::make_shared<Constraint>(home->engine, home->term, constraint.eos(), limits);
+  const Turn turn(engine.mutex(), engine.machine().automaton().meter().pulse, Turn::kTurns);
+  made->begin();
+  return made;
+}
+
+// `make()` compiles the grammar in a new engine and returns the constraint, or None where it cannot.
+void set_elsewhere(Constraint& constraint, nb::object make) {
+  const auto release = [](nb::object* held) {
+    if (!nb::is_alive()) return;  // Python has ended
+    const nb::gil_scoped_acquire acquire;
+    delete held;
+  };
+  const std::shared_ptr<nb::object> held(new nb::object(std::move(make)), release);
+  constraint.set_elsewhere([held]() -> std::shared_ptr<Home> {
+    const nb::gil_scoped_acquire acquire;
+    const nb::object made = (*held)();
+    return made.is_none() ? nullptr : nb::cast<std::shared_ptr<Constraint>>(made)->home();
+  });
 }
 
 }  // namespace
 
 void bind_constraint(nb::module_& m) {
-  m.def("couple", &couple, "engine"_a, "grammar"_a, "eos"_a, "limits"_a);
+  m.def("couple", &couple, "engine"_a, "grammar"_a, "eos"_a, "limits"_a, "is_own"_a);
 
   nb::class_<Constraint>(m, "Constraint")
-      .def("limited",
-           [](const Constraint& self, const Limits& limits) {
-             nb::gil_scoped_release release;
-             return std::make_shared<Constraint>(self.shared_engine(), self.term(), self.eos(), limits);
-           },
-           "limits"_a)
+      .def("limited", &limited, "limits"_a)
+      .def("set_elsewhere", &set_elsewhere, "make"_a)
+      .def_prop_ro("has_moved", &Constraint::has_moved)
       .def_prop_ro("is_searched", &Constraint::is_searched)
       .def_prop_ro("has_reach", &Constraint::has_reach)
       .def_prop_ro("has_scope", &Constraint::has_scope)

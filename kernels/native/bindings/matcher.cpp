@@ -31,7 +31,7 @@ using Bitmask = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>
 constexpr uint32_t kMaxBudget = uint32_t{1} << 31;
 
 uint32_t* row_of(const Bitmask& mask, size_t row, const Constraint& constraint) {
-  const size_t words = constraint.engine().words();
+  const size_t words = constraint.words();
   if (mask.shape(1) != words)
     throw nb::value_error(("bitmask: rows have " + std::to_string(mask.shape(1)) + " words; the vocabulary needs ceil(V / 32) = " +
                            std::to_string(words)).c_str());

@@ -80,7 +80,7 @@ void bind_unfolding(nb::module_& m) {
           ByteAutomaton made;
           {
             nb::gil_scoped_release release;
-            made = constraint.exclusively([&](Engine& engine) { return unfold(engine.machine(), constraint.start(), max_states); });
+            made = constraint.exclusively([&](Home& here) { return unfold(here.engine->machine(), here.start(), max_states); });
           }
           if (!made.complete) return nb::object(nb::none());
           const size_t states = made.next.size();
@@ -93,7 +93,7 @@ void bind_unfolding(nb::module_& m) {
           {
             nb::gil_scoped_release release;
             made = constraint.exclusively(
-                [&](Engine& engine) { return unfold_calls(engine.machine().automaton(), constraint.term(), max_states); });
+                [&](Home& here) { return unfold_calls(here.engine->machine().automaton(), here.term, max_states); });
           }
           if (!made.complete) return nb::object(nb::none());
           const size_t states = made.next.size();
@@ -104,9 +104,10 @@ void bind_unfolding(nb::module_& m) {
         [](const Constraint& constraint, size_t max_states) {
           std::vector<std::pair<uint32_t, std::string>> names;
           nb::gil_scoped_release release;  // who waits for the engine with it would keep the engine from asking for it
-          constraint.exclusively([&](Engine& engine) {
-            Automaton& automaton = engine.machine().automaton();
-            for (const auto& [start, rule] : unfold_calls(automaton, constraint.term(), max_states).rules)
+          constraint.exclusively([&](Home& here) {
+            Automaton& automaton = here.engine->machine().automaton();
+            names.clear();
+            for (const auto& [start, rule] : unfold_calls(automaton, here.term, max_states).rules)
               names.emplace_back(start, automaton.terms().rule_name(rule));
           });
           return names;

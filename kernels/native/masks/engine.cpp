@@ -3,46 +3,50 @@
 #include "masks/traverse.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <tuple>
 
 namespace structgen {
-
-namespace {
-
-ByteSet single_bytes(const Trie& trie) {
-  ByteSet alone;
-  for (uint32_t node = 1; node < trie.size(); node = trie.end[node])
-    if (!trie.tokens_at(node).empty()) alone.insert(trie.byte[node]);
-  return alone;
-}
-
-bool is_complete(const Trie& trie, const ByteSet& alone) {
-  for (uint32_t node = 1; node < trie.size(); ++node)
-    if (!alone.contains(trie.byte[node])) return false;
-  const ByteSet needed = ByteSet::range(0x20, 0x7E) | ByteSet::range(0x80, 0xBF);
-  return (needed & ~alone).empty();
-}
-
-}  // namespace
 
 Engine::Engine(std::shared_ptr<const TokenTrie> tokens, uint32_t vocabulary_size)
     : tokens_(std::move(tokens)),
       vocabulary_size_(vocabulary_size),
-      alone_(single_bytes(tokens_->trie())),
-      byte_complete_(is_complete(tokens_->trie(), alone_)),
-      machine_(byte_complete_ ? alone_ : ByteSet::all()),
+      machine_(tokens_->byte_complete() ? tokens_->alone() : ByteSet::all()),
       distinct_(*this) {
   tries_.emplace_back();
-  shared_rules_.has_labels = byte_complete_;
+  shared_rules_.has_labels = byte_complete();
 }
 
 Engine::~Engine() = default;
 
+namespace {
+
+constexpr size_t kLarge = size_t{8} << 20;  // bytes that take a while to free
+
+// Empties containers.  Where they are large a thread of its own frees them, since the engine's lock is held.
+template <class... Container>
+void let_go(size_t bytes, Container&... containers) {
+  auto held = std::make_unique<std::tuple<Container...>>();
+  std::apply([&](auto&... own) { (std::swap(own, containers), ...); }, *held);
+  if (bytes < kLarge) return;
+  try {
+    std::thread([held = std::move(held)] {}).detach();
+  } catch (const std::system_error&) {  // no thread can be had: they are freed here
+  }
+}
+
+}  // namespace
+
+uint64_t Engine::next_epoch() {
+  static std::atomic<uint64_t> count = 0;
+  return ++count;
+}
+
 void Engine::dispose(Engine* engine) {
-  constexpr size_t kLarge = size_t{8} << 20;
   std::unique_ptr<Engine> owned(engine);
   if (engine->bytes_used() < kLarge) return;
   // What others share, such as an object of Python, is let go here; the rest is this engine's alone.
@@ -74,7 +78,7 @@ bool Engine::try_fill(NodeId node, uint32_t* words) const {
 }
 
 void Engine::fill(NodeId node, uint32_t* words, uint64_t fuel) {
-  if (!byte_complete_) {  // a byte sequence that can be completed may still have no tokens that do
+  if (!byte_complete()) {  // a byte sequence that can be completed may still have no tokens that do
     fill_within(node, words, kNone - 1, fuel);
     return;
   }
@@ -104,18 +108,10 @@ void Engine::trim(size_t maximum) {
 }
 
 void Engine::drop_rows() {
-  reaches_.clear();
-  plans_.clear();
-  plan_rows_.clear();
-  own_rows_.clear();
-  row_lists_.clear();
-  rows_.clear();  // rows name residual tries and lists of exits, so all go together
-  count_tables_.clear();
-  class_masks_.clear();
-  exit_lists_ = {};
-  residuals_.clear();
-  tries_.resize(1);
-  trie_table_.clear();
+  // Rows name residual tries and lists of exits, so all go together.
+  let_go(cache_bytes_, reaches_, plans_, plan_rows_, own_rows_, row_lists_, rows_, count_tables_, class_masks_, exit_lists_,
+         residuals_, tries_, trie_table_);
+  tries_.emplace_back();
   cache_bytes_ = 0;
 }
 
@@ -133,7 +129,7 @@ void Engine::forget() {
   planned_.clear();
   leaps_.clear();
   absorptions_.clear();
-  ++epoch_;
+  epoch_ = next_epoch();
 }
 
 bool Engine::may_go_beyond(NodeId end, std::string_view text) {

@@ -10,7 +10,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +20,7 @@
 #include "automaton/machine.h"
 #include "automaton/program.h"
 #include "base/limits.h"
+#include "base/turns.h"
 #include "masks/row.h"
 #include "masks/trie.h"
 #include "scopes/distinct.h"
@@ -44,11 +44,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const TokenTrie& tokens() const { return *tokens_; }
   uint32_t vocabulary_size() const { return vocabulary_size_; }
   uint32_t words() const { return (vocabulary_size_ + 31) / 32; }
-  // Every byte that tokens hold has a token of its own, and so have those that spell ASCII text and the tails of
-  // characters.  Then what spellable bytes can complete, tokens can.  (SmolLM2, for one, lacks 21 bytes that well
-  // formed text hardly needs.)
-  bool byte_complete() const { return byte_complete_; }
-  std::shared_mutex& mutex() { return mutex_; }
+  bool byte_complete() const { return tokens_->byte_complete(); }
+  TurnMutex& mutex() { return mutex_; }
   SharedRules& shared_rules() { return shared_rules_; }
 
   struct Plan {  // the rows of a node's mask, in plan_rows_
@@ -106,6 +103,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Drops all states, nodes and rows: every node id is void then, and the epoch is another.  Terms and rules stay.
   void forget();
+  // A number that no other engine has, and that this one had not before.
   uint64_t epoch() const { return epoch_; }
   void trim(size_t cache_bytes);
   size_t cache_bytes() const { return cache_bytes_; }
@@ -290,8 +288,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   std::shared_ptr<const TokenTrie> tokens_;
   uint32_t vocabulary_size_;
-  ByteSet alone_;  // bytes that are tokens
-  bool byte_complete_;
   Machine machine_;
   Distinct distinct_;
   std::deque<std::shared_ptr<const Trie>> tries_;  // [0] is unused: the vocabulary's own trie stands for it
@@ -326,8 +322,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::unordered_map<TermId, uint16_t> char_groups_;
   std::unordered_map<TermId, ByteSet> used_bytes_;
   SharedRules shared_rules_;
-  uint64_t epoch_ = 0;
-  std::shared_mutex mutex_;
+  uint64_t epoch_ = next_epoch();
+  static uint64_t next_epoch();
+  TurnMutex mutex_;
 
   void drop_rows();
   const Trie& trie(TrieId id) const { return id == kVocabularyTrie ? tokens_->trie() : *tries_[id & ~kOwn]; }

@@ -212,7 +212,7 @@ uint32_t Engine::plan_within_budgets(NodeId start) {
     break;
   }
   for (; !chain.empty(); chain.pop_back()) {
-    const Distance sure = byte_complete_ ? machine_[chain.back()].sure : kInfinite;
+    const Distance sure = byte_complete() ? machine_[chain.back()].sure : kInfinite;
     rest = std::min(rest == kNone ? kNone : rest + 1, sure == kInfinite ? kNone : sure);
     within_budgets_.emplace(chain.back(), rest);
   }
@@ -223,7 +223,7 @@ uint32_t Engine::plan_within_budgets(NodeId start) {
 // bytes.  What is found is kept, for each node on the way.
 bool Engine::completable_within_budgets(NodeId start, uint64_t fuel) {
   const auto is_known = [&](NodeId node) {
-    return machine_[node].accepting || (byte_complete_ && machine_[node].sure < kInfinite) || plan_within_budgets(node) != kNone;
+    return machine_[node].accepting || (byte_complete() && machine_[node].sure < kInfinite) || plan_within_budgets(node) != kNone;
   };
   if (is_known(start)) return true;
   if (const auto found = completable_.find(start); found != completable_.end()) return found->second;
@@ -266,7 +266,7 @@ uint32_t Engine::min_tokens(NodeId node, uint64_t& fuel) {
   const uint64_t given = fuel;
   Settled own;
   bool complete = true;
-  uint32_t best = search(node, plan_within_budgets(node), fuel, complete, byte_complete_ ? own : exact_);
+  uint32_t best = search(node, plan_within_budgets(node), fuel, complete, byte_complete() ? own : exact_);
   exact_.insert(own.begin(), own.end());
   if (!complete) {
     if (best == kNone) throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
@@ -279,23 +279,23 @@ uint32_t Engine::min_tokens(NodeId node, uint64_t& fuel) {
 bool Engine::within(NodeId node, uint32_t limit, uint64_t& fuel, Settled& settled) {
   if (machine_[node].accepting) return true;
   if (node == kDeadNode) return false;
-  if (byte_complete_ && machine_[node].sure <= limit) return true;
+  if (byte_complete() && machine_[node].sure <= limit) return true;
   if (const auto found = settled.find(node); found != settled.end()) return found->second.tokens <= limit;
   const uint32_t longest = std::max<uint32_t>(tokens_->trie().max_depth, 1);
   if ((machine_[node].distance + longest - 1) / longest > limit) return false;
   const uint32_t upper = plan_within_budgets(node);
   if (upper <= limit) return true;
-  if (byte_complete_ && fuel == 0) return false;  // only what is known to fit
+  if (byte_complete() && fuel == 0) return false;  // only what is known to fit
   bool complete = true;
   const bool fits = search(node, limit + 1, fuel, complete, settled) <= limit;
-  if (!complete && !byte_complete_)
+  if (!complete && !byte_complete())
     throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
   return fits;
 }
 
 bool Engine::completable(NodeId node, uint64_t fuel) {
-  if (machine_[node].least != kNone && byte_complete_) return completable_within_budgets(node, fuel / kSearchShare);
-  if (byte_complete_ || machine_[node].accepting || plan_within_budgets(node) != kNone) return true;
+  if (machine_[node].least != kNone && byte_complete()) return completable_within_budgets(node, fuel / kSearchShare);
+  if (byte_complete() || machine_[node].accepting || plan_within_budgets(node) != kNone) return true;
   uint64_t left = fuel;
   return min_tokens(node, left) != kNone;
 }
@@ -322,7 +322,7 @@ void Engine::fill_fitting(NodeId start, uint32_t* out, Fits&& fits, FitsBeyond&&
     path[all.depth[node]] = here;
     const auto tokens = all.tokens_at(node);
     if (!tokens.empty() && fits(machine_.tick(here))) allow(tokens);
-    if (end > node + 1 && byte_complete_) {
+    if (end > node + 1 && byte_complete()) {
       // One outcome holds for a whole subtree if its texts share their shortest completion, but for the rest of a
       // character within which they end.  (Where more characters are required they do not: seven of them may take
       // more tokens than eight.)  With budgets, what is kept must be what the outcome is about.
@@ -345,7 +345,7 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
   // Where all outcomes are proven, those of earlier calls may serve.  Where fuel may end, a mask must not depend on
   // earlier queries: the same text and budget have the same mask.
   Settled own;
-  Settled& settled = byte_complete_ ? own : exact_;
+  Settled& settled = byte_complete() ? own : exact_;
   const auto fits = [&](NodeId node) {
     const auto found = outcomes.find(node);
     return found != outcomes.end() ? found->second : (outcomes[node] = within(node, budget, fuel, settled));

@@ -64,7 +64,7 @@ uint32_t Engine::row_reach(TrieId trie_id, StateId state) {
     }
     path[walked.depth[node]] = here;
     const uint32_t tail = character_tail(walked.groups[node]);
-    const bool all = absorption({kNone, here}).may_end && absorbs({kNone, here}, walked, node) && (byte_complete_ || tail == 0);
+    const bool all = absorption({kNone, here}).may_end && absorbs({kNone, here}, walked, node) && (byte_complete() || tail == 0);
     if (all || !walked.tokens_at(node).empty()) {
       const uint32_t rest = plan(here);
       farthest = std::max(farthest, all && rest != kNone ? rest + tail : rest);

@@ -90,6 +90,11 @@ TokenTrie::TokenTrie(const std::vector<std::string>& tokens) {
 }
 
 void TokenTrie::prepare() {
+  for (uint32_t node = 1; node < trie_.size(); node = trie_.end[node])
+    if (!trie_.tokens_at(node).empty()) alone_.insert(trie_.byte[node]);
+  const ByteSet needed = ByteSet::range(0x20, 0x7E) | ByteSet::range(0x80, 0xBF);
+  byte_complete_ = (needed & ~alone_).empty() &&
+                   std::all_of(trie_.byte.begin() + 1, trie_.byte.end(), [&](uint8_t byte) { return alone_.contains(byte); });
   kinds_.assign(size(), {UINT16_MAX, 0});
   chars_begin_.assign(size_t{trie_.max_depth} + 2, 0);
   for (uint32_t node = 0; node < trie_.size(); ++node) {

@@ -144,6 +144,13 @@ class TokenTrie : public std::enable_shared_from_this<TokenTrie> {
   std::shared_ptr<const TriePart> part(uint16_t groups, uint16_t breaks) const;  // none: it saves too little
   std::shared_ptr<const Trie> residual(const std::vector<uint32_t>& exits) const;
 
+  // Bytes that are tokens.
+  const ByteSet& alone() const { return alone_; }
+  // Every byte that tokens hold has a token of its own, and so have those that spell ASCII text and the tails of
+  // characters.  Then what spellable bytes can complete, tokens can.  (SmolLM2, for one, lacks 21 bytes that well
+  // formed text hardly needs.)
+  bool byte_complete() const { return byte_complete_; }
+
  private:
   TokenTrie() = default;
   struct Derived {
@@ -172,6 +179,8 @@ class TokenTrie : public std::enable_shared_from_this<TokenTrie> {
   std::vector<uint32_t> by_chars_;  // tokens by the number of their characters, [chars_begin_[n], chars_begin_[n + 1])
   std::vector<uint32_t> chars_begin_;
   std::vector<uint16_t> max_chars_;
+  ByteSet alone_;
+  bool byte_complete_ = false;
   static constexpr size_t kLengths = 32;
   std::vector<std::array<uint32_t, kLengths>> longer_;  // by first byte and length: nodes on the way to longer tokens
   void prepare();

@@ -75,8 +75,8 @@ void copy_state(const llama::Sampler* from, llama::Sampler* to) {
 }  // namespace
 
 ChainSampler::ChainSampler(std::shared_ptr<const Constraint> constraint, std::optional<uint32_t> budget)
-    : now_{Matcher(constraint), budget, budget, constraint->engine().vocabulary_size(),
-           std::vector<uint32_t>(constraint->engine().words())} {}
+    : now_{Matcher(constraint), budget, budget, constraint->vocabulary_size(),
+           std::vector<uint32_t>(constraint->words())} {}
 
 ChainSampler::ChainSampler(const ChainSampler& other) : now_(other.locked()) {}
 

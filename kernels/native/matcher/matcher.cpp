@@ -21,38 +21,61 @@ constexpr uint64_t kMaskShare = 50;
 }  // namespace
 
 Constraint::Constraint(std::shared_ptr<Engine> engine, TermId start, std::vector<uint32_t> eos, const Limits& limits)
-    : engine_(std::move(engine)), term_(start), eos_(std::move(eos)), limits_(limits) {
-  exclusively([&](Engine& held) {  // limits that the first state meets are met here
-    scopes_ = held.machine().automaton().terms().scopes_below(term_);
-    return this->start();
-  });
+    : tokens_(engine->tokens().shared_from_this()),
+      vocabulary_size_(engine->vocabulary_size()),
+      eos_(std::move(eos)),
+      limits_(limits),
+      home_(std::make_shared<Home>(std::move(engine), start)) {}
+
+void Constraint::begin() {
+  home_->prepare(limits_);
+  const Charge charge(*home_);
+  scopes_ = home_->engine->machine().automaton().terms().scopes_below(home_->term);
+  home_->start();
+}
+
+std::shared_ptr<Home> Constraint::home() const {
+  const std::lock_guard lock(home_mutex_);
+  return home_;
+}
+
+void Constraint::move(const std::shared_ptr<Home>& from) const {
+  const std::lock_guard one_at_a_time(move_mutex_);
+  if (has_moved()) return;
+  std::shared_ptr<Home> made = elsewhere_();
+  moved_ = true;  // also where it must stay, so that its work there is done at last
+  if (!made) return;
+  const std::lock_guard lock(home_mutex_);
+  if (home_ == from) home_ = std::move(made);
+}
+
+void Home::prepare(const Limits& limits) {
+  if (epoch_ != engine->epoch()) {
+    epoch_ = engine->epoch();
+    used_ = 0;
+    met_.clear();
+  }
+  Automaton& automaton = engine->machine().automaton();
+  automaton.meter().begin(used(), limits);
+  automaton.set_regular_limit(limits.regular_states);
 }
 
 bool Constraint::is_eos(uint32_t token) const { return std::find(eos_.begin(), eos_.end(), token) != eos_.end(); }
 
-NodeId Constraint::start() const { return engine_->machine().start(term_); }
-
-void Constraint::prepare() const {
-  if (epoch_ != engine_->epoch()) {
-    epoch_ = engine_->epoch();
-    used_ = 0;
-  }
-  engine_->machine().automaton().meter() = {used_, limits_.states, 0, limits_.steps};
-  engine_->machine().automaton().set_regular_limit(limits_.regular_states);
-}
-
 Matcher::Matcher(std::shared_ptr<const Constraint> constraint) : constraint_(std::move(constraint)), epoch_(kUnset) {
-  constraint_->exclusively([&](Engine& engine) { sync(engine); });
+  constraint_->exclusively([&](Home& here) { sync(here); });
 }
 
-// Takes node ids anew after the engine has forgotten its states: what was accepted is accepted once more.
-void Matcher::sync(Engine& engine) {
+// Takes node ids anew after the engine has forgotten its states, or is another: what was accepted is accepted once more.
+void Matcher::sync(Home& here) {
+  Engine& engine = *here.engine;
   if (epoch_ == engine.epoch()) return;
+  epoch_ = kUnset;  // until all ids are those of one engine
   if (constraint_->has_scope()) {
-    sync_scopes(engine);
+    sync_scopes(here);
     return;
   }
-  NodeId node = constraint_->start();
+  NodeId node = here.start();
   const bool ended = terminated_;
   for (size_t i = 0; i < steps_.size(); ++i) {
     Step& taken = steps_[i];
@@ -69,6 +92,7 @@ void Matcher::sync(Engine& engine) {
   }
   engine.renew_steps();
   enter(engine, node);
+  engine_ = here.engine;
   epoch_ = engine.epoch();
 }
 
@@ -95,11 +119,11 @@ bool Matcher::accept(uint32_t token) {
     terminated_ = true;
     return true;
   }
-  Engine& engine = constraint_->engine();
-  if (token >= engine.tokens().size()) return false;
+  if (token >= constraint_->tokens().size()) return false;
   if (constraint_->has_scope()) return run([&](Engine& held) { return accept_in_scopes(held, token); });
+  Engine& engine = *engine_;
   {
-    const std::shared_lock lock(engine.mutex());  // transitions that are known need no exclusive access
+    const std::shared_lock lock(engine_->mutex());  // transitions that are known need no exclusive access
     if (epoch_ == engine.epoch() && engine.byte_complete() && !engine.tokens().token(token).empty()) {
       const NodeId next = engine.known_step_token(node_, token);
       if (next == kDeadNode) return false;
@@ -110,7 +134,7 @@ bool Matcher::accept(uint32_t token) {
       }
     }
   }
-  return run([&](Engine& held) {
+  return run(Request::kToken, token, [&](Engine& held) {
     const NodeId next = step(held, node_, token);
     if (next == kDeadNode) return false;
     steps_.push_back({node_, accepting_, token, {}});
@@ -182,9 +206,8 @@ void Matcher::add_eos(uint32_t* words) const {
 }
 
 void Matcher::fill_mask(uint32_t* words) {
-  Engine& engine = constraint_->engine();
   if (terminated_) {
-    std::memset(words, 0, size_t{engine.words()} * 4);
+    std::memset(words, 0, size_t{constraint_->words()} * 4);
     return;
   }
   if (constraint_->has_scope()) {
@@ -194,17 +217,16 @@ void Matcher::fill_mask(uint32_t* words) {
   }
   bool done = false;
   {
-    const std::shared_lock lock(engine.mutex());
-    done = epoch_ == engine.epoch() && engine.try_fill(node_, words);
+    const std::shared_lock lock(engine_->mutex());
+    done = epoch_ == engine_->epoch() && engine_->try_fill(node_, words);
   }
-  if (!done) run([&](Engine& held) { held.fill(node_, words, constraint_->limits().distance_steps); });
+  if (!done) run(Request::kMask, 0, [&](Engine& held) { held.fill(node_, words, constraint_->limits().distance_steps); });
   set_eos(words);
 }
 
 const Engine::Plan* Matcher::find_plan() const {
-  const Engine& engine = constraint_->engine();
-  if (terminated_ || constraint_->has_scope() || epoch_ != engine.epoch()) return nullptr;
-  return engine.find_plan(node_);
+  if (terminated_ || constraint_->has_scope() || epoch_ != engine_->epoch()) return nullptr;
+  return engine_->find_plan(node_);
 }
 
 // Between two calls a model has run and the caches are cold.  Matcher, constraint, plan and row lie at different
@@ -212,7 +234,7 @@ const Engine::Plan* Matcher::find_plan() const {
 // memory that they wait for arrives at the same time.
 void Matcher::fill_together(std::span<Matcher* const> matchers, std::span<uint32_t* const> rows) {
   std::array<const Engine::Plan*, kTogether> plans;
-  const auto engine_of = [&](size_t i) { return &matchers[i]->constraint_->engine(); };
+  const auto engine_of = [&](size_t i) { return matchers[i]->engine_.get(); };
   for (size_t begin = 0, end = 0; begin < matchers.size(); begin = end) {
     Engine& engine = *engine_of(begin);
     while (end < matchers.size() && engine_of(end) == &engine) ++end;
@@ -243,11 +265,11 @@ void Matcher::fill_together(std::span<Matcher* const> matchers, std::span<uint32
 
 void Matcher::fill_mask_within(uint32_t* words, uint32_t budget) {
   if (terminated_ || budget == 0)
-    std::memset(words, 0, size_t{constraint_->engine().words()} * 4);
+    std::memset(words, 0, size_t{constraint_->words()} * 4);
   else if (constraint_->has_scope())
     run([&](Engine& held) { fill_within_in_scopes(held, words, budget - 1); });
   else
-    run([&](Engine& held) {
+    run(Request::kMaskWithin, budget, [&](Engine& held) {
       const uint64_t fuel = constraint_->limits().distance_steps;
       held.fill_within(node_, words, budget - 1, fuel / kMaskShare);
       // What min_tokens() promised stays possible, also where a mask may spend too little to find it.
@@ -260,8 +282,7 @@ void Matcher::fill_mask_within(uint32_t* words, uint32_t budget) {
 std::vector<uint32_t> Matcher::allowed_tokens(size_t max) {
   std::vector<uint32_t> found;
   if (terminated_ || max == 0) return found;
-  Engine& engine = constraint_->engine();
-  if (engine.byte_complete()) {  // each byte is a token
+  if (constraint_->byte_complete()) {  // each byte is a token
     ByteSet live;
     if (constraint_->has_scope()) {
       const auto enough = static_cast<unsigned>(std::min<size_t>(max, 256));
@@ -270,18 +291,18 @@ std::vector<uint32_t> Matcher::allowed_tokens(size_t max) {
         return held.distinct().live(position(), constraint_->effort(), enough);
       });
     } else {
-      const std::shared_lock lock(engine.mutex());
-      if (epoch_ == engine.epoch() && engine.machine()[node_].least == kNone) live = engine.machine()[node_].live;
+      const std::shared_lock lock(engine_->mutex());
+      if (epoch_ == engine_->epoch() && engine_->machine()[node_].least == kNone) live = engine_->machine()[node_].live;
     }
     if (live.size() >= max) {
-      const Trie& trie = engine.tokens().trie();
+      const Trie& trie = constraint_->tokens().trie();
       live.for_each([&](uint8_t byte) {
         if (found.size() < max) found.push_back(trie.tokens_at(trie.child(0, byte)).front());
       });
       return found;
     }
   }
-  std::vector<uint32_t> words(engine.words());
+  std::vector<uint32_t> words(constraint_->words());
   fill_mask(words.data());
   for (uint32_t token : constraint_->eos()) words[token >> 5] &= ~(uint32_t{1} << (token & 31));
   for (size_t i = 0; i < words.size(); ++i)
@@ -292,24 +313,22 @@ std::vector<uint32_t> Matcher::allowed_tokens(size_t max) {
 
 bool Matcher::needs_budget_mask(uint32_t budget) {
   if (terminated_) return false;
-  if (!constraint_->engine().byte_complete() || budget == 0) return true;
-  return run([&](Engine& held) {
-    return constraint_->has_scope() ? needs_budget_in_scopes(held, budget - 1) : (!held.keeps_budgets(node_) || held.reach(node_) > budget - 1);
-  });
+  if (!constraint_->byte_complete() || budget == 0) return true;
+  if (constraint_->has_scope()) return run([&](Engine& held) { return needs_budget_in_scopes(held, budget - 1); });
+  return run(Request::kBudget, 0, [&](Engine& held) { return !held.keeps_budgets(node_) || held.reach(node_) > budget - 1; });
 }
 
 std::string Matcher::forced_bytes() {
   if (terminated_) return {};
   if (!constraint_->has_scope()) {
-    Engine& engine = constraint_->engine();
-    const std::shared_lock lock(engine.mutex());
-    if (epoch_ == engine.epoch()) {
-      const Node& here = engine.machine()[node_];
+    const std::shared_lock lock(engine_->mutex());
+    if (epoch_ == engine_->epoch()) {
+      const Node& here = engine_->machine()[node_];
       if (here.accepting || here.has_specials || here.live.size() != 1) return {};
     }
   }
   if (constraint_->has_scope()) return run([&](Engine& engine) { return forced_in_scopes(engine); });
-  return run([&](Engine& engine) {
+  return run(Request::kForced, 0, [&](Engine& engine) {
     std::string forced;
     Machine& machine = engine.machine();
     for (NodeId node = node_; !machine[node].accepting && !machine[node].has_specials && machine[node].live.size() == 1;) {
@@ -334,33 +353,36 @@ size_t Matcher::uncertain_from(std::string_view forced, std::span<const size_t> 
 
 uint32_t Matcher::min_tokens() {
   if (terminated_) return 0;
+  if (!constraint_->has_scope())
+    return run(Request::kFewest, 0, [&](Engine& engine) {
+      uint64_t fuel = constraint_->limits().distance_steps;
+      return engine.min_tokens(node_, fuel);
+    });
   return run([&](Engine& engine) {
     uint64_t fuel = constraint_->limits().distance_steps;
-    if (constraint_->has_scope()) {
-      const auto tokens = engine.distinct().shortest(position(), fuel);
-      if (!tokens) return kNone;
-      trace_.plan.assign(tokens->rbegin(), tokens->rend());
-      return static_cast<uint32_t>(tokens->size());
-    }
-    return engine.min_tokens(node_, fuel);
+    const auto tokens = engine.distinct().shortest(position(), fuel);
+    if (!tokens) return kNone;
+    trace_.plan.assign(tokens->rbegin(), tokens->rend());
+    return static_cast<uint32_t>(tokens->size());
   });
 }
 
 std::vector<int64_t> Matcher::shortest_completion() {
   if (terminated_) return {};
+  if (!constraint_->has_scope())
+    return run(Request::kCompletion, 0, [&](Engine& engine) { return engine.shortest_completion(node_); });
   return run([&](Engine& engine) {
-    if (!constraint_->has_scope()) return engine.shortest_completion(node_);
     return engine.distinct().completion(position(), constraint_->limits().distance_steps).value_or(std::vector<int64_t>{});
   });
 }
 
-NodeId Matcher::state_id() {
-  return run([&](Engine&) { return node_; });
+uint64_t Matcher::state_id() {
+  return run([&](Engine& engine) { return engine.epoch() << 32 | node_; });
 }
 
 std::optional<uint64_t> Matcher::mask_id() {
   if (constraint_->has_scope()) return std::nullopt;  // what was read lies beside the node
-  if (terminated_) return kDeadNode;  // of the first epoch: nothing is allowed there either
+  if (terminated_) return kDeadNode;  // of no epoch: nothing is allowed
   return run([&](Engine& engine) { return std::optional(engine.epoch() << 32 | node_); });
 }
 

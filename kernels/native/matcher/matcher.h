@@ -1,30 +1,88 @@
 // The immutable constraint and the moving state of one sequence over it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "masks/engine.h"
 
 namespace structgen {
 
+// What a matcher may ask for at a node.
+enum class Request : uint8_t { kMask, kMaskWithin, kToken, kForced, kFewest, kCompletion, kBudget };
+
+// A grammar in an engine, and what it has used there.
+class Home {
+ public:
+  Home(std::shared_ptr<Engine> engine, TermId term) : engine(std::move(engine)), term(term) {}
+
+  const std::shared_ptr<Engine> engine;
+  const TermId term;
+
+  // The first node.  This and all that follows: call it with exclusive access.
+  NodeId start() const { return engine->machine().start(term); }
+  // Begins to count a call against `limits`.
+  void prepare(const Limits& limits);
+  void finish() { used_.store(engine->machine().automaton().meter().used, std::memory_order_relaxed); }
+  uint64_t used() const { return used_.load(std::memory_order_relaxed); }  // also without
+
+  // A limit on steps that `work` met at a node is not met again: it is thrown at once, as long as the engine does not forget.
+  template <class Work>
+  auto once(NodeId node, Request request, uint64_t argument, Work&& work) {
+    const Met key{node, request, argument};
+    if (const auto met = met_.find(key); met != met_.end()) throw met->second;
+    try {
+      return work();
+    } catch (const LimitError& error) {
+      if (met_.size() == kMaxMet) met_.clear();
+      if (error.limit == "steps") met_.emplace(key, error);
+      throw;
+    }
+  }
+
+ private:
+  using Met = std::tuple<NodeId, Request, uint64_t>;
+  static constexpr size_t kMaxMet = 256;
+  std::atomic<uint64_t> used_ = 0;
+  uint64_t epoch_ = 0;
+  std::map<Met, LimitError> met_;
+};
+
+// It begins in the engine that all grammars of a vocabulary share.  Where its work there would hold up others, and where
+// it has used up its states there, it moves to an engine of its own, for good.
 class Constraint : public std::enable_shared_from_this<Constraint> {
  public:
   Constraint(std::shared_ptr<Engine> engine, TermId start, std::vector<uint32_t> eos, const Limits& limits);
+  // Meets the limits that the first state meets; call it with exclusive access, once, before anything else.
+  void begin();
 
-  Engine& engine() const { return *engine_; }
-  const std::shared_ptr<Engine>& shared_engine() const { return engine_; }
-  TermId term() const { return term_; }
+  // Where work is done from now on.
+  std::shared_ptr<Home> home() const;
+  // `make` makes the grammar in a new engine, or nothing where it cannot; it may take the GIL.
+  void set_elsewhere(std::function<std::shared_ptr<Home>()> make) { elsewhere_ = std::move(make); }
+  // Whether the engine is its own, or will be.
+  bool has_moved() const { return moved_.load(std::memory_order_relaxed); }
+  void set_moved() { moved_ = true; }
+
+  const TokenTrie& tokens() const { return *tokens_; }
+  bool byte_complete() const { return tokens_->byte_complete(); }
+  uint32_t vocabulary_size() const { return vocabulary_size_; }
+  uint32_t words() const { return (vocabulary_size_ + 31) / 32; }
   const std::vector<uint32_t>& eos() const { return eos_; }
   bool is_eos(uint32_t token) const;
   const Limits& limits() const { return limits_; }
-  uint64_t states_used() const { return used_; }
+  uint64_t states_used() const { return home()->used(); }
   // What is known of the rules without repetition that the grammar has.
   Scope scope() const { return scopes_.containers; }
   bool has_labels() const { return scopes_.labels; }
@@ -35,63 +93,72 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
   bool is_searched() const { return scope() == Scope::kUnknown; }
   bool has_budgets() const { return scopes_.budgets; }
   // Whether needs_budget_mask() is a table look-up that may say no.
-  bool has_reach() const { return !has_scope() && engine_->byte_complete(); }
+  bool has_reach() const { return !has_scope() && byte_complete(); }
   Distinct::Effort effort() const { return {scope() != Scope::kNone, has_labels(), is_searched(), limits_.distance_steps}; }
 
-  // Runs `work` alone on the engine, counting what it makes against the limits of this constraint.  Where the limit
-  // was used up by earlier work, the engine forgets all states and `work` runs once more: node ids must therefore
-  // be taken from sync(), inside `work`.
+  // Runs `work(home)` alone on the engine, counting what it makes against the limits of this constraint.  Where others
+  // wait too long, or the limit was used up by earlier work, `work` runs once more, perhaps in another engine, or after
+  // the engine has forgotten all states: node ids must therefore be taken from sync(), inside `work`.
   template <class Work>
   auto exclusively(Work&& work) const {
-    const std::unique_lock lock(engine_->mutex());
-    engine_->trim(limits_.cache_bytes);
-    prepare();
-    const bool fresh = used_ == 0;
-    try {
-      const Charge charge(*this);
-      return work(*engine_);
-    } catch (const LimitError& error) {
-      if (fresh || error.limit != "states") throw;
+    for (unsigned turns = 0;; ++turns) {
+      const std::shared_ptr<Home> here = home();
+      Engine& engine = *here->engine;
+      const bool may_move = elsewhere_ && !has_moved() && !Uninterruptible::holds();
+      {
+        const Turn turn(engine.mutex(), engine.machine().automaton().meter().pulse, may_move ? turns : Turn::kTurns);
+        engine.trim(limits_.cache_bytes);
+        here->prepare(limits_);
+        const bool fresh = here->used() == 0;
+        try {
+          const Charge charge(*here);
+          return work(*here);
+        } catch (const TurnOver&) {
+          if (turns + 1 < Turn::kTurns) continue;
+        } catch (const LimitError& error) {
+          if (fresh || error.limit != "states") throw;
+          if (!may_move) engine.forget();
+        }
+      }
+      if (may_move) move(here);
     }
-    engine_->forget();
-    prepare();
-    const Charge charge(*this);
-    return work(*engine_);
   }
 
   // Whether tokens complete the empty text.
   bool is_completable() const {
-    return exclusively([&](Engine& engine) {
+    return exclusively([&](Home& here) {
       std::vector<uint32_t> way;
-      if (has_scope()) return engine.distinct().completable_by_tokens({start(), {}, {}}, effort(), way);
-      return engine.completable(start(), limits_.distance_steps);
+      if (has_scope()) return here.engine->distinct().completable_by_tokens({here.start(), {}, {}}, effort(), way);
+      return here.engine->completable(here.start(), limits_.distance_steps);
     });
   }
   // Whether a budget of tokens lies within a rule without repetition or a label, or one of these within it.
   bool has_budgets_in_scopes() const {
-    return has_budgets() && has_scope() &&
-           exclusively([&](Engine& engine) { return engine.machine().automaton().terms().has_budgets_in_scopes(term_); });
+    return has_budgets() && has_scope() && exclusively([&](Home& here) {
+             return here.engine->machine().automaton().terms().has_budgets_in_scopes(here.term);
+           });
   }
-
-  // The first node; call it with exclusive access.
-  NodeId start() const;
 
  private:
   struct Charge {
-    explicit Charge(const Constraint& constraint) : self(constraint) {}
-    ~Charge() { self.used_ = self.engine_->machine().automaton().meter().used; }
-    const Constraint& self;
+    explicit Charge(Home& home) : home(home) {}
+    ~Charge() { home.finish(); }
+    Charge(const Charge&) = delete;
+    Charge& operator=(const Charge&) = delete;
+    Home& home;
   };
-  void prepare() const;
+  // Leaves `from` for an engine of its own, if nobody has yet.
+  void move(const std::shared_ptr<Home>& from) const;
 
-  std::shared_ptr<Engine> engine_;
-  TermId term_;
+  std::shared_ptr<const TokenTrie> tokens_;
+  uint32_t vocabulary_size_;
   std::vector<uint32_t> eos_;
   Limits limits_;
   TermStore::Scopes scopes_;
-  // Guarded by the engine's mutex:
-  mutable uint64_t used_ = 0;
-  mutable uint64_t epoch_ = 0;
+  std::function<std::shared_ptr<Home>()> elsewhere_;
+  mutable std::mutex home_mutex_, move_mutex_;
+  mutable std::shared_ptr<Home> home_;  // guarded by home_mutex_
+  mutable std::atomic<bool> moved_ = false;
 };
 
 // Continuations of one text that share prefixes.
@@ -137,7 +204,7 @@ class Matcher {
   bool is_accepting() const { return accepting_ && !terminated_; }
   bool is_terminated() const { return terminated_; }
   size_t history() const { return steps_.size(); }
-  NodeId state_id();  // equal for equal futures, until the engine forgets
+  uint64_t state_id();  // equal for equal futures, until the engine forgets
   // Equal for equal masks of matchers of one constraint, for as long as that lives; nothing where more than the node
   // decides.
   std::optional<uint64_t> mask_id();
@@ -158,12 +225,20 @@ class Matcher {
   const Engine::Plan* find_plan() const;
   template <class Work>
   auto run(Work&& work) {
-    return constraint_->exclusively([&](Engine& engine) {
-      sync(engine);
-      return work(engine);
+    return constraint_->exclusively([&](Home& here) {
+      sync(here);
+      return work(*here.engine);
     });
   }
-  void sync(Engine& engine);
+  // The same for what depends on the node alone, and on `argument`.
+  template <class Work>
+  auto run(Request request, uint64_t argument, Work&& work) {
+    return constraint_->exclusively([&](Home& here) {
+      sync(here);
+      return here.once(node_, request, argument, [&] { return work(*here.engine); });
+    });
+  }
+  void sync(Home& here);
   NodeId step(Engine& engine, NodeId node, uint32_t token) const;
   void enter(Engine& engine, NodeId node);
   // The same where the grammar has scopes (matcher_scopes.cpp).
@@ -174,7 +249,7 @@ class Matcher {
     std::vector<uint32_t> way;   // the same to where it is certain that all budgets can be kept; none: here
   };
   Position position() const { return {node_, trace_.lexer, trace_.label}; }
-  void sync_scopes(Engine& engine);
+  void sync_scopes(Home& here);
   bool accept_in_scopes(Engine& engine, uint32_t token);
   size_t accept_bytes_in_scopes(Engine& engine, std::string_view data);
   size_t validate_in_scopes(Engine& engine, std::span<const uint32_t> tokens) const;
@@ -195,8 +270,9 @@ class Matcher {
   }
 
   std::shared_ptr<const Constraint> constraint_;
+  std::shared_ptr<Engine> engine_;  // that the node ids are of, perhaps one that the constraint has left
   NodeId node_ = kDeadNode;
-  uint64_t epoch_ = 0;  // of the engine when the node ids were taken
+  uint64_t epoch_ = 0;  // of that engine when they were taken
   bool accepting_ = false;
   bool terminated_ = false;
   std::vector<Step> steps_;

@@ -80,8 +80,9 @@ size_t Matcher::validate_in_scopes(Engine& engine, std::span<const uint32_t> tok
 }
 
 // Reads everything once more, after the engine has forgotten.
-void Matcher::sync_scopes(Engine& engine) {
-  Position at{constraint_->start(), {}, {}};
+void Matcher::sync_scopes(Home& here) {
+  Engine& engine = *here.engine;
+  Position at{here.start(), {}, {}};
   traces_.resize(steps_.size());
   for (size_t i = 0; i < steps_.size(); ++i) {
     Step& taken = steps_[i];
@@ -97,6 +98,7 @@ void Matcher::sync_scopes(Engine& engine) {
   trace_.lexer = std::move(at.lexer);
   trace_.label = std::move(at.label);
   enter(engine, at.node);
+  engine_ = here.engine;
   epoch_ = engine.epoch();
 }
 

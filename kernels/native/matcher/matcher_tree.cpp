@@ -27,7 +27,7 @@ class Held {
 
 std::vector<bool> Matcher::follow_tree(const Branches& tree, uint32_t* rows) {
   std::vector<bool> allowed(tree.tokens.size());
-  const size_t words = constraint_->engine().words();
+  const size_t words = constraint_->words();
   if (terminated_) {
     if (rows) std::memset(rows, 0, (1 + allowed.size()) * words * sizeof(uint32_t));
   } else if (constraint_->has_scope()) {
@@ -40,7 +40,7 @@ std::vector<bool> Matcher::follow_tree(const Branches& tree, uint32_t* rows) {
 
 // With transitions and masks that are known, which need no exclusive access; false if one is not.
 bool Matcher::follow_known(const Branches& tree, std::vector<bool>& allowed, uint32_t* rows) const {
-  Engine& engine = constraint_->engine();
+  Engine& engine = *engine_;
   const std::shared_lock lock(engine.mutex());
   if (epoch_ != engine.epoch() || !engine.byte_complete()) return false;
   std::vector<NodeId> nodes(1 + allowed.size(), kDeadNode);  // after each token that may be followed; the first is here

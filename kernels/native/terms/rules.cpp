@@ -10,6 +10,12 @@
 
 namespace structgen {
 
+namespace {
+
+constexpr uint64_t kSolvingSteps = 10;  // for each term
+
+}  // namespace
+
 RuleId TermStore::add_rule(std::string name) {
   rules_.push_back({std::move(name), kEmptyTerm, kUnsolved, Scope::kNone});
   open_rules_.push_back(static_cast<RuleId>(rules_.size() - 1));
@@ -180,7 +186,7 @@ Scope TermStore::temperature_scope(double temperature) {
   return static_cast<Scope>(kTempered + static_cast<size_t>(found - temperatures_.begin()));
 }
 
-void TermStore::solve_rules() {
+void TermStore::solve_rules(Pulse& pulse) {
   // users[x]: unsolved terms with x as a part; due[x]: permutations that require x, where `missing` counts the required
   // parts that are still unsolved; bodies[x]: rules whose body is x.
   std::vector<std::pair<TermId, TermId>> users, due;
@@ -189,10 +195,10 @@ void TermStore::solve_rules() {
   std::vector<std::pair<RuleId, TermId>> calls;
   using Item = std::pair<Distance, TermId>;
   std::priority_queue<Item, std::vector<Item>, std::greater<>> queue;
-  solved_rules_ = std::exchange(open_rules_, {});
-  for (RuleId rule : solved_rules_)
+  for (RuleId rule : open_rules_)
     if (rules_[rule].distance == kUnsolved) bodies.emplace_back(rules_[rule].body, rule);
   for (TermId id : unsolved_) {
+    pulse.beat(kSolvingSteps);
     const Term& term = terms_[id];
     if (term.kind == Kind::kSequence) {
       users.emplace_back(term.a, id);
@@ -238,6 +244,7 @@ void TermStore::solve_rules() {
     return kInfinite;
   };
   for (TermId id : unsolved_) {
+    if (distances_[id] != kUnsolved) continue;  // settled before an interruption
     Distance start = candidate(id);
     if (terms_[id].kind == Kind::kChoice)
       for (TermId item : lists_[terms_[id].a])
@@ -245,6 +252,7 @@ void TermStore::solve_rules() {
     if (start < kInfinite) queue.emplace(start, id);
   }
   while (!queue.empty()) {
+    pulse.beat(kSolvingSteps);  // may throw: what is settled is right, and the rest is solved anew
     const auto [distance, id] = queue.top();
     queue.pop();
     if (distances_[id] != kUnsolved) continue;
@@ -273,17 +281,17 @@ void TermStore::solve_rules() {
   for (const auto& [body, rule] : bodies)
     if (rules_[rule].distance == kUnsolved) rules_[rule].distance = kInfinite;
   unsolved_.clear();
+  open_rules_.clear();
 }
 
-bool TermStore::left_recursive() const {
-  // Rules of earlier grammars cannot call these, so a cycle lies among the rules that were solved last.
-  if (solved_rules_.empty()) return false;
-  const RuleId first = *std::min_element(solved_rules_.begin(), solved_rules_.end());
+bool TermStore::left_recursive(RuleId first, Pulse& pulse) const {
+  // Rules of earlier grammars cannot call these, so a cycle lies among the rules from `first` on.
   const auto left_calls = [&](RuleId rule) {
     std::vector<RuleId> calls;
     std::unordered_set<TermId> seen;
     std::vector<TermId> work{rules_[rule].body};
     while (!work.empty()) {
+      pulse.beat(kSolvingSteps);
       const TermId id = work.back();
       work.pop_back();
       if (distances_[id] == kInfinite || !seen.insert(id).second) continue;
@@ -312,7 +320,7 @@ bool TermStore::left_recursive() const {
   };
   enum : uint8_t { kNew, kOpen, kDone };
   std::vector<uint8_t> colour(rules_.size() - first, kNew);
-  for (RuleId root : solved_rules_) {
+  for (RuleId root = first; root < rules_.size(); ++root) {
     if (colour[root - first] != kNew) continue;
     std::vector<std::pair<RuleId, std::vector<RuleId>>> stack;
     stack.emplace_back(root, left_calls(root));

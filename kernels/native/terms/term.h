@@ -18,6 +18,7 @@
 #include "base/byte_set.h"
 #include "base/intern.h"
 #include "base/limits.h"
+#include "base/turns.h"
 
 namespace structgen {
 
@@ -210,10 +211,10 @@ class TermStore {
   size_t rule_count() const { return rules_.size(); }
   Distance rule_distance(RuleId rule) const { return rules_[rule].distance; }
   // Finds the distances of all terms that depended on rules without a body (Knuth 1977, a generalisation of
-  // Dijkstra's algorithm).  O(n log n) in the number of such terms.
-  void solve_rules();
-  // Whether one of the rules that were solved last can call itself before it has consumed anything.
-  bool left_recursive() const;
+  // Dijkstra's algorithm).  O(n log n) in the number of such terms, which `pulse` counts.
+  void solve_rules(Pulse& pulse);
+  // Whether one of the rules from `first` on can call itself before it has consumed anything.
+  bool left_recursive(RuleId first, Pulse& pulse) const;
 
   Distance distance(TermId id) const { return distances_[id]; }
   void set_distance(TermId id, Distance distance) { distances_[id] = distance; }
@@ -269,7 +270,6 @@ class TermStore {
   std::vector<Rule> rules_;
   std::vector<TermId> unsolved_;
   std::vector<RuleId> open_rules_;   // made since the rules were last solved
-  std::vector<RuleId> solved_rules_;  // made before that
   bool has_scopes_ = false, has_budgets_ = false;
   std::vector<uint32_t> rule_budgets_;  // of the rules that existed at the last query: least_budget() of a call
   std::vector<std::optional<uint32_t>> term_budgets_;

@@ -146,7 +146,7 @@ def test_an_engine_that_has_grown_is_let_go(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(shared_engine, "_MAX_ENGINE_BYTES", 0)
     other = compile(regex("c"), made)
     assert engine() is not None, "a matcher is in use"
-    assert other.is_of(made.engine)
+    assert other.engine is made.engine
     del matcher
     gc.collect()
     assert engine() is None

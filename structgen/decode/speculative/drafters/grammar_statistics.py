@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -171,12 +170,12 @@ class StateCounts(Locked):
     def states(self, constraint: Constraint) -> int:
         """Return the number of states with counts for the engine of a constraint."""
         with self._lock:
-            return len(self._counts.get(_engine(constraint), ()))
+            return len(self._counts.get(constraint.engine, ()))
 
     def add(self, constraint: Constraint, states: Iterable[Hashable], token: int) -> None:
         """Count a token in a state, under several keys from precise to coarse."""
         with self._lock:
-            by_state = self._counts.setdefault(_engine(constraint), OrderedDict())
+            by_state = self._counts.setdefault(constraint.engine, OrderedDict())
             for state in states:
                 counts = by_state.setdefault(state, {})
                 counts[token] = counts.get(token, 0) + 1
@@ -203,7 +202,7 @@ class StateCounts(Locked):
         """
         level = 0
         with self._lock:
-            by_state = self._counts.get(_engine(constraint))
+            by_state = self._counts.get(constraint.engine)
             for state in states:
                 counts = by_state.get(state) if by_state is not None else None
                 if counts:
@@ -213,21 +212,14 @@ class StateCounts(Locked):
         return level, 0, []
 
 
-def _engine(constraint: Constraint) -> object:
-    """The engine that numbers the states of a constraint; the constraint itself if its vocabulary's engine does not."""
-    engine = constraint.vocabulary.engine
-    return engine if engine is not None and constraint.is_of(engine) else constraint
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class GrammarStatistics(Drafter):
     """Drafts the most frequent tokens of each grammar state, in this output and in earlier ones.
 
     A key is the state of the automaton with the last two tokens, with the last one, or alone: the first that has
-    counts. ``Matcher.state_id`` numbers states alike for all outputs of equal grammars on a vocabulary, until the
-    engine reaches a limit and drops all states.  The bytes that may come next are part of the key, so reused numbers
-    mostly meet no counts; a collision only wastes drafts.
+    counts. ``Matcher.state_id`` numbers states alike for all outputs of equal grammars on a vocabulary, as long as they
+    share an engine and the engine drops no states.
 
     Source: L. Beurer-Kellner et al., "Guiding LLMs The Right Way: Fast, Non-Invasive Constrained Generation" (ICML
     2024, arXiv 2403.06988), which counts by the states of parser and scanner.
@@ -309,5 +301,5 @@ def _last_two(output: Sequence[int]) -> tuple[int, int]:
 
 def _state_keys(matcher: Matcher, first: int, second: int) -> tuple[Hashable, ...]:
     """The keys of the state of a matcher after two tokens, from precise to coarse."""
-    state = (matcher.state_id, zlib.crc32(matcher.live_bytes()))
-    return (*state, first, second), (*state, second), state
+    state = matcher.state_id
+    return (state, first, second), (state, second), state

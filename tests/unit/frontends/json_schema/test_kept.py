@@ -181,7 +181,7 @@ def test_damaged_programs_are_refused_or_sound() -> None:
         bounds.states, bounds.regular_states, bounds.steps = 2_000, 2_000, 200_000
         bounds.distance_steps, bounds.cache_bytes = 2_000, 1 << 20
         try:
-            _native.couple(engine, flat, (), bounds)
+            _native.couple(engine, flat, (), bounds, is_own=True)
         except (StructgenError, ValueError):
             continue
     assert refused > 200
