@@ -347,8 +347,10 @@ def _bind(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: Engi
             remedy="use a tokenizer with byte fallback, or restrict the grammar to bytes that the tokens have",
         )
     if native.is_searched and distance > 0:
-        few = native_limits(replace(limits, distance_steps=min(limits.distance_steps, _MAX_SEARCH_STEPS)))
-        if not _native.Matcher(native.limited(few)).shortest_completion():
+        few = native.limited(native_limits(replace(limits, distance_steps=min(limits.distance_steps, _MAX_SEARCH_STEPS))))
+        if engine.is_shared:
+            few.set_elsewhere(lambda: lower(grammar, Engine(vocabulary), vocabulary, limits)[0][0])
+        if not _native.Matcher(few).shortest_completion():
             raise _unsatisfiable(grammar, "more items or names that must differ than there are values")
     return Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance), size
 

@@ -42,11 +42,11 @@ std::shared_ptr<Home> Constraint::home() const {
 void Constraint::move(const std::shared_ptr<Home>& from) const {
   const std::lock_guard one_at_a_time(move_mutex_);
   if (has_moved()) return;
-  std::shared_ptr<Home> made = elsewhere_();
+  if (std::shared_ptr<Home> made = elsewhere_()) {
+    const std::lock_guard lock(home_mutex_);
+    if (home_ == from) home_ = std::move(made);
+  }
   moved_ = true;  // also where it must stay, so that its work there is done at last
-  if (!made) return;
-  const std::lock_guard lock(home_mutex_);
-  if (home_ == from) home_ = std::move(made);
 }
 
 void Home::prepare(const Limits& limits) {

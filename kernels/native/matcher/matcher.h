@@ -71,9 +71,8 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
   std::shared_ptr<Home> home() const;
   // `make` makes the grammar in a new engine, or nothing where it cannot; it may take the GIL.
   void set_elsewhere(std::function<std::shared_ptr<Home>()> make) { elsewhere_ = std::move(make); }
-  // Whether the engine is its own, or will be.
-  bool has_moved() const { return moved_.load(std::memory_order_relaxed); }
-  void set_moved() { moved_ = true; }
+  // Whether it has moved, or has tried to.
+  bool has_moved() const { return moved_; }
 
   const TokenTrie& tokens() const { return *tokens_; }
   bool byte_complete() const { return tokens_->byte_complete(); }
