@@ -23,9 +23,8 @@ A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The p
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 __all__ = [
     "AnswerCut",
@@ -71,79 +70,48 @@ class StructgenError(Exception):
     def __str__(self) -> str:
         return self._message()
 
-    def __reduce__(self) -> tuple[Callable[..., StructgenError], tuple[Any, ...], dict[str, Any]]:
+    def __reduce__(self) -> tuple[Callable[..., StructgenError], tuple[Any, ...]]:
         """The error travels, whatever it holds: what can't be pickled is None there, as a note says."""
-        held = {**self.__dict__, "__cause__": self.__cause__}
-        lost = [name for name, value in held.items() if not _can_travel(value)]
-        state: dict[str, Any] = {**held, **dict.fromkeys(lost)}
-        if lost:
-            state["__notes__"] = [*(state.get("__notes__") or ()), f"it can't be pickled: {', '.join(lost)}"]
-        return _restored, (type(self), self.args, state.pop("__cause__")), state
+        held = {name: _packed(value) for name, value in {**self.__dict__, "__cause__": self.__cause__}.items()}
+        return _unpacked, (type(self), self.args, held)
 
     def __copy__(self) -> StructgenError:
-        made = _restored(type(self), self.args, self.__cause__)
-        made.__dict__.update(self.__dict__)
-        return made
+        return _made(type(self), self.args, {**self.__dict__, "__cause__": self.__cause__})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StructgenError:
-        made = copy.copy(self)
-        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return made
+        return _made(type(self), self.args, {**copy.deepcopy(self.__dict__, memo), "__cause__": self.__cause__})
 
 
-def _restored(kind: type[StructgenError], args: tuple[Any, ...], cause: BaseException | None) -> StructgenError:
+def _made(kind: type[StructgenError], args: tuple[Any, ...], held: dict[str, Any]) -> StructgenError:
     error = kind.__new__(kind, *args)
-    error.__cause__ = cause
+    error.__cause__ = held.pop("__cause__")
+    error.__dict__.update(held)
     return error
 
 
-def _can_travel(value: object) -> bool:
+def _packed(value: object) -> bytes | None:
+    """Pickle a value by itself, so that one which can't be pickled, or unpickled, leaves the others whole."""
     import pickle  # for errors that travel only
 
     try:
-        pickle.loads(pickle.dumps(value))
+        return pickle.dumps(value)
     except Exception:
-        return False
-    return True
+        return None
 
 
-class Live:
-    """A base of what holds a model, a sequence or a connection, which can't be pickled or copied."""
+def _unpacked(kind: type[StructgenError], args: tuple[Any, ...], packed: dict[str, bytes | None]) -> StructgenError:
+    import pickle
 
-    __slots__ = ()
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            ArgumentError: always.
-        """
-        raise ArgumentError(
-            type(self).__name__,
-            "it can't be pickled or copied",
-            evidence="it holds a model, a running sequence or a connection of this process",
-            remedy="make it where it is used, from what it was made of: a name or folder, a Constraint, settings",
-        )
-
-
-def named(value: Any) -> str:
-    """Return the name by which pickle finds a decorated function again.
-
-    Raises:
-        ArgumentError: its module has something else, or nothing, under that name.
-    """
-    name: str = getattr(value, "__qualname__", "")
-    found: Any = sys.modules.get(getattr(value, "__module__", None) or "")
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is value:
-        return name
-    raise ArgumentError(
-        f"{type(value).__name__.lower()} {name}",
-        "it can't be pickled",
-        evidence=f"{getattr(value, '__module__', None)}.{name} is {'something else' if found else 'not there'}",
-        remedy="define it at the top of a module, under the name of its function",
-    )
+    held: dict[str, Any] = dict.fromkeys(packed)
+    lost = []
+    for name, value in packed.items():
+        try:
+            held[name] = pickle.loads(value or b"")
+        except Exception:
+            lost.append(name)
+    if lost:
+        held["__notes__"] = [*(held.get("__notes__") or ()), f"it can't be pickled: {', '.join(lost)}"]
+    return _made(kind, args, held)
 
 
 class GrammarError(StructgenError, ValueError):

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
-from structgen.errors import BudgetError, GenerationError, Live, ModelError, install
+from structgen.errors import BudgetError, GenerationError, ModelError, install
+from structgen.travel import Live
 
 try:
     import torch

@@ -11,11 +11,12 @@ import weakref
 from threading import Condition, Lock, get_ident
 from typing import TYPE_CHECKING, Self, final
 
-from structgen.errors import GenerationError, Live
+from structgen.errors import GenerationError
 from structgen.log import logger
 from structgen.models.pass_times import shared_times
 from structgen.models.protocol import Extension, PackedModel, TreeSession
 from structgen.models.session import PackedSession, can_branch, extend, treeless
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

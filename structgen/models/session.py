@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard, TypeVar, final
 
 import numpy as np
 
-from structgen.errors import GenerationError, Live
+from structgen.errors import GenerationError
 from structgen.models.protocol import TreeSession
 from structgen.models.protocol.tree import TokenTree
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from structgen.models.protocol import Extension, Logits, Mixture, ResidentLogits, ResidentSession, Session

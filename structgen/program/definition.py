@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequen
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
 from structgen.decode.step.background import streamed
-from structgen.errors import CutWarning, GrammarError, ProgramError, named
+from structgen.errors import CutWarning, GrammarError, ProgramError
 from structgen.program.answer import Answer, answer_of
 from structgen.program.backends import OnCut, ProgramSettings
 from structgen.program.batch_map import Mapped, map_items
@@ -29,6 +29,7 @@ from structgen.program.outcome import Run
 from structgen.program.prompt import Style, Template, description_of
 from structgen.program.stream.event import Done, Event
 from structgen.program.stream.guard import Guard
+from structgen.travel import ByName
 
 if TYPE_CHECKING:
     from structgen.decode import AnyCanvasSampler, AnyDrafter, AnyPotential, AnySampler
@@ -60,7 +61,7 @@ _NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CON
 
 
 @final
-class Program(Generic[Parameters, Value]):
+class Program(ByName, Generic[Parameters, Value]):
     """A function that a language model answers; made by ``structgen.program``.
 
     Calling it returns the value.  Beside its own arguments every call takes
@@ -289,16 +290,6 @@ class Program(Generic[Parameters, Value]):
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Programs among the attributes of a class are methods."""
         return self if instance is None else functools.partial(self.__call__, instance)
-
-    def __copy__(self) -> Program[Parameters, Value]:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Program[Parameters, Value]:
-        return self
-
-    def __reduce__(self) -> str:
-        """Pickled as functions are: by name."""
-        return named(self)
 
     def __repr__(self) -> str:
         return f"<program {self.name}{self._signature}>"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, ParamSpec, TypeVar, Union, final, overload
 
-from structgen.errors import GrammarError, ProgramError, named
+from structgen.errors import GrammarError, ProgramError
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.python_types import schema_of_type
 from structgen.grammar.nodes import Grammar
@@ -24,6 +24,7 @@ from structgen.program.execution import refuse_unknown_settings, settings_with
 from structgen.program.prompt import sketch_of
 from structgen.program.stream.validation import problem_of
 from structgen.program.tool_call import Call, CallRunner, result_message
+from structgen.travel import ByName
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -41,7 +42,7 @@ _UNNAMED: Final = {
 
 
 @final
-class Tool(Generic[Parameters, Value]):
+class Tool(ByName, Generic[Parameters, Value]):
     """A function that a language model may call; made by ``structgen.tool``.
 
     Calling it calls the function.
@@ -93,16 +94,6 @@ class Tool(Generic[Parameters, Value]):
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:
         """Call the function."""
         return self.function(*args, **kwargs)
-
-    def __copy__(self) -> Tool[Parameters, Value]:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Tool[Parameters, Value]:
-        return self
-
-    def __reduce__(self) -> str:
-        """Pickled as functions are: by name."""
-        return named(self)
 
     def __repr__(self) -> str:
         return f"<tool {self.name}{inspect.signature(self.function)}>"

@@ -23,9 +23,10 @@ from structgen import drafters, errors, potentials
 from structgen.cache import Locked
 from structgen.decode.step.context import Context
 from structgen.engine.mask import empty_masks
-from structgen.errors import ArgumentError, Live, StructgenError
+from structgen.errors import ArgumentError, StructgenError
 from structgen.grammars import token
 from structgen.program import Program, program
+from structgen.travel import Live
 
 GONE = [path for path in PUBLIC if path in REFUSED or path.rsplit(".", 1)[1] in REFUSED]
 WAYS: dict[str, Callable[[Any], Any]] = {
@@ -164,6 +165,27 @@ def test_errors_keep_their_cause_and_notes() -> None:
     assert (copied.__cause__, copied.span, copied.text) == (None, None, "a(b")
     assert copied.__notes__ == ["in a file", "it can't be pickled: span, __cause__"]
     assert copy.copy(error).__cause__ is error.__cause__
+
+
+class Counting:
+    """Counts how often it is pickled, and can't be unpickled if ``stays``."""
+
+    def __init__(self, *, stays: bool = False) -> None:
+        self.times, self.stays = 0, stays
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.times += 1
+        return (int, ("no number",)) if self.stays else (int, ("7",))
+
+
+def test_what_an_error_holds_is_pickled_once() -> None:
+    """The outcome of ``AnswerCut`` may be large; what fails only where it arrives is left out there."""
+    error = StructgenError("a", "b")
+    error.light, error.heavy = Counting(), Counting(stays=True)  # type: ignore[attr-defined]
+    copied = WAYS["pickle"](error)
+    assert (error.light.times, error.heavy.times) == (1, 1)  # type: ignore[attr-defined]
+    assert (copied.light, copied.heavy, copied.subject) == (7, None, "a")
+    assert copied.__notes__ == ["it can't be pickled: heavy"]
 
 
 @pytest.mark.parametrize(

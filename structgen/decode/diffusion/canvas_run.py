@@ -10,8 +10,9 @@ import numpy as np
 
 from structgen.decode.diffusion.forward_pass import check_unmasked, denoise, denoise_live
 from structgen.decode.diffusion.mean_field import FREE, MeanField
-from structgen.errors import GenerationError, Live
+from structgen.errors import GenerationError
 from structgen.models.protocol.diffusion import CachingDenoiser
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

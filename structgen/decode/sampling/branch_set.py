@@ -22,7 +22,8 @@ from structgen.decode.sampling.shared_pass import BranchContexts, Passes
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import BARE_END, Distribution, log_mass
 from structgen.decode.step.result import BudgetWatch, FinishReason, Result, Seconds, Stats, Step
-from structgen.errors import GenerationError, Live
+from structgen.errors import GenerationError
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.protocol import PrefixExpectation

@@ -13,11 +13,12 @@ from structgen.decode.step.background import check_stopped
 from structgen.decode.step.logits_row import LogitsRows, LookAhead, on_host
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.engine.constraint import wrong_grammar
-from structgen.errors import ArgumentError, BudgetError, GenerationError, Live, VocabularyError, found
+from structgen.errors import ArgumentError, BudgetError, GenerationError, VocabularyError, found
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol import Extension, LanguageModel, ResidentSession, TreeSession
 from structgen.models.protocol.diffusion import DiffusionModel
 from structgen.models.session import ChainSession
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
-from structgen.errors import GenerationError, Live, ModelError, ProgramError, StructgenError, install
+from structgen.errors import GenerationError, ModelError, ProgramError, StructgenError, install
 from structgen.integrations.openai_server.dialects import (
     DIALECTS,
     Dialect,
@@ -23,6 +23,7 @@ from structgen.integrations.openai_server.schemas import WRAPPER
 from structgen.program import answer_of
 from structgen.program.backends.remote_answer import Ending
 from structgen.program.json_cursor import FieldEnd, JsonCursor
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import GenerationError, Live, ModelError, VocabularyError
+from structgen.errors import GenerationError, ModelError, VocabularyError
 from structgen.models.diffusion.torch_slot_logits import CanvasResidence, LiveLogits, picked, slot_logits
 from structgen.models.model_input import CanvasLimits, chat_prompt, head_width, named_eos
 from structgen.models.torch_logits import is_resident_on
 from structgen.models.transformers.model import written
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

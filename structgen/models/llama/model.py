@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import GenerationError, Live, ModelError
+from structgen.errors import GenerationError, ModelError
 from structgen.models.control_tokens import chat_ids, text_ids
 from structgen.models.llama.attention import Part
 from structgen.models.llama.cache import KeyValues
@@ -20,6 +20,7 @@ from structgen.models.pass_times import pass_times
 from structgen.models.protocol import Extension
 from structgen.models.session import PackedSession, SequenceLimits, check_kept, check_truncation
 from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import GenerationError, Live, ModelError
+from structgen.errors import GenerationError, ModelError
 from structgen.models.control_tokens import chat_ids
 from structgen.models.llama_cpp.library import library
 from structgen.models.llama_cpp.runner import Request, RowAlone, Runner
@@ -18,6 +18,7 @@ from structgen.models.model_input import messages_of_prompt, render_chat
 from structgen.models.pass_times import pass_times
 from structgen.models.protocol import Extension
 from structgen.models.session import PackedSession, SequenceLimits, check_kept, check_truncation
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

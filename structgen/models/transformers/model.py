@@ -16,12 +16,13 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import GenerationError, Live, ModelError
+from structgen.errors import GenerationError, ModelError
 from structgen.models.model_input import chat_prompt, head_width, named_eos
 from structgen.models.pass_times import pass_times
 from structgen.models.protocol.tree import TokenTree
 from structgen.models.session import SequenceLimits, check_kept, check_truncation, treeless
 from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

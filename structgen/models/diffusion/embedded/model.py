@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from structgen.engine.vocabulary import Vocabulary
-from structgen.errors import Live, ModelError
+from structgen.errors import ModelError
 from structgen.models.location import place, require
 from structgen.models.model_input import CanvasLimits, messages_of_prompt
+from structgen.travel import Live
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
