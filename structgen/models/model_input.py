@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from structgen.errors import GenerationError, ModelError, found
-from structgen.models.control_tokens import chat_ids, text_ids
+from structgen.models.control_tokens import ControlTokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -266,26 +268,18 @@ def render_chat(
     Raises:
         ModelError: the template is malformed or refuses the messages.
     """
-    import jinja2
+    from structgen.models.chat_template import render_template
 
-    from structgen.models.chat_template import BoundedEnvironment
-
+    variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
     try:
-        return (
-            BoundedEnvironment()
-            .from_string(template)
-            .render(messages=messages, add_generation_prompt=True, **(special or {}))
-        )
-    except (*_TEMPLATE_FAULTS, jinja2.TemplateError) as error:
+        return render_template(template, {**variables, **(special or {})})
+    except Exception as error:  # a template may raise anything
         raise ModelError(
             f"model {name!r}",
             "the chat template refuses the messages",
             evidence=str(error) or type(error).__name__,
             remedy="change the messages, or pass a text with chat=False",
         ) from error
-
-
-_TEMPLATE_FAULTS: Final = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
 
 def use_chat_template(model: Any, template: str) -> None:
@@ -325,8 +319,7 @@ def chat_prompt(tokenizer: Any, prompt: Prompt, *, chat: bool, name: str) -> lis
     Raises:
         ModelError: messages are malformed, the template refuses them, or messages are given without a template.
     """
-    templated = getattr(tokenizer, "chat_template", None) is not None
-    names = _control_names(tokenizer)
+    template = _template_of(tokenizer)
 
     def encode(text: str, **options: bool) -> list[int]:
         return [int(token) for token in tokenizer.encode(text, **options)]
@@ -334,34 +327,42 @@ def chat_prompt(tokenizer: Any, prompt: Prompt, *, chat: bool, name: str) -> lis
     def encode_text(text: str) -> list[int]:
         return encode(text, add_special_tokens=False, split_special_tokens=True)
 
-    if isinstance(prompt, str) and not (chat and templated):
-        return text_ids(prompt, encode, lambda text: encode(text, split_special_tokens=True), names)
-    if not templated:
+    control = _control_tokens(tokenizer, template)
+    if isinstance(prompt, str) and not (chat and template is not None):
+        return control.text_ids(prompt, encode, encode_text)
+    if template is None:
         raise ModelError(
             f"model {name!r}",
             "it has no chat template, so messages cannot be rendered",
             remedy="pass the prompt as one text",
         )
-    import jinja2
-
-    def render(messages: list[dict[str, str]]) -> str:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-
-    try:
-        return chat_ids(
-            messages_of_prompt(prompt), render, lambda text: encode(text, add_special_tokens=False), encode_text, names
-        )
-    except (*_TEMPLATE_FAULTS, jinja2.TemplateError) as error:
-        raise ModelError(
-            f"model {name!r}",
-            "the chat template refuses the messages",
-            evidence=str(error),
-            remedy="change the messages, or pass a text with chat=False",
-        ) from error
+    special = {**tokenizer.special_tokens_map, "strftime_now": lambda form: datetime.now().strftime(form)}
+    return control.chat_ids(
+        messages_of_prompt(prompt),
+        lambda messages: render_chat(template, messages, name=name, special=special),
+        lambda text: encode(text, add_special_tokens=False),
+        encode_text,
+    )
 
 
-def _control_names(tokenizer: Any) -> tuple[str, ...]:
-    """Return the spellings of a tokenizer's special tokens."""
-    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    named = getattr(tokenizer, "all_special_tokens", ())
-    return tuple(dict.fromkeys([*(token.content for token in added if token.special), *map(str, named)]))
+def _template_of(tokenizer: Any) -> str | None:
+    """Return the chat template of a tokenizer of transformers, its default if it has several."""
+    held = getattr(tokenizer, "chat_template", None)
+    return held if held is None or isinstance(held, str) else str(tokenizer.get_chat_template())
+
+
+def _control_tokens(tokenizer: Any, template: str | None) -> ControlTokens:
+    named = list(map(str, getattr(tokenizer, "all_special_tokens", ())))
+    key = (len(tokenizer), template, named)
+    known = _KNOWN.get(tokenizer)
+    if known is None or known[0] != key:  # to list the added tokens takes longer than to tokenize a prompt
+        special: dict[str, int] = {}
+        others: dict[str, int] = {}
+        for token, added in getattr(tokenizer, "added_tokens_decoder", {}).items():
+            (special if added.special else others)[added.content] = token
+        special |= dict(zip(named, tokenizer.convert_tokens_to_ids(named), strict=True)) if named else {}
+        known = _KNOWN[tokenizer] = (key, ControlTokens(special, others, template))
+    return known[1]
+
+
+_KNOWN: Final[WeakKeyDictionary[Any, tuple[object, ControlTokens]]] = WeakKeyDictionary()

@@ -10,7 +10,7 @@ import torch
 
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
-from structgen.models.control_tokens import chat_ids, text_ids
+from structgen.models.control_tokens import ControlTokens
 from structgen.models.llama.attention import Part
 from structgen.models.llama.cache import KeyValues
 from structgen.models.llama.layers import LlamaLayers
@@ -101,12 +101,14 @@ class LlamaModel(Live):
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
         """See ``LanguageModel.encode_prompt``."""
-        names = tuple(self.vocabulary.special.values())
-        as_text = self.vocabulary.tokenize
+        special = {name: token for token, name in self.vocabulary.special.items()}
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        others = {each.content: token for token, each in added if not each.special}
+        control, as_text = ControlTokens(special, others, self.chat_template), self.vocabulary.tokenize
         if isinstance(prompt, str) and not chat:
-            ids = text_ids(prompt, self._encode, as_text, names)
+            ids = control.text_ids(prompt, self._encode, as_text)
         else:
-            ids = chat_ids(messages_of_prompt(prompt), self._render, self._encode, as_text, names)
+            ids = control.chat_ids(messages_of_prompt(prompt), self._render, self._encode, as_text)
         return ids or [self._eos[0] if self._bos is None else self._bos]
 
     def _encode(self, text: str) -> list[int]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
-from structgen.models.control_tokens import chat_ids
+from structgen.models.control_tokens import ControlTokens
 from structgen.models.llama_cpp.library import library
 from structgen.models.llama_cpp.runner import Request, RowAlone, Runner
 from structgen.models.model_input import messages_of_prompt, render_chat
@@ -35,6 +35,7 @@ _UNQUANTISED: Final = (0, 1, 32)
 _MOST_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _CONTROL_KINDS: Final = (2, 3)
 """``tokenizer.ggml.token_type`` of the unknown token and of control tokens."""
+_USER_DEFINED: Final = 4
 _SPECIAL_TEXTS: Final = ("bos", "eos", "unknown", "padding", "separator", "mask")
 
 
@@ -121,21 +122,25 @@ class LlamaCppModel(Live):
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
         """See ``LanguageModel.encode_prompt``."""
-        if isinstance(prompt, str) and not (chat and self.chat_template):
-            return self._tokenize(prompt, begins=True, reads_special=False) or [self.vocabulary.eos[0]]
         template = self.chat_template
+        control = ControlTokens(*self._added_tokens, template)
+
+        def as_text(text: str, *, begins: bool = False) -> list[int]:
+            return self._tokenize(text, begins=begins, reads_special=False)
+
+        if isinstance(prompt, str) and not (chat and template):
+            return control.text_ids(prompt, partial(as_text, begins=True), as_text) or [self.vocabulary.eos[0]]
         if template is None:
             raise ModelError(
                 f"model {self.name!r}",
                 "it has no chat template, so messages cannot be rendered",
                 remedy="pass the prompt as one text",
             )
-        return chat_ids(
+        return control.chat_ids(
             messages_of_prompt(prompt),
             lambda messages: render_chat(template, messages, name=self.name, special=self._special),
             lambda text: self._tokenize(text, begins=False, reads_special=True),
-            lambda text: self._tokenize(text, begins=False, reads_special=False),
-            self._control_names,
+            as_text,
         )
 
     def start(self) -> LlamaCppSession:
@@ -205,12 +210,18 @@ class LlamaCppModel(Live):
             size = -count
 
     @cached_property
-    def _control_names(self) -> tuple[str, ...]:
-        """The spellings that llama.cpp reads as control tokens."""
+    def _added_tokens(self) -> tuple[dict[str, int], dict[str, int]]:
+        """The special tokens, and the others that llama.cpp finds in texts before all else, by their spellings."""
         tokens, kinds = (self._header.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
+        special = {name: token for token, name in self.vocabulary.special.items()}
+        others = {}
         pairs = zip(tokens, kinds, strict=True) if isinstance(tokens, list) and isinstance(kinds, list) else ()
-        named = [token.decode("utf-8", "replace") for token, kind in pairs if kind in _CONTROL_KINDS]
-        return tuple(dict.fromkeys([*named, *self.vocabulary.special.values()]))
+        for token, (name, kind) in enumerate(pairs):
+            if kind in _CONTROL_KINDS:
+                special[name.decode("utf-8", "replace")] = token
+            elif kind == _USER_DEFINED:
+                others[name.decode("utf-8", "replace")] = token
+        return special, others
 
     def _text(self, key: str) -> str | None:
         value = self._header.get(key)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from structgen.errors import ModelError
-from structgen.models.model_input import messages_of_prompt, render_chat
+from structgen.models.model_input import chat_prompt, messages_of_prompt, render_chat
 
 
 def test_a_text_is_one_message_of_the_user() -> None:
@@ -80,3 +80,65 @@ def test_templates_that_fail_or_escape_are_refused(template: str, evidence: str)
     with pytest.raises(ModelError, match="the chat template refuses the messages") as caught:
         render_chat(template, messages_of_prompt("x"), name="m")
     assert evidence in caught.value.evidence
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages | tojson }}{{ tools is none }}{{ documents }}{{ {'a<': 1, 'b': ['é']} | tojson(indent=2) }}",
+        "{% for m in messages %}{% generation %}{{ loop.index0 }}{{ m['content'] }}\n{% endgeneration %}{% endfor %}",
+        "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.role | upper }}{% endfor %}{{ 3 }}",
+        "{% set ns = namespace(n=0) %}{% for m in messages[1:] %}{% set ns.n = ns.n + m.content | length %}{% endfor %}"
+        "{{ ns.n }}{{ messages[-1].content[:2] }}{{ messages | map(attribute='role') | join(', ') }}",
+        "{% macro line(m, end='|') %}{{ m.role ~ ':' ~ m.content | trim ~ end }}{% endmacro %}"
+        "{% for m in messages %}{{ line(m) }}{{ caller is defined }}{% endfor %}{{ bos_token }}{{ undefined_name }}",
+        "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ 'x' in messages[0].content }}"
+        "{{ '%s-%03d' | format('a', 7) }}{{ '{:>5}'.format('b') }}{{ 'a,b'.split(',') }}{{ (1, 2)[0] == 1 }}",
+        "{{ dict(a=1).items() | list }}{% set x %}a\n  b{% endset %}{{ x | indent(2) }}{{ x.replace('a', '**') }}"
+        "{{ 7 // 2 }}{{ 7 % 4 }}{{ 'ab' * 2 }}{{ [1] + [2] }}{{ 1700000000 | string }}{{ -3 | abs }}{{ none }}",
+    ],
+)
+def test_templates_are_rendered_as_transformers_does(template: str) -> None:
+    """The filters, tags and variables that templates of models use; the clock is tested apart."""
+    transformers = pytest.importorskip("transformers.utils.chat_template_utils")
+    messages = [{"role": "system", "content": " be <kind> & 'short' "}, {"role": "user", "content": "why é?\n"}]
+    (expected,), _ = transformers.render_jinja_template(
+        [messages], chat_template=template, add_generation_prompt=True, bos_token="<s>"
+    )
+    assert render_chat(template, messages, name="m", special={"bos_token": "<s>"}) == expected
+
+
+def test_templates_of_tokenizers() -> None:
+    """One of several is the default; it knows the special tokens and the clock, and is bounded as all are."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models
+
+    alphabet = {chr(code): code for code in range(32, 127)}
+    held = Tokenizer(models.BPE(alphabet, []))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=held, eos_token="<e>")
+    tokenizer.chat_template = {
+        "default": "{{ messages[0].content }}{{ eos_token }}{{ strftime_now('%%') }}",
+        "other": "x",
+    }
+    read = tokenizer.decode(chat_prompt(tokenizer, "hi<e>", chat=True, name="m")).replace(" ", "")
+    assert read == "hi<e><e>%"
+    assert chat_prompt(tokenizer, "hi<e>", chat=True, name="m").count(tokenizer.eos_token_id) == 1
+    for bomb in (
+        "{{ 'a' * 10**9 }}",
+        "{% for i in range(10**9) %}a{% endfor %}",
+        "{% for a in b",
+        "{{ 5 | dictsort }}",
+    ):
+        tokenizer.chat_template = bomb
+        with pytest.raises(ModelError, match="the chat template refuses the messages"):
+            chat_prompt(tokenizer, "hi", chat=True, name="m")
+
+
+def test_many_messages_are_no_bomb() -> None:
+    """A thousand messages of 300 characters, through a template that calls ten functions for each."""
+    template = (
+        "{% for m in messages %}{% set c = m.content | trim %}{% if loop.index0 < messages | length - 1 and c != '' %}"
+        "{{ '<|' ~ m.role ~ '|>' ~ c.split('</think>')[-1].strip() | replace('a', 'b') }}{% endif %}{% endfor %}"
+    )
+    messages = [{"role": "user", "content": "b " * 150} for _ in range(1000)]
+    assert len(render_chat(template, messages, name="m")) == 999 * (8 + 299)

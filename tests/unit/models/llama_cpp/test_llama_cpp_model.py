@@ -85,6 +85,22 @@ def test_vocabulary_and_prompts(model: LlamaCppModel, tiny_gguf: Path) -> None:
     assert len(model.encode_prompt("é" * 500, chat=False)) == 1000
 
 
+def test_added_tokens_that_are_not_special(tmp_path: Path) -> None:
+    """llama.cpp finds them in all texts; a tag of calls is text in prompts, and a word stays a token."""
+    from tokenizers import pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *alphabet, "th", "the", "<tool_call>", "<word>", "[PAD2]"]
+    write_gguf(tmp_path / "m.gguf", tokens=tokens, token_type=[3] * 3 + [1] * 258 + [4, 4, 5])
+    model = load_model(tmp_path / "m.gguf", runtime="llama.cpp", threads=1)
+    text = "a<tool_call>b<word>"
+    assert {261, 262} <= set(model._tokenize(text, begins=False, reads_special=False))
+    for ids in (model.encode_prompt(text), model.encode_prompt(text, chat=False)):
+        assert 261 not in ids
+        assert 262 in ids
+        assert text.encode() in b"".join(model.vocabulary.tokens[token] for token in ids)
+
+
 def test_every_way_to_write_an_output(model: LlamaCppModel) -> None:
     """Greedy outputs do not depend on drafts; all samplers write strings of the grammar."""
     grammar = sg.json_schema(
