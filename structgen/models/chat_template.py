@@ -262,8 +262,7 @@ def _filtered(node: Any, name: str) -> nodes.Filter:
 def _check_widths(text: object) -> None:
     """Refuse a text with places to fill whose widths are many characters, or computed."""
     if isinstance(text, str) and (
-        _COMPUTED_WIDTH.search(text)
-        or sum(int(each[:8]) for each in _NUMBER.findall(text)) > _MOST_LENGTH // 4
+        _COMPUTED_WIDTH.search(text) or sum(int(each[:8]) for each in _NUMBER.findall(text)) > _MOST_LENGTH // 4
     ):
         raise SecurityError("a width is too large")
 

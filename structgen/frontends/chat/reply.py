@@ -396,7 +396,7 @@ def _read_calls(text: str, at: int, family: Family) -> tuple[ToolCall, ...] | No
             return None
         found.append(ToolCall(call.values["name"], call.values["arguments"], call.values.get("id")))
         at = call.end
-        if text[at:] == layouts.after:
+        if len(text) - at == len(layouts.after) and text.startswith(layouts.after, at):
             return tuple(found)
         if not text.startswith(layouts.between, at):
             return None
@@ -425,7 +425,7 @@ def _read_placeholder(
     if placeholder.name == "arguments":
         try:
             return _DECODER.raw_decode(text, at)
-        except ValueError:
+        except (ValueError, RecursionError):  # a reply may nest as deep as it is long
             return None
     pattern = _WRITTEN_NAME.pattern if placeholder.name == "name" else identifier
     match = re.compile(f"(?:{pattern})(?={re.escape(after)})").match(text, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -142,3 +143,61 @@ def test_many_messages_are_no_bomb() -> None:
     )
     messages = [{"role": "user", "content": "b " * 150} for _ in range(1000)]
     assert len(render_chat(template, messages, name="m")) == 999 * (8 + 299)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(10**9) %}a{% endfor %}",
+        "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+        "{{ 'a' * 10**9 }}",
+        "{{ 'a' * 1000000000 }}",
+        "{{ 10 ** (10 ** 9) }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ 'a'.center(1000000000) }}",
+        "{{ 'a' | center(1000000000) }}",
+        "{% set n = namespace(a='a') %}{% for i in range(99) %}{% set n.a = n.a ~ n.a %}{% endfor %}",
+        "{% set n = namespace(a='a') %}{% for i in range(99) %}{% set n.a = n.a + n.a %}{% endfor %}",
+        "{{ 1 // 0 }}",
+        "{% set b = 'a' * 4000000 %}{{ [b] * 30000 }}",
+        "{% set b = 'a' * 4000000 %}{{ b ~ b ~ b }}",
+        "{% set b = 'a' * 4000000 %}{{ b.join(['a', 'b', 'c']) }}{{ ['a', 'b', 'c'] | join(b) }}",
+        "{% set b = 'a' * 4000000 %}{{ b.replace('', b) }}",
+        "{% set b = 'a' * 4000000 %}{% for i in range(99999) %}{{ b }}{% endfor %}",
+        "{% set b = 'a' * 4000000 %}{% set c %}{% for i in range(99999) %}{{ b }}{% endfor %}{% endset %}{{ c }}",
+        "{% set b = 'a' * 4000000 %}{% for i in range(99999) %}{% if b[1:] == b[:-1] %}{% endif %}{% endfor %}",
+        "{% set n = namespace(a=[1]) %}{% for i in range(99) %}{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a == n.a }}",
+        "{% set n = namespace(a=3) %}{% for i in range(99) %}{% set n.a = n.a * n.a %}{% endfor %}{{ n.a }}",
+        "{{ ('%9999d' * 1000) | format(1) }}",
+        "{{ ('<!-- -->' * 100000) | striptags }}",
+        "{{ lipsum(n=100000) }}",
+        "{% for a in [1] %}" * 25 + "{% endfor %}" * 25,
+        "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+        "{{ a }}" * 50_000,
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)
+def test_a_chat_template_that_asks_for_gigabytes(template: str) -> None:
+    """Each ends in one error; what it would need is never allocated."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match="the chat template refuses the messages"):
+            render_chat(template, messages_of_prompt("x"), name="m")
+        assert tracemalloc.get_traced_memory()[1] < 150 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_chat_template_that_calls_itself_twice() -> None:
+    """The 2^60 rounds of a recursive loop are counted, though none is a round of another loop."""
+    loop = "{% for x in [1, 1] recursive %}{% if loop.depth < 60 %}{{ loop([1, 1]) }}{% endif %}{% endfor %}"
+    with pytest.raises(ModelError, match="it takes more than 100000 steps"):
+        render_chat(loop, messages_of_prompt("x"), name="m")
+
+
+def test_templates_within_their_bounds() -> None:
+    """Loops know their place and length, and operators work."""
+    loop = "{% for i in range(3) %}{{ loop.index }}{{ loop.last }}{{ loop.length }}{% endfor %}"
+    template = loop + "{{ '%s' % 1 ~ 'b' }}{{ 2 + 3 ** 2 }}{{ '-' * 3 }}"
+    assert render_chat(template, messages_of_prompt("x"), name="m") == "1False32False33True31b11---"
