@@ -241,7 +241,7 @@ def test_forced_text_without_end() -> None:
 
 
 def names(count: int, chance: random.Random) -> dict[str, Any]:
-    """An object whose members match patterns with beginnings that differ."""
+    """An object whose members match patterns with prefixes that differ."""
     patterns = ("^" + "".join(chance.choices(string.ascii_lowercase, k=5)) for _ in range(count))
     return {"type": "object", "patternProperties": {pattern: {"type": "integer"} for pattern in patterns}}
 

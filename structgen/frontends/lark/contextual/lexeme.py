@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.lark.contextual.graph import (
@@ -242,6 +242,20 @@ class Behaviour:
         return sorted(set(self.ends.values()))
 
 
+class _Reach(NamedTuple):
+    """What a state of a lexer leads to.
+
+    Attributes:
+        places: the nodes, by their places in breadth-first order.
+        sources: by node, those with an edge to it.
+        ends: by terminal, ``""`` for all that are ignored, where its lexemes end, and what the lexer tries there.
+    """
+
+    places: dict[_LexemeState, int]
+    sources: dict[_LexemeState, list[_LexemeState]]
+    ends: dict[str, list[tuple[_LexemeState, int]]]
+
+
 class Lexemes:
     """All behaviours of a grammar."""
 
@@ -258,7 +272,7 @@ class Lexemes:
         self._behaviours: dict[object, Behaviour] = {}
         self._known: dict[tuple[int, int, str, frozenset[str], int], Behaviour] = {}
         self._terms: dict[tuple[int, frozenset[int]], Grammar] = {}
-        self._reached: dict[_LexemeState, list[_LexemeState]] = {}
+        self._reached: dict[tuple[_LexemeState, frozenset[str]], _Reach] = {}
 
     def behaviour(self, state: int, guard: int, token: str, ignored: frozenset[str], readable: int) -> Behaviour:
         """Return the lexemes of ``token`` from a state of the automaton on.
@@ -294,25 +308,32 @@ class Lexemes:
                 )
         return found
 
-    def _nodes(self, root: _LexemeState) -> list[_LexemeState]:
-        found = self._reached.get(root)
+    def _reach(self, root: _LexemeState, ignored: frozenset[str]) -> _Reach:
+        """Return what a root leads to, made once: a lexer may have thousands of terminals."""
+        found = self._reached.get((root, ignored))
         if found is None:
-            found = reachable([root], lambda node: [target for _, target in self._following(node)])
-            self._reached[root] = found
+            found = _Reach({}, {}, {})
+            for node in reachable([root], lambda node: [target for _, target in self._following(node)]):
+                found.places[node] = len(found.places)
+                for _, target in self._following(node):
+                    found.sources.setdefault(target, []).append(node)
+                for tried, counted, following in self.machine.ends[node[0]]:
+                    token = "" if tried in ignored else counted
+                    found.ends.setdefault(token, []).append((node, following))
+            self._reached[root, ignored] = found
         return found
 
     def _make(self, root: _LexemeState, token: str, ignored: frozenset[str], readable: int) -> Behaviour:
+        reach = self._reach(root, ignored)
         ends: dict[_LexemeState, int] = {}
-        for node in self._nodes(root):
-            for tried, counted, following in self.machine.ends[node[0]]:
-                if (tried in ignored) if token == "" else (counted == token and tried not in ignored):
-                    guard = self.guards.after(node[0], following, readable)
-                    ends[node] = self.guards.both(self.guards.restricted(node[1], readable), guard)
-        edges = {node: self._following(node) for node in self._nodes(root)}
-        useful = leading_to(ends, edges)
-        if root not in useful:
+        for node, following in reach.ends.get(token, ()):
+            guard = self.guards.after(node[0], following, readable)
+            ends[node] = self.guards.both(self.guards.restricted(node[1], readable), guard)
+        useful = sorted(reachable(ends, lambda node: reach.sources.get(node, ())), key=reach.places.__getitem__)
+        if not useful or useful[0] != root:
             return self._interned((), {})
-        return self._numbered(root, equivalence_classes(useful, edges, ends.get), ends)
+        edges = {node: self._following(node) for node in useful}
+        return self._numbered(root, equivalence_classes(edges, edges, ends.get), ends)
 
     def _numbered(
         self, root: _LexemeState, classes: dict[_LexemeState, int], ends: dict[_LexemeState, int]
