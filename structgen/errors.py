@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 __all__ = [
     "AnswerCut",
@@ -159,7 +159,14 @@ class LimitExceeded(StructgenError, ValueError):
     Attributes:
         limit: the name of the field of ``Limits``, or of the argument.
         maximum: its value.
+        text: what was written before, where it ended an output, which is not complete then; None elsewhere.
+        tokens: the tokens of that.
+        rows: the rows that ``fill_masks`` could not fill, ascending.
     """
+
+    text: str | None = None
+    tokens: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
 
     def __init__(self, subject: str, *, limit: str, maximum: int, evidence: str = "", remedy: str = "") -> None:
         self.limit = limit
@@ -170,6 +177,14 @@ class LimitExceeded(StructgenError, ValueError):
             evidence=evidence,
             remedy=remedy or f"simplify the input or raise Limits({limit}=...)",
         )
+
+    def ended(self, data: bytes, tokens: Iterable[int]) -> Self:
+        """Note the output that it ended, if none is noted yet, and return the error."""
+        if self.text is None:
+            self.text, self.tokens = data.decode("utf-8", "replace"), tuple(tokens)
+            place = f"after {len(self.tokens)} tokens of the output, {self.text[-40:]!r}"
+            self.evidence = f"{self.evidence}, {place}" if self.evidence else place
+        return self
 
 
 class VocabularyError(StructgenError, ValueError):

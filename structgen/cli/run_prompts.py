@@ -17,7 +17,7 @@ import click
 from structgen.cli.command import unwritable
 from structgen.cli.grammar_source import STANDARD_INPUT, unreadable
 from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, Failure
-from structgen.errors import StructgenError, meant
+from structgen.errors import LimitExceeded, StructgenError, meant
 
 if TYPE_CHECKING:
     from structgen.cli.run_option import Request
@@ -235,7 +235,8 @@ def _row_of(line: PromptLine, model: AnyModel, stopped: Event, write: RowWriter)
     try:
         return write(line, model, stopped)
     except (StructgenError, Failure) as error:
-        return {"error": f"{line.place}: {error}"}
+        cut = error.text if isinstance(error, LimitExceeded) else None
+        return {"error": f"{line.place}: {error}"} | ({} if cut is None else {"partial": cut})
     except Exception as error:
         return {"error": f"{line.place}: {type(error).__name__}: {error}"}
 

@@ -206,7 +206,7 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
         TypeError: there is no such keyword.
         VocabularyError: the constraint belongs to another vocabulary, or the tokens cannot spell the grammar.
         GrammarError: the grammar does not compile, or no automaton of a canvas can be made of it.
-        LimitExceeded: a bound of ``limits`` was reached.
+        LimitExceeded: a bound of ``limits`` was reached.  After tokens it has the output so far, which is not complete.
         ModelError: the prompt cannot be encoded.
     """
     check_model(model, "generate")

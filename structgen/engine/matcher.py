@@ -319,16 +319,34 @@ def fill_masks(matchers: Sequence[Matcher], bitmask: Any, *, budget: int | None 
     Raises:
         IndexError: there are more matchers than rows.
         ValueError: the rows have the wrong width, or the budget is negative.
-        LimitExceeded: a limit of some constraint was reached; the content of the rows is undefined.
+        LimitExceeded: a limit of some constraint was reached.  The error's ``rows`` are those of the matchers that met
+            one, and allow nothing; all other rows are filled, and all matchers are as before.
     """
-    tight: list[int] = []
+    alone: Sequence[int] = range(len(matchers))  # filled one by one
     if budget is not None:
         budget = _counted("fill_masks", budget)
-        tight = [row for row, matcher in enumerate(matchers) if matcher.needs_budget_mask(budget)]
-    if not tight or len(tight) < len(matchers):
-        _native.fill_masks(list(matchers), bitmask)
-    for row in tight:
-        matchers[row].fill_mask(bitmask, row, budget=budget)
+    try:
+        tight = [] if budget is None else [row for row in alone if matchers[row].needs_budget_mask(budget)]
+        if not tight or len(tight) < len(matchers):
+            _native.fill_masks(list(matchers), bitmask)
+        alone = tight
+    except LimitExceeded as error:
+        if len(matchers) == 1:
+            bitmask[0] = 0
+            error.rows = (0,)
+            raise
+    met: list[int] = []
+    first: LimitExceeded | None = None
+    for row in alone:
+        try:
+            matchers[row].fill_mask(bitmask, row, budget=budget)
+        except LimitExceeded as error:
+            bitmask[row] = 0
+            met.append(row)
+            first = first or error
+    if first is not None:
+        first.rows = tuple(met)
+        raise first
 
 
 def fill_mask_trees(

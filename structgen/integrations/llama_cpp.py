@@ -22,7 +22,15 @@ from structgen_kernels import _native
 
 from structgen.engine import Constraint
 from structgen.engine.constraint import wrong_grammar
-from structgen.errors import ArgumentError, BudgetError, GenerationError, ModelError, VocabularyError, found
+from structgen.errors import (
+    ArgumentError,
+    BudgetError,
+    GenerationError,
+    LimitExceeded,
+    ModelError,
+    VocabularyError,
+    found,
+)
 from structgen.models.llama_cpp.library import library as installed_library
 
 if TYPE_CHECKING:
@@ -295,18 +303,24 @@ class ConstraintSampler:
 
         Raises:
             GenerationError: see the class.
+            LimitExceeded: a bound of ``Limits`` ended the output; the error has its text, which is not complete.
         """
         fault = self._native.fault()
         if fault is None:
             return
         cause, before, token, candidates, is_starved, what = fault
         place = f"after {len(before)} tokens, {self._constraint.vocabulary.decode(before)[-_SHOWN:]!r}"
+        if cause == "failed" and hasattr(self._constraint.limits, what):
+            maximum = getattr(self._constraint.limits, what)
+            raise LimitExceeded("sampler of llama.cpp", limit=what, maximum=maximum).ended(
+                self._constraint.vocabulary.decode(before), before
+            )
         if cause == "failed":
             raise GenerationError(
                 "sampler of llama.cpp",
                 "the grammar cannot be followed",
                 evidence=f"{what or 'out of memory'} {place}",
-                remedy=f"simplify the grammar or raise Limits({what}=...)",
+                remedy="simplify the grammar",
             )
         if is_starved:
             raise GenerationError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from structgen.engine.mask import contains, empty_masks
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, LimitExceeded
 from structgen.integrations.llama_cpp import check_constraint, refusal
 from structgen.log import logger
 
@@ -125,6 +125,8 @@ class ConstraintLogitsProcessor:
                 return masked
         except BaseException as error:
             self._error = error
+            if isinstance(error, LimitExceeded):
+                error.ended(self._constraint.vocabulary.decode(self.tokens), self.tokens)
             logger.error("the output ends early: %s", error)
         ended = np.full(len(scores), -np.inf, dtype=np.float32)
         ended[self._constraint.vocabulary.eos[0]] = 0

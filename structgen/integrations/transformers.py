@@ -10,12 +10,14 @@ forced tokens through the model together, and always ends with a complete output
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
-from structgen.errors import BudgetError, GenerationError, ModelError, install
+from structgen.errors import BudgetError, CutWarning, GenerationError, LimitExceeded, ModelError, install
 from structgen.travel import Live
 
 try:
@@ -49,6 +51,7 @@ _BACK: Final = 64
 _STATES: Final = 512
 _STATES_PER_ROW: Final = 8
 _NORMALISED: Final = 1e-3
+_LOSES: Final = -1e6
 _POOLED: Final = frozenset({"cuda"})
 """Types of devices to which rows of masks are worth sending once only."""
 _DENSE_ROWS: Final = 64
@@ -62,6 +65,12 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
     One processor serves one call of ``generate`` (or several after ``reset()``).  The state of a row is looked up by
     its tokens, so rows may be reordered (beams) and go back (rejected drafts).  After an EOS id only EOS ids and the
     padding token are allowed.  On a GPU masks are uploaded once and kept there; a step sends their numbers.
+
+    A row that meets a bound of ``Limits`` ends there, and the others go on: only EOS follows, a ``CutWarning`` says
+    that the output is not complete, and ``limited`` has the error.  A beam that meets one loses against all others.
+
+    Attributes:
+        limited: the errors of outputs that a limit ended, by their tokens, EOS and padding left out.
 
     Args:
         constraint: compiled for the model's vocabulary; or, with ``vocabulary``, a grammar, a JSON Schema (a ``dict``),
@@ -111,6 +120,7 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
         self._prompt_length = self._given_length
         self._prompts: set[bytes] = set()
         self._states = _PrefixStates(self._constraint, _STATES)
+        self.limited: dict[tuple[int, ...], LimitExceeded] = {}
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return the scores with what the grammar excludes at negative infinity; ``scores`` is not changed.
@@ -121,6 +131,7 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
 
         Raises:
             GenerationError: a row has left the language, or belongs to another call of ``generate``.
+            LimitExceeded: the only row meets a limit, or all beams have met one.
         """
         rows = input_ids.detach().cpu().numpy().astype(np.int64, copy=False)
         length = self._checked_prompt(rows)
@@ -130,8 +141,26 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
         for index, state in enumerate(states):
             if state.refused_at is not None and not self._is_tolerated(scores[index]):
                 raise self._refusal(index, outputs[index], state.refused_at)
-        bitmask, which = self._bitmask(states, outputs.shape[1])
-        return _masked(scores, self._on_device(bitmask, which, scores))
+        bitmask, which = self._bitmask(states, outputs)
+        masked = _masked(scores, self._on_device(bitmask, which, scores))
+        self._end_limited(states, scores, masked)
+        return masked
+
+    def _end_limited(self, states: Sequence[_PrefixState], scores: torch.Tensor, masked: torch.Tensor) -> None:
+        """Leave rows that have met a limit nothing but EOS, with a score that loses against every other beam."""
+        met = {row: state.limit for row, state in enumerate(states) if state.limit is not None}
+        beams = [row for row in met if _are_normalised(scores[row])]
+        if met and len(states) in (1, len(beams)):
+            raise met[0]
+        ends = [token for token in self._constraint.vocabulary.eos if token < masked.shape[1]]
+        for row, error in met.items():
+            if error.tokens not in self.limited:
+                self.limited[error.tokens] = error
+                if row not in beams:
+                    warnings.warn(f"row {row} ends before it is complete: {error}", CutWarning, stacklevel=3)
+            if ends:
+                masked[row] = -torch.inf
+                masked[row, ends] = max(_LOSES, torch.finfo(masked.dtype).min / 4)
 
     def _checked_prompt(self, rows: NDArray[np.int64]) -> int:
         if self._prompt_length is None:
@@ -149,16 +178,24 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
             )
         return length
 
-    def _bitmask(self, states: Sequence[_PrefixState], generated: int) -> tuple[NDArray[np.int32], list[int]]:
+    def _bitmask(
+        self, states: Sequence[_PrefixState], outputs: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], list[int]]:
         """The masks of this step, and which of them each state has; a matcher that states share fills one mask."""
         distinct = {id(state.matcher): state.matcher for state in states if state.matcher is not None}
         live = list(distinct.values())
         bitmask = np.zeros((len(live) + 1, len(self._ended)), dtype=np.int32)
         bitmask[-1], filled = self._ended, bitmask[:-1]
-        budget = None if self._max_new_tokens is None else self._max_new_tokens - generated
-        fill_masks(live, filled, budget=budget if budget is None or budget > 0 else None)
+        budget = None if self._max_new_tokens is None else self._max_new_tokens - outputs.shape[1]
         places = {key: place for place, key in enumerate(distinct)}
-        return bitmask, [places.get(id(state.matcher), len(live)) for state in states]
+        which = [places.get(id(state.matcher), len(live)) for state in states]
+        try:
+            fill_masks(live, filled, budget=budget if budget is None or budget > 0 else None)
+        except LimitExceeded as error:
+            for state, place, tokens in zip(states, which, outputs.tolist(), strict=True):
+                if place in error.rows:
+                    state.end(error, self._constraint, tokens)
+        return bitmask, which
 
     def _on_device(self, bitmask: NDArray[np.int32], which: Sequence[int], scores: torch.Tensor) -> MaskRows:
         """The masks as rows where the scores are, which may be fewer than there are tokens."""
@@ -177,9 +214,7 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
         return self._pool.masks([[rows[place]] for place in which])
 
     def _is_tolerated(self, scores: torch.Tensor) -> bool:
-        if self._strict is not None:
-            return not self._strict
-        return abs(float(torch.logsumexp(scores.float(), dim=-1))) < _NORMALISED
+        return _are_normalised(scores) if self._strict is None else not self._strict
 
     def _refusal(self, row: int, tokens: NDArray[np.int64], position: int) -> GenerationError:
         vocabulary = self._constraint.vocabulary
@@ -197,8 +232,13 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
         )
 
 
+def _are_normalised(scores: torch.Tensor) -> bool:
+    """Whether scores are log-probabilities, as those of beams."""
+    return abs(float(torch.logsumexp(scores.float(), dim=-1))) < _NORMALISED
+
+
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _PrefixState:
     """Where a sequence of tokens stands.
 
@@ -206,11 +246,18 @@ class _PrefixState:
         matcher: the state after them, never advanced; None once the output has ended or left the language.
         refused_at: the position of the first token that does not belong there; None if all do.
         padding: the token after the EOS, which must be the only one there; None if there is none yet.
+        limit: the limit that ended the output; None for none.
     """
 
     matcher: Matcher | None
     refused_at: int | None = None
     padding: int | None = None
+    limit: LimitExceeded | None = None
+
+    def end(self, error: LimitExceeded, constraint: Constraint, tokens: Sequence[int]) -> None:
+        """End the output ``tokens`` at a limit."""
+        self.limit = copy.copy(error).ended(constraint.vocabulary.decode(tokens), tokens)
+        self.matcher = None
 
 
 @final
@@ -238,20 +285,26 @@ class _PrefixStates:
             known -= 1
         state = found if found is not None else _PrefixState(self._constraint.matcher())
         for position in range(known + 1 if found is not None else 0, len(tokens)):
-            state = self._after(state, int(tokens[position]), position)
+            state = self._after(state, tokens, position)
         self._keep(tokens.tobytes(), state)
         return state
 
-    def _after(self, state: _PrefixState, token: int, position: int) -> _PrefixState:
-        if state.refused_at is not None:
+    def _after(self, state: _PrefixState, tokens: NDArray[np.int64], position: int) -> _PrefixState:
+        token = int(tokens[position])
+        if state.refused_at is not None or state.limit is not None:
             return state
         if state.matcher is None:
             if token in self._eos or state.padding in (None, token):
                 return _PrefixState(None, padding=token if state.padding is None else state.padding)
             return _PrefixState(None, refused_at=position)
         matcher = state.matcher.fork()
-        if not matcher.accept(token):
-            return _PrefixState(None, refused_at=position)
+        try:
+            if not matcher.accept(token):
+                return _PrefixState(None, refused_at=position)
+        except LimitExceeded as error:
+            ended = _PrefixState(None)
+            ended.end(error, self._constraint, tokens[: position + 1].tolist())
+            return ended
         return _PrefixState(None if matcher.is_terminated else matcher)
 
     def _keep(self, key: bytes, state: _PrefixState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -23,13 +24,14 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from structgen.decode import AnyDrafter, Context, Greedy, Multinomial, Result, Sampler, start_generation
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.engine.constraint import wrong_grammar
-from structgen.errors import ArgumentError, GenerationError, VocabularyError, found
+from structgen.errors import ArgumentError, CutWarning, GenerationError, LimitExceeded, VocabularyError, found
 from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import Grammar
 from structgen.models.model_input import head_width, named_eos
 from structgen.models.transformers.model import TransformersModel
 
 if TYPE_CHECKING:
+    from structgen.decode import Generation
     from structgen.models.protocol import LanguageModel
 
 __all__ = ["constrained_generate", "constraint_from"]
@@ -59,7 +61,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
     seed: int | None = None,
     drafter: AnyDrafter = "auto",
     jump_forward: bool = True,
-    results: list[Result] | None = None,
+    results: list[Result | LimitExceeded] | None = None,
     **model_kwargs: Any,
 ) -> GenerateDecoderOnlyOutput | torch.Tensor:
     """Decode each row with ``structgen.decode``, so that every output is complete within ``max_new_tokens``.
@@ -82,16 +84,19 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
         seed: row ``i`` is sampled with ``seed + i``; by default sampled from torch's generator.
         drafter: see ``structgen.decode.generate``.
         jump_forward: see ``structgen.decode.generate``.
-        results: a list to which the ``Result`` of each row is appended.
+        results: a list to which the ``Result`` of each row is appended; of a row that a limit ended, the error, which
+            has its text.
         model_kwargs: ``attention_mask`` and what transformers adds to it.
 
     Returns:
         Token ids ``[rows, longest]``, the prompt included, padded on the right; an EOS id follows each output that
-        ended before the length limit.
+        ended before the length limit.  A row of several that meets a bound of ``Limits`` ends there without EOS, and a
+        ``CutWarning`` says so.
 
     Raises:
         GenerationError: something that was asked for is not done here, or prompt and output exceed the context.
         BudgetError: the shortest string of the grammar takes more than ``max_new_tokens``.
+        LimitExceeded: the only row meets a bound of ``Limits``.
         VocabularyError: the vocabulary of the constraint is not as wide as the model's head.
         ArgumentError: ``drafter`` is none, or there is no constraint, and nothing that one can be compiled from.
     """
@@ -115,9 +120,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
                 drafter=drafter,
                 jump_forward=jump_forward,
             )
-            for _ in generation:
-                pass
-            result = generation.result()
+            result = _written(generation, index, is_alone=len(input_ids) == 1)
         if results is not None:
             results.append(result)
         outputs.append(_with_eos(result, int(generation_config.max_length) - length))
@@ -125,6 +128,19 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
     if not generation_config.return_dict_in_generate:
         return sequences
     return GenerateDecoderOnlyOutput(sequences=cast("torch.LongTensor", sequences))
+
+
+def _written(generation: Generation, row: int, *, is_alone: bool) -> Result | LimitExceeded:
+    """Write an output to its end; return the limit that ended it, unless it is the only one."""
+    try:
+        for _ in generation:
+            pass
+    except LimitExceeded as error:
+        if is_alone:
+            raise
+        warnings.warn(f"row {row} ends before it is complete: {error}", CutWarning, stacklevel=3)
+        return error
+    return generation.result()
 
 
 def constraint_from(value: object, source: object, call: str, *, model: Any = None) -> Constraint:
@@ -239,8 +255,10 @@ def _prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> li
     return prompts
 
 
-def _with_eos(result: Result, max_tokens: int) -> list[int]:
+def _with_eos(result: Result | LimitExceeded, max_tokens: int) -> list[int]:
     tokens = list(result.tokens)
+    if isinstance(result, LimitExceeded):
+        return tokens
     ends = result.vocabulary.eos
     took_eos = bool(result.steps) and result.steps[-1].token is None
     if took_eos and ends and len(tokens) < max_tokens:

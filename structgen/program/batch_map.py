@@ -38,7 +38,7 @@ class Mapped(Generic[Value]):
     Attributes:
         index: of the item.
         run: the program's result; None if it failed.
-        error: why it failed; None if it did not.
+        error: why it failed; None if it did not.  A ``LimitExceeded`` has the text of the answer that it ended.
     """
 
     index: int

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from structgen.decode.potentials import Gate, Hypothesis, Potential
 from structgen.engine.mask import contains, empty_masks, only_token, without
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, LimitExceeded
 
 if TYPE_CHECKING:
     from structgen.decode.autoregressive.output import Output
@@ -80,8 +80,11 @@ class Allowed:
             self.mask &= forbidding | ~self._not_eos  # potentials are queried about EOS when it is chosen
 
     def grammar_goes_on(self) -> bool:
-        """Fill the mask without the budget; return whether it allows more than EOS."""
-        self._output.matcher.fill_mask(self._rows)
+        """Fill the mask without the budget; return whether it allows more than EOS, or is not known for a limit."""
+        try:
+            self._output.matcher.fill_mask(self._rows)
+        except LimitExceeded:  # the output is complete: better to report a cut too many
+            return True
         return bool(self.ordinary.any())
 
     def admits(self, token: int | None) -> bool:

@@ -26,7 +26,7 @@ from structgen.decode.step.logits_row import on_host
 from structgen.decode.step.result import Result, Step
 from structgen.decode.step.sampler import Sampler, check_tempering
 from structgen.engine import Constraint
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, LimitExceeded
 from structgen.log import log_cut
 
 if TYPE_CHECKING:
@@ -129,7 +129,18 @@ class Generation:
         return self
 
     def __next__(self) -> Chunk:
-        return next(self._chunks)
+        """The next chunk.
+
+        Raises:
+            LimitExceeded: a bound of the constraint's limits was reached; the error has the output so far, which is not
+                complete, and the generation is over.
+            GenerationError: as ``generate``.
+        """
+        try:
+            return next(self._chunks)
+        except LimitExceeded as error:
+            error.ended(self.data, self.tokens)
+            raise
 
     @property
     def context(self) -> Context:

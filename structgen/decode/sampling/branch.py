@@ -14,6 +14,7 @@ from structgen.decode.potentials import Hypothesis
 from structgen.decode.step.context import Context
 from structgen.decode.step.result import FinishReason, Step
 from structgen.engine.mask import allowed_ids, contains, empty_masks, without
+from structgen.errors import LimitExceeded
 
 if TYPE_CHECKING:
     from structgen.engine import Matcher, Vocabulary
@@ -110,8 +111,11 @@ class MaskCache:
         return answer
 
     def goes_on(self, matcher: Matcher) -> bool:
-        """Whether the grammar, without the budget, allows any token but EOS."""
-        matcher.fill_mask(self._row)
+        """Whether the grammar, without the budget, allows any token but EOS, or a limit keeps that unknown."""
+        try:
+            matcher.fill_mask(self._row)
+        except LimitExceeded:  # the output is complete: better to report a cut too many
+            return True
         return bool(without(self._row[0], self._stops).any())
 
     def clear(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.potentials import PotentialEvaluator
+from structgen.decode.potentials import Hypothesis, PotentialEvaluator
 from structgen.decode.sampling.branch import Branch, MaskCache, StepPath
 from structgen.decode.sampling.joint_draft import BranchDrafts
 from structgen.decode.sampling.protocol import Problem, Round, Sample, Samples
@@ -22,7 +22,7 @@ from structgen.decode.sampling.shared_pass import BranchContexts, Passes
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import BARE_END, Distribution, log_mass
 from structgen.decode.step.result import BudgetWatch, FinishReason, Result, Seconds, Stats, Step
-from structgen.errors import GenerationError
+from structgen.errors import GenerationError, LimitExceeded
 from structgen.travel import Live
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Branches(Live):
         masks: the masks of its constraint.
         expectation: a twist, by which ``distribution`` proposes tokens; None for none.
         sampled: number of tokens that were added to branches, EOS included.
+        limited: the limits that ended branches, by their tokens: nothing follows these, as if it were forbidden.
 
     Args:
         problem: the target.
@@ -69,6 +70,7 @@ class Branches(Live):
             self._drafts = BranchDrafts(speculation, problem, self.masks, is_packed=self._passes.is_packed)
         self._contexts = BranchContexts(problem.model, problem.prompt, self._passes, context)
         self.sampled = 0
+        self.limited: dict[tuple[int, ...], LimitExceeded] = {}
         self._began = perf_counter()
 
     def __enter__(self) -> Self:
@@ -117,10 +119,20 @@ class Branches(Live):
         """The samples of a run, with its statistics so far; ``remark`` is a text to put before ``verification``.
 
         The other arguments are those of ``Samples``.
+
+        Raises:
+            LimitExceeded: there are no samples, and limits ended branches.
         """
+        found = tuple(samples)
+        if self.limited:
+            met = next(iter(self.limited.values()))
+            if not found:
+                raise met
+            ends = f"{len(self.limited)} prefixes count as forbidden: more than {met.limit}={met.maximum} was needed"
+            remark = f"{remark}; {ends}" if remark else ends
         return Samples(
-            samples=tuple(samples),
-            lossless=lossless,
+            samples=found,
+            lossless=lossless and not self.limited,
             log_evidence=log_evidence,
             standard_error=standard_error,
             particles=particles,
@@ -205,12 +217,18 @@ class Branches(Live):
     def allowed(self, branch: Branch) -> NDArray[np.intp]:
         """The tokens that the constraint, the budget and the masks of potentials allow next, ascending.
 
-        With one EOS id at most.  Empty at an end without EOS.
+        With one EOS id at most.  Empty at an end without EOS, and where a limit ends the branch.
         """
+        if branch.hypothesis.tokens in self.limited:
+            return self._eos[:0]
         remaining = self.remaining(branch)
         has_forbidding = self.evaluator.any and remaining > 0
         forbidding = self.evaluator.allowed(branch.hypothesis) if has_forbidding else None
-        return self.masks.allowed(branch.matcher, remaining, forbidding)
+        try:
+            return self.masks.allowed(branch.matcher, remaining, forbidding)
+        except LimitExceeded as error:
+            self._end(branch.hypothesis, error)
+            return self._eos[:0]
 
     def distribution(
         self, branch: Branch, logits: Logits, ids: NDArray[np.intp] | None = None, *, tilted: bool = True
@@ -249,7 +267,7 @@ class Branches(Live):
 
     def ends_here(self, branch: Branch) -> bool:
         """Whether the output may end here without EOS: the vocabulary has none."""
-        return not self._stops and branch.matcher.is_accepting
+        return not self._stops and branch.matcher.is_accepting and branch.hypothesis.tokens not in self.limited
 
     def admits(self, branch: Branch, token: int) -> bool:
         """Whether the potentials allow ``token``, which the constraint allows."""
@@ -268,11 +286,19 @@ class Branches(Live):
 
     def knows_mask(self, branch: Branch) -> bool:
         """Whether ``allowed`` needs no new mask."""
-        return self.masks.knows(branch.matcher, self.remaining(branch))
+        try:
+            return self.masks.knows(branch.matcher, self.remaining(branch))
+        except LimitExceeded as error:
+            self._end(branch.hypothesis, error)
+            return True
 
     def accepts(self, branch: Branch, token: int) -> bool:
         """Whether the constraint and the budget allow ``token``: the answer of ``allowed``, without a mask."""
-        return self.masks.accepts(branch.matcher, self.remaining(branch), token)
+        try:
+            return self.masks.accepts(branch.matcher, self.remaining(branch), token)
+        except LimitExceeded as error:
+            self._end(branch.hypothesis.extended(token), error)
+            return False
 
     def take(self, branch: Branch, distribution: Distribution, indices: Sequence[int]) -> list[Branch]:
         """Continue with the tokens at distinct indices into the distribution; ``branch`` must not be used again.
@@ -361,6 +387,10 @@ class Branches(Live):
             cut_at=BudgetWatch(self.problem.constraint, self.problem.max_tokens).cut_at(tokens, is_complete=True),
         )
 
+    def _end(self, hypothesis: Hypothesis, error: LimitExceeded) -> None:
+        """Note that a limit ends the branches that begin so."""
+        self.limited[hypothesis.tokens] = error.ended(hypothesis.data, hypothesis.tokens)
+
     def _stop_among(self, ids: NDArray[np.intp]) -> int | None:
         """The index of EOS in ``ids``; None if it is not there."""
         for at, token in zip(np.searchsorted(ids, self._eos).tolist(), self._eos.tolist(), strict=True):
@@ -380,12 +410,16 @@ class Branches(Live):
         if step.token is None:
             raise ValueError("EOS adds no token")
         matcher = branch.matcher.fork()
-        if not matcher.accept(step.token):
-            raise GenerationError("matcher", f"it refuses token {step.token}, which its own mask allows")
+        hypothesis = branch.hypothesis.extended(step.token)
+        try:
+            if not matcher.accept(step.token):
+                raise GenerationError("matcher", f"it refuses token {step.token}, which its own mask allows")
+            score = self.evaluator.prefix(hypothesis) if self.evaluator.any else 0.0
+        except LimitExceeded as error:
+            self._end(hypothesis, error)
+            score = -np.inf
         if context is not None:
             context.append([step.token])
-        hypothesis = branch.hypothesis.extended(step.token)
-        score = self.evaluator.prefix(hypothesis) if self.evaluator.any else 0.0
         return Branch(hypothesis, matcher, context, branch.log_p + log_p, score, path=StepPath(branch.path, step))
 
     def _finished(self, branch: Branch, step: Step, log_p: float) -> Branch:

@@ -17,6 +17,7 @@ from structgen.decode.speculative.speculation import AnyDrafter, Speculation, as
 from structgen.decode.step.context import check_start
 from structgen.decode.step.result import DraftStats
 from structgen.decode.step.sampler import Multinomial, Sampler, check_tempering, wrong_sampler
+from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
     from structgen.decode.potentials.potential import Score
@@ -55,12 +56,18 @@ def run_sampler(  # noqa: PLR0913  public: the settings of ``sample``
 
     Raises:
         GenerationError, BudgetError, VocabularyError: as ``sample``.
+        LimitExceeded: a limit ended all outputs; one that ends only some makes the samples ``lossless = False``.
     """
     check_start(context.model, len(context) - len(begun), constraint, max_tokens)
     factors = tuple(as_potentials(potentials))
     problem = Problem(context.model, context.tokens, constraint, factors, max_tokens, begun)
     with Branches(problem, context, speculation=speculation) as branches:
-        return sampler.run(branches, generator)
+        try:
+            return sampler.run(branches, generator)
+        except GenerationError as error:  # nothing is left
+            if branches.limited:
+                raise next(iter(branches.limited.values())) from error
+            raise
 
 
 def weighted_sampler(sampler: SequenceSampler | Proposal | Multinomial) -> SequenceSampler:

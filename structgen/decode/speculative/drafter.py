@@ -184,6 +184,8 @@ class GuardedDrafting(Drafting):
         try:
             tree = self._drafting.propose(context, state, budget)
             check_tree(tree, self._size)
+        except LimitExceeded:  # the limits are for outputs, not for draft tokens
+            return DraftTree()
         except Exception as error:
             self._drop(error)
             return DraftTree()

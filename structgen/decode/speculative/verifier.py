@@ -22,6 +22,7 @@ from structgen.decode.step.distribution import project
 from structgen.decode.step.logits_row import on_host
 from structgen.decode.step.sampler import Multinomial, inverse_cdf
 from structgen.engine.mask import allowed_ids, empty_masks
+from structgen.errors import LimitExceeded
 
 if TYPE_CHECKING:
     from structgen.decode.step.distribution import Projection
@@ -358,13 +359,17 @@ class VerifiedChoice:
                 break
             pairs.append(distributions)
             child = tree.child(node, sampled.tokens[0])
-            if child is None or not matcher.accept(sampled.tokens[0]) or matcher.is_terminated:
-                last = _UNUSED_DISTRIBUTION  # the output ends there, or no row was run after it
+            try:
+                if child is None or not matcher.accept(sampled.tokens[0]) or matcher.is_terminated:
+                    last = _UNUSED_DISTRIBUTION  # the output ends there, or no row was run after it
+                    break
+                node, remaining = child, remaining - 1
+                while (forced := _forced_child(tree, node)) is not None and matcher.accept(tree.tokens[forced]):
+                    node, remaining = forced, remaining - 1
+                matcher.fill_mask(mask, budget=remaining)
+            except LimitExceeded:  # it is met again if the output comes to it
+                last = _UNUSED_DISTRIBUTION
                 break
-            node, remaining = child, remaining - 1
-            while (forced := _forced_child(tree, node)) is not None and matcher.accept(tree.tokens[forced]):
-                node, remaining = forced, remaining - 1
-            matcher.fill_mask(mask, budget=remaining)
             ids = allowed_ids(mask[0], matcher.constraint.vocabulary.size)
             if not len(ids):
                 last = _UNUSED_DISTRIBUTION

@@ -380,7 +380,11 @@ class BudgetWatch:
             self._is_cut = self._excludes(self._max_tokens - self._position)
             if self._is_cut or self._position == len(tokens):
                 break
-            self._matcher.accept(tokens[self._position])
+            try:
+                self._matcher.accept(tokens[self._position])
+            except LimitExceeded:  # as in ``_excludes``
+                self._is_cut = True
+                break
             self._position += 1
         return self._position if self._is_cut and self._position < end else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
@@ -103,6 +104,7 @@ class TokenAnswerStream(LocalAnswerStream):
 
         Raises:
             ValidationFailed: checks refused all values of a field that were tried.
+            LimitExceeded: a limit ended the answer; the error has its text so far.
             GenerationError: as ``structgen.generate``.
         """
         while self._outcome is None:
@@ -122,6 +124,9 @@ class TokenAnswerStream(LocalAnswerStream):
                 yield from self._finished()
             except ValueRefused as refused:
                 yield self._retract(refused)
+            except LimitExceeded as error:
+                error.ended(self._generation.data, self._generation.tokens)
+                raise
             except GenerationError as error:
                 if not self._violations or isinstance(error, ValidationFailed):
                     raise
@@ -152,7 +157,10 @@ class TokenAnswerStream(LocalAnswerStream):
         known = None
         if self._settings.marginals:
             offsets = token_offsets(result.tokens, result.vocabulary.tokens)
-            known = field_marginals(self._generation, self._answer, ends, offsets, max_tokens=self._settings.max_tokens)
+            with suppress(LimitExceeded):  # the answer is complete without them
+                known = field_marginals(
+                    self._generation, self._answer, ends, offsets, max_tokens=self._settings.max_tokens
+                )
         return field_scores(self._answer, result, ends, value, marginals=known)
 
     def _retract(self, refused: ValueRefused) -> Retracted:

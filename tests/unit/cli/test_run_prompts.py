@@ -39,6 +39,15 @@ def two(one: str, other: str) -> Literal["yes", "no"]:
     """{one} {other}"""
 '''
 
+LIMITED = r"""
+import structgen as sg
+
+@sg.program(limits=sg.Limits(steps=1000))
+def maze(text: str):
+    yield text
+    return (yield sg.regex("x" if text == "b" else "x(?:(?:[ab]{1,63}c?){1,99}d?){1,99}"))
+"""
+
 Rows = list[dict[str, Any]]
 Outcome = tuple[int, Rows, str]
 
@@ -403,6 +412,20 @@ def test_arguments_of_a_program(rows: Callable[..., Outcome], program: str, mode
     words = ["when: ", "there is no 'txt'", "'text' is missing", 'there is no "prompt"']
     for row, word in zip(found[1:], words, strict=True):
         assert word in row["error"]
+
+
+@pytest.mark.usefixtures("model")
+def test_a_limit_in_the_middle_leaves_a_partial_text(rows: Callable[..., Outcome], tmp_path: Path) -> None:
+    """The row is an error all the same, and the others go on."""
+    path = tmp_path / "limited.py"
+    path.write_text(LIMITED)
+    status, found, _ = rows(f"{path}:maze", [{"args": {"text": "a"}}, {"args": {"text": "b"}}])
+    assert status == 1
+    by_index = {row["index"]: row for row in found}
+    assert "steps=1000" in by_index[0]["error"]
+    assert by_index[0]["partial"].startswith("x")
+    assert "value" not in by_index[0]
+    assert by_index[1]["value"] == "x"
 
 
 @pytest.mark.usefixtures("model")

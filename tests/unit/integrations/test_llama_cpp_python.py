@@ -168,8 +168,10 @@ def test_errors_come_out_of_the_loop() -> None:
     model = LlamaDouble(lambda ids: logits(ids)[:257], [256])
     with pytest.raises(LimitExceeded, match="steps"):
         model.create_completion(PROMPT, **processor.arguments, max_tokens=300, temperature=1.0)
-    with pytest.raises(LimitExceeded, match="steps"):
+    with pytest.raises(LimitExceeded, match="steps") as caught:
         processor.check()
+    assert caught.value.tokens == tuple(processor.tokens) != ()
+    assert caught.value.text == letters.decode(processor.tokens).decode()
     scores = processor(np.array(PROMPT, dtype=np.intc), np.zeros(300, dtype=np.float32))
     assert np.flatnonzero(scores > -np.inf).tolist() == [256]
 

@@ -23,7 +23,14 @@ from tiny_gguf import write_gguf
 import structgen as sg
 from structgen.engine import Vocabulary
 from structgen.engine.mask import allowed_ids, empty_masks
-from structgen.errors import ArgumentError, BudgetError, GenerationError, ModelError, VocabularyError
+from structgen.errors import (
+    ArgumentError,
+    BudgetError,
+    GenerationError,
+    LimitExceeded,
+    ModelError,
+    VocabularyError,
+)
 from structgen.integrations.llama_cpp import _Functions, sampler
 from structgen.models import load_model
 from structgen.models.llama.embedded import embedded_gguf
@@ -164,6 +171,19 @@ def test_a_token_that_others_chose(model: Any, host: ChainHost) -> None:
     with pytest.raises(GenerationError, match=r"token 5 \(b'#'\) at position 1 of the output.*ends with b'\{'"):
         use()
     assert constrained.tokens == [begin]
+
+
+def test_a_limit_in_the_middle(model: Any, host: ChainHost) -> None:
+    """The output ends there, and the error has its text."""
+    grammar = sg.regex(r"ab(?:(?:[ab]{1,63}c?){1,99}d?){1,99}")
+    constrained = sampler(sg.compile(grammar, model.vocabulary, limits=sg.Limits(steps=600)))
+    chain = host.chain(constrained, host.library.llama_sampler_init_greedy())
+    tokens = host.write(chain, model.encode_prompt("the"), 40)
+    with pytest.raises(LimitExceeded, match=r"steps=600 .*after \d+ tokens") as caught:
+        constrained.check()
+    assert caught.value.tokens == tuple(tokens[: len(caught.value.tokens)])
+    assert (caught.value.text or "").startswith("ab")
+    host.library.llama_sampler_free(chain)
 
 
 def test_who_frees_the_sampler(model: Any, host: ChainHost) -> None:

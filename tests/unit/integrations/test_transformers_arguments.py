@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ tokenizers = pytest.importorskip("tokenizers")
 
 from structgen import compile, json_schema, regex  # noqa: E402
 from structgen.engine import Vocabulary  # noqa: E402
-from structgen.errors import ArgumentError  # noqa: E402
+from structgen.engine.mask import allowed_ids, empty_masks  # noqa: E402
+from structgen.errors import ArgumentError, CutWarning, LimitExceeded  # noqa: E402
+from structgen.grammar.limits import Limits  # noqa: E402
 from structgen.integrations.transformers import ConstraintLogitsProcessor, constrained_generate  # noqa: E402
 
 SCHEMA = {
@@ -122,6 +125,99 @@ def test_the_loop_without_a_tokenizer(model: Any, tokenizer: Any) -> None:
     """The same in the loop."""
     with pytest.raises(ArgumentError, match=r"constrained_generate: .*needs the model's tokenizer"):
         _written(model, tokenizer, custom_generate=constrained_generate, constraint=SCHEMA)
+
+
+HOSTILE = r"x[a-f]{3}|y(?:(?:[ab]{1,63}c?){1,99}d?){1,99}"
+
+
+def _limited(tokenizer: Any, steps: int = 300) -> tuple[Any, Any]:
+    """A constraint whose outputs meet a limit after the letter y."""
+    vocabulary = Vocabulary.load(tokenizer, size=WIDTH)
+    return compile(regex(HOSTILE), vocabulary, limits=Limits(steps=steps)), vocabulary.tokenize
+
+
+def _first(tokens: Any) -> Any:
+    """A processor that makes a token the most probable at the start of each row."""
+
+    def raised(ids: Any, scores: Any) -> Any:
+        if ids.shape[1] == 2:
+            scores[range(len(tokens)), tokens] += 50.0
+        return scores
+
+    return raised
+
+
+def test_a_limit_ends_its_row_and_no_other(model: Any, tokenizer: Any) -> None:
+    """The others are what they are alone; the row has its text, its error and a warning, and ends with EOS."""
+    ids = torch.tensor([[7, 8], [9, 10], [11, 12]])
+    constraint, tokens_of = _limited(tokenizer)
+    processor = ConstraintLogitsProcessor(constraint)
+    options = {"max_new_tokens": 12, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    with pytest.warns(CutWarning, match="row 1 ends before it is complete.*steps=300"):
+        found = model.generate(input_ids=ids, logits_processor=[_first(tokens_of("xyx")), processor], **options)
+    ((tokens, error),) = processor.limited.items()
+    assert re.fullmatch("y[ab]*", error.text or "")
+    assert tokens == error.tokens == tuple(tokens_of(error.text or ""))
+    assert found[1, 2 : 3 + len(tokens)].tolist() == [*tokens, 256]
+    for row in (0, 2):
+        alone = model.generate(
+            input_ids=ids[row : row + 1],
+            logits_processor=[_first(tokens_of("x")), ConstraintLogitsProcessor(constraint)],
+            **{**options, "attention_mask": torch.ones(1, 2, dtype=torch.long)},
+        )
+        assert found[row, : alone.shape[1]].tolist() == alone[0].tolist()
+    with pytest.raises(LimitExceeded) as caught:
+        model.generate(
+            input_ids=ids[:1],
+            logits_processor=[_first(tokens_of("y")), ConstraintLogitsProcessor(constraint)],
+            **{**options, "attention_mask": torch.ones(1, 2, dtype=torch.long)},
+        )
+    assert re.fullmatch("y[ab]*", caught.value.text or "")
+
+
+def test_a_beam_that_meets_a_limit_loses(model: Any, tokenizer: Any) -> None:
+    """Beams with the letter x are what is returned, although y is as probable."""
+    constraint, _ = _limited(tokenizer)
+    processor = ConstraintLogitsProcessor(constraint)
+    found = model.generate(
+        input_ids=torch.tensor([[7, 8]]),
+        attention_mask=torch.ones(1, 2, dtype=torch.long),
+        logits_processor=[processor],
+        max_new_tokens=12,
+        num_beams=3,
+        num_return_sequences=2,
+        do_sample=False,
+    )
+    assert processor.limited
+    assert all(re.fullmatch("y[ab]*", error.text or "") for error in processor.limited.values())
+    for row in found[:, 2:].tolist():
+        assert re.fullmatch("x[a-f]{3}", tokenizer.decode(row, skip_special_tokens=True))
+
+
+def test_the_loop_goes_on_with_the_rows_after_a_limit(model: Any, tokenizer: Any) -> None:
+    constraint, tokens_of = _limited(tokenizer, 1_000)
+    ids = torch.tensor([[7, 8], [9, 10], [11, 12]])
+    masks = empty_masks(constraint.vocabulary)
+    constraint.matcher().fill_mask(masks)
+    assert set(allowed_ids(masks[0]).tolist()) == {*tokens_of("x"), *tokens_of("y")}
+    with torch.no_grad():
+        first = [max("xy", key=lambda letter: float(row[tokens_of(letter)[0]])) for row in model(ids).logits[:, -1]]
+    assert {"x", "y"} == set(first)
+    results: list[Any] = []
+    with pytest.warns(CutWarning):
+        found = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            custom_generate=constrained_generate,
+            constraint=constraint,
+            results=results,
+            max_new_tokens=12,
+            do_sample=False,
+        )
+    for letter, row, result in zip(first, found[:, 2:].tolist(), results, strict=True):
+        assert isinstance(result, LimitExceeded) == (letter == "y")
+        assert tuple(row[: len(result.tokens)]) == result.tokens
+        assert result.text[0] == letter
 
 
 def test_without_torch_the_import_says_how_to_get_it() -> None:
