@@ -6,9 +6,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 ASAN_VENV ?= .venv-asan
+TSAN_VENV ?= .venv-tsan
 WHEEL_VENV ?= build/wheel-venv
 PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
 PYTEST_ARGS ?= -n auto --dist worksteal
+# Hours of `make soak`, and seconds of the long test of `make tsan`.
+H ?= 1
+T ?= 600
 
 # Tests of native code that lie beside what calls it.
 CANVAS_TESTS := $(addprefix tests/unit/decode/diffusion/,test_class_scores.py test_token_automaton.py test_chain.py context_free)
@@ -26,7 +30,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install test test-all lint types unit nightly outcomes golden wheel-test asan bench instructions format clean
+.PHONY: help run install test test-all lint types unit nightly outcomes golden wheel-test asan tsan soak bench instructions format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,8 +75,17 @@ asan: $(ASAN_VENV)/stamp  ## run the engine's tests under the address and undefi
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
 	$(ASAN_VENV)/bin/python -m pytest -q -m "not nightly and not exhaustive and not model" -p no:cacheprovider tests/unit/engine tests/property $(CANVAS_TESTS) $(PYTEST_ARGS)
 
+# Addresses are not randomised, since the sanitizer needs room at fixed places.  A report fails the run at its end.
+tsan: $(TSAN_VENV)/stamp  ## run threads that compile and fill over one vocabulary under the thread sanitizer, for T seconds
+	STRUCTGEN_THREADS_S=$(T) TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1 \
+	LD_PRELOAD="$$($(CXX) -print-file-name=libtsan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	setarch -R $(TSAN_VENV)/bin/python -m pytest -q -s -p no:cacheprovider tests/unit/engine/test_threads.py
+
+soak: $(VENV)/stamp-test  ## run all decoders with cancellations and errors for H hours, and write benchmarks/record/soak.md
+	$(BIN)/python benchmarks/soak.py --hours $(H) --record benchmarks/record/soak.md
+
 bench: $(VENV)/stamp-test  ## run the benchmarks, side by side with the peers
-	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py benchmarks/soak.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
 instructions: $(VENV)/stamp-test  ## count the instructions of six workloads with valgrind (some minutes)
 	$(BIN)/python benchmarks/instructions.py $(INSTRUCTIONS_ARGS)
@@ -82,7 +95,7 @@ format: $(VENV)/stamp-test  ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 
 clean:  ## remove all that these commands make
-	rm -rf $(VENV) $(ASAN_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ASAN_VENV) $(TSAN_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find structgen kernels tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # $(call make_venv,FOLDER): a virtual environment whose pip knows dependency groups.
@@ -101,6 +114,9 @@ $(VENV)/pyvenv.cfg:
 
 $(ASAN_VENV)/pyvenv.cfg:
 	$(call make_venv,$(ASAN_VENV))
+
+$(TSAN_VENV)/pyvenv.cfg:
+	$(call make_venv,$(TSAN_VENV))
 
 $(WHEEL_VENV)/pyvenv.cfg:
 	$(call make_venv,$(WHEEL_VENV))
@@ -132,11 +148,19 @@ $(WHEEL_VENV)/stamp: $(SOURCES) $(VENV)/stamp | $(WHEEL_VENV)/pyvenv.cfg
 	$(WHEEL_VENV)/bin/python -m pip install --quiet -c constraints.txt build/wheel/*.whl >&2
 	@touch $@
 
-# Only the engine differs from that of $(VENV), whose libraries are used: a line in a .pth file adds their folder.
+# $(call make_sanitized,FOLDER,OPTION,BUILD): only the engine differs from that of $(VENV), whose libraries are used: a line
+# in a .pth file adds their folder.
+define make_sanitized
+@echo "compiling the engine with sanitizers" >&2
+@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+  > "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
+PATH="$(abspath $(BIN)):$$PATH" $(1)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e . \
+  -C cmake.define.$(2)=ON -C build-dir=$(3) >&2
+@touch $(1)/stamp
+endef
+
 $(ASAN_VENV)/stamp: $(RECIPE) $(VENV)/stamp-test | $(ASAN_VENV)/pyvenv.cfg
-	@echo "compiling the engine with sanitizers" >&2
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  > "$$($(ASAN_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
-	PATH="$(abspath $(BIN)):$$PATH" $(ASAN_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e . \
-	  -C cmake.define.STRUCTGEN_ASAN=ON -C build-dir=build/asan >&2
-	@touch $@
+	$(call make_sanitized,$(ASAN_VENV),STRUCTGEN_ASAN,build/asan)
+
+$(TSAN_VENV)/stamp: $(RECIPE) $(VENV)/stamp-test | $(TSAN_VENV)/pyvenv.cfg
+	$(call make_sanitized,$(TSAN_VENV),STRUCTGEN_TSAN,build/tsan)
