@@ -85,7 +85,7 @@ soak: $(VENV)/stamp-test  ## run all decoders with cancellations and errors for 
 	$(BIN)/python benchmarks/soak.py --hours $(H) --record benchmarks/record/soak.md
 
 bench: $(VENV)/stamp-test  ## run the benchmarks, side by side with the peers
-	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py benchmarks/soak.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py benchmarks/soak%.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
 instructions: $(VENV)/stamp-test  ## count the instructions of six workloads with valgrind (some minutes)
 	$(BIN)/python benchmarks/instructions.py $(INSTRUCTIONS_ARGS)
