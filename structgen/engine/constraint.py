@@ -347,7 +347,8 @@ def _bind(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: Engi
             remedy="use a tokenizer with byte fallback, or restrict the grammar to bytes that the tokens have",
         )
     if native.is_searched and distance > 0:
-        few = native.limited(native_limits(replace(limits, distance_steps=min(limits.distance_steps, _MAX_SEARCH_STEPS))))
+        bounds = replace(limits, distance_steps=min(limits.distance_steps, _MAX_SEARCH_STEPS))
+        few = native.limited(native_limits(bounds))
         if engine.is_shared:
             few.set_elsewhere(lambda: lower(grammar, Engine(vocabulary), vocabulary, limits)[0][0])
         if not _native.Matcher(few).shortest_completion():
