@@ -114,6 +114,11 @@ from structgen.grammars import (
 from structgen.integrations.openai_server import (
     remote as remote,
 )
+from structgen.memory_cache import (
+    cache_limits as cache_limits,
+    clear_caches as clear_caches,
+    memory as memory,
+)
 from structgen.methods.infilling import (
     infill as infill,
 )

@@ -1,6 +1,6 @@
-"""Caches by content: in memory within a bound in bytes, and on disk for the next process.
+"""The disk cache by content, for the next process.
 
-On disk, a missing, damaged or unwritable entry is a miss and never an error. Entries are raw bytes with a checksum (no
+A missing, damaged or unwritable entry is a miss and never an error. Entries are raw bytes with a checksum (no
 pickle: reading one runs nothing), written to a temporary file and renamed, so that a reader sees a whole entry or none.
 The folder is capped in bytes; the least recently used entries go first. It is
 ``$STRUCTGEN_CACHE``, or ``structgen`` in the user's cache folder; ``STRUCTGEN_CACHE=`` (empty) turns it off.
@@ -14,13 +14,10 @@ import os
 import sys
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Hashable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-__all__ = ["CacheInfo", "ContentCache", "Locked", "fetch", "folder", "keep", "make_private"]
+__all__ = ["Locked", "fetch", "folder", "keep", "make_private"]
 
 MAX_FOLDER_BYTES = 512 << 20
 MAX_ENTRY_BYTES = 128 << 20
@@ -133,19 +130,6 @@ def _prune(where: Path, *, spare: Path) -> None:
             total -= size
 
 
-Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True)
-class CacheInfo:
-    """Statistics of a cache: hits and misses of ``get``, entries, estimated bytes."""
-
-    hits: int
-    misses: int
-    entries: int
-    bytes: int
-
-
 class Locked:
     """What threads share under a lock of its own, ``_lock``; a copy or a pickle holds the content of one moment."""
 
@@ -158,56 +142,3 @@ class Locked:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-
-
-class ContentCache(Generic[Value]):
-    """The most recently used values that fit. Values must be immutable; threads may share the cache.
-
-    >>> cache: ContentCache[str] = ContentCache(max_bytes=100)
-    >>> cache.put("a", "one", size=60)
-    >>> cache.put("b", "two", size=60)
-    >>> cache.get("a"), cache.get("b")
-    (None, 'two')
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._held: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()  # most recently used last
-        self._bytes = 0
-        self._hits = 0
-        self._misses = 0
-
-    def get(self, key: Hashable) -> Value | None:
-        """The value of ``key``, if it is still cached."""
-        with self._lock:
-            held = self._held.get(key)
-            if held is None:
-                self._misses += 1
-                return None
-            self._hits += 1
-            self._held.move_to_end(key)
-            return held[0]
-
-    def put(self, key: Hashable, value: Value, size: int) -> None:
-        """Cache a value; ``size`` is its bytes with its key, about. A value larger than the cache is not cached."""
-        if size > self._max_bytes:
-            return
-        with self._lock:
-            before = self._held.pop(key, None)
-            self._bytes += size - (before[1] if before else 0)
-            self._held[key] = value, size
-            while self._bytes > self._max_bytes:
-                _, (_, dropped) = self._held.popitem(last=False)
-                self._bytes -= dropped
-
-    def clear(self) -> None:
-        """Drop all values, but not the counts."""
-        with self._lock:
-            self._held.clear()
-            self._bytes = 0
-
-    def info(self) -> CacheInfo:
-        """Counts and sizes now."""
-        with self._lock:
-            return CacheInfo(self._hits, self._misses, len(self._held), self._bytes)

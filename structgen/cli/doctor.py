@@ -32,7 +32,7 @@ _BASE: Final = "base"
 _COLOURS: Final[dict[Status, str]] = {"ok": "green", "missing": "yellow", "old": "yellow", "broken": "red"}
 _OFFLINE: Final = "HF_HUB_OFFLINE"
 _VARIABLES: Final = (
-    *("STRUCTGEN_CACHE", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES"),
+    *("STRUCTGEN_CACHE", "STRUCTGEN_CACHE_MB", "HF_HOME", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES"),
     *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "NO_COLOR"),
 )
 _REQUIREMENT: Final = re.compile(

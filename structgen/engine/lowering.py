@@ -10,16 +10,18 @@ and without recursion (``program.h``).  Reference implementation: ``structgen.te
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, TypeAlias
-from weakref import WeakKeyDictionary
+from functools import cache
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from weakref import WeakKeyDictionary, ref
 
 from structgen_kernels import _native
 
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.flattening import flatten
 from structgen.grammar.left_recursion import remove_left_recursion
+from structgen.grammar.nodes import EPSILON
+from structgen.memory_cache import Followed, Held, Share, report_also, return_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar, Rules
 
-__all__ = ["Engine", "Lowered", "lower", "native_limits", "shared_engine"]
+__all__ = ["Engine", "Lowered", "Role", "lower", "native_limits", "shared_engine"]
 
 Lowered: TypeAlias = "tuple[_native.Constraint | None, int | None, int | None, int]"
 """A grammar in an engine: the constraint, None if the grammar matches no string; the length of the shortest string in
@@ -81,7 +83,7 @@ def _couple(
         _HoldsUp: others that share the engine would wait too long.
     """
     flat = flatten(grammar, engine.lowered, vocabulary, limits.grammar_nodes, rewrite)
-    if engine.is_shared and flat.memory_bytes > _MAX_SHARED_BYTES:
+    if engine.is_shared and flat.memory_bytes > _LARGE_BYTES:
         raise _HoldsUp
     try:
         made = _native.couple(engine.native, flat, vocabulary.eos, native_limits(limits), is_own=not engine.is_shared)
@@ -101,14 +103,18 @@ def _couple(
             remedy="remove uniqueItems and host name formats from the schema, or name special tokens one by one",
         )
     if shared:
-        engine.remember(flat.shared, shared)
+        engine.remember(flat.shared, shared, flat.memory_bytes)
     return None if is_left_recursive else (native, shortest, unspellable, flat.memory_bytes)
 
 
-_MAX_ENGINE_BYTES: Final = 128 << 20
-_MAX_SHARED_BYTES: Final = 512 << 10
-"""Size of a flat grammar in a shared engine: a millisecond's work."""
+_LARGE_BYTES: Final = 512 << 10
+"""Size of a flat grammar that a shared engine does not take: a millisecond's work."""
 _MAX_SHARED_TERMS: Final = 8_192
+_MAX_SHARED_BYTES: Final = 4 << 20
+"""Of the programs in which they were lowered; their nodes take about four times that."""
+
+
+Role: TypeAlias = Literal["shared", "retired", "own"]
 
 
 class Engine:
@@ -116,44 +122,179 @@ class Engine:
 
     Attributes:
         native: the engine.
-        is_shared: whether all grammars on the vocabulary may be in it.
         byte_complete: whether every byte is a token.
         memory_bytes: memory of the engine when a grammar was last compiled into it.
         lowered: (node, term) of ``Shared`` nodes and leaves by ``id(node)``; holding the node keeps its id taken.
+        role: whether all new constraints on a vocabulary use it, or only those that were made in it, or only one.
+        checked_to: the memory from which all engines are compared with their bound again; -1 if it is not shared.
+        used: when a constraint was last compiled into it, in uses of all shared engines.
+        vocabularies: those that hold it, if it is shared.
     """
 
-    __slots__ = ("__weakref__", "byte_complete", "is_shared", "lowered", "memory_bytes", "native")
+    __slots__ = (
+        "__weakref__",
+        "byte_complete",
+        "checked_to",
+        "lowered",
+        "lowered_bytes",
+        "memory_bytes",
+        "native",
+        "role",
+        "used",
+        "vocabularies",
+    )
 
-    def __init__(self, vocabulary: Vocabulary, *, is_shared: bool = False) -> None:
-        self.is_shared = is_shared
+    def __init__(self, vocabulary: Vocabulary, role: Role = "own") -> None:
         self.native = _native.Engine(vocabulary.trie, vocabulary.size)
         self.byte_complete = self.native.byte_complete
         self.memory_bytes = 0
         self.lowered: dict[int, tuple[Grammar, int]] = {}
+        self.lowered_bytes = 0
+        self.role = role
+        self.checked_to = -1
+        self.used = 0
+        self.vocabularies: list[ref[Vocabulary]] = []
+        _ENGINES.live.add(self)
 
-    def remember(self, nodes: Iterable[Grammar], terms: Iterable[int | None]) -> None:
-        """Cache the terms of shared nodes and leaves, up to a limit."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether grammars of others are in it, too."""
+        return self.role != "own"
+
+    def remember(self, nodes: Iterable[Grammar], terms: Iterable[int | None], size: int) -> None:
+        """Cache the terms of shared nodes and leaves of a program of ``size`` bytes; drop all if there are too many."""
+        if self.lowered_bytes > _MAX_SHARED_BYTES or len(self.lowered) > _MAX_SHARED_TERMS:
+            self.lowered.clear()
+            self.lowered_bytes = 0
+        self.lowered_bytes += size
         for node, term in zip(nodes, terms, strict=True):
-            if term is not None and len(self.lowered) < _MAX_SHARED_TERMS:
+            if term is not None:
                 self.lowered[id(node)] = (node, term)
 
+    def drop_rows(self) -> None:
+        """Drop the mask rows, which are made anew where they are needed."""
+        flat = flatten(EPSILON, {}, None, 1)
+        made = _native.couple(self.native, flat, (), _least_limits(), is_own=True)
+        if made is not None and made[0] is not None:
+            made[0].is_completable()  # any call trims the rows to the limit of the constraint
 
-_engines: WeakKeyDictionary[Vocabulary, Engine] = WeakKeyDictionary()
-_engines_lock = threading.Lock()
+
+@cache
+def _least_limits() -> _native.Limits:
+    limits = _native.Limits()
+    limits.cache_bytes = 1
+    return limits
+
+
+_MAX_GROWTH: Final = 2 << 20
+_IDLE_USES: Final = 256
+_ROWS_BYTES: Final = 1 << 20
+_RETURNED_BYTES: Final = 128 << 20
+
+
+class _Engines(Share):
+    """All engines. Each vocabulary shares one, which is replaced when all together are too large.
+
+    An engine lives as long as the constraints and matchers made in it. Where these keep many alive, the shared
+    ones have less, at least a quarter of the bound, and only the mask rows of the others can be dropped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("engines")
+        self.live: Followed[Engine] = Followed()
+        self._of: WeakKeyDictionary[Vocabulary, Engine] = WeakKeyDictionary()
+        self._released = 0  # bytes, since memory was last given back to the system
+
+    def engine_of(self, vocabulary: Vocabulary) -> Engine:
+        """Return the shared engine of a vocabulary or of one that equals it; a new one if it has grown too large."""
+        if vocabulary.engine is not None:
+            self.fit()
+        with self.lock:
+            engine = self._of.get(vocabulary)
+            if engine is None:
+                engine = self._of[vocabulary] = Engine(vocabulary, "shared")
+            engine.checked_to = engine.memory_bytes + min(_MAX_GROWTH, self.max_bytes // 16)
+            self.uses = engine.used = self.uses + 1
+            is_other = vocabulary.engine is not engine
+            if is_other:
+                vocabulary.engine = engine
+                engine.vocabularies.append(ref(vocabulary))
+        if is_other:
+            vocabulary.constraints.clear()  # they would keep the old engine alive
+        return engine
+
+    def fit(self) -> int:
+        if self._released > _RETURNED_BYTES:  # of earlier calls: a large engine is freed in the background
+            self._released = 0
+            return_memory()
+        sizes = {engine: engine.native.memory_bytes for engine in self.live}
+        shared = sorted((engine for engine in sizes if engine.role == "shared"), key=lambda engine: engine.used)
+        others = [engine for engine in sizes if engine.role != "shared"]
+        most, kept = self.max_bytes, sum(sizes[engine] for engine in others)
+        left = sum(sizes[engine] for engine in shared)
+        if left + kept > most:
+            for engine in others:
+                if engine.native.statistics["cache_bytes"] > _ROWS_BYTES:
+                    engine.drop_rows()
+        dropped = 0
+        while left > max(most - kept, most // 4):
+            oldest = shared[0]
+            is_idle = self.uses - oldest.used > _IDLE_USES
+            engine = oldest if is_idle else max(shared, key=sizes.__getitem__)
+            shared.remove(engine)
+            left -= sizes[engine]
+            dropped += sizes[engine]
+            self._retire(engine)
+        self._released += dropped
+        return dropped
+
+    def _retire(self, engine: Engine) -> None:
+        """Let new constraints use another engine."""
+        with self.lock:
+            engine.role, engine.checked_to = "retired", -1
+            for vocabulary in [each for each, held in self._of.items() if held is engine]:
+                del self._of[vocabulary]
+            users = [user for each in engine.vocabularies if (user := each()) is not None and user.engine is engine]
+            for user in users:
+                user.engine = None
+        for user in users:
+            user.constraints.clear()
+
+    def held(self) -> tuple[int, int]:
+        shared = self.of_role("shared")
+        return shared.count, shared.bytes
+
+    def of_role(self, role: str, name: str = "") -> Held:
+        """The engines of a role."""
+        sizes = [engine.native.memory_bytes for engine in self.live if engine.role == role]
+        return Held(name, len(sizes), sum(sizes))
+
+    def clear(self) -> int:
+        size = self.held()[1]
+        for engine in self.live:
+            if engine.role == "shared":
+                self._retire(engine)
+        return size
+
+
+_ENGINES: Final = _Engines()
+report_also(
+    lambda: (
+        _ENGINES.of_role("retired", "engines kept by constraints"),
+        _ENGINES.of_role("own", "engines of single constraints"),
+    )
+)
 
 
 def shared_engine(vocabulary: Vocabulary) -> Engine:
     """Return the engine that new constraints on ``vocabulary`` use."""
     engine = vocabulary.engine
-    if engine is not None and engine.memory_bytes <= _MAX_ENGINE_BYTES:
-        return engine
-    with _engines_lock:
-        engine = _engines.get(vocabulary)  # that of an equal vocabulary will do
-        if engine is None or engine.memory_bytes > _MAX_ENGINE_BYTES:
-            engine = _engines[vocabulary] = Engine(vocabulary, is_shared=True)
-        vocabulary.engine = engine
-        vocabulary.constraints.clear()  # they would keep the old engine alive
-        return engine
+    if engine is None or engine.memory_bytes > engine.checked_to:
+        return _ENGINES.engine_of(vocabulary)
+    _ENGINES.uses = engine.used = _ENGINES.uses + 1
+    if not engine.used % 64:  # masks make it grow, too
+        engine.memory_bytes = engine.native.memory_bytes
+    return engine
 
 
 _MAX_CACHED_LIMITS: Final = 64
@@ -169,7 +310,7 @@ def native_limits(limits: Limits) -> _native.Limits:
         native.regular_states = limits.regular_states
         native.steps = limits.steps
         native.distance_steps = limits.distance_steps
-        native.cache_bytes = limits.cache_bytes
+        native.cache_bytes = min(limits.cache_bytes, _ENGINES.max_bytes)
         if len(_cached_limits) >= _MAX_CACHED_LIMITS:
             _cached_limits.clear()
         cached = _cached_limits[id(limits)] = limits, native

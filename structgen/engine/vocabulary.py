@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
-from structgen.cache import ContentCache
 from structgen.engine.tokenizers.table import (
     MAX_TOKEN_BYTES,
     MAX_TOKENS,
@@ -20,6 +20,7 @@ from structgen.engine.tokenizers.table import (
     tokens_digest,
 )
 from structgen.errors import ArgumentError, VocabularyError, some
+from structgen.memory_cache import CONSTRAINTS, ContentCache, Followed, Held, report_also
 
 if TYPE_CHECKING:
     from structgen_kernels._native import TokenTrie
@@ -93,8 +94,6 @@ def listed(values: Iterable[_Item], role: str) -> Iterable[_Item]:
         )
     return values
 
-
-_CONSTRAINT_BYTES = 64 << 20
 
 # Prefixes to encode a text after: SentencePiece adds a space at the start of a text, but not after a line break.
 _CONTEXTS = ("", "\n")
@@ -170,12 +169,13 @@ class Vocabulary:
         self._special: Mapping[int, str] = MappingProxyType(names)
         self._encode: Encoder | None = tokenize
         self._lock = threading.Lock()
-        self.constraints: ContentCache[Constraint] = ContentCache(_CONSTRAINT_BYTES)  # for compile()
+        self.constraints: ContentCache[Constraint] = ContentCache(CONSTRAINTS)  # for compile()
         self.engine: Engine | None = None  # likewise
         self._digest: bytes | None = None
         self._missing: bytes | None = None
         self._speller: Speller | None = None
         self._trie: TokenTrie | None = None
+        _live.add(self)
 
     @classmethod
     def load(
@@ -401,3 +401,17 @@ def _both_forms(text: str | bytes) -> tuple[bytes, str | None]:
         return text, text.decode()
     except UnicodeDecodeError:
         return text, None
+
+
+_live: Final[Followed[Vocabulary]] = Followed()
+
+
+def _held() -> Iterator[Held]:
+    vocabularies = list(_live)
+    tables = {id(each.tokens): each.tokens for each in vocabularies}
+    tries = {id(each._trie): each._trie for each in vocabularies if each._trie is not None}
+    size = sum(sum(map(sys.getsizeof, table)) + sys.getsizeof(table) for table in tables.values())
+    yield Held("vocabularies", len(vocabularies), size + sum(trie.memory_bytes for trie in tries.values()))
+
+
+report_also(_held)

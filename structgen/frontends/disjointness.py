@@ -11,12 +11,12 @@ Of several languages only those pairs are compared whose texts can begin and end
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from itertools import combinations
 from typing import Final, TypeAlias
 
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
+from structgen.memory_cache import TERMS, ContentCache
 
 __all__ = ["are_disjoint", "fixed_end", "fixed_start", "have_disjoint_pair", "overlaps"]
 
@@ -39,7 +39,6 @@ _FIXED_DEPTH: Final = 16
 _Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 
-@lru_cache(maxsize=4096)
 def are_disjoint(one: Grammar, other: Grammar) -> bool:
     """Whether ``one`` and ``other``, regular terms over text, are proved to have no string in common.
 
@@ -51,7 +50,16 @@ def are_disjoint(one: Grammar, other: Grammar) -> bool:
     >>> are_disjoint(digits, letters), are_disjoint(letters, letters)
     (True, False)
     """
-    return _Proofs(lambda _: None).disjoint(one, other)
+    key = one.digest, other.digest
+    proved = _proved.get(key)
+    if proved is None:
+        proved = _Proofs(lambda _: None).disjoint(one, other)
+        _proved.put(key, proved, _PROOF_BYTES)
+    return proved
+
+
+_PROOF_BYTES: Final = 512
+_proved: Final[ContentCache[bool]] = ContentCache(TERMS)
 
 
 def overlaps(languages: Sequence[Grammar], count: Callable[[int], None]) -> list[set[int]]:

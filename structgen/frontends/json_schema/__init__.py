@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from structgen.cache import ContentCache
 from structgen.frontends.json_schema.native import Setting, setting_of, simple_grammar
 from structgen.frontends.json_schema.policy import Additional, JsonPolicy, Order, Required, Whitespace
 from structgen.frontends.json_schema.source.json_value import content_of
+from structgen.grammar.flattening import memory_of
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
+from structgen.memory_cache import GRAMMARS, ContentCache
 
 __all__ = ["JsonPolicy", "forget_known", "json_schema"]
 
@@ -102,7 +103,7 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
         cached = _grammar_cache.get(key)
         if cached is not None:
             return cached
-    grammar = None
+    grammar, more_bytes = None, 0
     if draft is None and registry is None:
         grammar = simple_grammar(schema, content, setting, python_type)
     if grammar is None:
@@ -113,8 +114,9 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
         else:
             source = schema if content is None else content
             grammar = translation.planned_grammar(source, setting, draft, registry, python_type)
+        more_bytes = 0 if content is None else memory_of(grammar)
     if content is not None:
-        _grammar_cache.put(key, grammar, _ENTRY_BYTES + _BYTES_PER_BYTE * len(content))
+        _grammar_cache.put(key, grammar, _ENTRY_BYTES + _BYTES_PER_BYTE * len(content) + more_bytes)
     return grammar
 
 
@@ -122,8 +124,9 @@ _SCHEMAS: Final = (dict, bool, str, bytes, bytearray, list, tuple, int, float)
 """Schemas, and values that are neither schemas nor types; everything else is a Python type."""
 _ENTRY_BYTES: Final = 4_096
 _BYTES_PER_BYTE: Final = 24
-"""Bytes of memory that a grammar and its document take for each byte of schema, measured on real schemas."""
-_grammar_cache: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
+"""Bytes of memory that a grammar and its document take for each byte of schema, measured on real schemas. The terms of
+simple schemas are counted where they are made, those of others are added."""
+_grammar_cache: Final[ContentCache[Grammar]] = ContentCache(GRAMMARS)
 
 
 def _setting_with(policy: JsonPolicy, limits: Limits, formats: Mapping[str, Grammar]) -> Setting:

@@ -25,9 +25,11 @@ from structgen.frontends.json_schema.source.document import NO_FORMATS, Document
 from structgen.frontends.json_schema.source.json_value import SUBJECT, SchemaDump, parse_json
 from structgen.frontends.json_schema.source.location import Location, Work
 from structgen.frontends.json_schema.term import ANY_STRING
+from structgen.grammar.flattening import memory_of
 from structgen.grammar.limits import PYTHON_STEP
 from structgen.grammar.nodes import EMPTY, Choice, Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry
+from structgen.memory_cache import CONSTRAINTS, GRAMMARS, Followed, Share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,11 +134,15 @@ class DeferredGrammar:
 class SimpleSchemas:
     """Plans the simple schemas of one setting."""
 
-    __slots__ = ("_planners", "_setting")
+    __slots__ = ("__weakref__", "_planners", "_setting")
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._planners: dict[str | None, _DialectPlanner | None] = {}
+
+    def forget(self) -> None:
+        """Drop the planners with the terms that they keep."""
+        self._planners = {}
 
     def plan(self, text: str) -> tuple[_native.SimpleTerms, Dialect] | None:
         """The terms of a schema, given as JSON text, and its dialect; ``None`` if it is not simple.
@@ -219,8 +225,8 @@ class _LeafMaker:
         except StructgenError:
             return None
         self._reasons.clear()
-        if key is not None and term is not EMPTY:
-            self._leaves.keep(key, term)
+        if term is not EMPTY:
+            _made.count(memory_of(term) if key is None else self._leaves.keep(key, term))
         return _planned(term)
 
     def values(self, text: str) -> Json:
@@ -261,9 +267,12 @@ class _SubschemaPlanner:
 
         try:
             forms, location = self._read(text)
-            return _planned(Planner(forms, self._setting).grammar(location))
+            term = Planner(forms, self._setting).grammar(location)
         except StructgenError:
             return None
+        forms.schemas.layouts.clear()  # they refer to the planner
+        _made.count(memory_of(term))
+        return _planned(term)
 
     def names(self, text: str) -> tuple[list[list[int]], list[tuple[list[int], Grammar]]] | None:
         """Which patterns the names of a schema of objects match; ``None`` if these are refused.
@@ -283,6 +292,7 @@ class _SubschemaPlanner:
             matched = list(map(assertion.matching, assertion.properties))
         except StructgenError:
             return None
+        _made.count(sum(memory_of(region.key) for region in layout.others) + _NAME_BYTES * len(matched))
         index = {pattern: number for number, (pattern, _) in enumerate(assertion.patterns)}
         return matched, [([index[pattern] for pattern in region.matched], region.key) for region in layout.others]
 
@@ -293,6 +303,7 @@ class _SubschemaPlanner:
         return _normal_form(documents, self._setting)
 
 
+_NAME_BYTES: Final = 256
 _STEPS_A_CHARACTER: Final = 100
 
 
@@ -324,6 +335,40 @@ def _names(forms: NormalForm, locations: tuple[Location, ...]) -> NameLanguage:
     return NameLanguage(locations, forms, Validity(forms))
 
 
+class _MadeTerms(Share):
+    """The terms that native planners asked for: the planners keep them, and so do the grammars that have them.
+
+    No planner tells which of its terms a grammar has. So all of them are counted as they are made, and when there are
+    too many, the planners go with all cached grammars and constraints.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("schema terms")
+        self.keepers: Followed[SimpleSchemas] = Followed()
+        self._counted = 0
+
+    def count(self, size: int) -> None:
+        """Count the bytes of a term that was made."""
+        self.bytes += size
+        self._counted += 1
+        self.fit()
+
+    def held(self) -> tuple[int, int]:
+        return self._counted, self.bytes
+
+    def fit(self) -> int:
+        return self.clear() if self.bytes > self.max_bytes else 0
+
+    def clear(self) -> int:
+        size, self.bytes, self._counted = self.bytes, 0, 0
+        for schemas in self.keepers:
+            schemas.forget()
+        return size + GRAMMARS.clear() + CONSTRAINTS.clear()
+
+
+_made: Final = _MadeTerms()
+
+
 class Setting:
     """A policy and limits; compared by identity, which makes it cheap in a key.
 
@@ -345,6 +390,8 @@ class Setting:
         self.asserts_formats = policy.formats == "asserted"
         self.formats = formats
         self.simple = SimpleSchemas(self) if supports_policy(policy) and not formats else None
+        if self.simple is not None:
+            _made.keepers.add(self.simple)
         self._leaves: dict[Dialect, LeafCache] = {}
 
     def leaves(self, dialect: Dialect) -> LeafCache:

@@ -36,6 +36,7 @@ from structgen.grammar.nodes import (
     sequence_of,
 )
 from structgen.grammar.visitor import trampoline
+from structgen.memory_cache import TERMS, ContentCache
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.location import Location
@@ -120,9 +121,9 @@ _BITS_A_STEP: Final = 64
 _Ends: TypeAlias = Generator[object, int, int]
 
 
-_MAX_MEMBERSHIPS: Final = 8_192
+_MEMBERSHIP_BYTES: Final = 512
 _MAX_CACHED_CHARACTERS: Final = 256
-_memberships: dict[tuple[str, Grammar], tuple[bool, int]] = {}
+_memberships: Final[ContentCache[tuple[bool, int]]] = ContentCache(TERMS)
 """Whether texts are in languages, with the steps that this takes; looked up far more often than computed."""
 
 
@@ -135,7 +136,7 @@ def belongs(text: str, language: Grammar, count: Callable[[int], None] = lambda 
     >>> belongs("\N{EURO SIGN}x", literal("\N{EURO SIGN}") + Repeat(ANY_CHAR, 1, 2))
     True
     """
-    key = text, language
+    key = text, language.digest
     cached = _memberships.get(key)
     if cached is not None:
         count(cached[1])  # the same steps, whatever was cached
@@ -144,9 +145,7 @@ def belongs(text: str, language: Grammar, count: Callable[[int], None] = lambda 
     matched = _Text(data, count)
     is_member = bool(trampoline(_ends(language, 1, matched)) >> len(data) & 1)
     if len(text) <= _MAX_CACHED_CHARACTERS:
-        if len(_memberships) >= _MAX_MEMBERSHIPS:
-            _memberships.clear()
-        _memberships[key] = is_member, matched.steps
+        _memberships.put(key, (is_member, matched.steps), _MEMBERSHIP_BYTES + 4 * len(text))
     return is_member
 
 

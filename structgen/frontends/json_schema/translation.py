@@ -86,14 +86,17 @@ def _grammar(
     references = References(documents, tracks_scopes=tracks_scopes)
     schemas = DocumentSchemas(references)
     overlaps: Mapping[int, BranchPairs] = {}
-    while True:
-        forms = NormalForm(schemas, setting, overlaps)
-        planner = Planner(forms, setting)
-        try:
-            term = planner.grammar(references.start())
-            break
-        except AlternativesOverlap as overlap:
-            overlaps = overlap.overlaps
+    try:
+        while True:
+            forms = NormalForm(schemas, setting, overlaps)
+            planner = Planner(forms, setting)
+            try:
+                term = planner.grammar(references.start())
+                break
+            except AlternativesOverlap as overlap:
+                overlaps = overlap.overlaps
+    finally:
+        schemas.layouts.clear()  # they refer to the planner
     reached, checked, copies = planner.leaves.used.union(forms.reached), planner.types.checked, schemas.copies
     nameless = planner.nameless
     sources = [documents.root, *documents.loaded]
@@ -115,18 +118,33 @@ def _without_collection() -> Iterator[None]:
     Planning makes thousands of small objects, none of them garbage.  In a process with a large heap the collections
     that they trigger took twice the time of everything else.  Afterwards they are moved to the oldest generation,
     because collecting them takes a third of the planning time; not where the application has frozen objects, which
-    would be moved with them.
+    would be moved with them.  Python does not count what is moved, so that is done here: it collects all when half as
+    many objects were moved as were left the last time.
     """
+    global _moved, _left  # noqa: PLW0603
     is_enabled = gc.isenabled()
     gc.disable()
+    before = gc.get_count()[0]
     try:
         yield
     finally:
         if is_enabled:
             if gc.get_freeze_count() == 0:
+                _moved += max(gc.get_count()[0] - before, 0)
                 gc.freeze()
                 gc.unfreeze()
+                if _moved > max(_left // 2, _FEW_OBJECTS):
+                    gc.collect()
+                    gc.freeze()
+                    _moved, _left = 0, gc.get_freeze_count()  # of all objects
+                    gc.unfreeze()
             gc.enable()
+
+
+_FEW_OBJECTS: Final = 200_000
+_moved = 0
+_left = 0
+"""The objects of the process after the last collection."""
 
 
 def _document(schema: object, limits: Limits) -> Json:

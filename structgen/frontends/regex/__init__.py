@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from structgen.errors import GrammarError
@@ -14,9 +13,11 @@ from structgen.frontends.regex.dialect import DIALECTS, Dialect
 from structgen.frontends.regex.group import flags_of
 from structgen.frontends.regex.parser import parse
 from structgen.frontends.regex.translate import full_language, search_language_of
+from structgen.grammar.flattening import memory_of
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
+from structgen.memory_cache import TERMS, cached
 
 __all__ = ["DialectName", "regex", "search_language"]
 
@@ -85,7 +86,7 @@ def _search(pattern: str, dialect: str, flags: str, limits: Limits) -> Grammar:
     return search_language_of(node, pattern, alphabet, limits.grammar_nodes)
 
 
-_cached = lru_cache(maxsize=4096)(_search)
+_cached = cached(TERMS, memory_of)(_search)
 
 
 def _check(pattern: object) -> None:

@@ -21,6 +21,7 @@ from structgen.frontends.regex.code_point import (
     complement,
     difference,
     intersection,
+    ranges_bytes,
     symmetric_difference,
     union,
 )
@@ -29,6 +30,7 @@ from structgen.frontends.regex.dialect import DIALECTS, Dialect, Flag, malformed
 from structgen.frontends.regex.escape import Scalar, read_escape, skip_space
 from structgen.frontends.regex.syntax import Boundary
 from structgen.grammar.nodes import CharClass, Grammar
+from structgen.memory_cache import TERMS, cached
 
 __all__ = ["Lexicon", "lexicon", "read_class"]
 
@@ -376,7 +378,14 @@ def lexicon(name: str, flags: Flag) -> Lexicon:
     return Lexicon(DIALECTS[name], flags)
 
 
-@lru_cache(maxsize=1024)
+def _item_bytes(item: _Item | None) -> int:
+    return ranges_bytes(item.ranges) if isinstance(item, CharClass) else _SMALL_ITEM_BYTES
+
+
+_SMALL_ITEM_BYTES: Final = 512
+
+
+@cached(TERMS, _item_bytes)
 def _cached_class(text: str, name: str, flags: Flag) -> _Item | None:
     """The term of the class ``text``; ``None`` if it is malformed or ends elsewhere."""
     shared = lexicon(name, flags)

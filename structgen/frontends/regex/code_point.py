@@ -27,6 +27,7 @@ from functools import cache, lru_cache
 from typing import Final, TypeAlias
 
 from structgen.grammar.nodes.regular import MAX_CODE_POINT, gaps_between
+from structgen.memory_cache import TERMS, cached
 
 __all__ = [
     "ALL",
@@ -47,6 +48,7 @@ __all__ = [
     "intersection",
     "python_space",
     "python_word",
+    "ranges_bytes",
     "rust_word",
     "symmetric_difference",
     "union",
@@ -56,6 +58,7 @@ __all__ = [
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Sorted, disjoint, non-adjacent inclusive pairs of code points."""
 
+_RANGE_BYTES: Final = 256
 ALL: Final[Ranges] = ((0, MAX_CODE_POINT),)
 NONE: Final[Ranges] = ()
 
@@ -134,7 +137,12 @@ _LAST_CASED: Final = 0x1FFFF
 _SIMPLE_SINCE_15_1: Final = {0x1FD3: 0x390, 0x1FE3: 0x3B0, 0xFB05: 0xFB06}
 
 
-@lru_cache(maxsize=1024)
+def ranges_bytes(ranges: Ranges) -> int:
+    """The memory of ranges and of the ranges that they were made of, about."""
+    return _RANGE_BYTES * len(ranges)
+
+
+@cached(TERMS, ranges_bytes)
 def close_under_case(ranges: Ranges, rule: CaseRule) -> Ranges:
     """``ranges`` with every character equivalent to one of them under ``rule``.
 

@@ -10,7 +10,6 @@ intersection of their masks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from structgen.frontends.regex.code_point import (
@@ -21,9 +20,11 @@ from structgen.frontends.regex.code_point import (
     contains,
     difference,
     intersection,
+    ranges_bytes,
     union,
 )
 from structgen.grammar.nodes import CharClass
+from structgen.memory_cache import TERMS, cached
 
 __all__ = [
     "ANY",
@@ -53,6 +54,8 @@ CHARACTERS: Final = ~(EDGE | LAST_NEWLINE)
 
 _FIRST_BLOCK: Final = 4
 _MAX_BLOCKS: Final = 64
+_USES_OF_A_BLOCK: Final = 8
+"""Unions of blocks are remembered; about so many hold each block."""
 _LINE_FEED: Final = 0x0A
 
 
@@ -151,7 +154,11 @@ class ContextAlphabet:
         return mask
 
 
-@lru_cache(maxsize=128)
+def _alphabet_bytes(alphabet: ContextAlphabet) -> int:
+    return _USES_OF_A_BLOCK * sum(map(ranges_bytes, alphabet.blocks.values()))
+
+
+@cached(TERMS, _alphabet_bytes)
 def alphabet_of(sets: tuple[Ranges, ...]) -> ContextAlphabet:
     """The alphabet that separates ``sets``, cached for patterns with the same assertions.
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
-from functools import lru_cache
 from typing import Final
 
-from structgen.cache import ContentCache
 from structgen.frontends.json_schema.emit.decimal_interval import DecimalPlaces, digit_run
 from structgen.frontends.json_schema.term import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
+from structgen.grammar.flattening import memory_of
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal, choice_of, sequence_of
+from structgen.memory_cache import NUMBERS, ContentCache
 
-__all__ = ["MAX_MULTIPLE_STATES", "WHOLE_DIGITS", "multiples", "multiples_bytes", "multiples_states", "remainders"]
+__all__ = ["MAX_MULTIPLE_STATES", "WHOLE_DIGITS", "multiples", "multiples_states", "remainders"]
 
 MAX_MULTIPLE_STATES: Final = 50_000
 """The maximum number of states of the automaton: digits times remainders."""
@@ -31,9 +31,8 @@ _DIFFERENT: Final = 11
 """Ten rests and ``EMPTY``, if no two are the same."""
 _DIGITS: Final = [digits(1 << digit) for digit in range(10)]
 
-_STATE_BYTES: Final = 1_536
-"""The approximate size of a state in bytes: ten edges, each a class and a sequence."""
-_multiples_cache: Final[ContentCache[Grammar]] = ContentCache(max_bytes=48 << 20)
+_ENTRY_BYTES: Final = 1 << 10
+_multiples_cache: Final[ContentCache[Grammar]] = ContentCache(NUMBERS)
 
 _DigitState = dict[int, Grammar]
 
@@ -41,11 +40,6 @@ _DigitState = dict[int, Grammar]
 def remainders(step: Fraction, *, integral: bool) -> int:
     """The number of remainders that the automaton for multiples of ``step`` distinguishes."""
     return _scaled(step)[0] if integral else step.numerator * 10 ** _fraction_places(step) // step.denominator
-
-
-def multiples_bytes(step: Fraction, places: DecimalPlaces) -> int:
-    """The approximate size of ``multiples`` in bytes; 0 where the automaton would have too many states."""
-    return multiples_states(step, places) * _STATE_BYTES
 
 
 def multiples_states(step: Fraction, places: DecimalPlaces) -> int:
@@ -71,11 +65,10 @@ def multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
     term = _multiples_cache.get(key)
     if term is None:
         term = _multiples(step, places)
-        _multiples_cache.put(key, term, multiples_bytes(step, places))
+        _multiples_cache.put(key, term, _ENTRY_BYTES + memory_of(term))
     return term
 
 
-@lru_cache(maxsize=2)  # large terms too, which one schema may need several times
 def _multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
     if places.fraction == 0:
         modulus, zeros = _scaled(step)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
-from functools import lru_cache
 from math import ceil, floor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from structgen.cache import ContentCache
 from structgen.frontends.json_schema.emit.decimal_interval import (
     Bound,
     DecimalPlaces,
@@ -23,7 +21,6 @@ from structgen.frontends.json_schema.emit.multiple_of import (
     MAX_MULTIPLE_STATES,
     WHOLE_DIGITS,
     multiples,
-    multiples_bytes,
     multiples_states,
     remainders,
 )
@@ -31,7 +28,9 @@ from structgen.frontends.json_schema.normal.scalar_assertion import MAX_BOUND_DI
 from structgen.frontends.json_schema.source.json_value import FRACTION, NUMBER
 from structgen.frontends.json_schema.source.location import refused
 from structgen.frontends.json_schema.term import alternatives, chain
+from structgen.grammar.flattening import memory_of
 from structgen.grammar.nodes import EMPTY, Choice, Complement, Grammar, Intersection, Literal
+from structgen.memory_cache import NUMBERS, ContentCache, cached
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.syntax import Syntax
@@ -103,13 +102,11 @@ def number_term(
     for not_step in not_steps:
         _refuse_fine_bounds(interval, syntax.policy.digits, origins)
         interval = _with_bounded_digits(interval, not_step, origins, integral=integral)
-    steps = not_steps if step is None else (step, *not_steps)
     key = interval, step, not_steps, integral, has_all_forms
     term = _term_cache.get(key)
     if term is None:
         term = (_all_forms if has_all_forms else _term)(interval, step, not_steps, integral=integral)
-        places = _decimal_places(interval.digits, integral=integral)
-        _term_cache.put(key, term, _INTERVAL_BYTES + sum(multiples_bytes(one, places) for one in steps))
+        _term_cache.put(key, term, _ENTRY_BYTES + memory_of(term))
     return term
 
 
@@ -158,9 +155,8 @@ def _absorbs(disjunct: Disjunct, other: Disjunct) -> bool:
     return assertion.holds(inner, integral=not disjunct.types & FRACTION)
 
 
-_INTERVAL_BYTES: Final = 1 << 15
-"""The approximate size of the term of an interval in bytes."""
-_term_cache: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
+_ENTRY_BYTES: Final = 1 << 10
+_term_cache: Final[ContentCache[Grammar]] = ContentCache(NUMBERS)
 
 
 def _refuse_fine_bounds(interval: _Interval, policy_digits: int, origins: tuple[Location, ...]) -> None:
@@ -346,7 +342,7 @@ def _all_forms(
     return Intersection((numbers, Choice((integers, chain(_MINUS, integers)))))
 
 
-@lru_cache(maxsize=256)
+@cached(NUMBERS, memory_of)
 def equal_numbers(value: int | Decimal, digits: int) -> Grammar:
     """All forms of one number."""
     interval = _Interval(value, lower_open=False, upper=value, upper_open=False, digits=digits)
@@ -431,7 +427,7 @@ def _floor(bound: int | Decimal | None, *, is_open: bool) -> int | None:
     return whole - 1 if is_open and whole == bound else whole
 
 
-@lru_cache(maxsize=1 << 8)
+@cached(NUMBERS, memory_of)
 def _side(
     low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], places: DecimalPlaces, shifts: int | None
 ) -> Grammar:

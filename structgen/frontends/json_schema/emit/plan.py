@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from structgen.frontends.json_schema.normal.keyword_reader import NUMBER_READERS, STRING_READERS
 from structgen.frontends.json_schema.term import alternatives
+from structgen.grammar.flattening import memory_of
 from structgen.grammar.nodes import EMPTY, Choice, Grammar, JsonString, Literal, Reference, Shared
+from structgen.memory_cache import TERMS, ContentCache
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -244,7 +246,7 @@ SIMPLE_KEYWORDS: Final = frozenset(("type", "nullable", *STRING_READERS, *NUMBER
 _CACHED_KEYWORDS: Final = SIMPLE_KEYWORDS - {"multipleOf"}
 """The terms of ``multipleOf`` may be large; they have a cache of their own, bounded in bytes."""
 _NUMBERS: Final = frozenset((int, float, bool, Decimal))
-_MAX_PLANS: Final = 4_096
+_PLAN_BYTES: Final = 1_024
 _MAX_CHARACTERS: Final = 256
 """Characters of a value, so that the cache is bounded in bytes too."""
 
@@ -259,7 +261,7 @@ class LeafCache:
     def __init__(self, active: Container[str]) -> None:
         """Start empty; ``active`` are the keywords that have a meaning."""
         self._active = active
-        self._plans: dict[LeafKey, Plan] = {}
+        self._plans: ContentCache[Plan] = ContentCache(TERMS)
 
     def key(self, schema: Json) -> LeafKey | None:
         """The cache key of ``schema``; ``None`` if it has subschemas or is not worth caching."""
@@ -288,11 +290,11 @@ class LeafCache:
         """The cached plan of a key."""
         return self._plans.get(key)
 
-    def keep(self, key: LeafKey, term: Grammar) -> None:
-        """Cache the term of a key."""
-        if len(self._plans) >= _MAX_PLANS:
-            self._plans.clear()
-        self._plans[key] = Plan((), 0, term)
+    def keep(self, key: LeafKey, term: Grammar) -> int:
+        """Cache the term of a key; return its bytes."""
+        size = memory_of(term)
+        self._plans.put(key, Plan((), 0, term), _PLAN_BYTES + size)
+        return size
 
 
 class SharedLeaves:

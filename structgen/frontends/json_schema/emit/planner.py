@@ -94,6 +94,7 @@ class Planner:
                     plan.release()
             self._plans.clear()
             self._explored.clear()
+            self.types.release()
 
     def _grammar(self, location: Location) -> Grammar:
         root = self._request((location,))

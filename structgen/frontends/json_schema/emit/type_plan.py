@@ -54,6 +54,10 @@ class TypePlans:
         self._validity = Validity(forms)
         self._chains: dict[int, ObjectChain] = {}  # by the layout: several conjunctions may have the same objects
 
+    def release(self) -> None:
+        """Drop what refers back to these plans, so that they need no cycle collector to go."""
+        self._chains.clear()
+
     def constants(self, disjunct: Disjunct) -> Grammar:
         """The term of the values that a disjunct lists."""
         values = self._validity.constants(disjunct)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import pytest
 
-from structgen.cache import ContentCache
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema import forget_known, json_schema
 from structgen.grammar.limits import Limits
@@ -74,41 +72,3 @@ def test_a_leaf_that_was_known_is_reported_as_enforced() -> None:
         assert isinstance(grammar, Described)
         status = {entry.where: entry.status for entry in grammar.description.entries}
         assert status[f"#/properties/{name}/maxLength"] is Status.ENFORCED
-
-
-def test_a_cache_drops_what_was_used_longest_ago() -> None:
-    """It holds at most its limit of bytes, and counts its hits."""
-    cache: ContentCache[int] = ContentCache(max_bytes=100)
-    for index in range(4):
-        cache.put(index, index * index, size=30)
-        cache.get(0)
-    assert [cache.get(index) for index in range(4)] == [0, None, 4, 9]
-    cache.put("large", 0, size=101)
-    info = cache.info()
-    assert cache.get("large") is None
-    assert info.bytes <= 100
-    assert info.bytes == 30 * info.entries
-    cache.put(3, 10, size=40)
-    assert cache.get(3) == 10
-    cache.clear()
-    assert cache.info().bytes == 0
-
-
-def test_a_cache_keeps_its_count_under_threads() -> None:
-    """Sizes add up for every order of the calls."""
-    cache: ContentCache[int] = ContentCache(max_bytes=1_000)
-
-    def work(seed: int) -> None:
-        for step in range(500):
-            key = (seed * 31 + step * 7) % 40
-            if cache.get(key) is None:
-                cache.put(key, key, size=50)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    info = cache.info()
-    assert info.bytes == 50 * info.entries <= 1_000
-    assert info.hits + info.misses == 2_000
