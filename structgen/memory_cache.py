@@ -246,16 +246,17 @@ _Arguments = ParamSpec("_Arguments")
 def cached(
     share: Share, size: Callable[[Value], int]
 ) -> Callable[[Callable[_Arguments, Value]], Callable[_Arguments, Value]]:
-    """Like ``functools.lru_cache``, in bytes: ``size`` is that of a result. For positional, hashable arguments."""
+    """Like ``functools.lru_cache``, in bytes: ``size`` is that of a result. For hashable arguments."""
 
     def decorate(function: Callable[_Arguments, Value]) -> Callable[_Arguments, Value]:
         cache: ContentCache[tuple[Value]] = ContentCache(share)
 
         @functools.wraps(function)
-        def call(*key: _Arguments.args, **none: _Arguments.kwargs) -> Value:
+        def call(*args: _Arguments.args, **named: _Arguments.kwargs) -> Value:
+            key = (args, tuple(named.items())) if named else args
             result = cache.get(key)
             if result is None:
-                result = (function(*key, **none),)
+                result = (function(*args, **named),)
                 cache.put(key, result, _ENTRY_BYTES + size(result[0]))
             return result[0]
 

@@ -204,6 +204,7 @@ class _Engines(Share):
         self.live: Followed[Engine] = Followed()
         self._of: WeakKeyDictionary[Vocabulary, Engine] = WeakKeyDictionary()
         self._released = 0  # bytes, since memory was last given back to the system
+        self._most = 0
 
     def engine_of(self, vocabulary: Vocabulary) -> Engine:
         """Return the shared engine of a vocabulary or of one that equals it; a new one if it has grown too large."""
@@ -218,7 +219,8 @@ class _Engines(Share):
             is_other = vocabulary.engine is not engine
             if is_other:
                 vocabulary.engine = engine
-                engine.vocabularies.append(ref(vocabulary))
+                alive = [each for each in engine.vocabularies if each() is not None]
+                engine.vocabularies = [*alive, ref(vocabulary)]
         if is_other:
             vocabulary.constraints.clear()  # they would keep the old engine alive
         return engine
@@ -231,6 +233,9 @@ class _Engines(Share):
         shared = sorted((engine for engine in sizes if engine.role == "shared"), key=lambda engine: engine.used)
         others = [engine for engine in sizes if engine.role != "shared"]
         most, kept = self.max_bytes, sum(sizes[engine] for engine in others)
+        if most != self._most:
+            self._most = most
+            _cached_limits.clear()
         left = sum(sizes[engine] for engine in shared)
         if left + kept > most:
             for engine in others:

@@ -27,7 +27,7 @@ class Limits:
             sets of bytes compared, nodes of tries walked.  In the JSON Schema front end, to compare patterns with each
             other and with names and constants, and to make the automata of ``multipleOf``.
         distance_steps: trie nodes walked in one search for the shortest completion in tokens.
-        cache_bytes: memory for cached mask rows of one constraint.
+        cache_bytes: memory for cached mask rows of one constraint, within the bound on engines of ``cache_limits``.
     """
 
     source_bytes: int = 16 << 20

@@ -192,6 +192,43 @@ def test_results_are_cached_in_bytes() -> None:
     repeated("b", 3_000)
     repeated("", 3)
     assert calls[2:] == [("b", 3_000), ("", 3)]
+    assert [repeated("c", count=number) for number in (1, 2, 1)] == ["c", "cc", "c"]
+    assert calls[4:] == [("c", 1), ("c", 2)]
+
+
+def test_equal_vocabularies_share_an_engine_and_leave_nothing(small: int) -> None:
+    """A process may load its vocabulary for each request."""
+    first = words()
+    masks = masks_of(2, first)
+    for _ in range(20):
+        again = words()
+        assert np.array_equal(masks_of(2, again), masks)
+        assert again.engine is first.engine
+    gc.collect()  # its cached constraints refer to a vocabulary
+    masks_of(2, again)
+    last = words()
+    masks_of(2, last)
+    assert last.engine is first.engine is not None
+    assert len(first.engine.vocabularies) <= 3
+    assert sg.memory()["engines"].count == 1
+    assert small > 0
+
+
+def test_a_lower_bound_takes_effect_at_once(small: int) -> None:
+    """What is too much goes when the bound is set, and new constraints have rows within it."""
+    sg.cache_limits(megabytes=200)
+    vocabulary = words()
+    for number in range(60):
+        masks_of(number, vocabulary)
+    limits = sg.Limits()
+    assert lowering.native_limits(limits).cache_bytes == sg.cache_limits().bytes["engines"]
+    held = sg.memory()
+    assert held.cached > 3 * MB
+    sg.cache_limits(megabytes=8)
+    report = sg.memory()
+    assert all(report[name].bytes <= most for name, most in sg.cache_limits().bytes.items())
+    assert report["grammars"].bytes < held["grammars"].bytes
+    assert lowering.native_limits(limits).cache_bytes == sg.cache_limits().bytes["engines"] < small
 
 
 def test_the_bound_holds_over_many_schemas(small: int) -> None:

@@ -146,7 +146,7 @@ class _Missing:
         raise AttributeError(f"field {self._name!r} is not final yet")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)  # a process may make a class for each request
 def _growing(cls: Any) -> Any:
     """A dataclass whose instances may lack fields."""
 

@@ -206,7 +206,7 @@ class _Ends:
         return below, above, both
 
 
-_ends: Final = lru_cache(maxsize=256)(_Ends)
+_ends: Final = lru_cache(maxsize=64)(_Ends)
 
 
 @lru_cache(maxsize=1 << 8)
