@@ -141,13 +141,13 @@ class Run:
         self.lines.append(line)
 
     def masks(self, schema: str, instances: list[str]) -> bytes | None:
-        """The checksum of the masks of a schema; None if it is refused."""
+        """The checksum of the masks of a schema; None if it is refused, or a limit is met."""
         try:
             constraint = sg.compile(sg.json_schema(schema), self.vocabulary)
+            self.kept.append(constraint)
+            return walk(constraint, instances, self.vocabulary)
         except sg.errors.StructgenError:
             return None
-        self.kept.append(constraint)
-        return walk(constraint, instances, self.vocabulary)
 
     def checkpoint(self, name: str) -> None:
         """Write a row."""

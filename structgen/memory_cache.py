@@ -55,6 +55,7 @@ _PARTS: Final = {
 }
 """How the bound is split, in 32nds. No term of numbers is larger than its share of the default."""
 _MAX_MEGABYTES: Final = 1 << 24
+_IN_USE: Final = ("engines kept by constraints", "engines of single constraints", "vocabularies")
 
 _megabytes: int | None = None
 _shares: Final[dict[str, Share]] = {}
@@ -352,7 +353,7 @@ def cache_limits(*, megabytes: int | None = None) -> CacheLimits:
         _megabytes = _checked(megabytes, "cache_limits", name="megabytes")
         if sum(share.fit() for share in list(_shares.values())):
             return_memory()
-    return CacheLimits(_bound(), {name: share.max_bytes for name, share in _shares.items()})
+    return CacheLimits(_bound(), {name: (_bound() << 20) * part // 32 for name, part in _PARTS.items()})
 
 
 def clear_caches() -> None:
@@ -378,9 +379,11 @@ def memory() -> MemoryReport:
 
     Complexity: linear in the number of engines and in the tokens of all live vocabularies.
     """
-    held = [Held(name, *share.held(), share.max_bytes) for name, share in _shares.items()]
-    held += (each for reporter in _reporters for each in reporter())
-    return MemoryReport(tuple(held), _bound() << 20, _resident())
+    held = {name: Held(name, 0, 0, most) for name, most in cache_limits().bytes.items()}
+    held |= {name: Held(name, 0, 0) for name in _IN_USE}  # of modules that are not loaded, too
+    held |= {name: Held(name, *share.held(), share.max_bytes) for name, share in _shares.items()}
+    held |= {each.name: each for reporter in _reporters for each in reporter()}
+    return MemoryReport(tuple(held.values()), _bound() << 20, _resident())
 
 
 def _resident() -> int | None:
