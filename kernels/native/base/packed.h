@@ -27,7 +27,7 @@ void take(std::string_view& data, std::vector<Value>& values) {
   data.remove_prefix(sizeof count);
   if (count > data.size() / sizeof(Value)) throw std::invalid_argument("the data is cut short");
   values.resize(count);
-  std::memcpy(values.data(), data.data(), count * sizeof(Value));
+  if (count > 0) std::memcpy(values.data(), data.data(), count * sizeof(Value));
   data.remove_prefix(count * sizeof(Value));
 }
 

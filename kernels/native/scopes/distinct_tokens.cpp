@@ -76,7 +76,7 @@ std::optional<std::vector<uint32_t>> Distinct::fewest(const Position& start, uin
       std::reverse(way.begin(), way.end());
       return way;
     }
-    const auto push = [&](const Position& at, uint32_t token) {
+    const auto push = [&, index = index](const Position& at, uint32_t token) {  // clang 14 captures no bindings
       const uint32_t total = tokens + 1 + estimate(at.node);
       if (total >= bound) return;
       const auto [slot, is_new] = nearest.emplace(key(at), tokens + 1);

@@ -214,7 +214,7 @@ def read_gguf(path: Path) -> TokenTable:
         types = [1] * len(pieces)
     tokens, special = _tokens(subject, kind, pieces, types)
     eos = tuple(dict.fromkeys(token for key in _EOS_KEYS if isinstance(token := settings.get(key), int)))
-    encode = _encoder(settings, pieces, types) if kind == _BYTE_LEVEL else None
+    encode = _encoder(subject, settings, pieces, types) if kind == _BYTE_LEVEL else None
     return TokenTable(tokens, special, eos, _head_width(header), encode=encode)
 
 
@@ -255,11 +255,19 @@ def _head_width(header: Mapping[str, object]) -> int | None:
     return width if isinstance(width, int) else None
 
 
-def _encoder(settings: Mapping[str, object], pieces: list[bytes], types: list[int]) -> Encoder | None:
+def _encoder(subject: str, settings: Mapping[str, object], pieces: list[bytes], types: list[int]) -> Encoder | None:
     """Return the encoder of the file's byte-level BPE, None if its splitter is unknown."""
     splitter, merges = _name(settings, "pre") or "gpt-2", settings.get("merges")
     if splitter not in _SPLITTERS or not isinstance(merges, list):
         return None
+    damaged = next((merge for merge in merges if not isinstance(merge, bytes)), None)
+    if damaged is not None:
+        raise VocabularyError(
+            subject,
+            "a merge is no text",
+            evidence=f"found {damaged!r:.60}",
+            remedy="check that the file is complete",
+        )
     return TokenizerJsonEncoder(partial(_tokenizer_json, splitter, pieces, types, merges))
 
 

@@ -121,12 +121,17 @@ class TokenizerJsonEncoder:
         self._lock = threading.Lock()
 
     def __call__(self, text: str) -> list[int]:
-        """Return the tokens of a text, without BOS and EOS."""
+        """Return the tokens of a text, without BOS and EOS; none where the library has none for a character."""
         if self._tokenizer is None:
             with self._lock:
                 if self._tokenizer is None:
                     self._tokenizer = self._load()
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except BaseException as error:
+            if not _is_of_library(error):
+                raise
+            return []  # the vocabulary spells the text, or says why it can't
         return ids
 
     def __reduce__(self) -> tuple[type[TokenizerJsonEncoder], tuple[bytes | Callable[[], bytes]]]:
@@ -137,7 +142,9 @@ class TokenizerJsonEncoder:
         data = self._data() if callable(self._data) else self._data
         try:
             tokenizer: Tokenizer = library.Tokenizer.from_str(data.decode())
-        except Exception as error:  # the library raises nothing more specific
+        except BaseException as error:
+            if not _is_of_library(error):
+                raise
             raise VocabularyError(
                 _SUBJECT,
                 "the tokenizers library cannot load it",
@@ -150,6 +157,11 @@ class TokenizerJsonEncoder:
         if getattr(tokenizer.model, "dropout", None):
             tokenizer.model.dropout = None  # BPE dropout would make encoding random
         return tokenizer
+
+
+def _is_of_library(error: BaseException) -> bool:
+    """Whether the tokenizers library raised it: nothing more specific than ``Exception``, and panics that are none."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def _decode(data: bytes) -> TokenTable:

@@ -74,7 +74,7 @@ def think(
     if not end:
         raise ValueError("think: the end tag is empty; give the string that ends the thought")
     tokens: tuple[str, ...] = tuple(tag for tag in (start, end) if tag)
-    layout, stop = Layout.of(f"{start}$thought{end}"), end
+    layout, stop = Layout(tuple(part for part in (start, Placeholder("thought"), end) if part)), end
     if family is not None:
         chosen = family if isinstance(family, Family) else load_family(family)
         if chosen.thought is None:

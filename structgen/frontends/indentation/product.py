@@ -212,10 +212,9 @@ class _Spacing:
         return SPACED if self.is_free[guard_of(state)] else state
 
     def indent(self, width: int) -> Grammar:
-        """The indentation of a line without its last character.
-
-        Tokens often begin with one space; with that space in the line, its rows are shared by all widths.
-        """
+        """The indentation of a line without its last character: with that in the line, all widths share its rows."""
+        if width == _INSIDE:
+            return EMPTY  # no line begins between brackets
         if not self.character or width < 0:
             raise AssertionError("a line begins without a known width")
         if width not in self.indents:
@@ -367,12 +366,12 @@ class _Product:
 
     def repeat(self, node: Repeat, context: int, state: int, goal: int) -> Call[Grammar]:
         after = self.facts[id(node.item)].after
-        reached = 1 << state
-        for _ in self.states:
-            reached |= states_after(after, reached)
-        states = [each for each in self.states if reached >> each & 1]
         low, high = node.min, node.max
-        classes = yield self.classes(node.item, context, states, goal)
+        reached = begun = 1 << state  # after any round, and before one
+        for _ in self.states if high is None else range(min(high, len(self.states))):
+            begun, reached = reached, reached | states_after(after, reached)
+        states = [each for each in self.states if begun >> each & 1]
+        classes = (yield self.classes(node.item, context, states, goal)) if high != 0 and begun == reached else []
         if len(classes) == 1:
             if not goal >> states[0] & 1:
                 return EMPTY

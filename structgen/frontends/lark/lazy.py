@@ -17,10 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from structgen.grammar.algebra import either, joined
+from structgen.frontends.indentation.marks import NotBefore
+from structgen.grammar.algebra import either, joined, with_children
 from structgen.grammar.analysis import Nullability
 from structgen.grammar.nodes import (
     ANY_CHAR,
+    EPSILON,
     CharClass,
     Choice,
     Complement,
@@ -31,6 +33,7 @@ from structgen.grammar.nodes import (
     Sequence,
     postorder,
 )
+from structgen.grammar.visitor import fold
 
 __all__ = [
     "Branches",
@@ -104,7 +107,10 @@ def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
         return plain(pattern)
     after: list[Grammar] = []  # the terms after the present part, last first
     may_end = True  # whether all of them may be empty
+    is_guarded = False  # whether one of them looks at the text after it
     for part in reversed(pattern):
+        if is_guarded and not isinstance(part, Grammar):
+            raise first_lazy((part,)).refuse("a part after it looks at the text that follows")
         if isinstance(part, Grammar):
             items = part.items if isinstance(part, Sequence) else (part,)
             after += reversed(items)
@@ -122,8 +128,17 @@ def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
         else:
             items = (_stopped(part, after, nullable),)
             after += items
-        may_end = may_end and all(map(nullable, items))
+        bare = [_without_guards(item) for item in items]
+        is_guarded = is_guarded or any(one is not item for one, item in zip(bare, items, strict=True))
+        may_end = may_end and all(map(nullable, bare))
     return joined(reversed(after))
+
+
+def _without_guards(term: Grammar) -> Grammar:
+    """Return ``term`` with the empty text for each guard; ``term`` itself if it has none."""
+    if not any(isinstance(node, NotBefore) for node in postorder(term)):
+        return term
+    return fold(term, lambda node, parts: EPSILON if isinstance(node, NotBefore) else with_children(node, parts))
 
 
 def _stopped(lazy: Lazy, after: list[Grammar], nullable: Nullability) -> Grammar:

@@ -173,15 +173,18 @@ class Terminals:
 
     def _closed(self, module: Module, tree: Node, pattern: Pattern) -> Grammar:
         """Return the term of an operand of ``&`` or ``~``."""
-        term = closed(pattern)
+        remedy = "write the boundary after the whole terminal"
+        return self._unguarded(module, tree, closed(pattern), "an operand of '&' or '~'", remedy)
+
+    def ignored(self, module: Module, tree: Node) -> Grammar:
+        """Return the term of an expression that is ignored between terminals; raises as ``term`` does."""
+        return self._unguarded(module, tree, self.expression(module, tree), "ignored text", "leave the boundary out")
+
+    def _unguarded(self, module: Module, tree: Node, term: Grammar, what: str, remedy: str) -> Grammar:
         if self.has_guards and any(isinstance(node, NotBefore) for node in postorder(term)):
             token = next(tokens_of(tree))
-            raise module.source.refused(
-                token.start_pos or 0,
-                "word end",
-                "an operand of '&' or '~' looks at the text after it (\\b)",
-                "write the boundary after the whole terminal",
-            )
+            problem = f"{what} looks at the text after it (\\b)"
+            raise module.source.refused(token.start_pos or 0, "word end", problem, remedy)
         return term
 
     def _counted(self, module: Module, pattern: Pattern) -> Pattern:
@@ -236,7 +239,7 @@ class Surroundings:
         self.brackets = {text.encode(): mark for pair in pairs for text, mark in zip(pair, (OPEN, CLOSE), strict=True)}
         self._after = EPSILON
         if main.ignored:
-            self.ignored = either(terminals.expression(main, tree) for tree in main.ignored)
+            self.ignored = either(terminals.ignored(main, tree) for tree in main.ignored)
             self._after = Repeat(self.ignored, 0, 1) if options.get("ignore_once") else any_number(self.ignored)
         if is_marked:
             self._after = GAP

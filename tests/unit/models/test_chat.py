@@ -73,6 +73,7 @@ def test_blocks_leave_no_blank_lines() -> None:
     [
         ("{{ raise_exception('only one system message') }}", "only one system message"),
         ("{% for %}", "Expected"),
+        ("{% break %}", "'break' outside loop"),
         ("{{ messages.__class__.__mro__ }}", "unsafe"),
     ],
 )

@@ -91,6 +91,21 @@ def test_byte_level_text_is_encoded_by_its_merges(tmp_path: Path, splitter: str)
     assert pieces == [b"a", b" a", b"b", b"c", b"<tool call>"]
 
 
+def test_damaged_merges_are_an_error(tmp_path: Path) -> None:
+    """They may be numbers, or no pairs, at which the tokenizers library stops with a panic."""
+    pytest.importorskip("tokenizers", reason="the tokenizers library is not installed")
+    path = write(tmp_path / "m.gguf", "gpt2", BYTE_LEVEL, tokenizer_pre="gpt-2", token_merges=["Ġ a"])
+    data = path.read_bytes()
+    texts = b"merges" + struct.pack("<IIQQ", 9, 8, 1, 4)
+    assert texts in data
+    path.write_bytes(data.replace(texts, b"merges" + struct.pack("<IIQQ", 9, 4, 1, 4)))
+    with pytest.raises(VocabularyError, match="a merge is no text; found 4"):
+        Vocabulary.load(path)
+    path.write_bytes(data.replace("Ġ a".encode(), "Ġaa".encode()))
+    with pytest.raises(VocabularyError, match="cannot load it"):
+        Vocabulary.load(path).tokenize("a")
+
+
 def test_unknown_splitters_fall_back_to_the_fewest_tokens(tmp_path: Path) -> None:
     """Another splitter could give wrong tokens."""
     more = {"tokenizer_pre": "of-the-future", "token_merges": ["Ġ a"]}

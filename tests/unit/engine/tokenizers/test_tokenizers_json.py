@@ -128,6 +128,18 @@ def test_encoded_text_joins_to_its_utf8(text: str) -> None:
     assert vocabulary.tokenize(text.replace("<eos>", "eos")) == ids
 
 
+def test_a_character_that_the_library_refuses(tmp_path: Path) -> None:
+    """A Unigram model may have no token for unknown text; the error names the character."""
+    model = {"type": "Unigram", "vocab": [["a", -1.0], ["b", -2.0]], "unk_id": None}
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps({"version": "1.0", "decoder": {"type": "Fuse"}, "model": model})
+    )
+    vocabulary = Vocabulary.load(tmp_path)
+    assert vocabulary.decode(vocabulary.tokenize("abba")) == b"abba"
+    with pytest.raises(VocabularyError, match=r"no tokens spell '\.' \(character 3"):
+        vocabulary.tokenize("ab.")
+
+
 @settings(max_examples=200, deadline=None)
 @given(any_text)
 def test_any_text_round_trips(text: str) -> None:

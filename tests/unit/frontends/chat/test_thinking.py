@@ -50,6 +50,11 @@ def test_tags_are_tokens_where_there_are_such() -> None:
     assert matcher.validate(ids) == len(ids)
 
 
+def test_tags_are_taken_as_they_are() -> None:
+    """What is a placeholder in the file of a family is text in a tag."""
+    assert recognizes(think(start="$text", end="$thought"), "$texthm$thought")
+
+
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="a number of tokens from 1 on"):
         think(0)

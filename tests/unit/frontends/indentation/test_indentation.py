@@ -105,14 +105,26 @@ def disagreements(grammar: str, cases: Iterable[str]) -> tuple[list[str], int]:
 
 @pytest.mark.parametrize(
     ("grammar", "alphabet", "longest", "least"),
-    [(TREE, "a\n ", 7, 60), (STATEMENTS, "ai:()\n ", 4, 4), (COMMENTS, "ai#\n ", 5, 25)],
-    ids=["tree", "statements", "comments"],
+    [
+        (TREE, "a\n ", 7, 60),
+        (STATEMENTS, "ai:()\n ", 4, 4),
+        (STATEMENTS.replace('("," value)*', "statement*"), "ai()\n", 4, 4),
+        (COMMENTS, "ai#\n ", 5, 25),
+    ],
+    ids=["tree", "statements", "lines between brackets", "comments"],
 )
 def test_all_short_texts(grammar: str, alphabet: str, longest: int, least: int) -> None:
     """Every text of up to a given length is in the language iff Lark parses it."""
     wrong, members = disagreements(grammar, texts(alphabet, longest))
     assert not wrong
     assert members >= least
+
+
+def test_a_line_end_that_may_be_left_out() -> None:
+    """Without it no block begins."""
+    wrong, members = disagreements(TREE.replace('"a" _NL', '"a" _NL?'), (f"{text}\n" for text in texts("a\n ", 5)))
+    assert not wrong
+    assert members >= 60
 
 
 @pytest.mark.parametrize(
@@ -254,6 +266,7 @@ def test_declared_blocks_need_no_settings() -> None:
         (TREE.replace("_NL", "_END"), Indentation(), GrammarError, "_NL or _NEWLINE"),
         (TREE, Indentation(indent="_IN"), UnsupportedFeature, "3:16"),
         ('start: _IN "a"\n%declare _IN', None, UnsupportedFeature, "1:8"),
+        ('start: "x"\n%ignore / (?!b)/', None, UnsupportedFeature, "2:9"),
     ],
 )
 def test_refused(text: str, indentation: Indentation | None, error: type[Exception], where: str) -> None:

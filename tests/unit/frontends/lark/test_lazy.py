@@ -68,6 +68,13 @@ def test_laziness_reaches_over_the_parts_of_a_terminal() -> None:
         assert language(grammar, 5, b"ab") == taken_whole("a.*?b", "ab", 5)
 
 
+def test_laziness_after_a_guard() -> None:
+    """A terminal may look at the text after one of its parts before a lazy repetition, and the part may be left out."""
+    for count, regexp in (("", ""), ("?", "?"), ("~2", "{2}")):
+        grammar = lark(f"start: T\nT: /a(?!b)/{count} /a*?b/")
+        assert language(grammar, 5, b"ab") == taken_whole(f"(?:a(?!b)){regexp}a*?b", "ab", 5)
+
+
 def test_the_end_of_a_line_ends_a_comment_in_verbose_regexps() -> None:
     """A quantifier inside a comment is not a quantifier."""
     grammar = lark("start: /a # *?\n .*?b/x")
@@ -83,6 +90,8 @@ def test_the_end_of_a_line_ends_a_comment_in_verbose_regexps() -> None:
         ("T: /(a*?b)+/", "it is in a repeated group"),
         ('T: ("a" /.*?/ "b")+', "it is in a repeated group"),
         ("T: /(a*?b|c)d/", "text follows its group"),
+        ("T: /a*?b/ /a(?!b)/+", "a part after it looks at the text that follows"),
+        ('T: ("x" | /c*?/) /a(?!b)/', "a part after it looks at the text that follows"),
         ("T: /(?i:a*?b)/", "it is in a group with flags or a look-around"),
         ("T: /" + "(a*?b|" * 40 + "c" + ")" * 40 + "/", "it is nested too deeply in groups"),
         ("T: /" + "a*?b" * 1001 + "/", "there are more than 1000 of them in one regexp"),

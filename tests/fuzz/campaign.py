@@ -1,0 +1,208 @@
+"""Run the fuzzers: ``python tests/fuzz/campaign.py NAME --seconds 60``, or all of them, one after the other.
+
+The targets in Python run under atheris, which looks for new branches of structgen; ``native`` is a program that ``make
+fuzz`` builds. What is found lies in ``build/fuzz/NAME``: inputs of new branches in ``corpus``, inputs that show a fault
+as ``crash-*``, ``timeout-*`` or ``oom-*``, and the counts in ``outcomes.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).resolve().parent
+CHECKOUT: Final = HERE.parents[1]
+WORK: Final = Path(os.environ.get("STRUCTGEN_FUZZ_FOLDER", CHECKOUT / "build/fuzz"))
+NAMES: Final = (
+    "regex",
+    "json_schema",
+    "lark",
+    "bnf",
+    "chat",
+    "tokenizer",
+    "gguf",
+    "template",
+    "differential",
+    "native",
+)
+_LARGEST: Final = {"gguf": 3_000, "tokenizer": 3_000, "differential": 400, "native": 400}
+_EVERY: Final = 2.0
+"""Seconds between two counts that are written."""
+_KEPT: Final = 0.05
+_POOL: Final = 4_000
+_SHORT: Final = 600
+_WASTED: Final = ("refused", "no document", "no files", "limit", "empty")
+"""Without atheris: the part of the good inputs that are mutated further, how many of them there are at a time, and of
+how many bytes; and what inputs come to that are not."""
+
+
+def prepared(name: str, inputs: list[bytes]) -> Path:
+    """The folder of a target, with its seeds."""
+    folder = WORK / name
+    (folder / "corpus").mkdir(parents=True, exist_ok=True)
+    for index, data in enumerate(inputs):
+        (folder / "corpus" / f"seed-{index:04}").write_bytes(data)
+    return folder
+
+
+def options(name: str, folder: Path, arguments: argparse.Namespace) -> list[str]:
+    """Those of libFuzzer."""
+    chosen = [
+        f"-artifact_prefix={folder}/",
+        f"-max_len={_LARGEST.get(name, 1_500)}",
+        "-timeout=30",
+        "-rss_limit_mb=3000",
+        "-print_final_stats=1",
+        f"-seed={arguments.seed}",
+    ]
+    chosen += [f"-max_total_time={arguments.seconds}"] if arguments.seconds else []
+    chosen += [f"-runs={arguments.runs}"] if arguments.runs else []
+    return [*chosen, str(folder / "corpus")]
+
+
+def run_python(name: str, arguments: argparse.Namespace) -> None:
+    """Fuzz a target under atheris; never returns."""
+    os.environ["STRUCTGEN_CACHE"] = ""
+    import atheris
+
+    with atheris.instrument_imports(include=["structgen"], enable_loader_override=False):
+        import targets
+
+        from structgen.cli import grammar_source  # noqa: F401  # imports what targets import on first use
+        from structgen.frontends.lark import contextual, definition  # noqa: F401
+
+        target = targets.by_name()[name]
+    known = targets.seeds(name)
+    folder = prepared(name, known)
+    last = [time.monotonic(), 0]
+
+    def one_input(data: bytes) -> None:
+        target(data)
+        last[1] += 1
+        if time.monotonic() - last[0] > _EVERY:
+            last[0] = time.monotonic()
+            counts = {"inputs": last[1], **target.outcomes}
+            (folder / "outcomes.json").write_text(json.dumps(counts))
+
+    def mutator(data: bytes, max_size: int, seed: int) -> bytes:
+        made = target.mutate(bytes(data), known, random.Random(seed))
+        return made if len(made) <= max_size else made[:max_size]
+
+    atheris.Setup([sys.argv[0], *options(name, folder, arguments)], one_input, custom_mutator=mutator)
+    atheris.Fuzz()
+
+
+def run_plain(name: str, arguments: argparse.Namespace) -> int:
+    """Mutate and run without atheris: several times as fast, and blind. Goes on after a finding; each is kept once."""
+    os.environ["STRUCTGEN_CACHE"] = ""
+    import traceback
+
+    import targets
+
+    target = targets.by_name()[name]
+    known = targets.seeds(name)
+    folder = prepared(name, known)
+    pool = [path.read_bytes() for path in sorted((folder / "corpus").iterdir())]
+    rng = random.Random(arguments.seed)
+    found: dict[tuple[str, ...], int] = {}
+    began, done = time.monotonic(), 0
+    while (not arguments.runs or done < arguments.runs) and (
+        not arguments.seconds or time.monotonic() - began < arguments.seconds
+    ):
+        data = target.mutate(rng.choice(pool), known, rng)
+        done += 1
+        try:
+            outcome = target(data)
+        except Exception as error:
+            places = [f"{Path(each.filename).name}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__)]
+            kind = type(error).__name__, *places[-2:]
+            found[kind] = found.get(kind, 0) + 1
+            if found[kind] == 1:
+                (folder / f"crash-plain-{arguments.seed}-{len(found)}").write_bytes(data)
+                sys.stdout.write(f"{' '.join(kind)}: {str(error)[:200]!r}\n{data!r}\n")
+            continue
+        if outcome not in _WASTED and len(data) <= _SHORT and rng.random() < _KEPT:
+            if len(pool) < _POOL:
+                pool.append(data)
+            else:
+                pool[rng.randrange(len(pool))] = data
+        if done % 1_000 == 0:
+            counts = {"inputs": done, "findings": len(found), **target.outcomes}
+            (folder / "outcomes-plain.json").write_text(json.dumps(counts))
+            sys.stdout.flush()
+    sys.stdout.write(f"{name}: {done} inputs, {len(found)} findings, {dict(target.outcomes)}\n")
+    return 1 if found else 0
+
+
+def run_native(arguments: argparse.Namespace) -> int:
+    """Fuzz the engine."""
+    from targets import seeds
+
+    folder = prepared("native", seeds("native"))
+    program = os.environ.get("STRUCTGEN_FUZZER", str(CHECKOUT / "build/fuzz/native_fuzzer"))
+    environment = {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", **os.environ}
+    return subprocess.run([program, *options("native", folder, arguments)], check=False, env=environment).returncode
+
+
+def run_all(arguments: argparse.Namespace) -> int:
+    """Each target in a process of its own; the time is shared out equally."""
+    share = max(1, arguments.seconds // len(NAMES)) if arguments.seconds else 0
+    failed = []
+    for name in NAMES:
+        command = [
+            sys.executable,
+            __file__,
+            name,
+            f"--seed={arguments.seed}",
+            f"--runs={arguments.runs}",
+            f"--seconds={share}",
+        ]
+        log = WORK / f"{name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as output:
+            status = subprocess.run(command, check=False, stdout=output, stderr=subprocess.STDOUT).returncode
+        lines = log.read_text(errors="replace").splitlines()
+        done = next((line for line in reversed(lines) if line.startswith("stat::number_of_executed_units")), "no count")
+        sys.stdout.write(f"{name}: {'ok' if not status else f'FAILED ({status}), see {log}'}; {done}\n")
+        sys.stdout.flush()
+        failed += [name] if status else []
+    return 1 if failed else 0
+
+
+def main() -> int:
+    """Read the arguments, and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", choices=NAMES, help="the target; all of them if it is left out")
+    parser.add_argument("--seconds", type=int, default=0, help="how long, in all")
+    parser.add_argument("--runs", type=int, default=0, help="how many inputs, of each target")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plain", action="store_true", help="without atheris, for many inputs")
+    parser.add_argument("--input", type=Path, help="run this file alone, without the fuzzer")
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(HERE))
+    if arguments.input is not None:
+        from targets import by_name
+
+        sys.stdout.write(by_name()[arguments.name](arguments.input.read_bytes()) + "\n")
+        return 0
+    if not arguments.seconds and not arguments.runs:
+        parser.error("say how long: --seconds or --runs")
+    if arguments.name is None:
+        return run_all(arguments)
+    if arguments.name == "native":
+        return run_native(arguments)
+    if arguments.plain:
+        return run_plain(arguments.name, arguments)
+    run_python(arguments.name, arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
