@@ -57,6 +57,9 @@ def options(name: str, folder: Path, arguments: argparse.Namespace) -> list[str]
     chosen = [
         f"-artifact_prefix={folder}/",
         f"-max_len={_LARGEST.get(name, 1_500)}",
+        "-entropic=0",  # its bookkeeping takes longer than the inputs
+        "-len_control=0",
+        "-reduce_inputs=0",
         "-timeout=30",
         "-rss_limit_mb=3000",
         "-print_final_stats=1",
@@ -147,7 +150,8 @@ def run_native(arguments: argparse.Namespace) -> int:
 
     folder = prepared("native", seeds("native"))
     program = os.environ.get("STRUCTGEN_FUZZER", str(CHECKOUT / "build/fuzz/native_fuzzer"))
-    environment = {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", **os.environ}
+    defaults = {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", "ASAN_OPTIONS": "malloc_context_size=3"}
+    environment = {**defaults, **os.environ}
     return subprocess.run([program, *options("native", folder, arguments)], check=False, env=environment).returncode
 
 

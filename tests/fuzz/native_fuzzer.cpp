@@ -166,7 +166,7 @@ class Builder {
         if (!with_budgets_ && choices_.below(2) == 0) return ranges(Kind::kTokens, {{1, vocabulary_ / 2}, {specials_, specials_}}, (with_tokens_ = true, false));
         return parts[0];
       default:
-        if (with_budgets_ || with_tokens_) return parts[0];  // these are refused together
+        if (with_budgets_ || with_tokens_ || choices_.below(4) != 0) return parts[0];  // the first are refused together
         with_distinct_ = true;
         return distinct(depth);
     }
@@ -206,6 +206,22 @@ const Vocabulary& vocabulary(bool complete) {
 
 bool has(const Words& mask, uint32_t token) { return (mask[token >> 5] >> (token & 31) & 1) != 0; }
 
+// Solves the rules from `first` on, as this version of the engine does it: whether one is left-recursive.
+template <class Terms>
+bool solve(Terms& terms, RuleId first, Pulse& pulse) {
+  if constexpr (requires { terms.solve_rules(pulse); }) {
+    terms.solve_rules(pulse);
+    return terms.left_recursive(first, pulse);
+  } else {
+    terms.solve_rules();
+    return terms.left_recursive();
+  }
+}
+template <class Made>
+void begin_of(Made& constraint) {
+  if constexpr (requires { constraint.begin(); }) constraint.begin();
+}
+
 // As the bindings compile a program; null where it is left-recursive or has no strings.
 std::shared_ptr<Constraint> compiled(const std::shared_ptr<Engine>& engine, const Program& program, const Limits& limits) {
   Automaton& automaton = engine->machine().automaton();
@@ -215,10 +231,12 @@ std::shared_ptr<Constraint> compiled(const std::shared_ptr<Engine>& engine, cons
   meter.max_steps = limits.steps;
   automaton.set_regular_limit(limits.regular_states);
   TermStore& terms = automaton.terms();
+  const auto first = static_cast<RuleId>(terms.rule_count());
   const auto made = run(program, automaton, engine->shared_rules());
-  terms.solve_rules();
-  if (terms.left_recursive() || terms.distance(made[program.result]) >= kInfinite) return nullptr;
-  return std::make_shared<Constraint>(engine, made[program.result], std::vector<uint32_t>{kEos}, limits);
+  if (solve(terms, first, meter.pulse) || terms.distance(made[program.result]) >= kInfinite) return nullptr;
+  auto constraint = std::make_shared<Constraint>(engine, made[program.result], std::vector<uint32_t>{kEos}, limits);
+  begin_of(*constraint);
+  return constraint;
 }
 
 class Walk {
@@ -381,7 +399,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     limits.states = choices.once_in(8) ? 60 : 20'000;
     limits.regular_states = 2'000;
     limits.steps = 300'000;
-    limits.distance_steps = 20'000;
+    limits.distance_steps = 5'000'000;  // a mask may spend a fiftieth, and is exact within that
     const auto engine = std::make_shared<Engine>(words.trie, words.size);
     std::shared_ptr<Constraint> constraint;
     for (uint32_t i = 0, count = 1 + choices.below(2); i < count; ++i) {
