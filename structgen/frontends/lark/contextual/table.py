@@ -210,9 +210,7 @@ def _copied(
                 if rule != best or symbol.name in shifts:
                     forbidden.setdefault((index, number[rule]), set()).add(str(symbol.name))
         accepts.append(frozenset(map(str, shifts | chosen.keys())))
-        goto.append(
-            {(str(symbol.name), bool(symbol.is_term)): states[target] for symbol, target in state.transitions.items()}
-        )
+        goto.append({(str(symbol.name), bool(symbol.is_term)): states[target] for symbol, target in _sorted(state)})
     known = {terminal.name: terminal for terminal in terminals}
     lexers: dict[frozenset[str], int] = {}
     scanners = [lexers.setdefault((accepted | ignored).intersection(known), len(lexers)) for accepted in accepts]
@@ -239,12 +237,16 @@ def _numbered(first: Any) -> dict[Any, int]:
     states = {first: 0}
     queue = [first]
     for state in queue:
-        for symbol in sorted(state.transitions, key=lambda symbol: (symbol.is_term, symbol.name)):
-            target = state.transitions[symbol]
+        for _, target in _sorted(state):
             if target not in states:
                 states[target] = len(states)
                 queue.append(target)
     return states
+
+
+def _sorted(state: Any) -> list[tuple[Any, Any]]:
+    """The transitions of a state; Lark has them in the order of a set."""
+    return sorted(state.transitions.items(), key=lambda pair: (pair[0].is_term, pair[0].name))
 
 
 def _scanner(terminals: list[TerminalDef], ignored: frozenset[str]) -> Scanner:

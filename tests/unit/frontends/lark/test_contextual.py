@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import lark as peer
 import pytest
 
@@ -203,3 +209,45 @@ def test_equivalence_classes() -> None:
     edges = {0: [(1, 1)], 1: [(1, 2)], 2: [(1, 2)], 3: [(2, 0)]}
     classes = equivalence_classes(range(4), edges, lambda node: node == 3)
     assert classes[0] == classes[1] == classes[2] != classes[3]
+
+
+@pytest.mark.nightly
+def test_terms_do_not_depend_on_the_order_of_sets() -> None:
+    """Lark keeps the transitions of its parser in sets, whose order changes with each process."""
+    folder = Path(__file__).resolve().parents[4] / "grammars"
+    program = (
+        "import sys, structgen as sg\n"
+        "for name in ('json_lines', 'html', 'graphql'):\n"
+        "    print(sg.load(f'{sys.argv[1]}/{name}/grammar.lark', lexer='contextual'))"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", program, str(folder)],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(printed) == 1
+    assert len(printed.pop()) > 1000
+
+
+def test_terminals_are_read_in_proportion_to_their_number() -> None:
+    """What a terminal looks at does not grow with the other terminals of its lexer: 2,000 took 49 seconds."""
+    looked: list[int] = []
+    for count in (50, 200):
+        text = 'start: "a" "b"\n' + "".join(f'%ignore "i{number}"\n' for number in range(count))
+        calls = 0
+
+        def count_calls(frame: Any, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call" and "contextual" in frame.f_code.co_filename
+
+        sys.setprofile(count_calls)
+        try:
+            contextual(text)
+        finally:
+            sys.setprofile(None)
+        looked.append(calls)
+    assert looked[1] < 5 * looked[0]
