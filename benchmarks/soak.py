@@ -278,11 +278,15 @@ def report(ledger: Ledger, hours: float, seed: int, bench: Workbench) -> str:
         "```",
         "",
         f"Growth {half}: memory {growth(samples, lambda each: each.rss_mb):+.1f} % an hour, handles "
-        f"{growth(samples, lambda each: each.handles):+.1f} %, median time "
-        f"{growth(samples[1:], lambda each: percentile(each.cpu_ms, 0.5)):+.1f} %. "
+        f"{growth(samples, lambda each: each.handles):+.1f} %. "
         "Times are of the thread that runs the task, what its helpers take not counted.",
         "",
     ]
+    if hours < 1:
+        lines += [
+            "Growth is to be judged by a run of an hour, which is still to be made: caches fill for longer than this.",
+            "",
+        ]
     if ledger.warned:
         lines += ["Warnings:", "", *(f"- {count} times {text}" for text, count in ledger.warned.most_common(10)), ""]
     if ledger.findings:

@@ -24,6 +24,8 @@ from structgen.models.diffusion import HashDiffusion
 __all__ = ["TASKS", "Cancelled"]
 
 MAX_TOKENS: Final = 80
+LIMITS: Final = sg.Limits(steps=3_000_000, distance_steps=200_000)
+"""As a server would set them: with the defaults one mask within a budget may take seconds."""
 
 
 class Cancelled(BaseException):
@@ -50,7 +52,7 @@ def _sampler(rng: random.Random) -> Any:
 def masks(bench: Workbench, rng: random.Random) -> list[Output]:
     """Masked decoding without drafts; the stream may be given up."""
     source = bench.source(rng)
-    settings: dict[str, Any] = {"max_tokens": MAX_TOKENS, "seed": rng.randrange(99), "drafter": None}
+    settings: dict[str, Any] = {"max_tokens": MAX_TOKENS, "seed": rng.randrange(99), "drafter": None, "limits": LIMITS}
     result = sg.generate(bench.model(rng), "go", source.grammar, sampler=_sampler(rng), stream=_stream(rng), **settings)
     return [(source, result.text)]
 
@@ -69,7 +71,12 @@ def speculation(bench: Workbench, rng: random.Random) -> list[Output]:
         ]
     )
     prompt = "{'name': 12} ab ab the the name"
-    settings: dict[str, Any] = {"max_tokens": MAX_TOKENS, "seed": rng.randrange(99), "drafter": drafter}
+    settings: dict[str, Any] = {
+        "max_tokens": MAX_TOKENS,
+        "seed": rng.randrange(99),
+        "drafter": drafter,
+        "limits": LIMITS,
+    }
     result = sg.generate(model, prompt, source.grammar, sampler=_sampler(rng), stream=_stream(rng), **settings)
     return [(source, result.text)]
 
@@ -80,7 +87,13 @@ def particles(bench: Workbench, rng: random.Random) -> list[Output]:
     proposal = rng.choice([sg.samplers.AWRS(), sg.Multinomial()])
     sampler = samplers.SMC(rng.randint(2, 8), proposal=proposal)
     found = sg.sample(
-        bench.model(rng), "go", source.grammar, sampler=sampler, max_tokens=MAX_TOKENS, seed=rng.randrange(99)
+        bench.model(rng),
+        "go",
+        source.grammar,
+        sampler=sampler,
+        max_tokens=MAX_TOKENS,
+        seed=rng.randrange(99),
+        limits=LIMITS,
     )
     return [(source, held.result.text) for held in found.samples]
 
@@ -90,7 +103,13 @@ def rejection(bench: Workbench, rng: random.Random) -> list[Output]:
     source = bench.source(rng)
     sampler = samplers.AWRS(mask_after=rng.choice([None, 1, 8]))
     found = sg.sample(
-        bench.model(rng), "go", source.grammar, sampler=sampler, max_tokens=MAX_TOKENS, seed=rng.randrange(99)
+        bench.model(rng),
+        "go",
+        source.grammar,
+        sampler=sampler,
+        max_tokens=MAX_TOKENS,
+        seed=rng.randrange(99),
+        limits=LIMITS,
     )
     return [(source, held.result.text) for held in found.samples]
 
@@ -100,12 +119,12 @@ def canvases(bench: Workbench, rng: random.Random) -> list[Output]:
     source = bench.source(rng, "srrl")
     model = HashDiffusion(bench.vocabulary, seed=rng.randrange(1 << 30), context=rng.choice([0.0, 1.0]))
     sampler = rng.choice([diffusion.Dingo(), diffusion.Posterior(), samplers.SMC(3)])
-    settings: dict[str, Any] = {"canvas": rng.choice([16, 24, 40]), "limits": sg.Limits(steps=2_000_000)}
+    settings: dict[str, Any] = {"canvas": rng.choice([16, 24, 40]), "limits": LIMITS}
     result = sg.generate(model, "go", source.grammar, sampler=sampler, seed=rng.randrange(99), **settings)
     return [(source, result.text)]
 
 
-@sg.program(limits=sg.Limits(steps=300_000), max_tokens=MAX_TOKENS)
+@sg.program(limits=LIMITS, max_tokens=MAX_TOKENS)
 def write(grammar: sg.Grammar) -> Generator[Any, Any, str]:
     """One answer of a grammar, and what follows it."""
     yield "go "
@@ -152,7 +171,9 @@ def coroutines(bench: Workbench, rng: random.Random) -> list[Output]:
     sources = [bench.source(rng) for _ in range(3)]
 
     async def one(source: Source) -> Output | None:
-        work = sg.generate.aio(bench.model(rng), "go", source.grammar, max_tokens=MAX_TOKENS, drafter=None)
+        work = sg.generate.aio(
+            bench.model(rng), "go", source.grammar, max_tokens=MAX_TOKENS, drafter=None, limits=LIMITS
+        )
         with suppress(TimeoutError, sg.errors.StructgenError):
             return source, (await asyncio.wait_for(work, rng.choice([0.002, 0.02, 30]))).text
         return None
@@ -175,7 +196,7 @@ def walks(bench: Workbench, rng: random.Random) -> list[Output]:
 
 
 def _walk(source: Source, vocabulary: sg.Vocabulary, rng: random.Random) -> list[Output]:
-    constraint = sg.compile(source.grammar, vocabulary)
+    constraint = sg.compile(source.grammar, vocabulary, limits=LIMITS)
     _check_budget(constraint)
     matcher = constraint.matcher()
     rows, tokens, budget = empty_masks(vocabulary), list[int](), MAX_TOKENS
@@ -205,7 +226,7 @@ def rows(bench: Workbench, rng: random.Random) -> list[Output]:
     sources = [bench.source(rng) for _ in range(rng.randint(1, 4))]
     hostile = rng.choice(HOSTILE)
     limits = sg.Limits(steps=rng.choice([20_000, 300_000]))
-    compiled = [sg.compile(source.grammar, bench.vocabulary) for source in sources]
+    compiled = [sg.compile(source.grammar, bench.vocabulary, limits=LIMITS) for source in sources]
     for constraint in compiled:
         _check_budget(constraint)
     with suppress(sg.errors.LimitExceeded):
@@ -248,9 +269,7 @@ def bad_inputs(bench: Workbench, rng: random.Random) -> list[Output]:
     at = rng.randrange(len(text) + 1)
     text = rng.choice([text[:at], text[:at] + rng.choice('(){}[]"\\|*?\0\ud800~:,') + text[at:], text[at:] + text[:at]])
     read = {"s": sg.json_schema, "r": sg.regex, "l": sg.lark}[kind]
-    sg.compile(read(text), bench.vocabulary, limits=sg.Limits(steps=3_000_000)).matcher().fill_mask(
-        empty_masks(bench.vocabulary)
-    )
+    sg.compile(read(text), bench.vocabulary, limits=LIMITS).matcher().fill_mask(empty_masks(bench.vocabulary))
     return []
 
 
@@ -276,7 +295,9 @@ def embedded(bench: Workbench, rng: random.Random) -> list[Output]:
     if not bench.has_embedded:
         return masks(bench, rng)
     source = bench.source(rng, "srrl")
-    result = sg.generate(bench.embedded, "Write an example.", source.grammar, max_tokens=48, sampler=_sampler(rng))
+    result = sg.generate(
+        bench.embedded, "Write an example.", source.grammar, max_tokens=48, sampler=_sampler(rng), limits=LIMITS
+    )
     return [(source, result.text)]
 
 

@@ -31,7 +31,7 @@ def bench() -> Workbench:
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
 def test_each_task_runs(bench: Workbench, task: Callable[..., Any]) -> None:
     ledger = soak.Ledger()
-    for seed in range(2):
+    for seed in (1, 2):
         soak.run_task(task, bench, seed, ledger, is_main=False)
     assert ledger.findings == []
     assert sum(ledger.tasks.values()) == 2
