@@ -8,8 +8,10 @@ as ``crash-*``, ``timeout-*`` or ``oom-*``, and the counts in ``outcomes.json``.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
+import pkgutil
 import random
 import subprocess
 import sys
@@ -75,12 +77,15 @@ def run_python(name: str, arguments: argparse.Namespace) -> None:
     os.environ["STRUCTGEN_CACHE"] = ""
     import atheris
 
-    with atheris.instrument_imports(include=["structgen"], enable_loader_override=False):
+    with atheris.instrument_imports(include=["structgen", "jinja2"], enable_loader_override=False):
         import targets
 
-        from structgen.cli import grammar_source  # noqa: F401  # imports what targets import on first use
-        from structgen.frontends.lark import contextual, definition  # noqa: F401
+        from structgen import engine, frontends, grammar
+        from structgen.models import chat_template  # noqa: F401
 
+        for package in (engine, frontends, grammar):  # also what is imported on first use
+            for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+                importlib.import_module(found.name)
         target = targets.by_name()[name]
     known = targets.seeds(name)
     folder = prepared(name, known)
