@@ -206,36 +206,19 @@ const Vocabulary& vocabulary(bool complete) {
 
 bool has(const Words& mask, uint32_t token) { return (mask[token >> 5] >> (token & 31) & 1) != 0; }
 
-// Solves the rules from `first` on, as this version of the engine does it: whether one is left-recursive.
-template <class Terms>
-bool solve(Terms& terms, RuleId first, Pulse& pulse) {
-  if constexpr (requires { terms.solve_rules(pulse); }) {
-    terms.solve_rules(pulse);
-    return terms.left_recursive(first, pulse);
-  } else {
-    terms.solve_rules();
-    return terms.left_recursive();
-  }
-}
-template <class Made>
-void begin_of(Made& constraint) {
-  if constexpr (requires { constraint.begin(); }) constraint.begin();
-}
-
 // As the bindings compile a program; null where it is left-recursive or has no strings.
 std::shared_ptr<Constraint> compiled(const std::shared_ptr<Engine>& engine, const Program& program, const Limits& limits) {
   Automaton& automaton = engine->machine().automaton();
   Meter& meter = automaton.meter();
-  meter.used = meter.steps = 0;
-  meter.maximum = limits.states;
-  meter.max_steps = limits.steps;
+  meter.begin(0, limits);
   automaton.set_regular_limit(limits.regular_states);
   TermStore& terms = automaton.terms();
   const auto first = static_cast<RuleId>(terms.rule_count());
   const auto made = run(program, automaton, engine->shared_rules());
-  if (solve(terms, first, meter.pulse) || terms.distance(made[program.result]) >= kInfinite) return nullptr;
+  terms.solve_rules(meter.pulse);
+  if (terms.left_recursive(first, meter.pulse) || terms.distance(made[program.result]) >= kInfinite) return nullptr;
   auto constraint = std::make_shared<Constraint>(engine, made[program.result], std::vector<uint32_t>{kEos}, limits);
-  begin_of(*constraint);
+  constraint->begin();
   return constraint;
 }
 
