@@ -277,7 +277,9 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
         check_budgets(constraint, lambda part: compile(part, vocabulary, limits=limits))
     if not engine.byte_complete:
         _check_spelling(constraint)
-    if vocabulary.engine is engine:  # else it was replaced meanwhile, and the cache would keep it alive
+    if not constraint.engine.is_shared:
+        vocabulary.constraints.put(key, constraint, _BYTES_PER_BYTE * size + constraint.engine_bytes)
+    elif vocabulary.engine is engine:  # else it was replaced meanwhile, and the cache would keep it alive
         vocabulary.constraints.put(key, constraint, _BYTES_PER_BYTE * size)
     if "logging" in sys.modules:  # else nobody has set it up, and importing it takes longer than many a compilation
         _log_compiled(constraint, grammar, 1000 * (perf_counter() - began), size)

@@ -21,7 +21,7 @@ from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.flattening import flatten
 from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.nodes import EPSILON
-from structgen.memory_cache import Followed, Held, Share, report_also, return_memory
+from structgen.memory_cache import CONSTRAINTS, Followed, Held, Share, report_also, return_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar, Rules
 
-__all__ = ["Engine", "Lowered", "Role", "lower", "native_limits", "shared_engine"]
+__all__ = ["Engine", "Lowered", "lower", "native_limits", "shared_engine"]
 
 Lowered: TypeAlias = "tuple[_native.Constraint | None, int | None, int | None, int]"
 """A grammar in an engine: the constraint, None if the grammar matches no string; the length of the shortest string in
@@ -83,7 +83,7 @@ def _couple(
         _HoldsUp: others that share the engine would wait too long.
     """
     flat = flatten(grammar, engine.lowered, vocabulary, limits.grammar_nodes, rewrite)
-    if engine.is_shared and flat.memory_bytes > _LARGE_BYTES:
+    if engine.is_shared and flat.memory_bytes > _MAX_SHARED_BYTES:
         raise _HoldsUp
     try:
         made = _native.couple(engine.native, flat, vocabulary.eos, native_limits(limits), is_own=not engine.is_shared)
@@ -107,14 +107,11 @@ def _couple(
     return None if is_left_recursive else (native, shortest, unspellable, flat.memory_bytes)
 
 
-_LARGE_BYTES: Final = 512 << 10
-"""Size of a flat grammar that a shared engine does not take: a millisecond's work."""
+_MAX_SHARED_BYTES: Final = 512 << 10
+"""Size of a flat grammar in a shared engine: a millisecond's work."""
 _MAX_SHARED_TERMS: Final = 8_192
-_MAX_SHARED_BYTES: Final = 4 << 20
-"""Of the programs in which they were lowered; their nodes take about four times that."""
-
-
-Role: TypeAlias = Literal["shared", "retired", "own"]
+_MAX_LOWERED_BYTES: Final = 4 << 20
+"""Of the programs in which shared nodes were lowered; their nodes take about four times that."""
 
 
 class Engine:
@@ -122,11 +119,11 @@ class Engine:
 
     Attributes:
         native: the engine.
+        is_shared: whether all grammars on the vocabulary may be in it.
         byte_complete: whether every byte is a token.
         memory_bytes: memory of the engine when a grammar was last compiled into it.
         lowered: (node, term) of ``Shared`` nodes and leaves by ``id(node)``; holding the node keeps its id taken.
-        role: whether all new constraints on a vocabulary use it, or only those that were made in it, or only one.
-        checked_to: the memory from which all engines are compared with their bound again; -1 if it is not shared.
+        checked_to: the memory from which all engines are compared with their bound again; -1: for no new constraint.
         used: when a constraint was last compiled into it, in uses of all shared engines.
         vocabularies: those that hold it, if it is shared.
     """
@@ -135,35 +132,35 @@ class Engine:
         "__weakref__",
         "byte_complete",
         "checked_to",
+        "is_shared",
         "lowered",
         "lowered_bytes",
         "memory_bytes",
         "native",
-        "role",
         "used",
         "vocabularies",
     )
 
-    def __init__(self, vocabulary: Vocabulary, role: Role = "own") -> None:
+    def __init__(self, vocabulary: Vocabulary, *, is_shared: bool = False) -> None:
+        self.is_shared = is_shared
         self.native = _native.Engine(vocabulary.trie, vocabulary.size)
         self.byte_complete = self.native.byte_complete
         self.memory_bytes = 0
         self.lowered: dict[int, tuple[Grammar, int]] = {}
         self.lowered_bytes = 0
-        self.role = role
-        self.checked_to = -1
+        self.checked_to = 0 if is_shared else -1
         self.used = 0
         self.vocabularies: list[ref[Vocabulary]] = []
-        _ENGINES.live.add(self)
+        _ENGINES.add(self)
 
     @property
-    def is_shared(self) -> bool:
-        """Whether grammars of others are in it, too."""
-        return self.role != "own"
+    def role(self) -> Literal["shared", "retired", "own"]:
+        """Whether new constraints use the engine, only those that were made in it, or those of one grammar."""
+        return "own" if not self.is_shared else "shared" if self.checked_to >= 0 else "retired"
 
     def remember(self, nodes: Iterable[Grammar], terms: Iterable[int | None], size: int) -> None:
         """Cache the terms of shared nodes and leaves of a program of ``size`` bytes; drop all if there are too many."""
-        if self.lowered_bytes > _MAX_SHARED_BYTES or len(self.lowered) > _MAX_SHARED_TERMS:
+        if self.lowered_bytes > _MAX_LOWERED_BYTES or len(self.lowered) > _MAX_SHARED_TERMS:
             self.lowered.clear()
             self.lowered_bytes = 0
         self.lowered_bytes += size
@@ -174,8 +171,8 @@ class Engine:
     def drop_rows(self) -> None:
         """Drop the mask rows, which are made anew where they are needed."""
         flat = flatten(EPSILON, {}, None, 1)
-        made = _native.couple(self.native, flat, (), _least_limits(), is_own=True)
-        if made is not None and made[0] is not None:
+        made = _native.couple(self.native, flat, (), _least_limits(), is_own=not self.is_shared)
+        if made is not None and made[0] is not None:  # not where others wait for the engine
             made[0].is_completable()  # any call trims the rows to the limit of the constraint
 
 
@@ -205,6 +202,12 @@ class _Engines(Share):
         self._of: WeakKeyDictionary[Vocabulary, Engine] = WeakKeyDictionary()
         self._released = 0  # bytes, since memory was last given back to the system
         self._most = 0
+        self.has_more = False  # engines that are not shared, since the last look at all
+
+    def add(self, engine: Engine) -> None:
+        """Follow a new engine."""
+        self.live.add(engine)
+        self.has_more |= not engine.is_shared
 
     def engine_of(self, vocabulary: Vocabulary) -> Engine:
         """Return the shared engine of a vocabulary or of one that equals it; a new one if it has grown too large."""
@@ -213,7 +216,7 @@ class _Engines(Share):
         with self.lock:
             engine = self._of.get(vocabulary)
             if engine is None:
-                engine = self._of[vocabulary] = Engine(vocabulary, "shared")
+                engine = self._of[vocabulary] = Engine(vocabulary, is_shared=True)
             engine.checked_to = engine.memory_bytes + min(_MAX_GROWTH, self.max_bytes // 16)
             self.uses = engine.used = self.uses + 1
             is_other = vocabulary.engine is not engine
@@ -229,6 +232,7 @@ class _Engines(Share):
         if self._released > _RETURNED_BYTES:  # of earlier calls: a large engine is freed in the background
             self._released = 0
             return_memory()
+        self.has_more = False
         sizes = {engine: engine.native.memory_bytes for engine in self.live}
         shared = sorted((engine for engine in sizes if engine.role == "shared"), key=lambda engine: engine.used)
         others = [engine for engine in sizes if engine.role != "shared"]
@@ -241,6 +245,8 @@ class _Engines(Share):
             for engine in others:
                 if engine.native.statistics["cache_bytes"] > _ROWS_BYTES:
                     engine.drop_rows()
+            if kept > most // 2:
+                CONSTRAINTS.clear()  # some may be all that keeps an engine of their own
         dropped = 0
         while left > max(most - kept, most // 4):
             oldest = shared[0]
@@ -256,7 +262,7 @@ class _Engines(Share):
     def _retire(self, engine: Engine) -> None:
         """Let new constraints use another engine."""
         with self.lock:
-            engine.role, engine.checked_to = "retired", -1
+            engine.checked_to = -1
             for vocabulary in [each for each, held in self._of.items() if held is engine]:
                 del self._of[vocabulary]
             users = [user for each in engine.vocabularies if (user := each()) is not None and user.engine is engine]
@@ -294,7 +300,7 @@ report_also(
 def shared_engine(vocabulary: Vocabulary) -> Engine:
     """Return the engine that new constraints on ``vocabulary`` use."""
     engine = vocabulary.engine
-    if engine is None or engine.memory_bytes > engine.checked_to:
+    if engine is None or engine.memory_bytes > engine.checked_to or _ENGINES.has_more:
         return _ENGINES.engine_of(vocabulary)
     _ENGINES.uses = engine.used = _ENGINES.uses + 1
     if not engine.used % 64:  # masks make it grow, too
