@@ -294,6 +294,20 @@ def test_engines_that_constraints_keep_are_reported(small: int) -> None:
     assert report["engines kept by constraints"].count == report["engines of single constraints"].count == 0
 
 
+def test_constraints_with_engines_of_their_own_are_bounded(small: int) -> None:
+    """A cached constraint counts with its engine."""
+    sg.cache_limits(megabytes=64)
+    vocabulary = words()
+    for number in range(6):
+        constraint = sg.compile(sg.literal("x" * 600_000 + str(number)), vocabulary)
+        assert not constraint.engine.is_shared
+    del constraint
+    info, report = vocabulary.constraints.info(), sg.memory()
+    assert report["engines of single constraints"].count == info.entries < 6
+    assert report["engines of single constraints"].bytes < info.bytes <= sg.cache_limits().bytes["constraints"]
+    assert small > 0
+
+
 def test_idle_engines_give_way(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All vocabularies together are within the bound, and that which is used keeps its engine."""
     monkeypatch.setattr(lowering, "_IDLE_USES", 6)
