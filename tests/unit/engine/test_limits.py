@@ -8,7 +8,8 @@ import weakref
 import numpy as np
 import pytest
 
-from structgen.engine import Matcher, Vocabulary, compile, lowering as shared_engine
+from structgen import memory_cache
+from structgen.engine import Matcher, Vocabulary, compile, lowering
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex import regex, search_language
 from structgen.grammar.limits import Limits
@@ -143,7 +144,8 @@ def test_an_engine_that_has_grown_is_let_go(monkeypatch: pytest.MonkeyPatch) -> 
     matcher = compile(grammar, made).matcher()
     assert made.engine is not None
     engine = weakref.ref(made.engine)
-    monkeypatch.setattr(shared_engine, "_MAX_ENGINE_BYTES", 0)
+    monkeypatch.setattr(memory_cache, "_megabytes", 0)
+    lowering._ENGINES.fit()
     other = compile(regex("c"), made)
     assert engine() is not None, "a matcher is in use"
     assert other.engine is made.engine
