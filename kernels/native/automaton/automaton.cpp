@@ -58,9 +58,12 @@ void Automaton::trim() {
 }
 
 StateId Automaton::intern(std::vector<TermId>& items) {
-  for (size_t i = 0; i < items.size(); ++i) {
+  for (size_t i = 0; i < items.size();) {
     const Term& term = terms_[items[i]];
-    if (term.kind != Kind::kChoice) continue;
+    if (term.kind != Kind::kChoice) {
+      ++i;
+      continue;
+    }
     const auto nested = terms_.list(term.a);
     const TermId first = nested[0];
     items.insert(items.end(), nested.begin() + 1, nested.end());

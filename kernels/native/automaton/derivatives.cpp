@@ -29,6 +29,7 @@ const ByteSet& unescaped_json() {  // bytes that stand for themselves inside a J
 // With `only`, what does not begin with that byte may be left out.
 void Automaton::collect(TermId root, Expansion& out, std::optional<uint8_t> only) {
   const uint32_t epoch = ++epoch_;
+  const size_t terms_before = terms_.size();
   struct Work {
     TermId term;
     TermId after;
@@ -160,6 +161,7 @@ void Automaton::collect(TermId root, Expansion& out, std::optional<uint8_t> only
       }
     }
   }
+  meter_.work(kTermSteps * (terms_.size() - terms_before), kDeriving);
 }
 
 // What remains of a term after a byte, by which a boolean term may become an unsettled one.

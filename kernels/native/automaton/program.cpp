@@ -27,7 +27,7 @@ class Run {
     make_literals();
     for (size_t i = 0; i < made_.size(); ++i) {
       const Instruction& one = program_.instructions[i];
-      automaton_.meter().pulse.beat(kInstructionSteps + one.end - one.begin);
+      automaton_.meter().work(kInstructionSteps + one.end - one.begin, "making the terms of a grammar");
       if (one.kind != Instruction::Kind::kLiteral) made_[i] = make(one, first);
     }
     return std::move(made_);
@@ -35,7 +35,7 @@ class Run {
 
  private:
   static constexpr size_t kFetched = 64;  // literals for which memory is fetched at once
-  static constexpr uint64_t kInstructionSteps = 50;
+  static constexpr uint64_t kInstructionSteps = 20;
 
   // Literals depend on nothing, so that none needs to wait for the memory of another.
   void make_literals() {

@@ -10,6 +10,9 @@ namespace structgen {
 namespace {
 
 constexpr uint32_t kSixBits = 6;
+// Choices of so many sequences stay whole within others: the members that may come next, one choice for each member
+// that came last, would take a list of all members each.
+constexpr size_t kSpliced = 512;
 
 uint64_t hash_term(const Term& term) {
   return combine(uint64_t{term.a} << 32 | term.b, uint64_t{term.c} << 32 | static_cast<uint64_t>(term.kind));
@@ -228,9 +231,10 @@ TermId TermStore::sequence(std::span<const TermId> items) {
 }
 
 TermId TermStore::choice(std::vector<TermId> items) {
-  for (size_t i = 0; i < items.size(); ++i) {  // splice nested choices, which hold no further ones
+  for (size_t i = 0; i < items.size(); ++i) {  // splice nested choices, but for large ones: see kSpliced
     if (terms_[items[i]].kind != Kind::kChoice) continue;
     const auto nested = lists_[terms_[items[i]].a];
+    if (nested.size() >= kSpliced && terms_[nested.back()].kind == Kind::kSequence) continue;
     const std::vector<TermId> copy(nested.begin(), nested.end());
     items[i] = copy[0];
     items.insert(items.end(), copy.begin() + 1, copy.end());
