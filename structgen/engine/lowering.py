@@ -20,6 +20,7 @@ from structgen_kernels import _native
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.flattening import flatten
 from structgen.grammar.left_recursion import remove_left_recursion
+from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import EPSILON
 from structgen.memory_cache import CONSTRAINTS, Followed, Held, Share, report_also, return_memory
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from structgen.engine.vocabulary import Vocabulary
-    from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar, Rules
 
 __all__ = ["Engine", "Lowered", "lower", "native_limits", "shared_engine"]
@@ -64,7 +64,8 @@ def _lower(grammar: Grammar, engine: Engine, vocabulary: Vocabulary, limits: Lim
     result = _couple(grammar, engine, vocabulary, limits, None)
     if result is None:
         # Left recursion is rare, and much cheaper to detect in the terms than in the grammar: lower first, then repair.
-        result = _couple(grammar, engine, vocabulary, limits, lambda rules: remove_left_recursion(rules, limits))
+        with counted(limits):
+            result = _couple(grammar, engine, vocabulary, limits, lambda rules: remove_left_recursion(rules, limits))
     if result is None:
         raise RuntimeError("left recursion is left after it was removed")
     return result

@@ -24,9 +24,9 @@ _FUEL: Final = 4_000
 """The limit on visited pairs of states."""
 _COUNTED: Final = 6
 """The limit on counted rounds of a repetition."""
-_READ_COST: Final = 5
+_READ_COST: Final = 12
 """The steps to read a term: about its time in microseconds."""
-_PAIR_COST: Final = 3
+_PAIR_COST: Final = 4
 """The steps to visit a pair of states, without those for each pair of transitions."""
 _RANGES_A_STEP: Final = 8
 """Ranges that are compared in one step."""

@@ -15,12 +15,17 @@ from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature
 from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either, joined, with_children
 from structgen.grammar.analysis import Nullability
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import Grammar, choice
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import nodes_with_names
 
 __all__ = ["LeftPositions", "Split", "Splitter", "is_empty_choice"]
+
+
+_NODE_STEPS: Final = 20  # of those that refer to rules: several passes go over them
+_STEPS_A_NODE: Final = 7  # that is made
+_MANY_RULES: Final = "left recursion between very many rules"
 
 
 class LeftPositions:
@@ -29,6 +34,7 @@ class LeftPositions:
     def __init__(self, flat: ir.Rules, nullable: Nullability) -> None:
         self.nullable = nullable
         self._named = nodes_with_names(flat)
+        spend(_NODE_STEPS * len(self._named), "grammar", _MANY_RULES)
 
     def children(self, node: Grammar) -> list[Grammar]:
         """Return the children of ``node`` that can start it and have a reference below them."""
@@ -326,8 +332,9 @@ class Splitter:
                 "grammar",
                 limit="grammar_nodes",
                 maximum=self._limits.grammar_nodes,
-                evidence="left recursion between very many rules",
+                evidence=_MANY_RULES,
             )
+        spend(_STEPS_A_NODE * count, "grammar", _MANY_RULES)
 
 
 def is_empty_choice(term: Grammar) -> bool:

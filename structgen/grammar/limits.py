@@ -1,21 +1,28 @@
-"""Counted bounds on time and memory."""
+"""Counted bounds on time and memory, and the count of a front end's work."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cache
+from types import TracebackType
 from typing import Final
 
-__all__ = ["PYTHON_STEP", "Limits"]
+from structgen.errors import LimitExceeded
 
-PYTHON_STEP: Final = 80
-"""What an elementary step of a front end counts against ``Limits.steps``: about its time, in steps of the engine."""
+__all__ = ["PYTHON_STEP", "Limits", "counted", "spend", "steps_left", "steps_since"]
+
+PYTHON_STEP: Final = 32
+"""What an elementary step of a front end, about a microsecond, counts against ``Limits.steps``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds on work and memory, in counted units: the same on every machine.
 
-    Reaching one raises ``LimitExceeded`` with the name of the field.
+    Reaching one raises ``LimitExceeded`` with the name of the field.  ``docs/limits.md`` has what inputs of many kinds
+    take.
 
     Attributes:
         source_bytes: size of a regex, schema or grammar text.
@@ -23,9 +30,10 @@ class Limits:
         grammar_nodes: nodes of the grammar that a front end makes.
         states: automaton states, call frames and configurations made on behalf of one constraint.
         regular_states: states explored to decide whether an intersection or complement is empty.
-        steps: elementary steps of the engine to compile a grammar, to fill a mask or to take a token: terms derived,
-            sets of bytes compared, nodes of tries walked.  In the JSON Schema front end, to compare patterns with each
-            other and with names and constants, and to make the automata of ``multipleOf``.
+        steps: elementary steps of one call, of 10 to 30 nanoseconds: to read a grammar (tokens, characters of classes,
+            patterns compared with each other, automata of ``multipleOf``), to compile it, to fill a mask or to take a
+            token (terms derived, sets of bytes compared, nodes of tries walked).  The default is below half a second
+            on a machine of today.
         distance_steps: trie nodes walked in one search for the shortest completion in tokens.
         cache_bytes: memory for cached mask rows of one constraint, within the bound on engines of ``cache_limits``.
     """
@@ -35,12 +43,98 @@ class Limits:
     grammar_nodes: int = 500_000
     states: int = 400_000
     regular_states: int = 200_000
-    steps: int = 40_000_000
+    steps: int = 16_000_000
     distance_steps: int = 5_000_000
     cache_bytes: int = 256 << 20
+
+    @classmethod
+    def strict(cls) -> Limits:
+        """Return the limits for a server whose clients send grammars: each call takes about 50 ms at most.
+
+        The same object each time, so that what is cached for it is found.
+        """
+        return _strict()
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
             if not isinstance(value, int) or value <= 0:
                 raise ValueError(f"Limits: {item.name} must be a positive integer; found {value!r}")
+
+
+@cache
+def _strict() -> Limits:
+    return Limits(
+        source_bytes=1 << 20,
+        nesting=500,
+        grammar_nodes=100_000,
+        states=100_000,
+        regular_states=20_000,
+        steps=2_000_000,
+        distance_steps=500_000,
+        cache_bytes=64 << 20,
+    )
+
+
+class _Current(threading.local):
+    """What the call of a front end in this thread may still take, and what it had; None outside of one."""
+
+    left: int | None = None
+    maximum: int = 0
+
+
+_current: Final = _Current()
+
+
+class counted:  # noqa: N801  # used like a function
+    """A context in which ``spend`` counts: one call of a front end, or of ``compile``.
+
+    A context inside another counts for both.
+    """
+
+    __slots__ = ("_maximum", "_outer", "_start", "_steps")
+
+    def __init__(self, limits: Limits, steps: int | None = None) -> None:
+        """Allow ``steps``; by default, and at most, ``limits.steps``, which errors name."""
+        self._maximum = limits.steps
+        self._steps = limits.steps if steps is None else min(steps, limits.steps)
+
+    def __enter__(self) -> None:
+        self._outer = _current.left, _current.maximum
+        outer = _current.left
+        self._start = self._steps if outer is None else min(self._steps, outer)
+        _current.left, _current.maximum = self._start, self._maximum
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        left, maximum = self._outer
+        if left is not None and _current.left is not None:
+            left -= self._start - _current.left
+        _current.left, _current.maximum = left, maximum
+
+
+def spend(steps: int, subject: str | Callable[[], str], evidence: str = "") -> None:
+    """Count elementary steps of Python code, each about a microsecond.
+
+    ``subject`` of the error, with the place in the input, may be made on demand.
+
+    Raises:
+        LimitExceeded: the call has taken ``Limits.steps``.
+    """
+    if _current.left is None:
+        return
+    _current.left -= steps * PYTHON_STEP
+    if _current.left < 0:
+        where = subject if isinstance(subject, str) else subject()
+        raise LimitExceeded(where, limit="steps", maximum=_current.maximum, evidence=evidence)
+
+
+def steps_left() -> int:
+    """What the call may still take, for ``steps_since``."""
+    return _current.left or 0
+
+
+def steps_since(left: int) -> int:
+    """The steps that were counted since ``steps_left`` returned ``left``: what a cached result must count as."""
+    return (left - (_current.left or 0)) // PYTHON_STEP

@@ -45,6 +45,7 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
         "lark.md",
         "lexing.md",
         "library.md",
+        "limits.md",
         "models.md",
         "protocols.md",
         "regex.md",

@@ -144,14 +144,19 @@ void Automaton::collect(TermId root, Expansion& out, std::optional<uint8_t> only
       case Kind::kPermutation:
       case Kind::kPermutationPrefix: {
         const Openings found = terms_.openings(head);
-        meter_.work(kTermSteps * (found.bytes.size() + found.terms.size() + found.consuming.size()), kDeriving);
+        const TermId whole_set = term.kind == Kind::kPermutation ? head : term.a;
+        const size_t left = terms_.list(terms_[whole_set].a).size();  // all are looked at
+        meter_.work(left + kTermSteps * (found.bytes.size() + found.terms.size() + found.consuming.size()), kDeriving);
         for (const auto& [byte, next] : found.bytes) emit(alone(byte), next);
         for (TermId next : found.terms) again(terms_.sequence(next, tail));
         for (const auto& [first, then] : found.consuming) work.push_back({first, rest(then), true});
         if (terms_.distance(head) == 0) skip_head();
         break;
       }
-      case Kind::kPermutationTail: again(terms_.sequence(terms_.spelled_out(head), tail)); break;
+      case Kind::kPermutationTail:
+        meter_.work(2 * terms_.list(terms_[term.a].a).size(), kDeriving);
+        again(terms_.sequence(terms_.spelled_out(head), tail));
+        break;
       case Kind::kJsonEscape: {
         const State& inner = expanded(state_of(term.a));
         for (const SimpleEscape& escape : kSimpleEscapes)

@@ -27,15 +27,17 @@ class Run {
     make_literals();
     for (size_t i = 0; i < made_.size(); ++i) {
       const Instruction& one = program_.instructions[i];
-      automaton_.meter().work(kInstructionSteps + one.end - one.begin, "making the terms of a grammar");
-      if (one.kind != Instruction::Kind::kLiteral) made_[i] = make(one, first);
+      const bool is_literal = one.kind == Instruction::Kind::kLiteral;
+      const uint64_t parts = is_literal ? (one.end - one.begin) / kBytesAStep : one.end - one.begin;
+      automaton_.meter().work(kInstructionSteps + parts, "making the terms of a grammar");
+      if (!is_literal) made_[i] = make(one, first);
     }
     return std::move(made_);
   }
 
  private:
   static constexpr size_t kFetched = 64;  // literals for which memory is fetched at once
-  static constexpr uint64_t kInstructionSteps = 20;
+  static constexpr uint64_t kInstructionSteps = 20, kBytesAStep = 16;
 
   // Literals depend on nothing, so that none needs to wait for the memory of another.
   void make_literals() {

@@ -11,7 +11,7 @@ namespace structgen {
 struct Limits {
   uint64_t states = 1'000'000;
   uint64_t regular_states = 200'000;
-  uint64_t steps = 40'000'000;
+  uint64_t steps = 16'000'000;
   uint64_t distance_steps = 5'000'000;
   uint64_t cache_bytes = size_t{256} << 20;
 };

@@ -15,7 +15,7 @@ from structgen.frontends.grammar_source import GrammarSource, check_text
 from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import Nullability, strongly_connected
 from structgen.grammar.left_splitting import LeftPositions
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
 
@@ -265,6 +265,11 @@ def read(text: str, root: str, path: str | Path | None, limits: Limits, notation
         LimitExceeded: the text is too large.
         ArgumentError: it is no text, or the path of a file.
     """
+    with counted(limits):
+        return _read(text, root, path, limits, notation)
+
+
+def _read(text: str, root: str, path: str | Path | None, limits: Limits, notation: Notation) -> Grammar:
     check_text(text, limits, notation.subject)
     source = GrammarSource(text, "" if path is None else str(path), kind=notation.subject)
     parser = Parser(source, notation, limits)
@@ -284,8 +289,28 @@ def read(text: str, root: str, path: str | Path | None, limits: Limits, notation
     _check_regular(parser, definitions)
     rules = _used({name: definition.term for name, definition in definitions.items()}, root)
     flat = ir.Rules(rules, ir.Reference(root))
-    entries = _remarked(parser.entries, definitions, flat)
-    return Described(flat, Description(source=notation.source, entries=tuple(entries)))
+    return Described.deferred(None, _Read(flat, notation.source, parser.entries, definitions))
+
+
+class _Read:
+    """A grammar that was read; the remarks of its report are made on first use."""
+
+    def __init__(
+        self, flat: ir.Rules, source: str, entries: list[ReportEntry], definitions: Mapping[str, Definition]
+    ) -> None:
+        self._flat = flat
+        self._source = source
+        self._entries = entries
+        self._definitions = definitions
+
+    def item(self) -> Grammar:
+        """The rules."""
+        return self._flat
+
+    def description(self) -> Description:
+        """The report."""
+        entries = _remarked(self._entries, self._definitions, self._flat)
+        return Description(source=self._source, entries=tuple(entries))
 
 
 def _check_regular(parser: Parser, definitions: Mapping[str, Definition]) -> None:

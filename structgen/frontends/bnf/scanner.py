@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from structgen.errors import GrammarSyntaxError, LimitExceeded
 from structgen.frontends.grammar_source import GrammarSource
 from structgen.grammar.algebra import inverse_of
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import MAX_CODE_POINT, SURROGATES, CharClass, Grammar
 
 if TYPE_CHECKING:
@@ -73,13 +73,15 @@ class Token(NamedTuple):
 
 
 _COMMON: Final = {
-    "skipped": r"[ \t]+|\#[^\r\n]*",
+    "skipped": r"\#[^\r\n]*",
     "newline": r"\r\n?|\n",
     "assign": r"::=",
     "string": r'"[^"\\]*(?:\\.[^"\\]*)*"',
     "class": r"\[[^\]\\]*(?:\\.[^\]\\]*)*\]",
     "count": r"\{[^{}\"\[\]()|:]{0,80}\}",
 }
+_COUNTED_TOKENS: Final = 64  # at a time
+_STEPS_A_TOKEN: Final = 4
 _TOKENS_PER_NODE: Final = 4
 """Tokens per node of the grammar: an item, its repetition, and a separator."""
 _PUNCTUATION: Final = r"[()|*+?]"
@@ -99,7 +101,7 @@ _UNFINISHED: Final = {
 @cache
 def _pattern(own: tuple[tuple[str, str], ...], name: str) -> re.Pattern[str]:
     kinds = [*_COMMON.items(), *own, ("name", name), ("punctuation", _PUNCTUATION)]
-    return re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in kinds), re.DOTALL)
+    return re.compile(rf"[ \t]*(?:{'|'.join(f'(?P<{kind}>{pattern})' for kind, pattern in kinds)})", re.DOTALL)
 
 
 def scan(source: GrammarSource, notation: Notation, limits: Limits) -> list[Token]:
@@ -109,37 +111,45 @@ def scan(source: GrammarSource, notation: Notation, limits: Limits) -> list[Toke
 
     Raises:
         GrammarSyntaxError: a character begins no token, or a rule does not begin its line.
-        LimitExceeded: there are too many tokens for ``limits.grammar_nodes``.
+        LimitExceeded: there are too many tokens for ``limits.grammar_nodes`` or ``limits.steps``.
 
     Complexity: linear.
     """
     text, position = source.text, 0
+    size = len(text.rstrip(" \t"))
     match_at = _pattern(tuple(notation.tokens.items()), notation.name).match
     found: list[Token] = []
+    new_token = Token._make
     is_line_start = True
-    max_tokens = _TOKENS_PER_NODE * limits.grammar_nodes
-    while position < len(text):
+    max_tokens, counted = _TOKENS_PER_NODE * limits.grammar_nodes, 0
+    while position < size:
         match = match_at(text, position)
         if match is None:
             raise _unexpected(source, position)
-        if len(found) > max_tokens:
-            maximum = limits.grammar_nodes
-            raise LimitExceeded(source.subject_at(position), limit="grammar_nodes", maximum=maximum)
-        kind, piece, start = match.lastgroup or "", match[0], position
-        position = match.end()
+        if len(found) >= counted:
+            if counted > max_tokens:
+                maximum = limits.grammar_nodes
+                raise LimitExceeded(source.subject_at(position), limit="grammar_nodes", maximum=maximum)
+            counted += _COUNTED_TOKENS
+            spend(_COUNTED_TOKENS * _STEPS_A_TOKEN, partial(source.subject_at, position))
+        kind = match.lastgroup or ""
+        start, position = match.span(kind)
+        piece = text[start:position]
         if kind == "skipped":
             continue
         if kind == "newline":
             is_line_start = True
             if notation.ends_at_line and not (found and found[-1].kind == "newline"):
-                found.append(Token(kind, piece, start))
+                found.append(new_token((kind, piece, start)))
             continue
         if kind == "assign":
             _mark_rule(source, found, start)
             continue
-        found.append(Token(piece if kind == "punctuation" else kind, piece, start))
-        if kind == "name":
-            found[-1] = Token("first name" if is_line_start else kind, piece, start)
+        if kind == "punctuation":
+            kind = piece
+        elif kind == "name" and is_line_start:
+            kind = "first name"
+        found.append(new_token((kind, piece, start)))
         is_line_start = False
     found.append(Token("end", "", len(text)))
     return [Token("name", *token[1:]) if token.kind == "first name" else token for token in found]
@@ -158,6 +168,7 @@ def _mark_rule(source: GrammarSource, found: list[Token], start: int) -> None:
 
 
 def _unexpected(source: GrammarSource, position: int) -> GrammarSyntaxError:
+    position += len(source.text) - position - len(source.text[position:].lstrip(" \t"))
     character = source.text[position]
     if character == "!":
         character = "<"

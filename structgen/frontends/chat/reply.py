@@ -25,7 +25,7 @@ from structgen.frontends.chat.family import (
 )
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.frontends.regex import regex
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, counted, spend
 from structgen.grammar.nodes import (
     ANY_CHAR,
     Budget,
@@ -105,6 +105,8 @@ def answer(what: Any, **options: Any) -> Grammar:
 
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
 _CHOICES: Final = ("none", "auto", "required")
+_DEFAULT_LIMITS: Final = Limits()
+_TOOL_STEPS: Final = 60
 
 
 class _Tool(NamedTuple):
@@ -140,6 +142,7 @@ def tool_calls(
         GrammarError: a tool is malformed, two tools have one name, ``choice`` names no tool, a call is required without
             tools, the schema of a tool cannot be enforced, or the family is unknown.
         ValueError: ``parallel`` is a number below 1.
+        LimitExceeded: the tools are too many, or their schemas too large.
     """
     chosen = family if isinstance(family, Family) else load_family(family)
     known = _tools(tools)
@@ -152,7 +155,9 @@ def tool_calls(
     if requested != "none" and known:
         called = known if requested in _CHOICES else [tool for tool in known if tool.name == requested]
         written = policy or JsonPolicy(whitespace=chosen.whitespace)
-        calls = _calls_term(chosen, called, written, limits or Limits(), parallel=parallel)
+        bounds = limits or _DEFAULT_LIMITS
+        with counted(bounds):
+            calls = _calls_term(chosen, called, written, bounds, parallel=parallel)
         options.append(calls)
         if requested == "auto" and chosen.text_before is not None:
             options.append(sequence(_free(chosen.text_before, chosen), calls))
@@ -184,6 +189,7 @@ def _calls_term(
     identifier = regex(layouts.id).named("id") if layouts.id else literal("")
     each: list[Grammar] = []
     for tool in tools:
+        spend(_TOOL_STEPS, f"tool {tool.name}")
         try:
             arguments = json_schema(tool.parameters, policy=policy, limits=limits)
         except GrammarError as error:

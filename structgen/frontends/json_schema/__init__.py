@@ -15,7 +15,7 @@ from structgen.frontends.json_schema.native import Setting, setting_of, simple_g
 from structgen.frontends.json_schema.policy import Additional, JsonPolicy, Order, Required, Whitespace
 from structgen.frontends.json_schema.source.json_value import content_of
 from structgen.grammar.flattening import memory_of
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar
 from structgen.memory_cache import GRAMMARS, ContentCache
 
@@ -113,7 +113,8 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
             grammar = translation.disk_cached_grammar(content, setting, draft)
         else:
             source = schema if content is None else content
-            grammar = translation.planned_grammar(source, setting, draft, registry, python_type)
+            with counted(limits):
+                grammar = translation.planned_grammar(source, setting, draft, registry, python_type)
         more_bytes = 0 if content is None else memory_of(grammar)
     if content is not None:
         _grammar_cache.put(key, grammar, _ENTRY_BYTES + _BYTES_PER_BYTE * len(content) + more_bytes)

@@ -8,7 +8,7 @@ schemas with errors, are left to ``Planner``.  The modules of ``Planner`` are im
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -23,10 +23,10 @@ from structgen.frontends.json_schema.normal.schema_reader import reader_of
 from structgen.frontends.json_schema.source.dialect import UNDECLARED, standard_dialect
 from structgen.frontends.json_schema.source.document import NO_FORMATS, Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.json_value import SUBJECT, SchemaDump, parse_json
-from structgen.frontends.json_schema.source.location import Location, Work
+from structgen.frontends.json_schema.source.location import Location
 from structgen.frontends.json_schema.term import ANY_STRING
 from structgen.grammar.flattening import memory_of
-from structgen.grammar.limits import PYTHON_STEP
+from structgen.grammar.limits import PYTHON_STEP, counted, spend, steps_left, steps_since
 from structgen.grammar.nodes import EMPTY, Choice, Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry
 from structgen.memory_cache import CONSTRAINTS, GRAMMARS, Followed, Share
@@ -77,6 +77,10 @@ def supports_policy(policy: JsonPolicy) -> bool:
     return is_canonical and not policy.has_bounds and policy.repeated == "allowed"
 
 
+_FEW_CHARACTERS: Final = 2_000
+"""Of a schema: what its parts may take each is little together."""
+_SHARE: Final = 4
+"""All parts of a schema may take this part of the steps; one that needs more is left to ``Planner``, with all steps."""
 _MAX_TEXT_RATIO: Final = 8
 """Bytes of JSON text for a byte of a dumped dictionary, where an object that occurs many times is dumped once."""
 
@@ -92,7 +96,13 @@ def simple_grammar(
     if not isinstance(text, str):
         max_bytes = limits.source_bytes if text is None else _MAX_TEXT_RATIO * len(text)
         text = _native.json_text(schema, limits.nesting, max_bytes)
-    planned = None if text is None else setting.simple.plan(text)
+    if text is None:
+        return None
+    if len(text) < _FEW_CHARACTERS:
+        planned = setting.simple.plan(text)
+    else:
+        with counted(limits, limits.steps // _SHARE):
+            planned = setting.simple.plan(text)
     if planned is None:
         return None
     source = schema if content is None else content  # without content: made from a type, so nobody else can change it
@@ -216,17 +226,20 @@ class _LeafMaker:
     def __call__(self, text: str) -> _PlannedTerm | None:
         """The term of a schema; ``None`` if it is refused or no value is valid: ``Planner`` then raises the error."""
         try:
-            location = self._location(text)
-            key = self._leaves.key(location.schema)
-            plan = None if key is None else self._leaves.get(key)
-            if plan is not None and plan.term is not None:
-                return _planned(plan.term)
-            term = self._scalars.term(self._reader.read(location).disjunct, 0, is_proof=False)
+            with _part(len(text), self._setting.limits):
+                location = self._location(text)
+                key = self._leaves.key(location.schema)
+                plan, before = None if key is None else self._leaves.get(key), steps_left()
+                if plan is not None and plan.term is not None:
+                    spend(plan.steps, SUBJECT)
+                    return _planned(plan.term)
+                term = self._scalars.term(self._reader.read(location).disjunct, 0, is_proof=False)
+                steps = steps_since(before)
         except StructgenError:
             return None
         self._reasons.clear()
         if term is not EMPTY:
-            _made.count(memory_of(term) if key is None else self._leaves.keep(key, term))
+            _made.count(memory_of(term) if key is None else self._leaves.keep(key, term, steps))
         return _planned(term)
 
     def values(self, text: str) -> Json:
@@ -237,21 +250,21 @@ class _LeafMaker:
         """The indices of the constants that a schema of simple keywords excludes; ``None`` if it is refused."""
         from structgen.frontends.json_schema.normal.validity import Validity
 
+        size = len(text) + sum(len(value) for value in values if isinstance(value, str))
         try:
-            location = self._location(text, sum(len(value) for value in values if isinstance(value, str)))
-            disjunct = self._reader.read(location).disjunct
-            disjunct.values = (AllowedValues(values, location, "enum"),)
-            forms, _ = _normal_form(self._documents, self._setting)
-            valid = set(map(id, Validity(forms).constants(disjunct)))
+            with _part(size, self._setting.limits):
+                location = self._location(text)
+                disjunct = self._reader.read(location).disjunct
+                disjunct.values = (AllowedValues(values, location, "enum"),)
+                forms, _ = _normal_form(self._documents, self._setting)
+                valid = set(map(id, Validity(forms).constants(disjunct)))
         except StructgenError:
             return None
         return [index for index, value in enumerate(values) if id(value) not in valid]
 
-    def _location(self, text: str, values: int = 0) -> Location:
-        """A schema, with the characters of the constants that it is compared with."""
-        limits = self._setting.limits
-        resource = replace(self._resource, work=Work(_steps_for(len(text) + values, limits), limits.steps))
-        return Location(parse_json(text, SUBJECT, limits), resource, None, ())
+    def _location(self, text: str) -> Location:
+        spend(_LEAF_STEPS, SUBJECT)
+        return Location(parse_json(text, SUBJECT, self._setting.limits), self._resource, None, ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,8 +279,9 @@ class _SubschemaPlanner:
         from structgen.frontends.json_schema.emit.planner import Planner
 
         try:
-            forms, location = self._read(text)
-            term = Planner(forms, self._setting).grammar(location)
+            with _part(len(text), self._setting.limits):
+                forms, location = self._read(text)
+                term = Planner(forms, self._setting).grammar(location)
         except StructgenError:
             return None
         forms.schemas.layouts.clear()  # they refer to the planner
@@ -286,10 +300,11 @@ class _SubschemaPlanner:
         from structgen.frontends.json_schema.normal.object_layout import ObjectLayout
 
         try:
-            forms, location = self._read(text)
-            (assertion,) = forms.read(location).disjunct.objects
-            layout = ObjectLayout((assertion,), partial(_names, forms), self._setting.policy)
-            matched = list(map(assertion.matching, assertion.properties))
+            with _part(len(text), self._setting.limits):
+                forms, location = self._read(text)
+                (assertion,) = forms.read(location).disjunct.objects
+                layout = ObjectLayout((assertion,), partial(_names, forms), self._setting.policy)
+                matched = list(map(assertion.matching, assertion.properties))
         except StructgenError:
             return None
         _made.count(sum(memory_of(region.key) for region in layout.others) + _NAME_BYTES * len(matched))
@@ -299,20 +314,20 @@ class _SubschemaPlanner:
     def _read(self, text: str) -> tuple[NormalForm, Location]:
         """The normal form of a document, and its root schema."""
         documents = _documents(parse_json(text, SUBJECT, self._setting.limits), self._setting, self._dialect)
-        documents.work.left = _steps_for(len(text), self._setting.limits)
         return _normal_form(documents, self._setting)
 
 
 _NAME_BYTES: Final = 256
+_LEAF_STEPS: Final = 30
 _STEPS_A_CHARACTER: Final = 100
 
 
-def _steps_for(characters: int, limits: Limits) -> int:
-    """The steps that a part of a schema may take here.
+def _part(characters: int, limits: Limits) -> counted:
+    """The count of the work on a part of a schema.
 
     A part that needs more is left to ``Planner``, which counts the steps of the whole schema.
     """
-    return min(limits.steps, _STEPS_A_CHARACTER * PYTHON_STEP * characters)
+    return counted(limits, _LEAF_STEPS * PYTHON_STEP + _STEPS_A_CHARACTER * PYTHON_STEP * characters)
 
 
 def _documents(schema: Json, setting: Setting, dialect: Dialect) -> Documents:

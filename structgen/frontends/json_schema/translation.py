@@ -27,12 +27,12 @@ from structgen.frontends.json_schema.source.json_value import SUBJECT, SchemaDum
 from structgen.frontends.json_schema.source.location import shown
 from structgen.frontends.json_schema.source.reference import References, ScopesNeeded
 from structgen.grammar.flattening import flatten
+from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes.description import Described, ReportEntry
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.native import Setting
     from structgen.frontends.json_schema.source.json_value import Json
-    from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
 
 __all__ = [
@@ -170,7 +170,8 @@ def disk_cached_grammar(content: str | SchemaDump, setting: Setting, draft: str 
     if program is not None:
         return Described.deferred(program[0], DeferredGrammar(content, setting, draft, program[1], None))
     start = time.perf_counter()
-    grammar = planned_grammar(content, setting, draft, None, None)
+    with counted(setting.limits):
+        grammar = planned_grammar(content, setting, draft, None, None)
     description = grammar.description
     if time.perf_counter() - start > WORTH_KEEPING_S and isinstance(description, LazyDescription):
         keep_program(key, grammar.item, description.dialect, setting.limits.grammar_nodes)

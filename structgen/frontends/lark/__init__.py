@@ -28,7 +28,7 @@ from structgen.frontends.lark.rule import RuleBuilder
 from structgen.frontends.lark.syntax import Token, span_of, tokens_of
 from structgen.grammar.analysis import Nullability
 from structgen.grammar.flattening import flatten
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar, Rules
 from structgen.grammar.nodes.description import Described, Description
 
@@ -185,7 +185,8 @@ def _read(
         program = read_simple(source.text, start, limits)
         if program is not None:
             return Described.deferred(program, _Deferred(make))
-    return make()
+    with counted(limits):
+        return make()
 
 
 def _built(

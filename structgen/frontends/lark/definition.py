@@ -15,7 +15,7 @@ from structgen.errors import LimitExceeded
 from structgen.frontends.grammar_source import GrammarSource
 from structgen.frontends.lark.llguidance import Attributes, json_of, read_attributes
 from structgen.frontends.lark.syntax import Node, Token, parse, span_of
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes.description import ReportEntry, Status
 
 __all__ = [
@@ -324,6 +324,10 @@ _BOUNDS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, No
 _MAX_DIGITS: Final = 10
 
 
+_STEPS_A_NODE: Final = 6
+_MOST_NODES: Final = 10  # that one call makes: what counts as more does so for another reason
+
+
 class NodeBudget:
     """Counts the nodes of a grammar."""
 
@@ -335,11 +339,12 @@ class NodeBudget:
         """Add nodes made for ``subject``.
 
         Raises:
-            LimitExceeded: the sum exceeds ``grammar_nodes``.
+            LimitExceeded: the sum exceeds ``grammar_nodes``, or making them ``steps``.
         """
         self._spent += count
         if self._spent > self.limits.grammar_nodes:
             raise LimitExceeded(subject, limit="grammar_nodes", maximum=self.limits.grammar_nodes)
+        spend(_STEPS_A_NODE * min(count, _MOST_NODES), subject)
 
 
 def bounds_of(module: Module, tree: Node) -> tuple[int, int | None]:

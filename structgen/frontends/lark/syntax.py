@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import lark
@@ -20,7 +20,7 @@ from lark.parsers.lalr_analysis import Shift
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.grammar_source import GrammarSource
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 
 __all__ = ["Node", "Token", "fold", "parse", "span_of", "tokens_of"]
 
@@ -156,7 +156,7 @@ def parse(source: GrammarSource, limits: Limits) -> Node:
 
     Raises:
         GrammarSyntaxError: the text is no Lark grammar.
-        LimitExceeded: it is nested too deeply.
+        LimitExceeded: it is nested too deeply, or has too many tokens for ``limits.steps``.
 
     Complexity:
         O(n).
@@ -268,6 +268,8 @@ class _GivenTokens(Lexer):
 
 
 _END: Final = Token("$END", "", 0)
+_COUNTED_TOKENS: Final = 64  # at a time
+_STEPS_A_TOKEN: Final = 6
 
 
 @lru_cache(maxsize=1)
@@ -302,7 +304,11 @@ def _token(kind: str, text: str, position: int) -> Token:
 def _scan(source: GrammarSource, limits: Limits) -> Iterator[Token]:
     text, position, depth = source.text, 0, 0
     after_import = False
+    tokens = 0
     while position < len(text):
+        tokens += 1
+        if tokens % _COUNTED_TOKENS == 0:
+            spend(_COUNTED_TOKENS * _STEPS_A_TOKEN, partial(source.subject_at, position))
         match = _TOKEN.match(text, position)
         if match is None:
             raise source.syntax_error(

@@ -14,7 +14,7 @@ from structgen.frontends.regex.group import flags_of
 from structgen.frontends.regex.parser import parse
 from structgen.frontends.regex.translate import full_language, search_language_of
 from structgen.grammar.flattening import memory_of
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, counted, spend, steps_left, steps_since
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
 from structgen.memory_cache import TERMS, cached
@@ -58,8 +58,9 @@ def regex(
     """
     _check(pattern)
     chosen = _dialect(dialect)
-    node, alphabet = parse(pattern, chosen, flags_of(flags, chosen), limits)
-    term = full_language(node, pattern, alphabet, limits.grammar_nodes)
+    with counted(limits):
+        node, alphabet = parse(pattern, chosen, flags_of(flags, chosen), limits)
+        term = full_language(node, pattern, alphabet, limits.grammar_nodes)
     return Described(term, _DESCRIPTIONS[dialect])
 
 
@@ -75,18 +76,31 @@ def search_language(
     Arguments and errors are those of :func:`regex`.  Results of short patterns are cached.
     """
     _check(pattern)
-    if len(pattern) <= _MAX_CACHED_LENGTH:
-        return _cached(pattern, dialect, flags, limits)
-    return _search(pattern, dialect, flags, limits)
+    if len(pattern) > _MAX_CACHED_LENGTH:
+        return _search(pattern, dialect, flags, limits)[0]
+    before = steps_left()
+    term, steps = _cached(pattern, dialect, flags, limits)
+    spend(steps - steps_since(before), "regex")  # what is cached counts as much
+    return term
 
 
-def _search(pattern: str, dialect: str, flags: str, limits: Limits) -> Grammar:
+def _search(pattern: str, dialect: str, flags: str, limits: Limits) -> tuple[Grammar, int]:
+    """The language, and the steps to read it."""
     chosen = _dialect(dialect)
-    node, alphabet = parse(pattern, chosen, flags_of(flags, chosen), limits)
-    return search_language_of(node, pattern, alphabet, limits.grammar_nodes)
+    with counted(limits):
+        before = steps_left()
+        node, alphabet = parse(pattern, chosen, flags_of(flags, chosen), limits)
+        term = search_language_of(node, pattern, alphabet, limits.grammar_nodes)
+        return term, steps_since(before)
 
 
-_cached = cached(TERMS, memory_of)(_search)
+def _bytes_of(found: tuple[Grammar, int]) -> int:
+    return memory_of(found[0])
+
+
+@cached(TERMS, _bytes_of)
+def _cached(pattern: str, dialect: str, flags: str, limits: Limits) -> tuple[Grammar, int]:
+    return _search(pattern, dialect, flags, limits)
 
 
 def _check(pattern: object) -> None:

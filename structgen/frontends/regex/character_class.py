@@ -296,7 +296,7 @@ class Lexicon:
         skipped = re.escape(dialect.verbose_space) + "#" if flags & Flag.VERBOSE else ""
         self.ordinary = re.compile(rf"[^\\^$.|?*+(){{\[{skipped}]+")
         # A class without inner brackets ends at its first unescaped closing one.
-        self._simple_class = re.compile(r"\[\^?[^\\\[\]^](?:[^\\\[\]]|\\.)*\]", re.DOTALL)
+        self._simple_class = re.compile(r"\[\^?(?:[^\\\[\]^]|\\.)(?:[^\\\[\]]|\\.)*\]", re.DOTALL)
         self.dot = CharClass(ALL if flags & Flag.DOT_ALL else complement(dialect.newline))
         self.is_caseless = bool(flags & Flag.IGNORE_CASE)
         start, end = _AT_EDGE, Side(at_edge=True, characters=NONE, last_newline=dialect.end_before_last_newline)
@@ -316,7 +316,7 @@ class Lexicon:
             scalar = ((scalar, scalar),)
         if len(scalar) == 1 and scalar[0][0] == scalar[0][1] and not 0xD800 <= scalar[0][0] <= 0xDFFF:
             return chr(scalar[0][0])
-        return CharClass(scalar)
+        return CharClass(scalar) if len(scalar) < _MANY_RANGES else _class_of(scalar)
 
     def escape(self, text: str, start: int) -> tuple[_Item, int]:
         """The term of the escape at ``start`` outside a class, and the offset after it."""
@@ -370,6 +370,15 @@ class Lexicon:
             inner = Side(at_edge=False, characters=other.characters)
             outside = ((inner, other), (_AT_EDGE, inner))
         return Boundary(((word, word), *outside))
+
+
+_MANY_RANGES: Final = 16
+
+
+@lru_cache(maxsize=64)
+def _class_of(ranges: Ranges) -> CharClass:
+    """The term of a class of many ranges, such as the letters."""
+    return CharClass(ranges)
 
 
 @lru_cache(maxsize=128)

@@ -25,6 +25,7 @@ from structgen.errors import LimitExceeded
 from structgen.frontends.regex.code_point import Ranges, contains, intersection
 from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, LAST_NEWLINE, Cell, ContextAlphabet
 from structgen.grammar.analysis import Nullability
+from structgen.grammar.limits import spend
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EPSILON,
@@ -210,6 +211,7 @@ class TermAnalysis:
         key = (id(term), mask, from_left)
         known = self._restricted.get(key)
         if known is None:
+            spend(_RESTRICTION_STEPS, "regex", _MULTIPLIED)
             known = term, (yield self._compute(term, mask, from_left=from_left))
             self._restricted[key] = known
         return known[1]
@@ -314,6 +316,8 @@ EMPTY_TABLE: Table = {ANYWHERE: EPSILON}
 
 # A step of translation makes a few nodes, and visits more.
 _NODES_A_STEP: Final = 16
+_RESTRICTION_STEPS: Final = 15
+_COMPOSITION_STEPS: Final = 10
 _MULTIPLIED: Final = "its assertions multiply"
 _NEWLINE_TEXT: Final = Literal(b"\n")
 
@@ -345,6 +349,7 @@ class Composer:
         self._left -= steps
         if self._left < 0:
             raise LimitExceeded("regex", limit="grammar_nodes", maximum=self._max_nodes, evidence=_MULTIPLIED)
+        spend(_COMPOSITION_STEPS * steps, "regex", _MULTIPLIED)
 
     def composed(self, first: Table, second: Table) -> Table:
         """``first`` and then ``second``."""

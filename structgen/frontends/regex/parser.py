@@ -30,7 +30,7 @@ from structgen.frontends.regex.syntax import (
     named,
     to_node,
 )
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import CharClass, Grammar
 
 __all__ = ["parse"]
@@ -47,6 +47,11 @@ _NOTHING, _CHARACTER, _WHOLE, _REPEAT, _ANCHOR = range(5)
 # The cost of a look-around, or of a loop around an assertion, in the limit on nodes: they take several times as long
 # to read and to translate as other constructs.
 _CONTEXTUAL_PARTS: Final = 8
+
+# Characters are counted so many at a time; the ranges of a class besides.
+_CHARACTERS: Final = 1024
+_STEPS_A_CHARACTER: Final = 2
+_RANGES_A_STEP: Final = 32
 
 # The counts of the quantifiers of one character.
 _QUANTIFIERS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
@@ -100,8 +105,11 @@ class _Parser:
     def parse(self) -> Node:
         text, size = self.text, len(self.text)
         handlers = self.handlers
-        index = 0
+        index = counted = 0
         while index < size:
+            if index >= counted:
+                spend(_STEPS_A_CHARACTER * min(_CHARACTERS, size - counted), f"regex at character {index}")
+                counted += _CHARACTERS
             run = self.lexicon.ordinary.match(text, index)
             if run is None:
                 index = handlers.get(text[index], _Parser.skipped)(self, index)
@@ -170,7 +178,13 @@ class _Parser:
         depth = len(self.frames)
         item, end = self.lexicon.bracketed(self.text, index, max_nesting=self.limits.nesting, depth=depth)
         self.add(item)
+        self.count_ranges(item, index)
         return end
+
+    def count_ranges(self, item: Item, index: int) -> None:
+        """Count the work on a class at an offset."""
+        if isinstance(item, CharClass):
+            spend(len(item.ranges) // _RANGES_A_STEP, f"regex at character {index}")
 
     def backslash(self, index: int) -> int:
         letter = self.text[index + 1 : index + 2]
@@ -182,6 +196,7 @@ class _Parser:
         if boundary is None:
             item, end = self.lexicon.escape(self.text, index)
             self.add(item)
+            self.count_ranges(item, index)
             return end
         if self.dialect.has_set_operations and self.text.startswith("{", index + 2):
             raise refused(self.text, (index, index + 3), "word boundary \\b{...}", "use \\b", reason="is not supported")

@@ -6,6 +6,7 @@ simplify a little: an empty sequence disappears, a choice of one part is that pa
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final, final
 
@@ -93,7 +94,10 @@ class CharClass(Grammar):
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         merged = merged_ranges(ranges, maximum=MAX_CODE_POINT, what="CharClass")
-        set_fields(self, ranges=tuple(_without_surrogates(merged)))
+        last = bisect_right(merged, (SURROGATES[1], MAX_CODE_POINT)) - 1
+        if last >= 0 and merged[last][1] >= SURROGATES[0]:
+            merged = tuple(_without_surrogates(merged))
+        set_fields(self, ranges=merged)
 
     def _own(self) -> object:
         return self.ranges
@@ -241,13 +245,17 @@ def choice_of(items: tuple[Grammar, ...]) -> Grammar:
 
 def merged_ranges(ranges: Iterable[tuple[int, int]], *, maximum: int, what: str) -> tuple[tuple[int, int], ...]:
     merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
+    last = -2
+    for pair in sorted(ranges):
+        low, high = pair
         if not 0 <= low <= high <= maximum:
             raise ValueError(f"{what}: range {low}..{high} is not within 0..{maximum}")
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], builtin_max(merged[-1][1], high))
-        else:
-            merged.append((low, high))
+        if low > last + 1:
+            merged.append(pair)
+            last = high
+        elif high > last:
+            merged[-1] = (merged[-1][0], high)
+            last = high
     return tuple(merged)
 
 

@@ -9,6 +9,12 @@
 
 namespace structgen {
 
+namespace {
+
+constexpr size_t kPairsANode = 8;  // schemas and names that are looked at together
+
+}  // namespace
+
 // What the arrays of schemas that are met need.
 SimplePlanning::PlanId SimplePlanning::array(std::span<const ValueId> schemas) {
   reader_.spend(kItemCost);
@@ -102,9 +108,10 @@ void SimplePlanning::met_objects(PlanId id, std::span<const ValueId> schemas) {
   std::vector<std::vector<ValueId>> applied(entries.size() + regions_at_most);  // what applies to the values
   std::vector<bool> is_covered;
   for (const SimpleSchema& schema : read) {
-    is_covered.assign(applied.size(), false);
+    const ValueId additional = reader_.additional(schema);
+    if (additional != kNone) is_covered.assign(applied.size(), false);
     const auto cover = [&](size_t at, ValueId value) {
-      is_covered[at] = true;
+      if (additional != kNone) is_covered[at] = true;
       applied[at].push_back(value);
     };
     for (const auto& [name, value] : reader_.properties(schema)) cover(entry_of.at(name), value);
@@ -113,9 +120,10 @@ void SimplePlanning::met_objects(PlanId id, std::span<const ValueId> schemas) {
         const auto& matched = at < entries.size() ? names->matched[at] : names->regions[at - entries.size()].matched;
         if (std::ranges::find(matched, pattern_of.at(pattern)) != matched.end()) cover(at, value);
       }
-    const ValueId additional = reader_.additional(schema);
+    if (additional == kNone) continue;
+    reader_.spend(applied.size() / kPairsANode);
     for (size_t at = 0; at < applied.size(); ++at)
-      if (!is_covered[at] && additional != kNone) applied[at].push_back(additional);
+      if (!is_covered[at]) applied[at].push_back(additional);
   }
   reader_.spend(kShapeCost + kEntryCost * entries.size());
   std::vector<PlanId> children;

@@ -11,6 +11,7 @@ namespace {
 
 // As in normal/expansion.py and emit/type_plan.py: what counts against the limit of nodes.
 constexpr uint64_t kMeetCost = 16, kShapeCost = 64, kEntryCost = 40;
+constexpr size_t kObjectsANode = 10;  // that are looked at again
 constexpr uint32_t kMaxSteps = 64;    // from schema to schema in place
 constexpr size_t kMaxShapes = 1'000;
 constexpr size_t kMaxCompared = 200;  // alternatives that are compared in pairs
@@ -196,6 +197,7 @@ bool SimpleShapes::meet(const SimpleShape& a, const SimpleShape& b, SimpleShape&
   unite(out.objects, b.objects);
   append(out.values, b.values);
   append(out.branches, b.branches);
+  reader_.spend(out.objects.size() / kObjectsANode);
   if (a.objects.empty() || b.objects.empty() || !(out.types & kObjectType) || out.objects.size() < 2 || has_objects(out)) return true;
   if (out.types == kObjectType) return false;
   out.types &= ~kObjectType;

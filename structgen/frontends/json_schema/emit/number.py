@@ -41,10 +41,9 @@ __all__ = ["equal_numbers", "number_term", "without_absorbed"]
 
 _MINUS: Final = Literal(b"-")
 _ZERO: Final = Literal(b"0")
-_SHIFTS: Final = 8
-"""How far the point may be from the first digit before an exponent, where all forms are written."""
-_ABSORB_STEPS: Final = 12
-"""The steps to compare two disjuncts: about the microseconds."""
+_SHIFTS: Final = 8  # how far the point may be from the first digit before an exponent, where all forms are written
+_ABSORB_STEPS: Final = 12  # to compare two disjuncts
+_DIGIT_STEPS: Final = 20
 _FEW: Final = 256
 """Multiples in an interval that are listed instead of using an automaton."""
 
@@ -102,6 +101,9 @@ def number_term(
     for not_step in not_steps:
         _refuse_fine_bounds(interval, syntax.policy.digits, origins)
         interval = _with_bounded_digits(interval, not_step, origins, integral=integral)
+    location, name = _culprit(origins, ("minimum", "maximum", "multipleOf"))
+    bounds = [str(bound) for bound in (interval.lower, interval.upper) if bound is not None]
+    location.counter(name)(_DIGIT_STEPS * sum(map(len, bounds)))  # made or cached
     key = interval, step, not_steps, integral, has_all_forms
     term = _term_cache.get(key)
     if term is None:

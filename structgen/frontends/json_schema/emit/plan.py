@@ -122,6 +122,7 @@ class Plan:
         is_waiting: its children are not planned yet.
         level: how many arrays and objects enclose it, where the policy bounds that.
         uses: how often it was requested.
+        steps: what making its term counted as, where it is cached.
         is_rule: it is recursive and needs a name; ``rule_name`` is the name, once assigned.
         state: new, open (on the path from the root), or done.
     """
@@ -138,6 +139,7 @@ class Plan:
         "prove",
         "rule_name",
         "state",
+        "steps",
         "term",
         "uses",
     )
@@ -154,6 +156,7 @@ class Plan:
         self.prove: Prove = union_is_empty
         self.is_empty = None if term is None else term is EMPTY
         self.is_waiting = False
+        self.steps = 0
         self.term = term
         self.uses = 1
         self.is_rule = False
@@ -290,10 +293,11 @@ class LeafCache:
         """The cached plan of a key."""
         return self._plans.get(key)
 
-    def keep(self, key: LeafKey, term: Grammar) -> int:
-        """Cache the term of a key; return its bytes."""
-        size = memory_of(term)
-        self._plans.put(key, Plan((), 0, term), _PLAN_BYTES + size)
+    def keep(self, key: LeafKey, term: Grammar, steps: int) -> int:
+        """Cache the term of a key, and what making it counted as; return its bytes."""
+        plan, size = Plan((), 0, term), memory_of(term)
+        plan.steps = steps
+        self._plans.put(key, plan, _PLAN_BYTES + size)
         return size
 
 

@@ -23,6 +23,7 @@ from structgen.frontends.json_schema.normal.normal_form import BranchPairs, Norm
 from structgen.frontends.json_schema.normal.validity import forbids, is_nameless
 from structgen.frontends.json_schema.source.json_value import ARRAY, OBJECT
 from structgen.frontends.json_schema.source.location import Location, refused
+from structgen.grammar.limits import spend, steps_left, steps_since
 from structgen.grammar.nodes import EMPTY, Grammar, Rules
 from structgen.grammar.visitor import trampoline
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AlternativesOverlap", "Planner"]
 
+_REQUEST_STEPS: Final = 25
 _SCALAR_NAMES: Final = ("string", "number", "integer", "boolean", "null", "array")
 
 
@@ -131,6 +133,7 @@ class Planner:
             return self._request_conjunction(locations)
         location = locations[0]
         schema = location.schema
+        spend(_REQUEST_STEPS, location.subject)
         if schema is True:
             return self._open_value()
         if schema is False:
@@ -148,6 +151,7 @@ class Planner:
             plan = leaves.get(key)
             if plan is not None:
                 self.leaves.used.add(id(schema))
+                spend(plan.steps, location.subject)
                 return plan
         if isinstance(schema, dict) and "$ref" not in schema:  # the target of a reference is shared anyway
             location = self._forms.schemas.canonical(location)
@@ -156,11 +160,12 @@ class Planner:
         if plan is not None:
             self._plans[key_of_schema] = plan
             return plan
+        before = steps_left()
         parsed = self._forms.read(location)
         disjunct = parsed.disjunct
         if not parsed.applicators and disjunct.is_scalar and disjunct.types and not disjunct.refusals:
             self._note_nameless((location,), disjunct)
-            plan = Plan((location,), self._depth, self._leaf(disjunct, leaves, key))
+            plan = Plan((location,), self._depth, self._leaf(disjunct, leaves, key, before))
         else:
             plan = self._new((location,))
         self._plans[key_of_schema] = self._plans[first] = plan
@@ -173,12 +178,12 @@ class Planner:
         self._reasons.append((closed or locations, why))
         return Plan((), 0, EMPTY)
 
-    def _leaf(self, disjunct: Disjunct, leaves: LeafCache, key: LeafKey | None) -> Grammar:
-        """The term of a schema without subschemas; cached."""
+    def _leaf(self, disjunct: Disjunct, leaves: LeafCache, key: LeafKey | None, before: int) -> Grammar:
+        """The term of a schema without subschemas; cached with the steps that were counted since ``before``."""
         term = self._scalars.term(disjunct, self._level, is_proof=self.are_proofs)
         # A proof may replace a format by a superset.
         if key is not None and term is not EMPTY and not self.are_proofs:
-            leaves.keep(key, term)
+            leaves.keep(key, term, steps_since(before))
         return term
 
     def _open_value(self) -> Plan:

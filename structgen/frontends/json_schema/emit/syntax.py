@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from structgen.errors import GrammarError, LimitExceeded
@@ -14,6 +14,7 @@ from structgen.frontends.json_schema.emit.number import equal_numbers
 from structgen.frontends.json_schema.normal.scalar_assertion import exact
 from structgen.frontends.json_schema.policy import JsonPolicy
 from structgen.frontends.json_schema.term import ANY_STRING, DIGIT, NONZERO_DIGIT, chain, distinct, quoted
+from structgen.grammar.limits import spend
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
@@ -269,6 +270,7 @@ def values_term(
         else:
             texts.update(dict.fromkeys(_spellings(value, location, keyword, fractions=fractions)))
     terms = [*map(Literal, texts), *others]
+    spend(3 * len(terms), partial(location.subject, keyword))
     return terms[0] if len(terms) == 1 else Choice(terms) if terms else EMPTY
 
 
@@ -320,6 +322,7 @@ def value_term(value: Json, syntax: Syntax, location: Location, keyword: str) ->
         else:
             depth -= 1
             count = len(item)
+            spend(8 + 8 * count, partial(location.subject, keyword))
             members = done[len(done) - count :]
             del done[len(done) - count :]
             done.append(_container(item, members, syntax, location, keyword))

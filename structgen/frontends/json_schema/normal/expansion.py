@@ -33,6 +33,7 @@ from structgen.frontends.json_schema.normal.schema_reader import (
 from structgen.frontends.json_schema.normal.validity import Validity
 from structgen.frontends.json_schema.source.json_value import OBJECT, type_of, value_key
 from structgen.frontends.json_schema.term import united
+from structgen.grammar.limits import spend
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
@@ -43,6 +44,8 @@ __all__ = ["Expansion"]
 
 _JOINED: Final = -1
 """The index of the alternative that stands for all alternatives of a ``oneOf`` that list values."""
+_MEET_STEPS: Final = 16
+_ORIGINS_A_STEP: Final = 8
 _MEET_COST: Final = 16
 """What one meet counts against ``Limits.grammar_nodes``."""
 _MANY_DEPENDENTS: Final = 4
@@ -287,6 +290,7 @@ class Expansion:
             if len(met) > max_count:
                 break
         self._forms.spend(_MEET_COST * len(met), location)
+        spend(sum([_MEET_STEPS + len(both.origins) // _ORIGINS_A_STEP for both in met]), location.subject)
         if not met and left and right:
             a, b = left[0], right[0]
             why = ": the types exclude each other" if a.types & b.types == 0 else ": no constant is common"

@@ -28,6 +28,7 @@ from structgen.frontends.json_schema.normal.schema_reader import (
 )
 from structgen.frontends.json_schema.source.location import Location, refused
 from structgen.frontends.json_schema.source.reference import enter
+from structgen.grammar.limits import spend
 from structgen.grammar.visitor import trampoline
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BranchPairs", "DocumentSchemas", "NormalForm", "Relation"]
 
+_NODES_A_STEP: Final = 4
 _MAX_COMPARED_BYTES: Final = 16 << 20
 """Bytes of schemas that are compared to find those that are written alike."""
 
@@ -198,11 +200,12 @@ class NormalForm:
         """Count nodes of the grammar.
 
         Raises:
-            LimitExceeded: there are more than ``Limits.grammar_nodes``.
+            LimitExceeded: there are more than ``Limits.grammar_nodes``, or they take more than ``Limits.steps``.
         """
         self._spent += count
         if self._spent > self.limits.grammar_nodes:
             raise LimitExceeded(location.subject(), limit="grammar_nodes", maximum=self.limits.grammar_nodes)
+        spend(count // _NODES_A_STEP, location.subject)
 
     @property
     def nodes_left(self) -> int:

@@ -14,6 +14,7 @@ from structgen.frontends.json_schema.normal.exclusion import between_disjuncts
 from structgen.frontends.json_schema.source.json_value import STRING
 from structgen.frontends.json_schema.source.location import Location, refused
 from structgen.frontends.json_schema.term import ANY_STRING, alternatives
+from structgen.grammar.limits import spend
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
@@ -43,6 +44,7 @@ __all__ = [
     "region_locations",
 ]
 
+_STEPS_A_NAME: Final = 3
 _MAX_REGIONS: Final = 200
 """Regions into which overlapping patterns may divide the names."""
 
@@ -196,12 +198,14 @@ class ObjectLayout:
             for name, others in assertion.dependents.items():
                 for one in (*others, name):
                     owners.setdefault(one, assertion)
-        locations: dict[str, tuple[Location, ...]] = dict.fromkeys(owners, ())
+        locations: dict[str, list[Location]] = {name: [] for name in owners}
         for assertion in self.positive:  # only for the names that the assertion is about
-            for name in owners if assertion.concerns_others else assertion.properties:
+            concerned = owners if assertion.concerns_others else assertion.properties
+            spend(_STEPS_A_NAME * len(concerned), assertion.location.subject)
+            for name in concerned:
                 locations[name] += assertion.locations_of(name)
         self.entries = [
-            DeclaredName(name, assertion.key(name), locations[name], is_required=name in required)
+            DeclaredName(name, assertion.key(name), tuple(locations[name]), is_required=name in required)
             for name, assertion in owners.items()
         ]
 

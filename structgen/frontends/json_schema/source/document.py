@@ -15,7 +15,6 @@ from structgen.frontends.json_schema.source.dialect import Dialect, dialect_name
 from structgen.frontends.json_schema.source.json_value import parse_json
 from structgen.frontends.json_schema.source.location import (
     Resource,
-    Work,
     absolute_uri,
     pointer_of,
     shown,
@@ -184,7 +183,7 @@ class Document:
         finds_copies: bool | None = None,
     ) -> None:
         self.name = name
-        self.resource = Resource(root, uri, self, dialect, documents.limits, documents.work)
+        self.resource = Resource(root, uri, self, dialect, documents.limits)
         self.asserts_formats = documents.asserts_formats
         self.formats = documents.formats
         self._documents = documents
@@ -339,7 +338,6 @@ class Documents:
         planned once; ``None``: if the schema is a tree.
         """
         self.limits = setting.limits
-        self.work = Work(setting.limits.steps, setting.limits.steps)
         self.asserts_formats = setting.asserts_formats
         self.formats = setting.formats
         self.loaded: list[Document] = []

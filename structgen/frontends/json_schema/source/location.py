@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import quote
 
-from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature
-from structgen.grammar.limits import PYTHON_STEP
+from structgen.errors import GrammarError, UnsupportedFeature
+from structgen.grammar.limits import spend
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.dialect import Dialect
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Location",
     "Resource",
-    "Work",
     "absolute_uri",
     "escaped",
     "malformed",
@@ -40,19 +40,6 @@ _SAFE: Final = "!$&'()*+,;=:@/?-._~"  # allowed in a fragment by RFC 3986
 
 
 @dataclass(slots=True, eq=False)
-class Work:
-    """The work on one schema, in steps of ``Limits``.
-
-    Attributes:
-        left: how many more steps may be taken.
-        maximum: how many may be taken in all.
-    """
-
-    left: int
-    maximum: int
-
-
-@dataclass(slots=True, eq=False)
 class Resource:
     """A schema with a URI of its own: a whole document, or a part of it that has an identifier.
 
@@ -62,7 +49,6 @@ class Resource:
         document: the document that it is part of.
         dialect: which keywords have a meaning in it.
         limits: the bounds on its patterns.
-        work: the work on all documents.
         path: its location in the document.
         scope: its dynamic scope, where dynamic references are tracked.
     """
@@ -72,7 +58,6 @@ class Resource:
     document: Document
     dialect: Dialect
     limits: Limits
-    work: Work
     path: tuple[str | int, ...] = ()
     scope: DynamicScope | None = None
 
@@ -83,7 +68,7 @@ class Resource:
 
     def inner(self, schema: Json, uri: str, dialect: Dialect, path: tuple[str | int, ...]) -> Resource:
         """A resource within this one."""
-        return Resource(schema, uri, self.document, dialect, self.limits, self.work, path)
+        return Resource(schema, uri, self.document, dialect, self.limits, path)
 
     def copied(self, root: Json, scope: DynamicScope) -> Resource:
         """The same with another object for its root, in a dynamic scope."""
@@ -130,14 +115,7 @@ class Location:
         Raises:
             LimitExceeded: by the function; the schema needs more than ``Limits.steps``.
         """
-        work = self.resource.work
-
-        def count(taken: int) -> None:
-            work.left -= taken * PYTHON_STEP
-            if work.left < 0:
-                raise LimitExceeded(self.subject(*steps), limit="steps", maximum=work.maximum)
-
-        return count
+        return partial(spend, subject=partial(self.subject, *steps))
 
     @property
     def steps(self) -> tuple[str | int, ...]:

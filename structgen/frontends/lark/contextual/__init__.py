@@ -25,7 +25,7 @@ from structgen.frontends.lark.definition import Definition, Module, NodeBudget, 
 from structgen.frontends.lark.library import Library
 from structgen.frontends.lark.rule import RuleBuilder
 from structgen.frontends.lark.syntax import Node, Token, fold, tokens_of
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import Grammar, Rules
 from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
 
@@ -126,6 +126,7 @@ _MAX_SYMBOLS: Final = 200_000
 """Symbols that Lark may expand one rule to, before it drops equal alternatives."""
 _DEFINITION_COST: Final = 40
 """Nodes that a rule or terminal counts as: Lark makes many passes over all of them."""
+_DEFINITION_STEPS: Final = 400
 _MAX_NESTING: Final = 100
 """Levels of terminals inside terminals: Lark inlines them by recursion, with one pass for each level."""
 
@@ -156,6 +157,7 @@ def _check_admissible(library: Library, limits: Limits) -> None:
             evidence=f"its {count} definitions count as {_DEFINITION_COST} each, for Lark's own analysis",
             remedy='use lexer="any"',
         )
+    spend(_DEFINITION_STEPS * count, library.main.source.subject, f"Lark's own analysis of its {count} definitions")
     for module in library.modules.values():
         if module.options is not None:
             raise module.source.refused(0, "%llguidance", "%llguidance is no statement of Lark", _ANY_LEXER)

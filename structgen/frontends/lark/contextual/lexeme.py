@@ -21,6 +21,7 @@ from structgen.frontends.lark.contextual.graph import (
 )
 from structgen.frontends.lark.contextual.lexer_automaton import LexerAutomaton
 from structgen.frontends.lark.contextual.pattern import LetterAlphabet
+from structgen.grammar.limits import spend
 from structgen.grammar.nodes import Grammar
 
 __all__ = ["BROKEN", "FREE", "Behaviour", "Guards", "Lexemes"]
@@ -320,6 +321,8 @@ class Lexemes:
                 for tried, counted, following in self.machine.ends[node[0]]:
                     token = "" if tried in ignored else counted
                     found.ends.setdefault(token, []).append((node, following))
+            edges = sum(map(len, found.sources.values()))
+            spend((len(found.places) + edges) // 2, self._subject, "its terminals are hard to tell apart")
             self._reached[root, ignored] = found
         return found
 
@@ -330,6 +333,7 @@ class Lexemes:
             guard = self.guards.after(node[0], following, readable)
             ends[node] = self.guards.both(self.guards.restricted(node[1], readable), guard)
         useful = sorted(reachable(ends, lambda node: reach.sources.get(node, ())), key=reach.places.__getitem__)
+        spend(len(useful) // 2, self._subject, "its terminals are hard to tell apart")
         if not useful or useful[0] != root:
             return self._interned((), {})
         edges = {node: self._following(node) for node in useful}

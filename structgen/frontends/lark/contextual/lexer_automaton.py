@@ -28,11 +28,12 @@ from structgen.frontends.lark.contextual.pattern import (
     Tree,
     letters_of,
 )
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 
 __all__ = ["DEAD", "LexerAutomaton", "Scanner"]
 
 DEAD: Final = -1
+_STATE_STEPS: Final = 20
 _Thread: TypeAlias = tuple[int, int]
 """A program counter, and the letters that may come next for the thread to survive."""
 
@@ -193,6 +194,7 @@ class LexerAutomaton:
         key = (threads, shadows)
         found = self._ids.get(key)
         if found is None:
+            spend(_STATE_STEPS + len(threads), self._subject, "its terminals are hard to tell apart")
             found = self._ids[key] = len(self.ends)
             if found > self._limits.regular_states:
                 raise self._exceeded()

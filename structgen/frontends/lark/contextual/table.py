@@ -21,14 +21,14 @@ from lark.common import LexerConf, ParserConf
 from lark.grammar import Rule
 from lark.lexer import BasicLexer, TerminalDef
 from lark.load_grammar import load_grammar
-from lark.parsers.lalr_analysis import LALR_Analyzer
+from lark.parsers import lalr_analysis
 
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.frontends.lark.contextual.lexer_automaton import Scanner
 from structgen.frontends.lark.contextual.pattern import PatternRefusal, Tree, read_pattern
 from structgen.frontends.lark.library import Library
 from structgen.frontends.lark.syntax import span_of, tokens_of
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 
 __all__ = ["END", "Outline", "OutlineEdge", "OutlinePoint", "Production", "Tables", "make_outlines", "make_tables"]
 
@@ -157,9 +157,37 @@ def _make(library: Library, start: str, limits: Limits) -> Tables:
                 maximum=limits.grammar_nodes,
                 evidence=f"its rules have {symbols} symbols after Lark's expansion of operators",
             )
-        analysis: Any = LALR_Analyzer(ParserConf(rules, {}, [start]))
-        analysis.compute_lalr()
+        analysis: Any = lalr_analysis.LALR_Analyzer(ParserConf(rules, {}, [start]))
+        _analyse(analysis, source.subject)
     return _copied(analysis, terminals, trees, rules, frozenset(map(str, ignored)), start)
+
+
+_STEPS_A_TRANSITION: Final = 10
+_STEPS_AN_ITEM: Final = 2
+_STEPS_A_LOOK_AHEAD: Final = 4
+
+
+def _analyse(analysis: Any, subject: str) -> None:
+    """Do what ``compute_lalr`` does, and count it.
+
+    Raises:
+        LimitExceeded: the parser's table is too large for ``Limits.steps``.
+    """
+    analysis.compute_lr0_states()
+    transitions = sum(len(state.transitions) for state in analysis.lr0_itemsets)
+    spend(_STEPS_A_TRANSITION * transitions, subject, f"Lark's parser has {transitions} transitions")
+    analysis.compute_reads_relations()
+    items = sum(len(state.closure) for state, _ in analysis.nonterminal_transitions)
+    spend(_STEPS_AN_ITEM * items, subject, f"the states of Lark's parser have {items} items")
+    analysis.compute_includes_lookback()
+    transitions = analysis.nonterminal_transitions
+    digraph: Any = lalr_analysis.digraph
+    read = digraph(transitions, analysis.reads, analysis.directly_reads)
+    follow = digraph(transitions, analysis.includes, read)
+    entries = sum(len(follow[name]) * len(states) for name, states in analysis.lookback.items())
+    spend(_STEPS_A_LOOK_AHEAD * entries, subject, f"Lark's parser looks ahead at {entries} tokens in its states")
+    analysis.compute_lookaheads()
+    analysis.compute_lalr1_states()
 
 
 class _SilentLogger:

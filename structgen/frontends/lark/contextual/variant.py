@@ -20,10 +20,12 @@ from structgen.frontends.lark.contextual.graph import leading_to, paths, reachab
 from structgen.frontends.lark.contextual.table import END, Outline, OutlinePoint
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.analysis import strongly_connected
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import EPSILON, Grammar, Reference
 
 __all__ = ["Assembly", "Variant", "VariantNode", "Variants"]
+
+_STEPS_A_NODE: Final = 4
 
 _PointInContext: TypeAlias = tuple[int, Context]
 """A point and the context there."""
@@ -229,6 +231,7 @@ class Variants:
                 evidence="its rules have a variant for each lexer that reads inside them",
                 remedy='make its terminals easier to tell apart, use lexer="any", or raise Limits(grammar_nodes=...)',
             )
+        spend(_STEPS_A_NODE * count, self._subject, "its rules have a variant for each lexer that reads inside them")
 
 
 def _root(graph: _Graph, classes: Sequence[int], numbers: dict[VariantNode, int]) -> int:

@@ -32,11 +32,11 @@ def few(steps: int) -> Limits:
 
 @pytest.mark.parametrize("around", ["alone", "anyOf", "prefixItems"])
 def test_patterns_with_different_beginnings_are_cheap(around: str) -> None:
-    """190 patterns take about two steps each, wherever they are."""
+    """190 patterns take some thirty steps each, wherever they are; all pairs would take 54,000."""
     schema = patterns("^{}", 190)
     if around != "alone":
         schema = {around: [schema, patterns("^x{}", 190)], "type": ["object", "array"]}
-    json_schema(schema, limits=few(2_000))
+    json_schema(schema, limits=few(14_000))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_much_work_ends_at_a_limit_with_its_place(schema: dict[str, Any], place:
     """The error names the schema and the limit, every time."""
     for _ in range(2):  # also when parts are cached
         with pytest.raises(LimitExceeded) as caught:
-            json_schema(schema, limits=few(12_000 if "anyOf" in schema else 2_000))
+            json_schema(schema, limits=few(12_000 if "anyOf" in schema else 6_000))
         assert (caught.value.limit, caught.value.subject) == ("steps", f"json schema {place}")
 
 

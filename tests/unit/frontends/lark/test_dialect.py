@@ -10,6 +10,7 @@ import pytest
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
 from structgen.frontends.lark import lark
+from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Budget, Capture, Grammar, SpecialToken, Tempered, TokenSet, literal, postorder
 from structgen.grammar.nodes.description import Described, Status
 from structgen.testing.small_scope import language
@@ -339,6 +340,9 @@ def test_limits() -> None:
     """Endless parameters, nested grammars and deep JSON reach a limit."""
     with pytest.raises(LimitExceeded) as caught:
         lark('start: n::0\nn::_: "a" n::incr(_) | ""')
+    assert caught.value.limit == "steps"
+    with pytest.raises(LimitExceeded) as caught:
+        lark('start: n::0\nn::_: "a" n::incr(_) | ""', limits=Limits(steps=10**8))
     assert caught.value.limit == "grammar_nodes"
     text = 'start: "x"'
     for _ in range(20):

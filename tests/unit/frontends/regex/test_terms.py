@@ -220,7 +220,7 @@ def test_huge_patterns_answer(pattern: str) -> None:
 
 def test_deep_nesting_within_raised_limits() -> None:
     """With the limit raised, any number of levels is translated without recursion."""
-    limits = Limits(nesting=200_000, grammar_nodes=10_000_000)
+    limits = Limits(nesting=200_000, grammar_nodes=10_000_000, steps=10**9)
     assert regex("(" * 100_000 + "a" + ")" * 100_000, limits=limits) == regex("a")
     assert regex("(?:a|" * 20_000 + "$" + ")" * 20_000, limits=limits).children
     assert search_language("(?=a" * 20_000 + ")" * 20_000, limits=limits).children
