@@ -27,10 +27,11 @@ from typing import Any
 import pytest
 
 import structgen as sg
-from structgen.cache import ContentCache, keep
+from structgen.cache import keep
 from structgen.errors import LimitExceeded, ModelError, StructgenError, VocabularyError
 from structgen.frontends.chat import families, load_family, read_reply, tool_calls
 from structgen.frontends.chat.family import Placeholder
+from structgen.memory_cache import ContentCache, Share
 from structgen.models.control_tokens import ControlTokens
 from structgen.models.model_input import messages_of_prompt, render_chat
 
@@ -314,10 +315,10 @@ def test_code_in_a_request_or_a_cache() -> None:
 
 def test_unique_grammars_in_memory() -> None:
     """CVE-2025-32381: caches are bounded in bytes; what was not used for the longest time goes."""
-    cache: ContentCache[int] = ContentCache(max_bytes=1000)
+    cache: ContentCache[int] = ContentCache(Share("grammars of this test", max_bytes=1000))
     for number in range(200):
         cache.put(number, number, size=100)
-        assert cache.info().bytes <= 1000
+        assert cache.bytes <= 1000
     assert [key for key in range(200) if cache.get(key) is not None] == list(range(190, 200))
 
 

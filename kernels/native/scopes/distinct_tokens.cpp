@@ -11,6 +11,9 @@ namespace structgen {
 
 namespace {
 
+// Of the fuel of a search: a byte after a position, which holds what was read, takes so many times what one after a node
+// does; and a position that is kept takes as many more.
+constexpr uint64_t kPositionFuel = 8, kKeptFuel = 64;
 constexpr uint64_t kCompletionSteps = 1'000'000;  // of the search for any completion, where the nearest is looked for
 
 }  // namespace
@@ -82,6 +85,7 @@ std::optional<std::vector<uint32_t>> Distinct::fewest(const Position& start, uin
       const auto [slot, is_new] = nearest.emplace(key(at), tokens + 1);
       if (!is_new && slot->second <= tokens + 1) return;
       slot->second = tokens + 1;
+      fuel -= std::min(fuel, kKeptFuel);
       reached.push_back({at, tokens + 1, index, token});
       queue.push({{total, UINT32_MAX - tokens - 1}, static_cast<uint32_t>(reached.size() - 1)});
     };
@@ -90,7 +94,7 @@ std::optional<std::vector<uint32_t>> Distinct::fewest(const Position& start, uin
         if (bound == kNone) throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
         return std::nullopt;
       }
-      --fuel;
+      fuel -= std::min(fuel, kPositionFuel);
       Position next = path[all.depth[node] - 1u];
       if (!step(next, all.byte[node])) {
         node = all.end[node];
