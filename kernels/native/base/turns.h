@@ -25,7 +25,7 @@ class TurnMutex {
   void lock_shared() {
     if (!is_wanted() && mutex_.try_lock_shared()) return;
     const Waiting waiting(*this);
-    { const std::lock_guard behind(next_); }
+    { const std::lock_guard after(next_); }
     mutex_.lock_shared();
   }
   void unlock_shared() { mutex_.unlock_shared(); }

@@ -6,6 +6,7 @@ The grammars begin with text that needs few steps.  In ``HOSTILE`` more than 1,0
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import re
 from collections.abc import Generator
@@ -27,17 +28,20 @@ from structgen.models import HashModel
 from structgen.program import program
 from structgen.samplers import Beam, BestOf
 
-EXPLODING = r"(?:(?:[ab]{1,63}c?){1,99}d?){1,99}"
+EXPLODING = "(?:" + "|".join(rf"(?:(?:[ab]{{1,{most}}}c?){{1,99}}d?){{1,99}}" for most in (63, 64, 65, 66)) + ")"
 HOSTILE = "name: [a-f]{3}-" + EXPLODING
 HEALTHY = "name: [a-f]{3}-[a-d]{2,6}"
 EITHER = f"(?:x[a-f]{{3}}|y{EXPLODING})"
-LIMITS = Limits(steps=1_000)
+LIMITS = Limits(steps=4_500)
 DRAFTERS: list[AnyDrafter] = [None, "auto", PromptLookup(), "model"]
 
 
+_NUMBERS = itertools.count()
+
+
 def vocabulary() -> Vocabulary:
-    """Bytes and longer tokens; new each time, so that its engine has derived nothing yet."""
-    words = [a + b for a in "abcdef" for b in "abcdef"] + ["name", ": ", "me: "]
+    """Bytes and longer tokens; one is new each time, so that its engine has derived nothing yet."""
+    words = [a + b for a in "abcdef" for b in "abcdef"] + ["name", ": ", "me: ", f"number {next(_NUMBERS)}"]
     return Vocabulary([b"", *(bytes([value]) for value in range(1, 256)), *(word.encode() for word in words)], eos=[0])
 
 
@@ -56,7 +60,7 @@ def test_the_error_has_the_text_so_far(sampler: Any, drafter: AnyDrafter) -> Non
     tokens = vocabulary()
     model = HashModel(tokens, seed=3)
     chunks: list[str] = []
-    with pytest.raises(LimitExceeded, match=r"steps=1000 .*after \d+ tokens of the output, 'name") as caught:
+    with pytest.raises(LimitExceeded, match=r"steps=4500 .*after \d+ tokens of the output, 'name") as caught:
         generate(
             model,
             "a name: abc-ab name: abc-ab",
@@ -107,7 +111,7 @@ def test_a_limit_after_the_last_token_ends_nothing() -> None:
     """The output is complete; whether the budget excluded anything is not known, so it counts as cut."""
     texts = [*"xyz", *(a + b + c for a in "abcd" for b in ["", *"abcd"] for c in ["", *"abcd"])]
     tokens = Vocabulary([b"", *sorted({text.encode() for text in texts})], eos=[0])
-    constraint = compile(regex(f"x[yz](?:{EXPLODING})?"), tokens, limits=Limits(steps=400))
+    constraint = compile(regex(f"x[yz](?:{EXPLODING})?"), tokens, limits=Limits(steps=2_000))
     matcher = constraint.matcher()
     assert matcher.accept_bytes(b"xy") == 2
     with pytest.raises(LimitExceeded):
@@ -194,7 +198,7 @@ def test_samplers_of_whole_outputs_go_on_without_the_particles_that_limits_end(s
     assert texts
     assert all(re.fullmatch("x[a-f]{3}", text) for text in texts)
     assert not samples.lossless
-    assert "steps=1000" in samples.verification
+    assert "steps=4500" in samples.verification
 
 
 @pytest.mark.parametrize(
