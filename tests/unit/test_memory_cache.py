@@ -33,10 +33,11 @@ WORDS = [bytes([byte]) for byte in range(256)] + [
 
 
 @pytest.fixture
-def small() -> Iterator[int]:
-    """The least bound, in bytes, on a process whose caches are empty."""
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The least bound, in bytes, on a process whose caches are empty; engines of other tests are not followed."""
     before = sg.cache_limits().megabytes
     sg.clear_caches()
+    monkeypatch.setattr(lowering._ENGINES, "live", memory_cache.Followed())
     try:
         yield sg.cache_limits(megabytes=8).megabytes * MB
     finally:
