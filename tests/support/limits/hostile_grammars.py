@@ -348,7 +348,7 @@ class Outcome:
                 "limit": getattr(error, "limit", None),
                 "where": getattr(error, "where", None),
                 "span": getattr(error, "span", None),
-                "size": len(getattr(error, "text", "")),
+                "size": len(getattr(error, "text", None) or ""),
             }
         except Exception as error:  # any exception here is a fault
             found = {"crash": type(error).__name__, "message": traceback.format_exc()[-3_000:]}
