@@ -85,32 +85,18 @@ def particles(bench: Workbench, rng: random.Random) -> list[Output]:
     """Sequential Monte Carlo."""
     source = bench.source(rng)
     proposal = rng.choice([sg.samplers.AWRS(), sg.Multinomial()])
-    sampler = samplers.SMC(rng.randint(2, 8), proposal=proposal)
-    found = sg.sample(
-        bench.model(rng),
-        "go",
-        source.grammar,
-        sampler=sampler,
-        max_tokens=MAX_TOKENS,
-        seed=rng.randrange(99),
-        limits=LIMITS,
-    )
-    return [(source, held.result.text) for held in found.samples]
+    return _sampled(bench, rng, source, samplers.SMC(rng.randint(2, 8), proposal=proposal))
 
 
 def rejection(bench: Workbench, rng: random.Random) -> list[Output]:
     """Adaptive rejection without masks, or with masks after some rejected tokens."""
     source = bench.source(rng)
-    sampler = samplers.AWRS(mask_after=rng.choice([None, 1, 8]))
-    found = sg.sample(
-        bench.model(rng),
-        "go",
-        source.grammar,
-        sampler=sampler,
-        max_tokens=MAX_TOKENS,
-        seed=rng.randrange(99),
-        limits=LIMITS,
-    )
+    return _sampled(bench, rng, source, samplers.AWRS(mask_after=rng.choice([None, 1, 8])))
+
+
+def _sampled(bench: Workbench, rng: random.Random, source: Source, sampler: Any) -> list[Output]:
+    settings: dict[str, Any] = {"max_tokens": MAX_TOKENS, "seed": rng.randrange(99), "limits": LIMITS}
+    found = sg.sample(bench.model(rng), "go", source.grammar, sampler=sampler, **settings)
     return [(source, held.result.text) for held in found.samples]
 
 

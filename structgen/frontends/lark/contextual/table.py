@@ -151,15 +151,11 @@ def _make(library: Library, start: str, limits: Limits) -> Tables:
         trees = _read_terminals(library, terminals)
         symbols = sum(1 + len(rule.expansion) for rule in rules)
         if symbols * _SYMBOL_COST > limits.grammar_nodes:
-            raise LimitExceeded(
-                source.subject,
-                limit="grammar_nodes",
-                maximum=limits.grammar_nodes,
-                evidence=f"its rules have {symbols} symbols after Lark's expansion of operators",
-            )
+            evidence = f"its rules have {symbols} symbols after Lark's expansion of operators"
+            raise LimitExceeded(source.subject, limit="grammar_nodes", maximum=limits.grammar_nodes, evidence=evidence)
         analysis: Any = lalr_analysis.LALR_Analyzer(ParserConf(rules, {}, [start]))
         _analyse(analysis, source.subject)
-    return _copied(analysis, terminals, trees, rules, frozenset(map(str, ignored)), start)
+    return _copied(analysis, terminals, trees, rules, frozenset(map(str, ignored)))
 
 
 _STEPS_A_TRANSITION: Final = 10
@@ -181,12 +177,14 @@ def _analyse(analysis: Any, subject: str) -> None:
     spend(_STEPS_AN_ITEM * items, subject, f"the states of Lark's parser have {items} items")
     analysis.compute_includes_lookback()
     transitions = analysis.nonterminal_transitions
-    digraph: Any = lalr_analysis.digraph
-    read = digraph(transitions, analysis.reads, analysis.directly_reads)
-    follow = digraph(transitions, analysis.includes, read)
+    read: Any = lalr_analysis.digraph(transitions, analysis.reads, analysis.directly_reads)
+    follow: Any = lalr_analysis.digraph(transitions, analysis.includes, read)
     entries = sum(len(follow[name]) * len(states) for name, states in analysis.lookback.items())
     spend(_STEPS_A_LOOK_AHEAD * entries, subject, f"Lark's parser looks ahead at {entries} tokens in its states")
-    analysis.compute_lookaheads()
+    for name, states in analysis.lookback.items():  # the rest of ``compute_lookaheads``
+        for state, rule in states:
+            for symbol in follow[name]:
+                state.lookaheads[symbol].add(rule)
     analysis.compute_lalr1_states()
 
 
@@ -216,14 +214,10 @@ def _read_terminals(library: Library, terminals: list[TerminalDef]) -> dict[str,
 
 
 def _copied(
-    analysis: Any,
-    terminals: list[TerminalDef],
-    trees: dict[str, Tree],
-    rules: list[Rule],
-    ignored: frozenset[str],
-    start: str,
+    analysis: Any, terminals: list[TerminalDef], trees: dict[str, Tree], rules: list[Rule], ignored: frozenset[str]
 ) -> Tables:
-    states = _numbered(analysis.lr0_start_states[start])
+    ((start, first),) = analysis.lr0_start_states.items()
+    states = _numbered(first)
     number = {rule: index for index, rule in enumerate(rules)}
     forbidden: dict[tuple[int, int], set[str]] = {}
     accepts: list[frozenset[str]] = []
