@@ -158,9 +158,9 @@ def _make(library: Library, start: str, limits: Limits) -> Tables:
     return _copied(analysis, terminals, trees, rules, frozenset(map(str, ignored)))
 
 
-_STEPS_A_TRANSITION: Final = 10
-_STEPS_AN_ITEM: Final = 2
-_STEPS_A_LOOK_AHEAD: Final = 4
+_STEPS_A_TRANSITION: Final = 6
+_ITEMS_A_STEP: Final = 4
+_STEPS_A_LOOK_AHEAD: Final = 1
 
 
 def _analyse(analysis: Any, subject: str) -> None:
@@ -174,11 +174,11 @@ def _analyse(analysis: Any, subject: str) -> None:
     spend(_STEPS_A_TRANSITION * transitions, subject, f"Lark's parser has {transitions} transitions")
     analysis.compute_reads_relations()
     items = sum(len(state.closure) for state, _ in analysis.nonterminal_transitions)
-    spend(_STEPS_AN_ITEM * items, subject, f"the states of Lark's parser have {items} items")
+    spend(items // _ITEMS_A_STEP, subject, f"the states of Lark's parser have {items} items")
     analysis.compute_includes_lookback()
     transitions = analysis.nonterminal_transitions
-    read: Any = lalr_analysis.digraph(transitions, analysis.reads, analysis.directly_reads)
-    follow: Any = lalr_analysis.digraph(transitions, analysis.includes, read)
+    digraph: Any = lalr_analysis.digraph
+    follow = digraph(transitions, analysis.includes, digraph(transitions, analysis.reads, analysis.directly_reads))
     entries = sum(len(follow[name]) * len(states) for name, states in analysis.lookback.items())
     spend(_STEPS_A_LOOK_AHEAD * entries, subject, f"Lark's parser looks ahead at {entries} tokens in its states")
     for name, states in analysis.lookback.items():  # the rest of ``compute_lookaheads``
