@@ -57,6 +57,8 @@ class Engine:
     def memory_bytes(self) -> int: ...
     @property
     def statistics(self) -> dict[str, int]: ...
+    def pretend_wanted(self, waits: bool) -> None:
+        """From now on as if one more thread waited for the engine, or as before: for tests."""
 
 class FlatGrammar:
     """A grammar as a list of instructions, independent of any engine but for known terms."""

@@ -88,7 +88,8 @@ void bind_engine(nb::module_& m) {
            "tokens"_a, "vocabulary_size"_a)
       .def_prop_ro("byte_complete", &Engine::byte_complete)
       .def_prop_ro("memory_bytes", &memory_bytes)
-      .def_prop_ro("statistics", &statistics);
+      .def_prop_ro("statistics", &statistics)
+      .def("pretend_wanted", [](Engine& self, bool waits) { self.mutex().pretend(waits); }, "waits"_a);
 }
 
 }  // namespace structgen

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import random
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,25 +40,15 @@ def mask_of(matcher: Matcher) -> bytes:
 
 
 @contextmanager
-def crowd(made: Vocabulary) -> Iterator[None]:
-    """Others who want the engine all the time, with work of microseconds."""
-    done = threading.Event()
+def wanted(made: Vocabulary) -> Iterator[None]:
+    """Another thread waits for the shared engine, whenever work looks."""
     constraint = compile(sg.regex("[a-z]{1,9}"), made)
-
-    def want() -> None:
-        matcher = constraint.matcher()
-        while not done.is_set():
-            matcher.mask_id  # noqa: B018  it takes the engine's lock alone
-
-    threads = [threading.Thread(target=want) for _ in range(3)]
-    for thread in threads:
-        thread.start()
+    native = constraint.engine.native
+    native.pretend_wanted(True)
     try:
         yield
     finally:
-        done.set()
-        for thread in threads:
-            thread.join()
+        native.pretend_wanted(False)
     assert not constraint.native.has_moved
     assert constraint.engine.is_shared
 
@@ -75,14 +64,11 @@ def test_a_heavy_mask_moves_and_stays_the_same() -> None:
     made = vocabulary()
     mask_of(compile(pairs(-1), made).matcher())
     assert shared_engine(made).native.statistics["steps"] > 300_000, "heavy enough for several turns"
-    with crowd(made):
-        for seed in range(50):  # where nobody waited just then, another one
-            constraint = compile(pairs(seed), made)
-            matcher = constraint.matcher()
-            early = matcher.fork()
-            mask_of(matcher)
-            if constraint.native.has_moved:
-                break
+    with wanted(made):
+        constraint = compile(pairs(0), made)
+        matcher = constraint.matcher()
+        early = matcher.fork()
+        mask_of(matcher)
     assert constraint.native.has_moved
     assert not constraint.engine.is_shared
     assert_same_walks(matcher, constraint.alone().matcher())
@@ -102,11 +88,8 @@ def test_a_heavy_compilation_moves() -> None:
         return Intersection([*parts, sg.regex(".{14,90}")])
 
     assert compile(contradicting(-1), made).engine.is_shared, "nobody waits"
-    with crowd(made):
-        for seed in range(50):
-            constraint = compile(contradicting(seed), made)
-            if not constraint.engine.is_shared:
-                break
+    with wanted(made):
+        constraint = compile(contradicting(0), made)
     assert not constraint.engine.is_shared
     assert compile(constraint.grammar, made) is constraint
     assert_same_walks(constraint.matcher(), compile(constraint.grammar, vocabulary()).matcher(), length=4)
