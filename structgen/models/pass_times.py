@@ -27,11 +27,13 @@ PassTimes: TypeAlias = tuple[tuple[int, float], ...]
 VARIABLE: Final = "STRUCTGEN_PASS_TIMES"
 """The variable that states the times of all models, for runs that shall not depend on the machine."""
 
-_ROWS: Final = (1, 2, 4, 8)
+_ROWS: Final = (1, 2, 3, 4, 5, 8, 12, 16)
+"""Products are made of so many rows at a time, often four: the next row costs as much as those before it together."""
+_ROWS_OF_EACH: Final = (2, 4, 8)
 _LEAST: Final = 3
-_LEAST_TIMES: Final = {2: 1.05, 4: 1.15, 8: 1.3}
+_LEAST_ROW: Final = 0.04
 """No CPU that was measured had cheaper rows."""
-_BUDGET_S: Final = 0.45
+_BUDGET_S: Final = 0.6
 _WARM_UP: Final = 6
 _DISTURBED: Final = 1.25
 _MANY_ROWS: Final = 32
@@ -80,14 +82,14 @@ def pass_times(
 
 
 def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> PassTimes:
-    """Measure the time of passes over 1, 2, 4 and 8 rows.
+    """Measure the time of passes over 1 to 16 rows.
 
-    Passes over one token come first, six or as many as .45 s allow: they read the weights, and a model may learn its
-    number of threads from them.  Each number of rows is then run once, and again as long as another .45 s last; a model
-    whose passes take longer is measured with 1, 2 and 4 rows, once.  The shortest time of each counts.
+    Passes over one token come first, six or as many as .6 s allow: they read the weights, and a model may learn its
+    number of threads from them.  Each number of rows is then run once, and again as long as another .6 s last; a model
+    whose passes take longer is measured with fewer, at least 1, 2 and 3.  The shortest time of each counts.
 
-    Times below ``_LEAST_TIMES``, or that decrease, are noise.  More rows are taken to cost as much each as the last
-    ones that were measured, but at least a third of the mean.
+    Times that decrease, or where a row costs less than .04, are noise.  More rows are taken to cost as much each as the
+    last ones that were measured, but at most the mean, and at least a third of it.
     """
     session = model.start()
     times: dict[int, float] = {}
@@ -109,7 +111,7 @@ def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> 
             ones += 1
         spent = times[1]
         for rows in _ROWS[1:]:
-            if len(times) < _LEAST or spent + 1.5 * times[rows // 2] < _BUDGET_S:
+            if len(times) < _LEAST or spent + rows / max(times) * times[max(times)] < _BUDGET_S:
                 run(rows)
         while fitting := [rows for rows, time in times.items() if time > 0 and spent + time < _BUDGET_S]:
             for rows in fitting:
@@ -119,10 +121,11 @@ def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> 
         session.close()
     table, longest = [(1, 1.0)], 1.0
     for rows in list(times)[1:]:
-        longest = max(longest, times[rows] / times[1] if times[1] > 0 else 1.0, _LEAST_TIMES[rows])
+        longest = max(longest, times[rows] / times[1] if times[1] > 0 else 1.0, 1 + _LEAST_ROW * (rows - 1))
         table.append((rows, round(longest, 2)))
     (before, time), (rows, longest) = table[-2:]
-    row = max((longest - time) / (rows - before), (longest - 1) / (rows - 1) / 3)
+    mean = (longest - 1) / (rows - 1)
+    row = min(max((longest - time) / (rows - before), mean / 3), mean)
     return (*table[1:], (2 * rows, round(longest + rows * row, 2)))
 
 
@@ -140,7 +143,7 @@ def shared_times(times: PassTimes, sequences: int) -> PassTimes:
         return time + (longer - time) * (rows - before) / (more - before)
 
     one = time_of(sequences)
-    return tuple((rows, time_of(sequences * rows) / one) for rows in _ROWS[1:])
+    return tuple((rows, time_of(sequences * rows) / one) for rows in _ROWS_OF_EACH)
 
 
 class FastestThreads:

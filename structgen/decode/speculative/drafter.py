@@ -105,6 +105,11 @@ class Verified:
         """The logits as an array, ``[1 + len(tree), V]``; a row that was not run is NaN."""
         return self.logits_rows.on_host()
 
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        """What one drafter has found in the logits, and others need not find again, by a name for it."""
+        return {}
+
 
 class Drafting(ABC):
     """Proposes draft tokens for one output.

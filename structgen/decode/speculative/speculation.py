@@ -257,7 +257,7 @@ class SpeculationRounds:
             self.tree = tree
             self.has_sampled = bool(tree.sampled)
         if self._rests is not None:
-            self._rests.note(pays=len(tree) > 0 and self._saves(tree, pending))
+            self._rests.note(kind, pays=len(tree) > 0 and self._saves(tree, pending))
         self.counts.seconds += perf_counter() - began
 
     def _saves(self, tree: DraftTree, pending: int) -> bool:
@@ -326,26 +326,23 @@ class _Rests:
     """Which passes a drafter is not asked for, where nothing that it drafts pays.
 
     After four passes of one kind of position without draft tokens that pay for the asking, one pass of two is skipped,
-    after eight three of four, and so on up to seven of eight.  Another kind of position, or draft tokens that pay, end
-    it.  Passes are counted and not timed, so a run can be repeated.
+    after eight three of four, and so on up to seven of eight.  Draft tokens that pay end it.  Passes are counted and
+    not timed, so a run can be repeated.
     """
 
     def __init__(self) -> None:
-        self._kind = -1
-        self._vain = 0
-        self._left = 0
+        self._of: dict[int, tuple[int, int]] = {}  # by kind: passes in vain, and how many are to be skipped
 
     def skip(self, kind: int) -> bool:
         """Whether to skip the next pass."""
-        if kind != self._kind:
-            self._kind, self._vain, self._left = kind, 0, 0
-        self._left -= 1
-        return self._left >= 0
+        vain, left = self._of.get(kind, (0, 0))
+        self._of[kind] = vain, max(left - 1, 0)
+        return left > 0
 
-    def note(self, *, pays: bool) -> None:
-        """Note whether asking for the pass was worth its time."""
-        self._vain = 0 if pays else self._vain + 1
-        self._left = (1 << min(self._vain // _VAIN, _LONGEST_REST)) - 1
+    def note(self, kind: int, *, pays: bool) -> None:
+        """Note whether asking for a pass at this kind of position was worth its time."""
+        vain = 0 if pays else self._of.get(kind, (0, 0))[0] + 1
+        self._of[kind] = vain, (1 << min(vain // _VAIN, _LONGEST_REST)) - 1
 
 
 def position_kind(mask: NDArray[np.int32]) -> int:

@@ -80,16 +80,19 @@ def test_a_heavy_compilation_moves() -> None:
     made = vocabulary()
 
     def contradicting(seed: int) -> Grammar:
-        words = random.Random(seed).sample(TEXTS, 3)
-        parts = (
-            search_language(f"{words[0]}.{{7}}{words[1]}"),
-            Complement(search_language(f"{words[1]}.{{4}}{words[2]}")),
-        )
-        return Intersection([*parts, sg.regex(".{14,90}")])
+        chance = random.Random(seed)
+        parts: list[Grammar] = [sg.regex(".{14,90}")]
+        for _ in range(2):
+            words = chance.sample(TEXTS, 3)
+            parts.append(search_language(f"{words[0]}.{{7}}{words[1]}"))
+            parts.append(Complement(search_language(f"{words[1]}.{{4}}{words[2]}")))
+        return Intersection(parts)
 
-    assert compile(contradicting(-1), made).engine.is_shared, "nobody waits"
+    engine = compile(contradicting(1), made).engine
+    assert engine.is_shared, "nobody waits"
+    assert engine.native.statistics["steps"] > 300_000, "heavy enough for several turns"
     with wanted(made):
-        constraint = compile(contradicting(0), made)
+        constraint = compile(contradicting(4), made)
     assert not constraint.engine.is_shared
     assert compile(constraint.grammar, made) is constraint
     assert_same_walks(constraint.matcher(), compile(constraint.grammar, vocabulary()).matcher(), length=4)

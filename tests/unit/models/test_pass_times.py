@@ -6,6 +6,7 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from structgen.decode.speculative.cost import CostModel
@@ -18,7 +19,7 @@ VOCABULARY = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0])
 
 
 class Timed:
-    """A model whose passes take the seconds of a table on a clock of their own."""
+    """A model whose passes take the seconds of a table, linear between its entries, on a clock of their own."""
 
     name = "timed"
 
@@ -37,7 +38,7 @@ class Timed:
         """Every third pass is disturbed, and takes half as long again."""
         self.rows.append(len(token_ids))
         disturbed = 1.5 if next(self._noise) % 3 == 1 else 1.0
-        self.now += self._times[len(token_ids)] * disturbed
+        self.now += float(np.interp(len(token_ids), list(self._times), list(self._times.values()))) * disturbed
 
     extend = extend_all
 
@@ -56,26 +57,26 @@ def measured(times: dict[int, float]) -> tuple[Any, Timed]:
 
 def test_the_shortest_times_count_and_the_time_is_bounded() -> None:
     """Rows beyond the measured ones cost as much each as the last ones."""
-    table, model = measured({1: 0.01, 2: 0.012, 4: 0.016, 8: 0.024})
-    assert table == ((2, 1.2), (4, 1.6), (8, 2.4), (16, 4.0))
-    assert model.now <= 0.45 + 0.015 + 0.06
-    assert min(model.rows.count(rows) for rows in (1, 2, 4, 8)) >= 3
+    table, model = measured({1: 0.01, 2: 0.012, 16: 0.04})
+    assert table == ((2, 1.2), (3, 1.4), (4, 1.6), (5, 1.8), (8, 2.4), (12, 3.2), (16, 4.0), (32, 7.2))
+    assert model.now <= 0.6 + 0.015 + 0.06
+    assert min(model.rows.count(rows) for rows in (1, 2, 4, 16)) >= 3
 
 
 def test_a_slow_model_runs_each_number_of_rows_once() -> None:
     """Only those that costs cannot be known without."""
-    table, model = measured({1: 1.0, 2: 3.0, 4: 6.0, 8: 99.0})
-    assert model.rows == [1, 1, 2, 4]
-    assert table[:2] == ((2, 2.0), (4, 4.0))  # the first pass over one row is disturbed
+    table, model = measured({1: 1.0, 2: 3.0, 3: 6.0, 4: 99.0})
+    assert model.rows == [1, 1, 2, 3]
+    assert table[:2] == ((2, 2.0), (3, 4.0))  # the last pass over one row is disturbed
 
 
 def test_times_that_decrease_are_noise() -> None:
     """No table says that rows are free."""
-    table, _ = measured({1: 0.02, 2: 0.015, 4: 0.04, 8: 0.03})
+    table, _ = measured({1: 0.02, 2: 0.015, 4: 0.04, 8: 0.03, 16: 0.03})
     times = [1.0, *(time for _, time in table)]
     assert all(later >= before for before, later in pairwise(times))
     assert times[-1] > times[-2] > 1.2
-    assert CostModel(0.1, table).relative(16) == times[-1]
+    assert CostModel(0.1, table).relative(32) == times[-1]
 
 
 def test_it_is_measured_once_and_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_it_is_measured_once_and_stored(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("STRUCTGEN_CACHE", str(tmp_path))
     monkeypatch.setattr(pass_times, "_known", {})
-    model: Any = Timed({1: 0.1, 2: 0.2, 4: 0.3, 8: 0.4})
+    model: Any = Timed({1: 0.1, 2: 0.2, 4: 0.3, 16: 0.6})
     first = pass_times.pass_times(model, ("a", 1), clock=lambda: model.now)
     passes = len(model.rows)
     assert pass_times.pass_times(model, ("a", 1), clock=lambda: model.now) == first
@@ -172,7 +173,7 @@ def test_disturbed_times_are_not_stored(monkeypatch: pytest.MonkeyPatch, tmp_pat
     model: Any = Timed({1: 0.01, 2: 0.05, 4: 0.052, 8: 0.06})
     table = pass_times.pass_times(model, ("disturbed",), clock=lambda: model.now)
     assert table is not None
-    assert table[:3] == ((2, 2.0), (4, 4.0), (8, 6.0))
+    assert table[:3] == ((2, 2.0), (3, 3.0), (4, 4.0))
     assert not list(tmp_path.iterdir())
     quiet: Any = Timed({1: 0.01, 2: 0.021, 4: 0.03, 8: 0.05})
     assert pass_times.pass_times(quiet, ("quiet",), clock=lambda: quiet.now)

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["Auto", "Combined", "forget"]
 
 _GRADES: Final = 8
-_STRENGTH: Final = 6.0
+_STRENGTH: Final = 3.0
+_DOUBT: Final = 0.5
+"""What counts of a drafter's confidence before anything is known of it: a draft that fails costs more than one that is
+not made saves."""
+_ALL: Final = -1
+"""All kinds of positions together."""
 
 
 @final
@@ -32,8 +37,9 @@ class Combined(Drafter):
     """The draft tokens of several drafters in one tree.
 
     Every draft token is compared with the output later, whether a pass ran it or not.  Its confidence is how often such
-    draft tokens were right: from the same drafter, at the same kind of position, with about the same confidence of the
-    drafter.  So the tokens of a bad drafter lose their place in the tree, and win it back when it improves.
+    draft tokens were right: from the same drafter, with about the same confidence of the drafter, at the same kind of
+    position, or at all positions as long as little is known of the kind.  So the tokens of a bad drafter lose their
+    place in the tree, and win it back when it improves; at first, half of what a drafter says of itself is believed.
 
     Sampled draft tokens are treated as chosen ones and their distributions dropped: selecting among samples would
     change the distribution of the output.
@@ -87,9 +93,7 @@ class _CombinedDrafting(Drafting):
             self._proposed.append((drafting.name, tree))
             sources = [source or drafting.name for source in tree.sources]
             confidences = [
-                confidence
-                if source == FORCED
-                else self._calibration.probability(self._key(drafting.name, confidence), as_prior(confidence))
+                confidence if source == FORCED else self._measured(drafting.name, confidence)
                 for source, confidence in zip(sources, tree.confidences, strict=True)
             ]
             together.include(tree, confidences, sources)
@@ -111,15 +115,24 @@ class _CombinedDrafting(Drafting):
         for name, tree in self._proposed:
             for parent, token in zip((ROOT, *tree.follow(came)), came, strict=False):
                 outcomes += (
-                    (self._key(name, tree.confidences[each]), tree.tokens[each] == token)
+                    (key, tree.tokens[each] == token)
                     for each in tree.children(parent)
                     if tree.sources[each] != FORCED
+                    for key in self._keys(name, tree.confidences[each])
                 )
         self._calibration.record_all(outcomes)
         self._proposed = []
 
-    def _key(self, name: str, confidence: float) -> Hashable:
-        return name, self._kind, round(confidence * _GRADES)
+    def _measured(self, name: str, confidence: float) -> float:
+        """The acceptance probability of a draft token at this kind of position."""
+        here, everywhere = self._keys(name, confidence)
+        prior = self._calibration.probability(everywhere, as_prior(_DOUBT * confidence))
+        return self._calibration.probability(here, as_prior(prior))
+
+    def _keys(self, name: str, confidence: float) -> tuple[Hashable, Hashable]:
+        """The kinds of a draft token: of its drafter and confidence at this kind of position, and anywhere."""
+        grade = round(confidence * _GRADES)
+        return (name, self._kind, grade), (name, _ALL, grade)
 
 
 @final

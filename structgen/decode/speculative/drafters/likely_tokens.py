@@ -229,6 +229,9 @@ _MIN_CANDIDATES: Final = 16
 """How many candidates are read for each requested token, and at least, since the grammar refuses some."""
 
 
+_SHARED: Final = 8
+
+
 class NodeTopTokens(NamedTuple):
     """The most probable tokens after a node.
 
@@ -252,8 +255,17 @@ def node_top_tokens(verified: Verified, count: int, matcher: Matcher | None = No
             the grammar allows none of these.
         matcher: the state before the tree, to leave out tokens that the grammar refuses; None leaves out none.
 
-    Complexity: one pass over the rows, and a mask for each node.
+    Complexity: one pass over the rows, and a mask for each node.  Without ``matcher``, all drafters of a pass share it
+        if none wants more than 8 tokens.
     """
+    if matcher is None and count <= _SHARED:
+        if (found := verified.known.get("top tokens")) is None:
+            found = verified.known["top tokens"] = _node_top_tokens(verified, _SHARED, None)
+        return [NodeTopTokens(node, tokens[:count], logits[:count]) for node, tokens, logits in found]
+    return _node_top_tokens(verified, count, matcher)
+
+
+def _node_top_tokens(verified: Verified, count: int, matcher: Matcher | None) -> list[NodeTopTokens]:
     tree, rows = verified.tree, verified.logits_rows
     forced = {parent for parent, source in zip(tree.parents, tree.sources, strict=True) if source == FORCED}
     masks = None if matcher is None else tree_masks(tree, matcher)
