@@ -11,7 +11,6 @@ and without recursion (``program.h``).  Reference implementation: ``structgen.te
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from weakref import WeakKeyDictionary, ref
 
@@ -21,7 +20,6 @@ from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.flattening import flatten
 from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.limits import Limits, counted
-from structgen.grammar.nodes import EPSILON
 from structgen.memory_cache import CONSTRAINTS, Followed, Held, Share, report_also, return_memory
 
 if TYPE_CHECKING:
@@ -171,17 +169,7 @@ class Engine:
 
     def drop_rows(self) -> None:
         """Drop the mask rows, which are made anew where they are needed."""
-        flat = flatten(EPSILON, {}, None, 1)
-        made = _native.couple(self.native, flat, (), _least_limits(), is_own=not self.is_shared)
-        if made is not None and made[0] is not None:  # not where others wait for the engine
-            made[0].is_completable()  # any call trims the rows to the limit of the constraint
-
-
-@cache
-def _least_limits() -> _native.Limits:
-    limits = _native.Limits()
-    limits.cache_bytes = 1
-    return limits
+        self.native.drop_rows()
 
 
 _MAX_GROWTH: Final = 2 << 20

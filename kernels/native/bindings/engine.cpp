@@ -56,6 +56,12 @@ size_t memory_bytes(Engine& self) {
   return self.bytes_used();
 }
 
+void drop_rows(Engine& self) {
+  nb::gil_scoped_release release;
+  const std::unique_lock lock(self.mutex());
+  self.trim(0);
+}
+
 nb::dict statistics(Engine& self) {
   std::shared_lock lock(self.mutex(), std::defer_lock);
   {
@@ -89,6 +95,7 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("byte_complete", &Engine::byte_complete)
       .def_prop_ro("memory_bytes", &memory_bytes)
       .def_prop_ro("statistics", &statistics)
+      .def("drop_rows", &drop_rows)
       .def("pretend_wanted", [](Engine& self, bool waits) { self.mutex().pretend(waits); }, "waits"_a);
 }
 
