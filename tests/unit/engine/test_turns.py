@@ -64,10 +64,11 @@ def test_a_heavy_mask_moves_and_stays_the_same() -> None:
     made = vocabulary()
     mask_of(compile(pairs(-1), made).matcher())
     assert shared_engine(made).native.statistics["steps"] > 300_000, "heavy enough for several turns"
+    constraint = compile(pairs(0), made)
+    assert constraint.engine.is_shared
+    matcher = constraint.matcher()
+    early = matcher.fork()
     with wanted(made):
-        constraint = compile(pairs(0), made)
-        matcher = constraint.matcher()
-        early = matcher.fork()
         mask_of(matcher)
     assert constraint.native.has_moved
     assert not constraint.engine.is_shared
