@@ -36,7 +36,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Grammar": ("regex", "dialect", "notation", "lark", "start", "lexer"),
     "JSON": (
-        *("whitespace", "order", "required", "additional"),
+        *("whitespace", "indent", "order", "required", "additional"),
         *("max_depth", "max_length", "max_items", "max_members"),
     ),
     "Output": ("output", "stream", "as_json", "trace", "help"),

@@ -40,7 +40,7 @@ STANDARD_INPUT: Final = "-"
 _PROBED: Final = 1024
 """Bytes of a file in which a zero byte tells that it is no text."""
 
-Whitespace: TypeAlias = Literal["compact", "single", "flexible"]
+Whitespace: TypeAlias = Literal["compact", "single", "flexible", "runs", "any", "indented"]
 Order: TypeAlias = Literal["declared", "any"]
 Additional: TypeAlias = Literal["written", "forbidden"]
 Required: TypeAlias = Literal["written", "all"]
@@ -61,6 +61,8 @@ class SourceOptions:
         start: the rule that a grammar begins with; None: ``start`` in Lark, ``root`` in GBNF and EBNF.
         lexer: which divisions into the terminals of a Lark grammar count.
         whitespace: what may stand between the tokens of JSON.
+        indent: the bound of that, or the indentation.
+        around: whether white space may also stand before and after a JSON document.
         order: in which order the members of a JSON object may come.
         additional: whether objects may have members that the schema does not name, where it says nothing of them.
         required: which members objects must have.
@@ -73,6 +75,8 @@ class SourceOptions:
     start: str | None
     lexer: LexerName
     whitespace: Whitespace
+    indent: int | None
+    around: bool
     order: Order
     additional: Additional
     required: Required
@@ -129,7 +133,7 @@ def source_options(*, reads: bool = False) -> Callable[[_Command], _Command]:
 
     Args:
         reads: whether the command reads documents that others have written: by default it takes JSON with any white
-            space, and undeclared members as the schema says.
+            space, also around the document, and undeclared members as the schema says.
     """
 
     def decorate(command: _Command) -> _Command:
@@ -139,6 +143,7 @@ def source_options(*, reads: bool = False) -> Callable[[_Command], _Command]:
             named: dict[str, Any] = {"notation": "lark" if given.pop("lark") else notation}
             named |= {name: given.pop(name) for name in _SAME_NAMES}
             bounds = {name: given.pop(name) for name in _BOUNDS}
+            named["around"] = reads and named["whitespace"] not in _FIXED
             return command(source=SourceOptions(**named, bounds=bounds), **given)
 
         decorated: Any = wrapper
@@ -150,8 +155,10 @@ def source_options(*, reads: bool = False) -> Callable[[_Command], _Command]:
     return decorate
 
 
-_SAME_NAMES: Final = ("regex", "dialect", "start", "lexer", "whitespace", "order", "additional", "required")
+_SAME_NAMES: Final = ("regex", "dialect", "start", "lexer", "whitespace", "indent", "order", "additional", "required")
 """The attributes of ``SourceOptions`` that are options of the same name."""
+_FIXED: Final = ("compact", "single", "indented")
+"""The kinds of white space that have one text."""
 
 
 def _choice(name: str, kinds: Any, default: str, text: str) -> Callable[[Any], Any]:
@@ -173,8 +180,15 @@ def _options(*, reads: bool) -> list[Callable[[Any], Any]]:
         _choice(
             "--whitespace",
             Whitespace,
-            "flexible" if reads else "single",
-            "White space in JSON: none, as json.dumps writes it, or free within bounds.",
+            "any" if reads else "single",
+            "White space in JSON: none; as json.dumps writes it; free within bounds; runs of up to --indent; any; or "
+            "lines as json.dumps(indent=...) writes them.",
+        ),
+        click.option(
+            "--indent",
+            metavar="N",
+            type=click.IntRange(0, 10_000),
+            help="Spaces of a level of indented JSON, else 2; the bound on a run or an indentation, else 256.",
         ),
         _choice(
             "--order", Order, "declared", "Order of the members of a JSON object: as the schema declares them, or any."
@@ -230,6 +244,8 @@ def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
 
         policy = JsonPolicy(
             whitespace=options.whitespace,
+            indent=options.indent,
+            around=options.around,
             order=options.order,
             additional=options.additional,
             required=options.required,

@@ -74,7 +74,7 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in simple_reading.h
 def supports_policy(policy: JsonPolicy) -> bool:
     """Whether the native planner can write the JSON of a policy."""
     is_canonical = policy.order == "declared" and policy.numbers == "canonical" and policy.escapes == "canonical"
-    return is_canonical and not policy.has_bounds and policy.repeated == "allowed"
+    return is_canonical and not policy.has_bounds and not policy.around and policy.repeated == "allowed"
 
 
 _FEW_CHARACTERS: Final = 2_000
@@ -392,16 +392,25 @@ class Setting:
         limits: the limits.
         syntax: the terms of the policy.
         asserts_formats: whether ``format`` restricts strings.
+        coerces_one_of: whether ``oneOf`` is read as ``anyOf``.
         formats: the formats that the caller defines.
         simple: the native planner; ``None`` if it does not support the policy or the formats.
     """
 
-    __slots__ = ("_leaves", "asserts_formats", "formats", "limits", "policy", "simple", "syntax")
+    __slots__ = ("_leaves", "asserts_formats", "coerces_one_of", "formats", "limits", "policy", "simple", "syntax")
 
-    def __init__(self, policy: JsonPolicy, limits: Limits, formats: Mapping[str, StringFormat] = NO_FORMATS) -> None:
+    def __init__(
+        self,
+        policy: JsonPolicy,
+        limits: Limits,
+        formats: Mapping[str, StringFormat] = NO_FORMATS,
+        *,
+        coerces_one_of: bool = False,
+    ) -> None:
         self.policy = policy
         self.limits = limits
         self.syntax = syntax_of(policy)
+        self.coerces_one_of = coerces_one_of
         self.asserts_formats = policy.formats == "asserted"
         self.formats = formats
         self.simple = SimpleSchemas(self) if supports_policy(policy) and not formats else None

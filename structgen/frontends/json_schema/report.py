@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from structgen.frontends.json_schema.formats import ASSERTED
+from structgen.frontends.json_schema.normal.keyword_reader import GUIDANCE
 from structgen.frontends.json_schema.normal.schema_reader import CONSTRAINTS
 from structgen.frontends.json_schema.source.dialect import DRAFTS, dialect_named
 from structgen.frontends.json_schema.source.document import HOLDERS, inner_schemas
@@ -126,6 +127,9 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "dependentSchemas": Keyword("objects", _ENFORCED),
     "dependencies": Keyword("objects", "enforced, in both forms; a keyword up to draft 7, and without `$schema`"),
     "unevaluatedProperties": Keyword("objects", _ENFORCED),
+    "x-guidance": Keyword(
+        "how values are written", "llguidance's options, honoured at the root of the schema; refused elsewhere"
+    ),
     **_annotations("references", "names a schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"),
     **_annotations("references", "holds schemas", "$defs", "definitions"),
     "$schema": Keyword("references", "chooses the draft", is_constraint=False),
@@ -280,7 +284,7 @@ def _schema(
     is_hidden = "$ref" in schema and dialect.reference_stands_alone
     for keyword, value in schema.items():
         where = prefix + pointer + pointer_of([keyword])
-        if is_hidden and keyword != "$ref":
+        if is_hidden and keyword not in ("$ref", GUIDANCE):
             hidden = f"ignored beside $ref in {dialect.name}" if keyword in CONSTRAINTS else ""
             yield ReportEntry(keyword, where, Status.ANNOTATION, hidden)
         else:
@@ -316,6 +320,20 @@ def _entry(  # one keyword with all that its treatment depends on
         detail = "not asserted"
     else:
         status = Status.ENFORCED
+        if keyword == GUIDANCE:
+            detail = _guided(value)
+        if keyword == "oneOf" and resource.document.coerces_one_of:
+            detail = f"read as 'anyOf', as {GUIDANCE!r} says"
         if keyword == "format" and not (value == "hostname" and dialect.draft <= 6):
             detail = ASSERTED[value].left_out
     return ReportEntry(keyword, where, status, detail)
+
+
+def _guided(options: Json) -> str:
+    """What is made of the options of ``x-guidance``."""
+    parts = [
+        "white space as the policy names it" if any("separator" in name or "white" in name for name in options) else ""
+    ]
+    parts.append("'oneOf' is read as 'anyOf'" if options.get("coerce_one_of") else "")
+    parts.append("'lenient' leaves no keyword out" if options.get("lenient") else "")
+    return "; ".join(filter(None, parts))

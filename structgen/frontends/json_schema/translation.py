@@ -18,7 +18,9 @@ from structgen_kernels import _native
 from structgen.cache import fetch as fetch_entry, keep as keep_entry
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema.emit.planner import AlternativesOverlap, Planner
+from structgen.frontends.json_schema.guidance import guided_setting
 from structgen.frontends.json_schema.native import DeferredGrammar
+from structgen.frontends.json_schema.normal.keyword_reader import GUIDANCE
 from structgen.frontends.json_schema.normal.normal_form import BranchPairs, DocumentSchemas, NormalForm
 from structgen.frontends.json_schema.report import LazyDescription, describe, with_copies
 from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named
@@ -61,6 +63,7 @@ def planned_grammar(
     """
     limits = setting.limits
     document = _document(schema, limits)
+    setting = guided_setting(document, setting)
     chosen = None if draft is None else dialect_named(draft)
     library = SchemaRegistry(registry, limits)
     with _without_collection():
@@ -168,6 +171,8 @@ def disk_cached_grammar(content: str | SchemaDump, setting: Setting, draft: str 
     key = program_key(content, setting, draft)
     program = fetch_program(key)
     if program is not None:
+        found = content.find(GUIDANCE) if isinstance(content, str) else content.find(GUIDANCE.encode())
+        setting = setting if found < 0 else guided_setting(_document(content, setting.limits), setting)
         return Described.deferred(program[0], DeferredGrammar(content, setting, draft, program[1], None))
     start = time.perf_counter()
     with counted(setting.limits):

@@ -152,7 +152,7 @@ class ArrayChain:
         if first is EMPTY:
             return Sequence((syntax.open_array, syntax.end_array)) if may_be_empty else EMPTY
         some = chain(first, syntax.close_array)
-        return Sequence((syntax.open_array, Choice((syntax.end_array, some)) if may_be_empty else some))
+        return syntax.array(some, may_be_empty=may_be_empty)
 
     def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
         """Whether ``term`` is empty, given the terms of ``locations``; false where there are too many states."""
@@ -325,4 +325,4 @@ def array_term(layout: ArrayLayout, items: Items[Grammar], rest: Grammar, syntax
         tail = further if index < min_count else Choice((EPSILON, further))
     first = items[0] if length else rest
     some = chain(first, tail, syntax.close_array)
-    return Sequence((syntax.open_array, some if min_count else Choice((syntax.end_array, some))))
+    return syntax.array(some, may_be_empty=not min_count)

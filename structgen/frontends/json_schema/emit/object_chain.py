@@ -23,7 +23,7 @@ from structgen.frontends.json_schema.emit.object_term import may_repeat, refuse_
 from structgen.frontends.json_schema.normal.normal_form import Relation
 from structgen.frontends.json_schema.normal.object_layout import region_locations
 from structgen.frontends.json_schema.term import alternatives, distinct, followed, tail_of
-from structgen.grammar.nodes import EMPTY, Choice, Grammar, Sequence, choice_of, sequence_of
+from structgen.grammar.nodes import EMPTY, Grammar, Sequence, choice_of, sequence_of
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.plan import EmptinessProof, ProveEmpty
@@ -338,7 +338,7 @@ class _ObjectChainBuilder:
         if first is EMPTY:
             return Sequence((syntax.open_object, syntax.end_object)) if empty else EMPTY
         some = Sequence((first, syntax.close_object))
-        return Sequence((syntax.open_object, Choice((syntax.end_object, some)) if empty else some))
+        return syntax.object(some, may_be_empty=empty)
 
     def _reached(self) -> tuple[list[set[ObjectState]], list[set[ObjectState]]]:
         """By the number of decided entries: the states after a left-out entry, and the states after a member."""

@@ -118,7 +118,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     if first is EMPTY:
         return Sequence((syntax.open_object, syntax.end_object))
     some = Sequence((first, syntax.close_object))
-    term = Sequence((syntax.open_object, some if required or need else Choice((syntax.end_object, some))))
+    term = syntax.object(some, may_be_empty=not (required or need))
     return distinct(term, is_spare=need <= 1, is_endless=True) if compares else term
 
 
@@ -147,7 +147,7 @@ def permuted(
         return Sequence((syntax.open_object, syntax.end_object))
     listed = Permutation(required, optional, other, syntax.comma, max(min_count, 1), max_count)
     some = Sequence((listed, syntax.close_object))
-    return Sequence((syntax.open_object, some if min_count or required else Choice((syntax.end_object, some))))
+    return syntax.object(some, may_be_empty=not (min_count or required))
 
 
 class _RowsAfter(NamedTuple):

@@ -24,7 +24,7 @@ from structgen.frontends.json_schema.normal.validity import forbids, is_nameless
 from structgen.frontends.json_schema.source.json_value import ARRAY, OBJECT
 from structgen.frontends.json_schema.source.location import Location, refused
 from structgen.grammar.limits import spend, steps_left, steps_since
-from structgen.grammar.nodes import EMPTY, Grammar, Rules
+from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, Rules, Sequence
 from structgen.grammar.visitor import trampoline
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Planner:
         types: plans what is constrained of one type.
         nameless: the schemas that the policy would close, but that name no member, by identity.
         are_proofs: whether plans now only serve to prove that something is empty.
+        level: how many arrays and objects enclose the schema that is requested.
     """
 
     def __init__(self, forms: NormalForm, setting: Setting) -> None:
@@ -71,6 +72,7 @@ class Planner:
         self._scalars = ScalarTerms(setting.syntax, self._reasons)
         self._closes, self._counts_levels = forms.closes, self._scalars.counts_levels
         self.types = TypePlans(forms, setting.syntax, self._reasons)
+        self._outside = setting.syntax.outside
         self._anything = [Plan((), 0, level.value) for level in setting.syntax.levels]
         # By the schemas, and the level where that matters.
         self._plans: dict[tuple[int | frozenset[int], int], Plan] = {}
@@ -78,7 +80,7 @@ class Planner:
         self._pending: deque[Plan] = deque()
         self._exclusions: list[Iterator[exclusion.Exclusion]] = []
         self._depth = 0
-        self._level = 0  # how many arrays and objects enclose the schema that is requested
+        self.level = 0
 
     def grammar(self, location: Location) -> Grammar:
         """The grammar of the schema at ``location``.
@@ -123,6 +125,8 @@ class Planner:
                 evidence="; ".join(dict.fromkeys(evidence)),
                 remedy="loosen one of these keywords",
             )
+        if self._outside is not EPSILON:
+            term = Sequence((self._outside, term, self._outside))
         return Rules(builder.rules, term) if builder.rules else term
 
     # First pass
@@ -140,7 +144,7 @@ class Planner:
             return self._forbidden(locations)
         if location.is_negated:
             return self._request_conjunction(locations)
-        key_of_schema = id(schema), self._level if self._counts_levels else 0
+        key_of_schema = id(schema), self.level if self._counts_levels else 0
         plan = self._plans.get(key_of_schema)
         if plan is not None:
             plan.uses += not self.are_proofs
@@ -180,7 +184,7 @@ class Planner:
 
     def _leaf(self, disjunct: Disjunct, leaves: LeafCache, key: LeafKey | None, before: int) -> Grammar:
         """The term of a schema without subschemas; cached with the steps that were counted since ``before``."""
-        term = self._scalars.term(disjunct, self._level, is_proof=self.are_proofs)
+        term = self._scalars.term(disjunct, self.level, is_proof=self.are_proofs)
         # A proof may replace a format by a superset.
         if key is not None and term is not EMPTY and not self.are_proofs:
             leaves.keep(key, term, steps_since(before))
@@ -188,7 +192,7 @@ class Planner:
 
     def _open_value(self) -> Plan:
         """The plan of any value."""
-        return self._anything[min(self._level, len(self._anything) - 1)]
+        return self._anything[min(self.level, len(self._anything) - 1)]
 
     def _request_conjunction(self, locations: tuple[Location, ...]) -> Plan:
         locations = tuple(one for one in locations if one.is_negated or (one.schema is not True and one.schema != {}))
@@ -208,7 +212,7 @@ class Planner:
         if has_negated and any(-key in distinct for key in distinct):
             self._reasons.append((tuple(distinct.values()), ": a schema and its negation"))
             return Plan((), 0, EMPTY)
-        key = frozenset(distinct), self._level if self._counts_levels else 0
+        key = frozenset(distinct), self.level if self._counts_levels else 0
         plan = self._plans.get(key)
         if plan is not None:
             plan.uses += not self.are_proofs
@@ -219,7 +223,7 @@ class Planner:
     def _new(self, locations: tuple[Location, ...]) -> Plan:
         if self._depth > self._forms.limits.nesting:
             raise LimitExceeded(locations[0].subject(), limit="nesting", maximum=self._forms.limits.nesting)
-        plan = Plan(locations, self._depth, level=self._level)
+        plan = Plan(locations, self._depth, level=self.level)
         if self.are_proofs:
             plan.is_waiting = True
         else:
@@ -229,7 +233,7 @@ class Planner:
     def _explore(self) -> None:
         while self._pending:
             plan = self._pending.popleft()
-            self._depth, self._level = plan.depth + 1, plan.level
+            self._depth, self.level = plan.depth + 1, plan.level
             self._expand(plan)
 
     def _expand(self, plan: Plan) -> None:
@@ -310,8 +314,8 @@ class Planner:
             return []
         self._refuse(disjunct)
         if disjunct.values:
-            return [Plan((), 0, self.types.constants(disjunct))]
-        parts = [Plan((), 0, self._scalars.term(disjunct, self._level, is_proof=self.are_proofs))]
+            return [Plan((), 0, self.types.constants(self, disjunct))]
+        parts = [Plan((), 0, self._scalars.term(disjunct, self.level, is_proof=self.are_proofs))]
         if self._is_deepest and disjunct.types & (ARRAY | OBJECT):
             self._scalars.note_too_deep(disjunct)
             return parts
@@ -323,13 +327,13 @@ class Planner:
 
     @property
     def _is_deepest(self) -> bool:
-        return self._scalars.is_deepest(self._level)
+        return self._scalars.is_deepest(self.level)
 
     def inside(self, conjunctions: Iterable[tuple[Location, ...]]) -> list[Plan]:
         """The plans of the items or members of a container."""
-        self._level += 1
+        self.level += 1
         plans = list(map(self._request, conjunctions))
-        self._level -= 1
+        self.level -= 1
         return plans
 
     def _overlapping(self, parsed: ParsedSchema) -> BranchPairs:
@@ -350,7 +354,7 @@ class Planner:
         A ``oneOf`` inside counts as ``anyOf``: this is a superset, so a proof of emptiness still holds.
         """
         plan = Plan((), 0)
-        self._depth = self._level = 0
+        self._depth = self.level = 0
         self._forms.spend(DISJUNCT_COST, one.location)
         noted = len(self._reasons)
         self._fill(plan, [meet(one.first, one.second)])
@@ -364,7 +368,7 @@ class Planner:
             plan.is_empty = False
             if plan.is_waiting:
                 plan.is_waiting = False
-                self._level = plan.level
+                self.level = plan.level
                 self._expand(plan)
             plan.is_empty = yield plan.prove(plan.children, self._prove)
         return plan.is_empty

@@ -43,7 +43,7 @@ class ScalarTerms:
 
     def __init__(self, syntax: Syntax, reasons: Reasons) -> None:
         """Start without terms; an empty term adds its reason to ``reasons``."""
-        self.counts_levels = syntax.policy.max_depth is not None
+        self.counts_levels = syntax.policy.depth is not None
         self.syntax = syntax
         self._reasons = reasons
         self._unconstrained: dict[tuple[int, int], Grammar] = {}  # by the types and the level
@@ -70,7 +70,7 @@ class ScalarTerms:
 
     def note_too_deep(self, disjunct: Disjunct) -> None:
         """Note that the policy excludes the arrays and objects of a disjunct."""
-        why = f": it nests deeper than max_depth={self.syntax.policy.max_depth} of the policy"
+        why = f": it nests deeper than max_depth={self.syntax.policy.depth} of the policy"
         self._reasons.append((disjunct.origins, why))
 
     def _terms(self, disjunct: Disjunct, level: int, *, is_proof: bool) -> list[Grammar]:

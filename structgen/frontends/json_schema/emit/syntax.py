@@ -12,7 +12,7 @@ from structgen.errors import GrammarError, LimitExceeded
 from structgen.frontends.json_schema.emit.decimal_interval import integral_magnitudes, scientific_magnitudes
 from structgen.frontends.json_schema.emit.number import equal_numbers
 from structgen.frontends.json_schema.normal.scalar_assertion import exact
-from structgen.frontends.json_schema.policy import JsonPolicy
+from structgen.frontends.json_schema.policy import JsonPolicy, spacing
 from structgen.frontends.json_schema.term import ANY_STRING, DIGIT, NONZERO_DIGIT, chain, distinct, quoted
 from structgen.grammar.limits import spend
 from structgen.grammar.nodes import (
@@ -55,6 +55,7 @@ _OPEN_BRACE: Final = Literal(b"{")
 _CLOSE_BRACE: Final = Literal(b"}")
 _OPEN_BRACKET: Final = Literal(b"[")
 _CLOSE_BRACKET: Final = Literal(b"]")
+_WHITESPACE: Final = ByteClass([(0x09, 0x0A), (0x0D, 0x0D), (0x20, 0x20)])
 
 
 class NestingLevel(NamedTuple):
@@ -72,13 +73,16 @@ class Syntax:
     Attributes:
         open_object: ``{`` and the whitespace after it.
         end_object: ``}`` where whitespace was already read.
+        lead: whitespace before the first item or member only, not in an empty container.
         close_object: whitespace and ``}``; likewise the attributes of arrays.
         comma: ``,`` between members, with the whitespace around it.
         colon: ``:`` after a name, with the whitespace around it.
         any_integral: every number whose value is an integer, in all its forms.
         any_number: every number; likewise ``any_integer``.
         any_string: every string.
+        outside: the whitespace before and after the document.
         levels: any value inside no container, inside one and so on; the last one applies to all deeper levels.
+        depth: how many containers are around the text, where the whitespace depends on that.
     """
 
     policy: JsonPolicy
@@ -94,11 +98,84 @@ class Syntax:
     any_integral: Grammar
     any_number: Grammar
     any_string: Grammar
+    outside: Grammar
     levels: tuple[NestingLevel, ...]
+    lead: Grammar = EPSILON
+    depth: int = 0
+
+    def inside(self, count: int) -> Syntax:
+        """The terms inside ``count`` more containers."""
+        if count == 0 or self.policy.whitespace != "indented":
+            return self
+        depth = self.depth + count
+        return replace(self, **_punctuation(self.policy, depth)._asdict(), depth=depth)
+
+    def object(self, some: Grammar, *, may_be_empty: bool) -> Grammar:
+        """The objects with the members of ``some``, whose end closes them; also the one without members."""
+        return self._container(self.open_object, some, self.end_object if may_be_empty else EMPTY)
+
+    def array(self, some: Grammar, *, may_be_empty: bool) -> Grammar:
+        """The same for arrays."""
+        return self._container(self.open_array, some, self.end_array if may_be_empty else EMPTY)
+
+    def _container(self, begin: Grammar, some: Grammar, end: Grammar) -> Grammar:
+        if self.lead is not EPSILON:
+            some = chain(self.lead, some)
+        return Sequence((begin, some if end is EMPTY else Choice((end, some))))
 
     def at(self, depth: int) -> NestingLevel:
         """Any value inside ``depth`` arrays and objects."""
         return self.levels[min(depth, len(self.levels) - 1)]
+
+
+class _Punctuation(NamedTuple):
+    """What is written around values and between them; the names are those of ``Syntax``."""
+
+    open_object: Grammar
+    close_object: Grammar
+    open_array: Grammar
+    close_array: Grammar
+    comma: Grammar
+    colon: Grammar
+    outside: Grammar
+    lead: Grammar = EPSILON
+
+
+@lru_cache(maxsize=512)
+def _punctuation(policy: JsonPolicy, depth: int) -> _Punctuation:
+    """What is written between the parts of a container inside ``depth`` others."""
+    run = Shared(Repeat(_WHITESPACE, 0, policy.width))
+    comma, colon = _marks(policy)
+    if policy.whitespace == "indented":
+        unit = policy.indent if isinstance(policy.indent, str) else " " * policy.width
+        here, lead = (Literal(f"\n{unit * count}".encode()) for count in (depth, depth + 1))
+        close_object, close_array = (_joined(here, bracket) for bracket in (_CLOSE_BRACE, _CLOSE_BRACKET))
+        comma = _joined(comma, lead)
+        outside = run if policy.around else EPSILON
+        return _Punctuation(_OPEN_BRACE, close_object, _OPEN_BRACKET, close_array, comma, colon, outside, lead)
+    space = _space(policy)
+    outside = (run if space is EPSILON else space) if policy.around else EPSILON
+    if space is not EPSILON:
+        comma, colon = _around(space, comma), _around(space, colon)
+    return _Punctuation(
+        _joined(_OPEN_BRACE, space),
+        _joined(space, _CLOSE_BRACE),
+        _joined(_OPEN_BRACKET, space),
+        _joined(space, _CLOSE_BRACKET),
+        comma,
+        colon,
+        outside,
+    )
+
+
+def _marks(policy: JsonPolicy) -> tuple[Grammar, Grammar]:
+    """The comma and the colon, with the whitespace that belongs to them whatever the policy leaves open."""
+    if policy.separators is not None:
+        comma, colon = policy.separators
+        return spacing(comma, ",", "JsonPolicy: separators"), spacing(colon, ":", "JsonPolicy: separators")
+    if policy.space is not None or policy.whitespace not in ("single", "indented"):
+        return Literal(b","), Literal(b":")
+    return Literal(b", " if policy.whitespace == "single" else b","), Literal(b": ")
 
 
 @lru_cache(maxsize=64)
@@ -106,12 +183,6 @@ def syntax_of(policy: JsonPolicy) -> Syntax:
     """Make the shared terms of ``policy``; the same policy gives the same objects."""
     if policy.order != "declared":  # the shared terms do not depend on this
         return replace(syntax_of(replace(policy, order="declared")), policy=policy)
-    space = _space(policy)
-    comma, colon = _around(space, b","), _around(space, b":")
-    if policy.whitespace == "single":
-        comma, colon = Literal(b", "), Literal(b": ")
-    open_object, open_array = (_joined(bracket, space) for bracket in (_OPEN_BRACE, _OPEN_BRACKET))
-    close_object, close_array = (_joined(space, bracket) for bracket in (_CLOSE_BRACE, _CLOSE_BRACKET))
     more = Repeat(DIGIT, 0, policy.digits - 1)
     natural = Choice((Literal(b"0"), Sequence((NONZERO_DIGIT, more))))
     sign = Repeat(Literal(b"-"), 0, 1)
@@ -122,14 +193,9 @@ def syntax_of(policy: JsonPolicy) -> Syntax:
     string = ANY_STRING if length is None else Shared(JsonString(Repeat(ANY_CHAR, 0, length)))
     syntax = Syntax(
         policy=policy,
-        open_object=open_object,
-        close_object=close_object,
+        **_punctuation(policy, 0)._asdict(),
         end_object=_CLOSE_BRACE,
-        open_array=open_array,
-        close_array=close_array,
         end_array=_CLOSE_BRACKET,
-        comma=comma,
-        colon=colon,
         any_integer=integer,
         any_integral=_any_integral(policy, number.item) if policy.numbers == "all" else integer,
         any_number=number,
@@ -143,20 +209,20 @@ def _levels(syntax: Syntax) -> tuple[NestingLevel, ...]:
     """Any value inside each number of arrays and objects that the policy distinguishes, the outermost first."""
     policy = syntax.policy
 
-    def members(member: Grammar, max_count: int | None, begin: Grammar, close: Grammar, end: Grammar) -> Grammar:
-        if max_count == 0:
-            return Sequence((begin, end))
-        some = Sequence(
-            (member, Repeat(Sequence((syntax.comma, member)), 0, None if max_count is None else max_count - 1), close)
-        )
-        return Sequence((begin, Choice((end, some))))
+    def members(at: Syntax, member: Grammar, max_count: int | None, close: Grammar) -> Grammar:
+        more = Repeat(Sequence((at.comma, member)), 0, None if max_count is None else max_count - 1)
+        return Sequence((member, more, close))
 
-    def array(item: Grammar) -> Grammar:
-        return members(item, policy.max_items, syntax.open_array, syntax.close_array, _CLOSE_BRACKET)
+    def array(item: Grammar, at: Syntax = syntax) -> Grammar:
+        if policy.max_items == 0:
+            return Sequence((at.open_array, _CLOSE_BRACKET))
+        return at.array(members(at, item, policy.max_items, at.close_array), may_be_empty=True)
 
-    def obj(item: Grammar) -> Grammar:
-        member = Sequence((syntax.any_string, syntax.colon, item))
-        return members(member, policy.max_members, syntax.open_object, syntax.close_object, _CLOSE_BRACE)
+    def obj(item: Grammar, at: Syntax = syntax) -> Grammar:
+        if policy.max_members == 0:
+            return Sequence((at.open_object, _CLOSE_BRACE))
+        member = Sequence((syntax.any_string, at.colon, item))
+        return at.object(members(at, member, policy.max_members, at.close_object), may_be_empty=True)
 
     scalars = (syntax.any_string, syntax.any_number, BOOLEAN_TERM, NULL_TERM)
     compares = policy.repeated == "forbidden" and (policy.max_members is None or policy.max_members > 1)
@@ -164,7 +230,7 @@ def _levels(syntax: Syntax) -> tuple[NestingLevel, ...]:
     def marked(objects: Grammar) -> Grammar:
         return distinct(objects, is_spare=True) if compares else objects
 
-    if policy.max_depth is None:
+    if policy.depth is None:
         inner = Reference("value")
         rules = {
             "value": Choice((*scalars, Reference("array"), Reference("object"))),
@@ -177,10 +243,11 @@ def _levels(syntax: Syntax) -> tuple[NestingLevel, ...]:
         return (NestingLevel(any_value, Shared(array(any_value)), Shared(objects)),)
     levels = [NestingLevel(Shared(Choice(scalars)), EMPTY, EMPTY)]
     inside = levels[0].value
-    for _ in range(policy.max_depth):
-        containers = Shared(array(levels[-1].value)), Shared(marked(obj(inside)))
+    for depth in range(policy.depth - 1, -1, -1):
+        at = syntax.inside(depth)
+        containers = Shared(array(levels[-1].value, at)), Shared(marked(obj(inside, at)))
         levels.append(NestingLevel(Shared(Choice((*scalars, *containers))), *containers))
-        plain = Choice((*scalars, Shared(array(inside)), Shared(obj(inside))))
+        plain = Choice((*scalars, Shared(array(inside, at)), Shared(obj(inside, at))))
         inside = Shared(plain) if compares else levels[-1].value
     return tuple(reversed(levels))
 
@@ -191,9 +258,13 @@ def _any_integral(policy: JsonPolicy, number: Grammar) -> Grammar:
 
 
 def _space(policy: JsonPolicy) -> Grammar:
+    if policy.space is not None:
+        return Shared(Repeat(spacing(policy.space, "", "JsonPolicy: space"), 0, 1))
+    if policy.whitespace in ("any", "runs"):
+        return Shared(Repeat(_WHITESPACE, 0, None if policy.whitespace == "any" else policy.width))
     if policy.whitespace != "flexible":
         return EPSILON
-    indentation = Repeat(ByteClass([(0x09, 0x09), (0x20, 0x20)]), 0, policy.indent)
+    indentation = Repeat(ByteClass([(0x09, 0x09), (0x20, 0x20)]), 0, policy.width)
     line = Sequence((Literal(b"\n"), indentation))
     return Sequence((Repeat(Literal(b" "), 0, 1), Repeat(line, 0, 1)))
 
@@ -213,8 +284,8 @@ def _magnitude(policy: JsonPolicy) -> Grammar:
     return Choice((others, single, scientific_magnitudes((0, False), (None, False), policy.digits)))
 
 
-def _around(space: Grammar, mark: bytes) -> Grammar:
-    return Literal(mark) if space is EPSILON else Shared(Sequence((space, Literal(mark), space)))
+def _around(space: Grammar, mark: Grammar) -> Grammar:
+    return Shared(Sequence((space, mark, space)))
 
 
 def _joined(*parts: Grammar) -> Grammar:
@@ -325,7 +396,7 @@ def value_term(value: Json, syntax: Syntax, location: Location, keyword: str) ->
             spend(8 + 8 * count, partial(location.subject, keyword))
             members = done[len(done) - count :]
             del done[len(done) - count :]
-            done.append(_container(item, members, syntax, location, keyword))
+            done.append(_container(item, members, syntax.inside(depth), location, keyword))
     return done[0]
 
 
@@ -338,14 +409,14 @@ def _container(value: Json, members: list[Grammar], syntax: Syntax, location: Lo
             chain(string_literal(name, syntax.policy, location, keyword), syntax.colon, member)
             for name, member in zip(value, members, strict=True)
         ]
-        begin, close, end = syntax.open_object, syntax.close_object, syntax.end_object
         if syntax.policy.order == "any" and len(members) > 1:
-            return chain(begin, Permutation(members, separator=syntax.comma), close)
-    else:
-        begin, close, end = syntax.open_array, syntax.close_array, syntax.end_array
+            listed = Permutation(members, separator=syntax.comma)
+            return chain(syntax.open_object, syntax.lead, listed, syntax.close_object)
+    is_object = isinstance(value, dict)
     if not members:
-        return chain(begin, end)
-    parts = [begin, members[0]]
+        return chain(*((syntax.open_object, syntax.end_object) if is_object else (syntax.open_array, syntax.end_array)))
+    begin, close = (syntax.open_object, syntax.close_object) if is_object else (syntax.open_array, syntax.close_array)
+    parts = [begin, syntax.lead, members[0]]
     for member in members[1:]:
         parts += (syntax.comma, member)
     return chain(*parts, close)

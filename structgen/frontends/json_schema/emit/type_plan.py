@@ -58,26 +58,26 @@ class TypePlans:
         """Drop what refers back to these plans, so that they need no cycle collector to go."""
         self._chains.clear()
 
-    def constants(self, disjunct: Disjunct) -> Grammar:
+    def constants(self, planner: Planner, disjunct: Disjunct) -> Grammar:
         """The term of the values that a disjunct lists."""
+        syntax = self._syntax.inside(planner.level)
         values = self._validity.constants(disjunct)
         source = disjunct.values[0]
         self._forms.spend(_ITEM_COST + 3 * len(source.members), source.location)
         if not values:
             why = "is empty" if not source.members else "has no value that the other keywords allow"
             self._reasons.append(((source.location,), f": {source.keyword!r} {why}"))
-        return values_term(
-            values, self._syntax, source.location, source.keyword, fractions=bool(disjunct.types & FRACTION)
-        )
+        return values_term(values, syntax, source.location, source.keyword, fractions=bool(disjunct.types & FRACTION))
 
     def array(self, planner: Planner, plan: Plan, disjunct: Disjunct) -> Plan:
         """Fill a plan, which is returned, with the arrays of a disjunct; ``planner`` plans the schemas of the items."""
-        max_items = self._syntax.policy.max_items
+        syntax = self._syntax.inside(planner.level)
+        max_items = syntax.policy.max_items
         layout = ArrayLayout(disjunct.arrays, max_items)
         location = disjunct.arrays[0].location
         self._forms.spend(_ITEM_COST * (1 + len(layout.items)), location)
         if layout.unique is not None:
-            unique = UniqueItems(layout, self._forms, self._validity, self._syntax)
+            unique = UniqueItems(layout, self._forms, self._validity, syntax)
             if unique.is_settled:
                 return self._unique_array(planner, plan, unique, location)
             self._check("uniqueItems", (assertion.location for assertion in layout.positive if assertion.refusals))
@@ -88,7 +88,7 @@ class TypePlans:
         plan.prove = lambda parts, ask: array_is_empty(layout, parts[:-1], parts[-1], ask)
 
         def build(terms: list[Grammar]) -> Grammar:
-            term = array_term(layout, terms[:-1], terms[-1], self._syntax)
+            term = array_term(layout, terms[:-1], terms[-1], syntax)
             if term is EMPTY:
                 is_of_policy = max_items is not None and layout.min_count > max_items
                 of_policy = f" by max_items={max_items} of the policy" if is_of_policy else ""
@@ -129,12 +129,13 @@ class TypePlans:
         self, planner: Planner, plan: Plan, layout: ArrayLayout, location: Location, *, never_ends: bool
     ) -> Plan:
         chain = ArrayChain(layout, self._forms.compare)
+        syntax = self._syntax.inside(planner.level)
         self._forms.spend(_ITEM_COST * len(chain.locations), location)
         plan.children = planner.inside(chain.locations)
         plan.prove = chain.is_empty
 
         def build(terms: list[Grammar]) -> Grammar:
-            term = chain.term(terms, self._syntax)
+            term = chain.term(terms, syntax)
             if term is EMPTY:
                 self._reasons.append(((location,), ": no array is left by 'contains', 'not' and the number of items"))
             return term if layout.unique is None else distinct(term, is_spare=layout.is_spare, is_endless=never_ends)
@@ -145,6 +146,7 @@ class TypePlans:
     def object(self, planner: Planner, plan: Plan, disjunct: Disjunct) -> Plan:
         """Fill a plan with the objects of a disjunct; the arguments are those of ``array``."""
         assertions = disjunct.objects
+        syntax = self._syntax.inside(planner.level)
         if self._forms.restricts and not planner.are_proofs:
             assertions = restricted_assertions(assertions, closes=self._forms.closes, requires=self._forms.requires)
         is_restricted = assertions is not disjunct.objects
@@ -159,7 +161,7 @@ class TypePlans:
         plan.prove = lambda parts, ask: object_is_empty(layout, parts[:count], parts[count:], ask)
 
         def build(terms: list[Grammar]) -> Grammar:
-            term = object_term(layout, terms[:count], terms[count:], self._syntax)
+            term = object_term(layout, terms[:count], terms[count:], syntax)
             if term is EMPTY:
                 self._reasons.append(((location,), _impossible(layout, terms, self._forms if is_restricted else None)))
             return self._counted(term, layout)
@@ -182,6 +184,7 @@ class TypePlans:
         return NameLanguage(locations, self._forms, self._validity)
 
     def _stateful_object(self, planner: Planner, plan: Plan, layout: ObjectLayout, location: Location) -> Plan:
+        syntax = self._syntax.inside(planner.level)
         chain = self._chains.get(id(layout))
         if chain is None:  # the chain refers to the layout, so the id stays valid
             chain = self._chains[id(layout)] = ObjectChain(layout, self._forms.compare)
@@ -190,7 +193,7 @@ class TypePlans:
         plan.prove = chain.is_empty
 
         def build(terms: list[Grammar]) -> Grammar:
-            term = chain.term(terms, self._syntax)
+            term = chain.term(terms, syntax)
             if term is EMPTY:
                 self._reasons.append(((location,), ": no object is left by 'not', 'required' and the like"))
             return self._counted(term, layout)

@@ -146,7 +146,10 @@ class UniqueItems:
         if disjunct.values:
             source, fractions = disjunct.values[0], bool(disjunct.types & FRACTION)
             return [
-                (value, values_term([value], self._syntax, source.location, source.keyword, fractions=fractions))
+                (
+                    value,
+                    values_term([value], self._syntax.inside(1), source.location, source.keyword, fractions=fractions),
+                )
                 for value in self._validity.constants(disjunct)
             ]
         if disjunct.types & ~(BOOLEAN | NULL | INTEGER):
@@ -231,7 +234,7 @@ class _UniqueItemsBuilder:
         syntax = self._syntax
         for key in reversed(list(self.states())):
             self._made[key] = self._items(*key)
-        some = chain(self._made[0, frozenset()], syntax.close_array)
+        some = chain(syntax.lead, self._made[0, frozenset()], syntax.close_array)
         if self._layout.min_count:
             return chain(syntax.open_array, some)
         return Sequence((syntax.open_array, alternatives(syntax.end_array, some)))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ARRAY_READERS",
+    "GUIDANCE",
     "NUMBER_READERS",
     "OBJECT_READERS",
     "STRING_READERS",
@@ -30,6 +31,7 @@ __all__ = [
     "max_count",
     "min_count",
     "pattern_language",
+    "read_guidance",
 ]
 
 _MAX_COUNT: Final = 2**31 - 1
@@ -391,6 +393,21 @@ def _dependencies(disjunct: Disjunct, location: Location, value: Json) -> None:
 def _unevaluated_properties(disjunct: Disjunct, location: Location, value: Json) -> None:
     check_schema(location, "unevaluatedProperties", value)
     _judge_rest(_object_assertion(disjunct, location), value)
+
+
+GUIDANCE: Final = "x-guidance"
+
+
+def read_guidance(_: Disjunct, location: Location, __: Json) -> None:
+    """Refuse ``x-guidance`` below the root of the document; there it was read before (``guidance``)."""
+    document = location.resource.document
+    if document.name or location.schema is not document.resource.root:
+        refused(
+            location,
+            GUIDANCE,
+            f"{GUIDANCE!r} has a meaning at the root of the schema only",
+            remedy="write its options into the root schema, or remove it",
+        )
 
 
 OBJECT_READERS: Final = {

@@ -18,10 +18,12 @@ from structgen.frontends.json_schema.normal.container_assertion import ArrayAsse
 from structgen.frontends.json_schema.normal.disjunct import AllowedValues, Disjunct, meet
 from structgen.frontends.json_schema.normal.keyword_reader import (
     ARRAY_READERS,
+    GUIDANCE,
     NUMBER_READERS,
     OBJECT_READERS,
     STRING_READERS,
     check_schema,
+    read_guidance,
 )
 from structgen.frontends.json_schema.source.json_value import ARRAY, BOOLEAN, INTEGER, NULL, NUMBER, OBJECT, STRING
 from structgen.frontends.json_schema.source.location import Location, malformed, shown
@@ -172,6 +174,7 @@ CONSTRAINTS: Final[dict[str, KeywordReader]] = {
     **NUMBER_READERS,
     **ARRAY_READERS,
     **OBJECT_READERS,
+    GUIDANCE: read_guidance,
 }
 """Every keyword that can exclude a value, with its reader."""
 
@@ -217,6 +220,8 @@ class SchemaReader:
         disjunct = Disjunct((location,))
         if self._reference_stands_alone and "$ref" in schema:
             _read_reference("$ref", disjunct, location, schema["$ref"])
+            if GUIDANCE in schema:
+                read_guidance(disjunct, location, schema[GUIDANCE])
             return ParsedSchema(location, disjunct, (Applicator(""), Applicator("$ref")))
         readers = self._readers
         for keyword, value in schema.items():
@@ -260,7 +265,10 @@ def _applicator(location: Location, keyword: str, value: Json) -> Applicator | N
         named = {name: schema for name, schema in value.items() if isinstance(schema, (dict, bool))}
         locations = tuple(location.inner(schema, keyword, name) for name, schema in named.items())
         return Applicator(keyword, locations, tuple(named)) if named else None
-    return Applicator(keyword, tuple(location.inner(schema, keyword, index) for index, schema in enumerate(value)))
+    locations = tuple(location.inner(schema, keyword, index) for index, schema in enumerate(value))
+    if keyword == "oneOf" and location.resource.document.coerces_one_of:
+        keyword = "anyOf"
+    return Applicator(keyword, locations)
 
 
 def judging_the_rest(disjunct: Disjunct, parsed: ParsedSchema, forms: NormalForm) -> Disjunct:

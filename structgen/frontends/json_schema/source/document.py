@@ -54,6 +54,7 @@ class DocumentSetting(Protocol):
     policy: JsonPolicy
     limits: Limits
     asserts_formats: bool
+    coerces_one_of: bool
     formats: Mapping[str, StringFormat]
 
 
@@ -167,10 +168,20 @@ class Document:
         name: the URI before ``#`` in its pointers; empty for the given document.
         resource: the resource of its root.
         asserts_formats: whether ``format`` restricts strings.
+        coerces_one_of: whether ``oneOf`` is read as ``anyOf``.
         formats: the formats of the caller.
     """
 
-    __slots__ = ("_documents", "_finds_copies", "_index", "asserts_formats", "formats", "name", "resource")
+    __slots__ = (
+        "_documents",
+        "_finds_copies",
+        "_index",
+        "asserts_formats",
+        "coerces_one_of",
+        "formats",
+        "name",
+        "resource",
+    )
 
     def __init__(
         self,
@@ -185,6 +196,7 @@ class Document:
         self.name = name
         self.resource = Resource(root, uri, self, dialect, documents.limits)
         self.asserts_formats = documents.asserts_formats
+        self.coerces_one_of = documents.coerces_one_of
         self.formats = documents.formats
         self._documents = documents
         self._index: DocumentIndex | None = None
@@ -320,6 +332,7 @@ class Documents:
         limits: the bounds on patterns and JSON text.
         work: the work on all of them.
         asserts_formats: whether ``format`` restricts strings.
+        coerces_one_of: whether ``oneOf`` is read as ``anyOf``.
         formats: the formats of the caller.
     """
 
@@ -339,6 +352,7 @@ class Documents:
         """
         self.limits = setting.limits
         self.asserts_formats = setting.asserts_formats
+        self.coerces_one_of = setting.coerces_one_of
         self.formats = setting.formats
         self.loaded: list[Document] = []
         self._library = library
