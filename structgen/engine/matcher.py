@@ -14,7 +14,7 @@ from structgen.grammar.nodes import ByteClass
 if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
 
-__all__ = ["Explanation", "Matcher", "describe_bytes", "fill_mask_trees", "fill_masks"]
+__all__ = ["Explanation", "Matcher", "describe_bytes", "fill_mask_trees", "fill_masks", "row_temperatures"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +246,17 @@ class Matcher(_native.Matcher):
         certain = tokens[: self.uncertain_from(forced, starts[:-1])]
         return certain[: self.validate(certain)] if self._constraint.native.has_budgets else certain
 
+    def forced_text(self) -> str:
+        """Return the text that every continuation begins with: the whole characters at the start of ``forced_bytes()``.
+
+        Empty where the next byte belongs to a character that a token has begun.
+        """
+        forced = self.forced_bytes()
+        try:
+            return forced.decode()
+        except UnicodeDecodeError as error:
+            return forced[: error.start].decode()
+
     def explain(self, token_or_bytes: int | bytes) -> Explanation:
         """Say whether a token id or a string may come next, and if not, what is expected at which byte.
 
@@ -347,6 +358,26 @@ def fill_masks(matchers: Sequence[Matcher], bitmask: Any, *, budget: int | None 
     if first is not None:
         first.rows = tuple(met)
         raise first
+
+
+def row_temperatures(matchers: Sequence[Matcher], *, default: float = 1.0) -> list[float]:
+    """Return for each matcher the temperature at which its next token is to be sampled, beside ``fill_masks``.
+
+    That is ``Matcher.temperature()``, the temperature of the innermost part of the grammar in which the token may
+    stand (``Tempered``); 0 means the most probable token.
+
+    Args:
+        matchers: the rows of a batch.
+        default: the temperature of the request, which holds outside such parts.
+
+    Raises:
+        ValueError: ``default`` is negative or not finite.
+        LimitExceeded: a bound of some constraint's limits was reached; all matchers are as before.
+    """
+    if not 0 <= default < float("inf"):
+        raise ValueError(f"row_temperatures: default is {default!r}; give a finite number that is not negative")
+    found = [matcher.temperature() if matcher.constraint.has_temperatures else None for matcher in matchers]
+    return [default if temperature is None else temperature for temperature in found]
 
 
 def fill_mask_trees(

@@ -97,6 +97,7 @@ def listed(values: Iterable[_Item], role: str) -> Iterable[_Item]:
 
 # Prefixes to encode a text after: SentencePiece adds a space at the start of a text, but not after a line break.
 _CONTEXTS = ("", "\n")
+_MAX_OTHERS: Final = 8
 
 
 @final
@@ -125,6 +126,7 @@ class Vocabulary:
         "_eos",
         "_lock",
         "_missing",
+        "_others",
         "_special",
         "_speller",
         "_tokens",
@@ -175,6 +177,7 @@ class Vocabulary:
         self._missing: bytes | None = None
         self._speller: Speller | None = None
         self._trie: TokenTrie | None = None
+        self._others: dict[tuple[int, ...], Vocabulary] = {}  # of with_eos()
         _live.add(self)
 
     @classmethod
@@ -324,6 +327,35 @@ class Vocabulary:
             )
         special = {token: text for token, text in self._special.items() if token < size}
         return Vocabulary(self._tokens[: max(size, 0)], eos=ends, special=special, size=size, tokenize=self._encode)
+
+    def with_eos(self, eos: Iterable[int | str]) -> Vocabulary:
+        """Return this vocabulary with other special tokens, ids or names, that end an output: those of a request.
+
+        Matchers of both may share a batch. Equal ids give the same object while it is among the last few.
+
+        Raises:
+            VocabularyError: there is no such token, or it is ordinary text.
+        """
+        given = [self.token_id(one) if isinstance(one, str) else one for one in listed(eos, "eos")]
+        ends = tuple(dict.fromkeys(checked_id(token, "eos", len(self._tokens)) for token in given))
+        text = next((token for token in ends if token not in self._special), None)
+        if text is not None:
+            raise VocabularyError(
+                _SUBJECT,
+                f"token {text} cannot end an output: it is ordinary text, {self._tokens[text]!r:.60}",
+                remedy="end the grammar with this text, or make it special: Vocabulary.load(..., special=[...])",
+            )
+        if ends == self._eos:
+            return self
+        trie = self.trie
+        with self._lock:
+            if (made := self._others.pop(ends, None)) is None:
+                made = Vocabulary(self._tokens, eos=ends, special=self._special, tokenize=self._encode)
+                made._tokens, made._trie = self._tokens, trie
+            self._others[ends] = made
+            if len(self._others) > _MAX_OTHERS:
+                del self._others[next(iter(self._others))]
+        return made
 
     def _tail(self, ids: Sequence[int], data: bytes) -> list[int] | None:
         """Return the last ``ids`` that spell exactly ``data``, None if they do not."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen_kernels import _native
 
+from structgen.decode.step.context import refuse_temperatures
 from structgen.engine import Constraint
 from structgen.engine.constraint import wrong_grammar
 from structgen.errors import (
@@ -361,6 +362,7 @@ def check_constraint(constraint: object, call: str, max_tokens: int | None) -> N
     Raises:
         ArgumentError: it is no constraint.
         VocabularyError: nothing ends an output.
+        ValueError: parts of the grammar have a temperature of their own.
         BudgetError: the shortest string takes more than ``max_tokens``.
     """
     if not isinstance(constraint, Constraint):
@@ -371,6 +373,7 @@ def check_constraint(constraint: object, call: str, max_tokens: int | None) -> N
             "no token ends an output",
             remedy="name those that do: Vocabulary.load(..., eos=[...])",
         )
+    refuse_temperatures(constraint)
     if max_tokens is not None and constraint.min_tokens() > max_tokens:
         raise BudgetError(budget=max_tokens, needed=constraint.min_tokens())
 

@@ -37,7 +37,7 @@ from structgen_kernels.masks.apply_mask import apply_mask
 from structgen_kernels.masks.mask_pool import MaskPool
 from structgen_kernels.masks.mask_rows import MaskRows
 
-from structgen.engine import fill_masks
+from structgen.engine import fill_masks, row_temperatures
 from structgen.engine.mask import pack
 from structgen.integrations.transformers_loop import constrained_generate, constraint_from
 
@@ -68,6 +68,9 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
 
     A row that meets a bound of ``Limits`` ends there, and the others go on: only EOS follows, a ``CutWarning`` says
     that the output is not complete, and ``limited`` has the error.  A beam that meets one loses against all others.
+
+    Where a part of the grammar has a temperature of its own, the scores of rows in it are divided by it; transformers
+    divides by the ``temperature`` of its configuration after that, so leave it at 1 for such a grammar.
 
     Attributes:
         limited: the errors of outputs that a limit ended, by their tokens, EOS and padding left out.
@@ -143,6 +146,8 @@ class ConstraintLogitsProcessor(Live, LogitsProcessor):
                 raise self._refusal(index, outputs[index], state.refused_at)
         bitmask, which = self._bitmask(states, outputs)
         masked = _masked(scores, self._on_device(bitmask, which, scores))
+        if self._constraint.has_temperatures:
+            _temper(masked, states)
         self._end_limited(states, scores, masked)
         return masked
 
@@ -323,6 +328,19 @@ def _masked(scores: torch.Tensor, masks: MaskRows) -> torch.Tensor:
         masked[:, : masks.size].masked_fill_(~masks.allowed(), -torch.inf)
         masked[:, masks.size :].fill_(-torch.inf)
     return masked
+
+
+def _temper(masked: torch.Tensor, states: Sequence[_PrefixState]) -> None:
+    """Divide the scores of each row by the temperature of its state; 0 leaves the most probable token."""
+    live = [(row, state.matcher) for row, state in enumerate(states) if state.matcher is not None]
+    for (row, _), temperature in zip(live, row_temperatures([matcher for _, matcher in live]), strict=True):
+        if temperature > 0:
+            masked[row] /= temperature
+        else:
+            best = int(masked[row].argmax())
+            score = masked[row, best].clone()
+            masked[row] = -torch.inf
+            masked[row, best] = score
 
 
 def _row(constraint: Constraint, ids: Sequence[int | None]) -> NDArray[np.int32]:

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from structgen.models.protocol import Logits, ResidentLogits, Session
     from structgen.models.protocol.tree import TokenTree
 
-__all__ = ["Context", "check_model", "check_start", "check_vocabulary", "constraint_of", "shared_length"]
+__all__ = [
+    "Context",
+    "check_model",
+    "check_start",
+    "check_vocabulary",
+    "constraint_of",
+    "refuse_temperatures",
+    "shared_length",
+]
 
 _SHORT: Final = 32
 """Maximum number of unseen tokens whose logits are all computed so that a chain can be looked ahead."""
@@ -345,13 +353,23 @@ def constraint_of(
     """
     if isinstance(grammar, (Constraint, Grammar)):
         constraint = grammar if isinstance(grammar, Constraint) else compile(grammar, model.vocabulary, limits=limits)
-        if constraint.has_temperatures and not heeds_temperatures:
-            raise ValueError(
-                "parts of the grammar have a temperature of their own, which this way of decoding ignores; "
-                "call generate(...) with a sampler of tokens, or leave temperatures out of the grammar"
-            )
+        if not heeds_temperatures:
+            refuse_temperatures(constraint)
         return constraint
     raise wrong_grammar("grammar", grammar)
+
+
+def refuse_temperatures(constraint: Constraint) -> None:
+    """Refuse a grammar whose parts have temperatures, where all tokens are sampled alike.
+
+    Raises:
+        ValueError: it has such parts.
+    """
+    if constraint.has_temperatures:
+        raise ValueError(
+            "parts of the grammar have a temperature of their own, which this way of decoding ignores; "
+            "call generate(...) with a sampler of tokens, or leave temperatures out of the grammar"
+        )
 
 
 def check_model(model: object, call: str, *, kinds: tuple[type, ...] = _LOCAL_MODELS) -> None:
@@ -394,7 +412,10 @@ def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint
         GenerationError: prompt and ``max_tokens`` do not fit the model's context.
         VocabularyError: the constraint belongs to another vocabulary.
     """
-    check_vocabulary(constraint.vocabulary, model)
+    own, of_model = constraint.vocabulary, model.vocabulary
+    if own.eos == of_model.eos or own.special != of_model.special or own.tokens != of_model.tokens:
+        # It may have stop tokens of its own, but no other tokens.
+        check_vocabulary(own, model)
     if not isinstance(max_tokens, int) or max_tokens < 0:
         raise ValueError(f"max_tokens must be an integer of at least 0; found {max_tokens!r}; pass max_tokens=256")
     needed = constraint.min_tokens()

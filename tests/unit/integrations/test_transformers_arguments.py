@@ -20,6 +20,7 @@ from structgen.engine import Vocabulary  # noqa: E402
 from structgen.engine.mask import allowed_ids, empty_masks  # noqa: E402
 from structgen.errors import ArgumentError, CutWarning, LimitExceeded  # noqa: E402
 from structgen.grammar.limits import Limits  # noqa: E402
+from structgen.grammar.nodes import CharClass, Tempered, sequence  # noqa: E402
 from structgen.integrations.transformers import ConstraintLogitsProcessor, constrained_generate  # noqa: E402
 
 SCHEMA = {
@@ -227,3 +228,20 @@ def test_without_torch_the_import_says_how_to_get_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert "ModelError" in done.stderr
     assert "pip install 'structgen-lm[models]'" in done.stderr
+
+
+def test_rows_have_the_temperature_of_their_state() -> None:
+    """Rows inside a part with a temperature are divided by it, others not; 0 leaves the best token."""
+    vocabulary = Vocabulary([b"a", b"b", b"c", b""], eos=[3])
+    letters = CharClass([(97, 98)])
+    constraint = compile(sequence(letters, Tempered(letters, 0.5), Tempered(letters, 0.0)), vocabulary)
+    processor = ConstraintLogitsProcessor(constraint, prompt_length=1)
+    scores = torch.tensor([[1.0, 3.0, 9.0, 9.0], [3.0, 1.0, 9.0, 9.0]])
+    low = -torch.inf
+    for outputs, expected in (
+        ([[2], [2]], [[1.0, 3.0, low, low], [3.0, 1.0, low, low]]),
+        ([[2, 0], [2, 1]], [[2.0, 6.0, low, low], [6.0, 2.0, low, low]]),
+        ([[2, 0, 0], [2, 1, 1]], [[low, 3.0, low, low], [3.0, low, low, low]]),
+        ([[2, 0, 0, 1], [2, 1, 1, 1]], [[low, low, low, 9.0], [low, low, low, 9.0]]),
+    ):
+        assert processor(torch.tensor(outputs), scores).tolist() == expected
