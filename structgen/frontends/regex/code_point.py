@@ -5,7 +5,8 @@ the number of characters.
 
 Classes by Unicode property are computed from ``unicodedata``, once per process on first use, by a scan of the planes
 with assigned characters (0 to 3 and 14; planes 4 to 13 are unassigned, 15 and 16 are private use by definition). So the
-Unicode version is that of the running Python, which ``re`` also uses.
+Unicode version is that of the running Python, which ``re`` also uses.  Scripts and most binary properties come from a
+table, ``unicode_properties.txt``.
 
 Two characters match each other without regard to case if they are in one *orbit*; a caseless class is closed under
 orbits. There are three equivalences:
@@ -21,9 +22,10 @@ from __future__ import annotations
 
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from structgen.grammar.limits import spend
@@ -45,8 +47,10 @@ __all__ = [
     "contains",
     "decimal_digits",
     "difference",
+    "find_listed",
     "find_property",
     "intersection",
+    "listed_names",
     "python_space",
     "python_word",
     "ranges_bytes",
@@ -295,15 +299,43 @@ def rust_word() -> Ranges:
 
 
 def find_property(name: str) -> Ranges | None:
-    """The characters of a general category or binary property by its exact name, or ``None`` if unsupported.
-
-    Scripts, blocks and most binary properties are not part of ``unicodedata``.
-    """
+    """The characters of a general category or binary property by its exact name, or ``None`` if unsupported."""
     short = CATEGORY_NAMES.get(name)
     if short is not None:
         return category(short)
     make = _PROPERTIES.get(name)
-    return None if make is None else make()
+    return find_listed("bin", name) if make is None else make()
+
+
+@cache
+def listed_names(kind: str) -> Mapping[str, str]:
+    """The names of scripts (``"sc"``) or binary properties (``"bin"``) in the table -> the ranges as text.
+
+    ``unicodedata`` knows neither, so they come from a table of a fixed version of Unicode. Under ``"scx"`` are the
+    scripts with extensions of their own; the others are those of ``"sc"``.
+    """
+    found: dict[str, str] = {}
+    for line in Path(__file__).with_name("unicode_properties.txt").read_text(encoding="utf-8").splitlines()[1:]:
+        names, _, numbers = line.partition(":")
+        own, *aliases = names.split()
+        if own == kind:
+            found.update(dict.fromkeys(aliases, numbers))
+    return {**listed_names("sc"), **found} if kind == "scx" else found
+
+
+@cache
+def find_listed(kind: str, name: str) -> Ranges | None:
+    """The characters of a script (``"sc"``, with extensions ``"scx"``) or binary property (``"bin"``) of the table."""
+    text = listed_names(kind).get(name)
+    if text is None:
+        return None
+    numbers = [int(number, 36) for number in text.split()]
+    ranges, end = [], -1
+    for distance, size in zip(numbers[::2], numbers[1::2], strict=True):
+        first = end + distance
+        end = first + size
+        ranges.append((first, end))
+    return tuple(ranges)
 
 
 @lru_cache(maxsize=1)

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final
 
-from structgen.frontends.regex.code_point import CATEGORY_NAMES, Ranges, close_under_case, complement, find_property
+from structgen.frontends.regex.code_point import (
+    CATEGORY_NAMES,
+    Ranges,
+    close_under_case,
+    complement,
+    find_listed,
+    find_property,
+    listed_names,
+)
 from structgen.frontends.regex.dialect import NO_REFERENCE, Dialect, Flag, malformed, refused
 from structgen.grammar.nodes import MAX_CODE_POINT
 
@@ -16,11 +26,12 @@ Scalar = int | Ranges
 """A code point (surrogates included), or a class of them."""
 
 _HEX: Final = re.compile(r"[0-9a-fA-F]+")
+_BRACED: Final = re.compile(r"\{([0-9a-fA-F]{1,8})\}")
 _OCTAL: Final = re.compile(r"[0-7]{1,3}")
 _DIGITS: Final = re.compile(r"[0-9]+")
 _LOW_SURROGATE: Final = re.compile(r"\\u(?:([dD][c-fC-F][0-9a-fA-F]{2})|\Z)")
 _PROPERTY: Final = re.compile(r"\{([^{}]*)\}")
-_ASSIGNMENT: Final = re.compile(r"(\w+)(?:=|:)(\w+)", re.ASCII)
+_ASSIGNMENT: Final = re.compile(r"(\w+)(?:=|:)([\w -]+)", re.ASCII)
 _COMMENT: Final = re.compile(r"[^\n]*\n?")
 _NAME: Final = re.compile(r"\{([^{}]+)\}")
 _FINAL_BACKSLASH: Final = "double the backslash to mean the character"
@@ -36,6 +47,7 @@ _FOREIGN: Final = {
     "E": ("quoted text \\Q...\\E", "escape each special character"),
     "k": ("back-reference", NO_REFERENCE),
     "g": ("back-reference", NO_REFERENCE),
+    "c": ("control character \\cX", "write \\x01 for \\cA and so on, or use dialect='ecma'"),
     "C": ("single byte \\C", "write [^] or (?s:.) for one character"),
     "p": ("Unicode property \\p", "write the class out, or use dialect='ecma' or dialect='rust'"),
     "P": ("Unicode property \\P", "write the class out, or use dialect='ecma' or dialect='rust'"),
@@ -117,13 +129,26 @@ def _hexadecimal(text: str, start: int, dialect: Dialect) -> tuple[int, int]:
         end = after + width
         if found is None or found.end() != end:
             have = found.end() if found else after
-            raise malformed(text, (start, have), f"\\{letter} takes exactly {width} hexadecimal digits")
+            remedy = _without_braces(text, after, letter, dialect)
+            raise malformed(text, (start, have), f"\\{letter} takes exactly {width} hexadecimal digits", remedy)
         digits = found.group()
     if len(digits) > 8 or (point := int(digits, 16)) > MAX_CODE_POINT:
         raise malformed(text, (start, end), "the escape is above U+10FFFF, the last character of Unicode")
     if 0xD800 <= point <= 0xDFFF:
         return _surrogate(text, start, end, point, dialect)
     return point, end
+
+
+def _without_braces(text: str, after: int, letter: str, dialect: Dialect) -> str:
+    r"""How to write ``\u{...}`` and ``\x{...}`` in a dialect that has no braces there."""
+    found = _BRACED.match(text, after)
+    if found is None:
+        return ""
+    point = int(found.group(1), 16)
+    if letter in "uU" and "U" in dialect.hex_escapes:
+        return f"write \\u{point:04x} or \\U{point:08x}; braces are of dialect='ecma' and dialect='rust'"
+    braced = "".join(dialect.braced_escapes[:1])
+    return f"write \\x{point:02x}" + (f", or \\{braced}{{{point:x}}} for a longer number" if braced else "")
 
 
 def _surrogate(text: str, start: int, end: int, point: int, dialect: Dialect) -> tuple[int, int]:
@@ -202,23 +227,46 @@ def _look_up(text: str, span: tuple[int, int], name: str, dialect: Dialect) -> R
     loose = dialect.has_loose_properties
     assignment = _ASSIGNMENT.fullmatch(name)
     if assignment is None or (not loose and ":" in name):
-        kind = _LOOSE_NAMES.get(_squeezed(name)) if loose else name
+        ranges = _loose_property(name) if loose else find_property(name)
     else:
         key, value = assignment.groups()
-        is_category = (_squeezed(key) if loose else key) in _CATEGORY_KEYS
-        kind = (_LOOSE_NAMES.get(_squeezed(value)) if loose else value) if is_category else None
-        if kind not in CATEGORY_NAMES:
-            kind = None
-    ranges = None if kind is None else find_property(kind)
+        kind = _LOOSE_KEYS.get(_squeezed(key)) if loose else _KEYS.get(key)
+        known = CATEGORY_NAMES if kind == "gc" else listed_names(kind) if kind is not None else {}
+        exact = _loose(kind or "").get(_squeezed(value), "") if loose else value
+        ranges = None if kind is None or exact not in known else _property_of(kind, exact)
     if ranges is None:
         raise refused(
             text,
             span,
             f"Unicode property {name!r}",
-            "use a general category such as \\p{L} or \\p{Nd}, or write the ranges out",
-            reason="is not supported: only general categories and a few binary properties are",
+            "use a general category such as \\p{L}, a script such as \\p{Script=Greek}, or write the ranges out",
+            reason="is not a general category, a script or a binary property that is known",
         )
     return ranges
+
+
+def _property_of(kind: str, name: str) -> Ranges | None:
+    return find_property(name) if kind == "gc" else find_listed(kind, name)
+
+
+def _loose_property(name: str) -> Ranges | None:
+    """A general category, binary property or script, as the crate ``regex`` looks them up."""
+    squeezed = _squeezed(name)
+    for kind in ("gc", "bin", "sc"):
+        exact = _loose(kind).get(squeezed)
+        if exact is not None:
+            return _property_of("gc" if kind == "bin" else kind, exact)
+    return None
+
+
+@cache
+def _loose(kind: str) -> Mapping[str, str]:
+    """The names of a kind without regard to case, space, ``-`` and ``_`` -> the exact names."""
+    if kind == "bin":
+        names: Iterable[str] = (*_BINARY, *(name for name in listed_names(kind) if name not in _NOT_IN_RUST))
+    else:
+        names = CATEGORY_NAMES if kind == "gc" else listed_names(kind)
+    return {_squeezed(name): name for name in names}
 
 
 def skip_space(text: str, index: int, dialect: Dialect) -> int:
@@ -237,9 +285,12 @@ def _squeezed(name: str) -> str:
     return re.sub(r"[\s_-]", "", name).lower().removeprefix("is")
 
 
-_CATEGORY_KEYS: Final = frozenset({"General_Category", "gc", "generalcategory"})
+_KEYS: Final = {
+    "General_Category": "gc", "gc": "gc", "Script": "sc", "sc": "sc", "Script_Extensions": "scx", "scx": "scx",
+}  # fmt: skip
+_LOOSE_KEYS: Final = {_squeezed(key): kind for key, kind in _KEYS.items()}
 _BINARY: Final = (
     "Any", "ASCII", "Assigned", "Lowercase", "Lower", "Uppercase", "Upper", "White_Space", "space",
     "XID_Start", "XIDS", "XID_Continue", "XIDC",
 )  # fmt: skip
-_LOOSE_NAMES: Final = {_squeezed(name): name for name in (*CATEGORY_NAMES, *_BINARY)}
+_NOT_IN_RUST: Final = frozenset({"Changes_When_NFKC_Casefolded", "CWKCF"})

@@ -66,6 +66,8 @@ _REFUSED: Final[tuple[tuple[re.Pattern[str], str, str], ...]] = tuple(
         (r"\*[A-Za-z_:]+", "backtracking verb", "leave it out: every way to match is considered"),
     )
 )
+_NAMED: Final = re.compile(r"\?(?:P?<|')\w")
+_OTHERS: Final = {"python": ", or use dialect='ecma' or dialect='rust'"}
 _FLAG_GROUP: Final = re.compile(r"\?([A-Za-z]*)(-([A-Za-z]*))?([:)])")
 
 
@@ -157,11 +159,11 @@ class _GroupReader:
         dialect = self.dialect
         found = _FLAG_GROUP.match(self.text, self.mark)
         if found is None or not (found.group(1) or found.group(2)):
-            raise self._malformed(
-                self.mark + 2,
-                f"the {dialect.title} dialect has no such group",
-                "escape the parenthesis to mean it: \\(",
-            )
+            remedy = "escape the parenthesis to mean it: \\("
+            if _NAMED.match(self.text, self.mark):
+                *_, opening = dialect.named_groups
+                remedy = f"write ({opening}name>...)" + _OTHERS.get(dialect.name, "")
+            raise self._malformed(self.mark + 2, f"the {dialect.title} dialect has no such group", remedy)
         on, minus, off, closing = found.groups(default="")
         end, scoped = found.end(), closing == ":"
         if minus and not off:

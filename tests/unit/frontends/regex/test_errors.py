@@ -96,9 +96,16 @@ REFUSED: list[tuple[str, DialectName, str, int]] = [
     (r"\G", "python", "last match anchor \\G", 0),
     (r"\Qa.b\E", "python", "quoted text \\Q...\\E", 0),
     (r"\p{L}", "python", "Unicode property \\p", 0),
-    (r"\p{Greek}", "rust", "Unicode property 'Greek'", 0),
-    (r"\p{Script=Greek}", "ecma", "Unicode property 'Script=Greek'", 0),
-    (r"[\p{Emoji}]", "ecma", "Unicode property 'Emoji'", 1),
+    (r"\p{InGreek}", "rust", "Unicode property 'InGreek'", 0),
+    (r"\p{Greek}", "ecma", "Unicode property 'Greek'", 0),
+    (r"\p{script=Greek}", "ecma", "Unicode property 'script=Greek'", 0),
+    (r"\p{gc=Greek}", "rust", "Unicode property 'gc=Greek'", 0),
+    (r"[\p{Basic_Emoji}]", "ecma", "Unicode property 'Basic_Emoji'", 1),
+    (r"\p{CWKCF}", "rust", "Unicode property 'CWKCF'", 0),
+    ("(?<n>a)(?(<n>)b|c)", "ecma", "conditional group", 7),
+    ("(?(?=a)a|b)", "rust", "conditional group", 0),
+    (r"\cA", "python", "control character \\cX", 0),
+    (r"[\cA]", "rust", "control character \\cX", 1),
     ("(?R)", "python", "recursion", 0),
     ("a(?1)", "python", "recursion", 1),
     ("(?&name)", "python", "recursion", 0),
@@ -136,6 +143,24 @@ def test_refused_features_are_named(pattern: str, dialect: DialectName, feature:
     assert error.remedy.splitlines()[0] in first
     assert last.strip("^ ") == ""
     assert last.index("^") == 4 + place
+
+
+@pytest.mark.parametrize(
+    ("pattern", "dialect", "remedy"),
+    [
+        ("(?<year>a)", "python", "write (?P<name>...), or use dialect='ecma' or dialect='rust'"),
+        ("(?P<year>a)", "ecma", "write (?<name>...)"),
+        ("(?'year'a)", "rust", "write (?<name>...)"),
+        ("(?'year'a)", "python", "write (?P<name>...)"),
+        (r"\u{43}", "python", r"write \u0043 or \U00000043; braces are of dialect='ecma' and dialect='rust'"),
+        (r"\x{43}", "ecma", r"write \x43, or \u{43} for a longer number"),
+    ],
+)
+def test_forms_of_other_dialects_are_told(pattern: str, dialect: DialectName, remedy: str) -> None:
+    """What another dialect writes is an error that says how this one writes it."""
+    with pytest.raises(GrammarSyntaxError) as caught:
+        regex(pattern, dialect=dialect)
+    assert caught.value.remedy.startswith(remedy)
 
 
 def test_search_refuses_alike() -> None:
