@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ FORMS = [
     r"\p{scx=Grek}", r"\p{Script_Extensions=Greek}-", r"\p{Emoji}", r"\p{Emoji_Presentation}", r"[\p{AHex}\-]+",
     r"\p{ASCII_Hex_Digit}+", r"\p{ID_Start}\p{ID_Continue}*", r"\p{Alphabetic}+", r"(?!\p{Lu})\p{L}+", r"\p{gc=Lu}",
 ]  # fmt: skip
-LETTERS = ["a", "b", "C", "-", "α", "́", "\x01", "\U0001f600", "1"]
+LETTERS = ["a", "b", "C", "-", "α", "́", "\x01", "\U0001f600"]
 
 PROGRAM = r"""
 const { forms, texts } = JSON.parse(require("fs").readFileSync(0, "utf8"));
@@ -56,25 +57,25 @@ def test_forms_as_node_reads_them() -> None:
         assert found, form
 
 
+@cache
+def every_character() -> str:
+    return "".join(chr(point) for point in range(0x110000) if not 0xD800 <= point <= 0xDFFF)
+
+
 def ranges_by(source: Any, name: str) -> tuple[tuple[int, int], ...]:
     """The characters of a property by the package ``regex``."""
     found: list[tuple[int, int]] = []
-    every = "".join(chr(point) for point in range(0x110000) if not 0xD800 <= point <= 0xDFFF)
-    for run in source.compile(rf"\p{{{name}}}+").finditer(every):
+    for run in source.compile(rf"\p{{{name}}}+").finditer(every_character()):
         first, last = ord(run[0][0]), ord(run[0][-1])
         across = first < 0xD800 and last > 0xDFFF
         found += [(first, 0xD7FF), (0xE000, last)] if across else [(first, last)]
     return tuple(found)
 
 
-CHECKED = {
-    "sc": ["Greek", "Latn"],
-    "scx": ["Cyrl"],
-    "bin": ["Alphabetic", "Math"],
-}
+CHECKED = [("sc", "Greek"), ("scx", "Cyrl"), ("bin", "Alphabetic")]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in CHECKED.items() for name in names])
+@pytest.mark.parametrize(("kind", "name"), CHECKED)
 def test_the_table_agrees_with_another_package(kind: str, name: str) -> None:
     """The package ``regex`` has data of its own, of another version: characters that Python knows are compared."""
     source = pytest.importorskip("regex", reason="regex is not installed")
