@@ -19,7 +19,7 @@ from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar
 from structgen.memory_cache import GRAMMARS, ContentCache
 
-__all__ = ["JsonPolicy", "forget_known", "json_schema"]
+__all__ = ["JsonPolicy", "document_of", "forget_known", "json_schema"]
 
 _DEFAULT_LIMITS: Final = Limits()
 _DEFAULT_POLICY: Final = JsonPolicy()
@@ -78,14 +78,6 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
     >>> [(entry.where, entry.status.value) for entry in grammar.description.entries][-1]
     ('#/properties/age/minimum', 'enforced')
     """
-    python_type = None
-    named = formats
-    if not isinstance(schema, _SCHEMAS):
-        from structgen.frontends.python_types import schema_of_type
-
-        python_type = schema
-        schema, own_names = schema_of_type(schema)
-        named = {**own_names, **(formats or {})}
     chosen = policy or _DEFAULT_POLICY
     said: dict[str, Any] = {
         "whitespace": whitespace,
@@ -95,8 +87,8 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
     }
     if any(said.values()):
         chosen = replace(chosen, **{name: value for name, value in said.items() if value is not None})
-    setting = setting_of(chosen, limits) if not named else _setting_with(chosen, limits, named)
-    is_alone = registry is None and python_type is None and not named
+    schema, python_type, setting = document_of(schema, chosen, limits, formats)
+    is_alone = registry is None and python_type is None and not setting.formats
     content = content_of(schema, limits) if is_alone else None
     key = (setting, draft, content)
     if content is not None:
@@ -128,6 +120,25 @@ _BYTES_PER_BYTE: Final = 24
 """Bytes of memory that a grammar and its document take for each byte of schema, measured on real schemas. The terms of
 simple schemas are counted where they are made, those of others are added."""
 _grammar_cache: Final[ContentCache[Grammar]] = ContentCache(GRAMMARS)
+
+
+def document_of(
+    schema: object, policy: JsonPolicy, limits: Limits, formats: Mapping[str, Grammar] | None = None
+) -> tuple[Any, object | None, Setting]:
+    """The document of a schema or Python type, the Python type if it was one, and the setting.
+
+    Raises:
+        GrammarError: the type has no JSON form.
+        TypeError: ``formats`` is no mapping from names to grammars.
+    """
+    python_type, named = None, formats
+    if not isinstance(schema, _SCHEMAS):
+        from structgen.frontends.python_types import schema_of_type
+
+        python_type = schema
+        schema, own_names = schema_of_type(schema)
+        named = {**own_names, **(formats or {})}
+    return schema, python_type, _setting_with(policy, limits, named) if named else setting_of(policy, limits)
 
 
 def _setting_with(policy: JsonPolicy, limits: Limits, formats: Mapping[str, Grammar]) -> Setting:

@@ -7,11 +7,11 @@ import hashlib
 import json
 import marshal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from structgen_kernels import _native
 
@@ -35,6 +35,7 @@ from structgen.grammar.nodes.description import Described, ReportEntry
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.native import Setting
     from structgen.frontends.json_schema.source.json_value import Json
+    from structgen.frontends.json_schema.source.location import Location
     from structgen.grammar.nodes import Grammar
 
 __all__ = [
@@ -43,12 +44,16 @@ __all__ = [
     "disk_cached_grammar",
     "fetch_program",
     "keep_program",
+    "normal_form",
     "planned_grammar",
     "program_key",
 ]
 
 
-def planned_grammar(
+MakePlanner: TypeAlias = "Callable[[NormalForm, Setting], Planner]"
+
+
+def planned_grammar(  # noqa: PLR0913  what the grammar of a document depends on
     schema: object,
     setting: Setting,
     draft: str | None,
@@ -56,10 +61,11 @@ def planned_grammar(
     python_type: object | None,
     *,
     finds_copies: bool | None = True,
+    planner: MakePlanner = Planner,
 ) -> Described:
     """The grammar of any schema or content; ``registry`` has other documents.
 
-    ``finds_copies`` says whether schemas that are written alike are planned once.
+    ``finds_copies`` says whether schemas that are written alike are planned once; ``planner`` how values are written.
     """
     limits = setting.limits
     document = _document(schema, limits)
@@ -71,9 +77,16 @@ def planned_grammar(
             finds_copies = None  # as far as they are spelled out
         documents = Documents(document, chosen, library, setting, finds_copies=finds_copies)
         try:
-            return _grammar(documents, schema, python_type, setting, tracks_scopes=False)
+            return _grammar(documents, schema, python_type, setting, planner, tracks_scopes=False)
         except ScopesNeeded:
-            return _grammar(documents, schema, python_type, setting, tracks_scopes=True)
+            return _grammar(documents, schema, python_type, setting, planner, tracks_scopes=True)
+
+
+def normal_form(schema: object, setting: Setting) -> tuple[NormalForm, Location]:
+    """The normal form of any schema, and where the schema is; alternatives of ``oneOf`` count as those of ``anyOf``."""
+    documents = Documents(_document(schema, setting.limits), None, SchemaRegistry(None, setting.limits), setting)
+    references = References(documents, tracks_scopes=True)
+    return NormalForm(DocumentSchemas(references), setting), references.start()
 
 
 def alone(schema: object, setting: Setting) -> object:
@@ -84,7 +97,13 @@ def alone(schema: object, setting: Setting) -> object:
 
 
 def _grammar(
-    documents: Documents, schema: object, python_type: object | None, setting: Setting, *, tracks_scopes: bool
+    documents: Documents,
+    schema: object,
+    python_type: object | None,
+    setting: Setting,
+    make_planner: MakePlanner,
+    *,
+    tracks_scopes: bool,
 ) -> Described:
     references = References(documents, tracks_scopes=tracks_scopes)
     schemas = DocumentSchemas(references)
@@ -92,7 +111,7 @@ def _grammar(
     try:
         while True:
             forms = NormalForm(schemas, setting, overlaps)
-            planner = Planner(forms, setting)
+            planner = make_planner(forms, setting)
             try:
                 term = planner.grammar(references.start())
                 break

@@ -84,6 +84,15 @@ class ObjectChain:
         self._cap = _cap(layout)
         self._terms: list[tuple[Items[Grammar], Syntax, Grammar]] = []
 
+    @property
+    def names(self) -> list[str | None]:
+        """The declared name of each of ``locations``; ``None`` for undeclared names."""
+        found: list[str | None] = [None] * len(self.locations)
+        for entry, parses in zip(self._layout.entries, self._members, strict=True):
+            for parse in parses:
+                found[parse.value] = entry.name
+        return found
+
     def _value(self, locations: tuple[Location, ...]) -> int:
         self.locations.append(locations)
         return len(self.locations) - 1

@@ -101,7 +101,7 @@ class Planner:
             self.types.release()
 
     def _grammar(self, location: Location) -> Grammar:
-        root = self._request((location,))
+        root = self.request_root(location)
         self._explore()
         self.are_proofs = True
         if self._forms.restricts:  # overlapping alternatives may be disjoint once they are closed
@@ -130,6 +130,10 @@ class Planner:
         return Rules(builder.rules, term) if builder.rules else term
 
     # First pass
+
+    def request_root(self, location: Location) -> Plan:
+        """The plan of the whole document."""
+        return self._request((location,))
 
     def _request(self, locations: tuple[Location, ...]) -> Plan:
         """The plan of a conjunction, made if it is new."""

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
     from structgen.frontends.json_schema.source.location import Location
 
-__all__ = ["CLOSED", "DISJUNCT_COST", "TypePlans"]
+__all__ = ["CLOSED", "DISJUNCT_COST", "ENTRY_COST", "TypePlans"]
 
 DISJUNCT_COST: Final = 64
-_ENTRY_COST: Final = 40
+ENTRY_COST: Final = 40
 _ITEM_COST: Final = 16
 """What a disjunct, a declared name and an item count against ``Limits.grammar_nodes``: about their work, in nodes."""
 CLOSED: Final = "additional='forbidden'"
@@ -152,7 +152,7 @@ class TypePlans:
         is_restricted = assertions is not disjunct.objects
         layout = self._layout(assertions)
         location = assertions[0].location
-        self._forms.spend(DISJUNCT_COST + _ENTRY_COST * len(layout.entries), location)
+        self._forms.spend(DISJUNCT_COST + ENTRY_COST * len(layout.entries), location)
         if layout.is_stateful:
             return self._stateful_object(planner, plan, layout, location)
         count = len(layout.entries)

@@ -42,6 +42,8 @@ __all__ = [
     "Disjunct",
     "OneOfBranch",
     "complement_of",
+    "exactly_array",
+    "exactly_object",
     "joined_strings",
     "lacking",
     "meet",
@@ -324,9 +326,9 @@ def _outside_values(values: list[Json], source: AllowedValues, location: Locatio
         elif isinstance(value, (int, float, Decimal)):
             numbers.append(exact(value))
         elif isinstance(value, dict):
-            rest.objects += (_exactly_object(value, source).complement(),)
+            rest.objects += (exactly_object(value, source).complement(),)
         else:
-            rest.arrays += (_exactly_array(value, source).complement(),)
+            rest.arrays += (exactly_array(value, source).complement(),)
     if texts:
         literals = [Literal(text.encode("utf-8", "replace")) for text in texts]
         outside = Complement(literals[0] if len(literals) == 1 else Choice(literals))
@@ -342,7 +344,7 @@ def _outside_values(values: list[Json], source: AllowedValues, location: Locatio
     return [rest, Disjunct((location,), BOOLEAN, (other,))]
 
 
-def _exactly_object(value: dict[str, Json], source: AllowedValues) -> ObjectAssertion:
+def exactly_object(value: dict[str, Json], source: AllowedValues) -> ObjectAssertion:
     """The assertion that only one object satisfies."""
     key = value_key(value)
     assertion = source.assertions.get(key)
@@ -356,7 +358,7 @@ def _exactly_object(value: dict[str, Json], source: AllowedValues) -> ObjectAsse
     return assertion
 
 
-def _exactly_array(value: list[Json], source: AllowedValues) -> ArrayAssertion:
+def exactly_array(value: list[Json], source: AllowedValues) -> ArrayAssertion:
     """The assertion that only one array satisfies."""
     key = value_key(value)
     assertion = source.assertions.get(key)

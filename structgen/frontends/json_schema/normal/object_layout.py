@@ -41,6 +41,7 @@ __all__ = [
     "NameRule",
     "NameRules",
     "ObjectLayout",
+    "decoded_strings",
     "region_locations",
 ]
 
@@ -335,24 +336,30 @@ class NameLanguage:
         for disjunct in disjuncts:
             for location, keyword in disjunct.refusals:
                 refused(location, keyword)
-            term = self._texts(disjunct)
+            term = decoded_strings(disjunct, self._validity)
             if term is None:
                 return None
             terms.append(term)
         return alternatives(*terms)
 
-    def _texts(self, disjunct: Disjunct) -> Grammar | None:
-        if disjunct.values:
-            texts = [value for value in self._validity.constants(disjunct) if isinstance(value, str)]
-            return Choice([Literal(text.encode("utf-8", "replace")) for text in texts]) if texts else EMPTY
-        assertion = disjunct.string
-        if assertion is None:
-            return None
-        if assertion.is_contradictory:
-            return EMPTY
-        parts = assertion.all_languages()
-        if assertion.shortest or assertion.longest is not None:
-            parts.append(Repeat(ANY_CHAR, assertion.shortest, assertion.longest))
-        if not parts:
-            return None
-        return parts[0] if len(parts) == 1 else Intersection(parts)
+
+def decoded_strings(disjunct: Disjunct, validity: Validity) -> Grammar | None:
+    """The texts of the strings of a disjunct; ``None``: all; ``EMPTY``: none.
+
+    Raises:
+        UnsupportedFeature: the language of a format is not regular.
+    """
+    if disjunct.values:
+        texts = [value for value in validity.constants(disjunct) if isinstance(value, str)]
+        return Choice([Literal(text.encode("utf-8", "replace")) for text in texts]) if texts else EMPTY
+    assertion = disjunct.string
+    if assertion is None:
+        return None
+    if assertion.is_contradictory:
+        return EMPTY
+    parts = assertion.all_languages()
+    if assertion.shortest or assertion.longest is not None:
+        parts.append(Repeat(ANY_CHAR, assertion.shortest, assertion.longest))
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else Intersection(parts)

@@ -1,0 +1,356 @@
+"""The arguments of a call in notations other than JSON: which values a schema allows, written another way.
+
+A :class:`Notation` says how members, items and scalars are written.  The schema is read and its normal form made as for
+JSON.  The planner here plans the outermost object, and the containers inside it where the notation nests; all other
+values are JSON of their schemas, restricted to some types, so both kinds share rules and recursion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from structgen.errors import LimitExceeded
+from structgen.frontends.json_schema.emit.array import ArrayChain, array_term
+from structgen.frontends.json_schema.emit.object_chain import ObjectChain
+from structgen.frontends.json_schema.emit.object_term import object_term
+from structgen.frontends.json_schema.emit.plan import Plan
+from structgen.frontends.json_schema.emit.planner import Planner
+from structgen.frontends.json_schema.emit.type_plan import DISJUNCT_COST, ENTRY_COST
+from structgen.frontends.json_schema.normal.container_assertion import ArrayAssertion, ArrayLayout, ObjectAssertion
+from structgen.frontends.json_schema.normal.disjunct import Disjunct, exactly_array, exactly_object
+from structgen.frontends.json_schema.normal.object_layout import NameLanguage, ObjectLayout, decoded_strings
+from structgen.frontends.json_schema.normal.validity import Validity, restricted_assertions
+from structgen.frontends.json_schema.source.json_value import ARRAY, OBJECT, STRING
+from structgen.frontends.json_schema.source.location import Location, refused
+from structgen.frontends.json_schema.term import ANY_STRING, alternatives
+from structgen.grammar.nodes import ANY_CHAR, EMPTY, Distinct, Grammar, Intersection, JsonString, Repeat
+
+if TYPE_CHECKING:
+    from structgen.frontends.json_schema.emit.syntax import Syntax
+    from structgen.frontends.json_schema.native import Setting
+    from structgen.frontends.json_schema.normal.normal_form import NormalForm
+    from structgen.frontends.json_schema.source.json_value import Json
+
+__all__ = ["ArgumentPlanner", "Notation", "Scalars"]
+
+_ANY_TEXT: Final = Repeat(ANY_CHAR)
+
+
+class Scalars(NamedTuple):
+    """Values that a notation writes from their JSON.
+
+    Attributes:
+        types: their types, as bits.
+        schema: the schema that restricts a value to them.
+        written: from their JSON to how they are written; ``EMPTY`` stays ``EMPTY``.
+    """
+
+    types: int
+    schema: Mapping[str, Json]
+    written: Callable[[Grammar], Grammar]
+
+
+class Notation(Protocol):
+    """How values are written."""
+
+    @property
+    def scalars(self) -> tuple[Scalars, ...]:
+        """The values that are written from their JSON; with ``nests`` none of them are containers."""
+
+    @property
+    def nests(self) -> bool:
+        """Whether containers inside the arguments are written in this notation too."""
+
+    def syntax(self, json: Syntax, *, is_root: bool) -> Syntax:
+        """The punctuation of the arguments (``is_root``), and of containers inside."""
+
+    def key(self, name: str, location: Location, *, is_root: bool) -> Grammar:
+        """A name with what precedes it.
+
+        Raises:
+            UnsupportedFeature: the name cannot be written.
+        """
+
+    def names(self, language: Grammar, *, is_root: bool) -> Grammar | None:
+        """The same for undeclared names; ``None``: the notation cannot write them."""
+
+    def member(self, value: Grammar, name: str | None) -> Grammar:
+        """A value with what follows it; ``name`` is ``None`` for undeclared names."""
+
+    def item(self, value: Grammar) -> Grammar:
+        """An item of an array."""
+
+    def spells(self, text: str) -> bool:
+        """Whether a string can be written."""
+
+    def string(self, language: Grammar | None) -> Grammar:
+        """A string whose text is in ``language``; ``None``: any text."""
+
+    def array(self, items: Grammar) -> Grammar:
+        """An array inside the arguments."""
+
+    def object(self, members: Grammar) -> Grammar:
+        """An object inside the arguments."""
+
+
+class ArgumentPlanner(Planner):
+    """Makes the grammar of the arguments of one schema."""
+
+    def __init__(self, forms: NormalForm, setting: Setting, notation: Notation) -> None:
+        super().__init__(forms, setting)
+        self._notation = notation
+        self._policy = setting.policy
+        self._syntaxes = {root: notation.syntax(setting.syntax, is_root=root) for root in (True, False)}
+        self._validity = Validity(forms)
+        self._values: dict[tuple[frozenset[int], int], Plan] = {}
+        self._expansions: dict[int, Callable[[Plan], None]] = {}  # by the identity of plans that are kept
+        self._restrictions: dict[int, Location] = {}
+        self._start: Location | None = None
+
+    def request_root(self, location: Location) -> Plan:
+        """The plan of the arguments."""
+        self._start = location
+        root = Plan((location,), 0)
+        self._postpone(root, self._expand_arguments)
+        return root
+
+    def _postpone(self, plan: Plan, expand: Callable[[Plan], None]) -> None:
+        self._expansions[id(plan)] = expand
+        self._pending.append(plan)
+
+    def _expand(self, plan: Plan) -> None:
+        expand = self._expansions.pop(id(plan), None)
+        if expand is None:
+            super()._expand(plan)
+        else:
+            expand(plan)
+
+    def _disjuncts(self, locations: tuple[Location, ...], types: int) -> list[Disjunct]:
+        """The disjuncts with some of ``types``."""
+        found = self._forms.disjuncts(locations) if locations else [Disjunct((self._place(),))]
+        found = [disjunct for disjunct in found if disjunct.types & types]
+        self.separate(found)
+        for disjunct in found:
+            self._refuse(disjunct)
+            self._note_nameless(locations, disjunct)
+        return found
+
+    def _place(self) -> Location:
+        if self._start is None:  # the root is requested first
+            raise RuntimeError("no schema was requested")
+        return self._start
+
+    def _expand_arguments(self, plan: Plan) -> None:
+        disjuncts = self._disjuncts(plan.locations, OBJECT)
+        if not disjuncts:
+            self._reasons.append((plan.locations, ": arguments are an object, which it does not allow"))
+        plan.children = [part for one in disjuncts for part in self._objects(one, is_root=True)]
+
+    # Values
+
+    def value(self, locations: tuple[Location, ...]) -> Plan:
+        """The plan of a value in the notation."""
+        given = tuple(one for one in locations if one.is_negated or (one.schema is not True and one.schema != {}))
+        keys = frozenset(map(self._forms.schemas.key, given))
+        key = keys, self._level if self._counts_levels else 0
+        plan = self._values.get(key)
+        if plan is not None:
+            plan.uses += 1
+            return plan
+        if self._depth > self._forms.limits.nesting:
+            raise LimitExceeded(locations[0].subject(), limit="nesting", maximum=self._forms.limits.nesting)
+        named = given or (self._place().inner({}, "any value"),)
+        plan = self._values[key] = Plan(named, self._depth, level=self._level)
+        self._postpone(plan, lambda plan: self._expand_value(plan, given))
+        return plan
+
+    def _expand_value(self, plan: Plan, locations: tuple[Location, ...]) -> None:
+        notation = self._notation
+        disjuncts = self._disjuncts(locations, -1)
+        types = 0
+        for disjunct in disjuncts:
+            types |= disjunct.types
+        if types & STRING:
+            plan.children.append(Plan((), 0, self._string(disjuncts)))
+        for scalars in notation.scalars:
+            if types & scalars.types:
+                inner = self._request_conjunction((*locations, self._restriction(scalars)))
+                plan.children.append(_wrapped(inner, scalars.written))
+        if not notation.nests or self._is_deepest:
+            return
+        for disjunct in disjuncts:
+            if disjunct.types & ARRAY:
+                plan.children += [_wrapped(each, notation.array) for each in self._arrays(disjunct)]
+            if disjunct.types & OBJECT:
+                plan.children += [_wrapped(each, notation.object) for each in self._objects(disjunct, is_root=False)]
+
+    def _restriction(self, scalars: Scalars) -> Location:
+        """The schema of ``scalars`` as a location; always the same for the same."""
+        location = self._restrictions.get(id(scalars.schema))
+        if location is None:
+            location = self._place().inner(dict(scalars.schema), "type")
+            self._restrictions[id(scalars.schema)] = location
+        return location
+
+    def _string(self, disjuncts: list[Disjunct]) -> Grammar:
+        longest = self._policy.max_length
+        languages: list[Grammar] = []
+        for disjunct in disjuncts:
+            if disjunct.types & STRING:
+                self._check_texts(disjunct)
+                language = decoded_strings(disjunct, self._validity)
+                if language is None and longest is None:
+                    return self._notation.string(None)
+                languages.append(_ANY_TEXT if language is None else language)
+        language = alternatives(*languages)
+        if longest is not None and language is not EMPTY:
+            language = Intersection([language, Repeat(ANY_CHAR, 0, longest)])
+        return language if language is EMPTY else self._notation.string(language)
+
+    def _check_texts(self, disjunct: Disjunct) -> None:
+        """Refuse a constant that the notation cannot write."""
+        for value in self._validity.constants(disjunct) if disjunct.values else ():
+            if isinstance(value, str) and not self._notation.spells(value):
+                listed = disjunct.values[0]
+                refused(
+                    listed.location,
+                    listed.keyword,
+                    f"the text {value!r:.60} contains the mark that ends it",
+                    remedy="leave this value out, or write the arguments as JSON",
+                )
+
+    # Containers
+
+    def _inside(self, conjunctions: Iterable[tuple[Location, ...]]) -> list[Plan]:
+        self._level += 1
+        plans = [self.value(locations) for locations in conjunctions]
+        self._level -= 1
+        return plans
+
+    def _arrays(self, disjunct: Disjunct) -> list[Plan]:
+        """The arrays of a disjunct."""
+        if not disjunct.values:
+            return [self._array(disjunct.arrays or (ArrayAssertion(disjunct.origins[0]),))]
+        constants = self._validity.constants(disjunct)
+        return [self._array((exactly_array(one, disjunct.values[0]),)) for one in constants if isinstance(one, list)]
+
+    def _array(self, assertions: tuple[ArrayAssertion, ...]) -> Plan:
+        layout = ArrayLayout(assertions, self._policy.max_items)
+        if layout.unique is not None:
+            refused(layout.unique, "uniqueItems", "items are compared only where they are JSON")
+        item, syntax = self._notation.item, self._syntaxes[False]
+        plan = Plan((), 0)
+        if layout.is_stateful:
+            counts = ArrayChain(layout, self._forms.compare)
+            plan.children = self._inside(counts.locations)
+            plan.build = lambda terms: counts.term(list(map(item, terms)), syntax)
+            return plan
+        count = len(layout.items)
+        has_rest = layout.max_count is None or layout.max_count > count
+        plan.children = self._inside((*layout.items, *([layout.rest] if has_rest else ())))
+
+        def build(terms: list[Grammar]) -> Grammar:
+            written = [*map(item, terms), EMPTY]
+            return array_term(layout, written[:count], written[count], syntax)
+
+        plan.build = build
+        return plan
+
+    def _objects(self, disjunct: Disjunct, *, is_root: bool) -> list[Plan]:
+        """The objects of a disjunct."""
+        if not disjunct.values:
+            return [self._object(disjunct.objects or (ObjectAssertion(disjunct.origins[0]),), is_root=is_root)]
+        constants = self._validity.constants(disjunct)
+        return [
+            self._object((exactly_object(one, disjunct.values[0]),), is_root=is_root)
+            for one in constants
+            if isinstance(one, dict)
+        ]
+
+    def _object(self, assertions: tuple[ObjectAssertion, ...], *, is_root: bool) -> Plan:
+        forms, syntax, member = self._forms, self._syntaxes[is_root], self._notation.member
+        if forms.restricts:
+            assertions = restricted_assertions(assertions, closes=forms.closes, requires=forms.requires)
+        layout = ObjectLayout(assertions, lambda names: NameLanguage(names, forms, self._validity), self._policy)
+        location = assertions[0].location
+        forms.spend(DISJUNCT_COST + ENTRY_COST * len(layout.entries), location)
+        self._write_names(layout, assertions, is_root=is_root)
+        plan = Plan((), 0)
+        if layout.is_stateful:
+            members = ObjectChain(layout, forms.compare)
+            names = members.names
+            plan.children = self._inside(members.locations)
+
+            def build_chain(terms: list[Grammar]) -> Grammar:
+                return _compared(members.term(list(map(member, terms, names)), syntax), location)
+
+            plan.build = build_chain
+            return plan
+        count = len(layout.entries)
+        entries, others = (entry.locations for entry in layout.entries), (region.locations for region in layout.others)
+        plan.children = self._inside((*entries, *others))
+
+        def build(terms: list[Grammar]) -> Grammar:
+            declared = [member(term, entry.name) for term, entry in zip(terms, layout.entries, strict=False)]
+            undeclared = [member(term, None) for term in terms[count:]]
+            term = object_term(layout, declared, undeclared, syntax)
+            if term is EMPTY:
+                self._reasons.append(((location,), ": no object is left by its required members and counts"))
+            return _compared(term, location)
+
+        plan.build = build
+        return plan
+
+    def _write_names(self, layout: ObjectLayout, assertions: tuple[ObjectAssertion, ...], *, is_root: bool) -> None:
+        """Replace the JSON texts of names."""
+        notation = self._notation
+        for entry in layout.entries:
+            if any(location.schema is False and not location.is_negated for location in entry.locations):
+                entry.is_forbidden = True
+            if not entry.is_forbidden:
+                owner = next((one for one in assertions if entry.name in one.properties), assertions[0])
+                entry.key = notation.key(entry.name, owner.location, is_root=is_root)
+        for region in layout.others:
+            location = next((one.location for one in layout.positive if one.patterns), layout.positive[0].location)
+            keyword = "patternProperties" if region.matched else "additionalProperties"
+            key = notation.names(_decoded(region.key), is_root=is_root)
+            if key is None:
+                refused(
+                    location,
+                    keyword,
+                    "the mark after a value repeats the name, so names that the schema does not list cannot be written",
+                    remedy='list the names under "properties", with "additionalProperties": false',
+                )
+            region.key = key
+        for assertion in layout.negated:
+            if assertion.names is not True and layout.others:
+                refused(assertion.location, "propertyNames", "its negation is enforced only for names in JSON")
+
+
+def _wrapped(plan: Plan, written: Callable[[Grammar], Grammar]) -> Plan:
+    outer = Plan((), 0)
+    outer.children = [plan]
+    outer.build = lambda terms: terms[0] if terms[0] is EMPTY else written(terms[0])
+    return outer
+
+
+def _decoded(key: Grammar) -> Grammar:
+    """The texts of names, from their JSON strings."""
+    if key is ANY_STRING or key is EMPTY:
+        return _ANY_TEXT if key is ANY_STRING else EMPTY
+    if not isinstance(key, JsonString):
+        raise RuntimeError(f"{key} is no JSON string")
+    return key.value
+
+
+def _compared(term: Grammar, location: Location) -> Grammar:
+    """Refuse objects whose names must be compared while they are written."""
+    if isinstance(term, Distinct):
+        refused(
+            location,
+            "minProperties",
+            "names that the schema does not list are compared only in JSON",
+            remedy='list the names under "properties", with "additionalProperties": false',
+        )
+    return term

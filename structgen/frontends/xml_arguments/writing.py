@@ -1,0 +1,228 @@
+"""The grammar of arguments between tags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from structgen.frontends.json_schema import JsonPolicy
+from structgen.frontends.json_schema.arguments import arguments_term
+from structgen.frontends.json_schema.emit.arguments import Scalars
+from structgen.frontends.json_schema.source.json_value import ARRAY, OBJECT, STRING
+from structgen.frontends.json_schema.source.location import Location, refused
+from structgen.frontends.json_schema.term import chain
+from structgen.frontends.xml_arguments.style import TYPE_NAMES, Style, style_named
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EPSILON,
+    ByteClass,
+    CharClass,
+    Choice,
+    Complement,
+    Grammar,
+    Intersection,
+    Repeat,
+    literal,
+    sequence,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structgen.frontends.json_schema.emit.syntax import Syntax
+
+__all__ = ["Spacing", "xml_arguments", "xml_term"]
+
+_ANY_TEXT: Final = Repeat(ANY_CHAR)
+_LINE: Final = literal("\n")
+_ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
+
+
+@dataclass(frozen=True, slots=True)
+class Spacing:
+    """The white space of arguments.
+
+    Attributes:
+        before, after: around each member.
+        between: between members.
+        end: after the last member.
+        middle: after the name, before the mark of a value.
+        value: before and after a value that is no string.
+        text: the same for strings; None: as the style reads raw text.
+    """
+
+    before: Grammar = EPSILON
+    after: Grammar = EPSILON
+    between: Grammar = EPSILON
+    end: Grammar = EPSILON
+    middle: Grammar = EPSILON
+    value: Grammar = EPSILON
+    text: Grammar | None = None
+
+    @classmethod
+    def run(cls, longest: int) -> Spacing:
+        """Up to ``longest`` characters of white space between marks and around values that are no strings."""
+        space = Repeat(ByteClass([(9, 10), (13, 13), (32, 32)]), 0, longest) if longest else EPSILON
+        return cls(before=space, end=space, middle=space, value=space)
+
+
+_LINES: Final = Spacing(**{each: Repeat(_LINE, 0, 1) for each in ("before", "end", "middle", "value")})
+
+
+def xml_arguments(
+    schema: object,
+    style: str,
+    *,
+    any_order: bool = False,
+    whitespace: int | None = None,
+    policy: JsonPolicy | None = None,
+    limits: Limits | None = None,
+) -> Grammar:
+    r"""The arguments that an object schema allows, written between tags.
+
+    Args:
+        schema: of the arguments, as for ``json_schema``; of other types than objects nothing is written.
+        style: one of ``STYLES``.
+        any_order: whether members may stand in any order, each required one once and each other one at most once.
+        whitespace: the maximum number of white-space characters between marks, and around values that are no strings;
+            None: at most one line break.
+        policy: how JSON inside is written, and what the schema leaves open.
+        limits: bounds on the schema.
+
+    Raises:
+        GrammarError: there is no such style, or the schema is malformed.
+        UnsupportedFeature: the style cannot spell a name, a constant or what a keyword allows; the JSON Pointer says
+            which.
+        UnsatisfiableGrammar: no arguments are valid.
+        LimitExceeded: the schema is too large.
+        ValueError: ``whitespace`` is negative.
+
+    >>> print(xml_arguments({"properties": {"a": {"const": 1}}, "required": ["a"]}, "minimax_xml", whitespace=0))
+    "<parameter name=\"a" "\">" "1" "</parameter>"
+    """
+    if whitespace is not None and whitespace < 0:
+        raise ValueError(f"xml_arguments: whitespace is a number of characters from 0 on; found {whitespace}")
+    chosen = policy or JsonPolicy()
+    if any_order:
+        chosen = replace(chosen, order="any")
+    spacing = _LINES if whitespace is None else Spacing.run(whitespace)
+    return xml_term(schema, style, spacing, policy=chosen, limits=limits)
+
+
+def xml_term(
+    schema: object,
+    style: str,
+    spacing: Spacing,
+    *,
+    policy: JsonPolicy,
+    limits: Limits | None = None,
+    spell: Callable[[str], Grammar] = literal,
+) -> Grammar:
+    """The arguments in a style with the white space of ``spacing``; ``spell`` makes the terms of marks."""
+    return arguments_term(schema, _XmlNotation(style_named(style), spacing, spell), policy=policy, limits=limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _XmlNotation:
+    style: Style
+    spacing: Spacing
+    spell: Callable[[str], Grammar]
+    texts: Grammar = field(init=False)
+
+    def __post_init__(self) -> None:
+        stop = literal(self.style.stop)
+        object.__setattr__(self, "texts", Complement(sequence(_ANY_TEXT, stop, _ANY_TEXT)))
+
+    @property
+    def nests(self) -> bool:
+        return self.style.nests
+
+    @property
+    def scalars(self) -> tuple[Scalars, ...]:
+        return tuple(
+            Scalars(types, _schema_of(types), partial(self._json, self._mark(types)))
+            for types, _ in self.style.marks
+            if types != STRING and not (self.nests and types & (ARRAY | OBJECT))
+        )
+
+    def syntax(self, json: Syntax, *, is_root: bool) -> Syntax:
+        end = self.spacing.end
+        between = self.spacing.between
+        return replace(
+            json,
+            open_object=EPSILON, close_object=end, end_object=end, open_array=EPSILON, close_array=end, end_array=end,
+            comma=between, colon=self.spell(self.style.name_end),
+        )  # fmt: skip
+
+    def key(self, name: str, location: Location, *, is_root: bool) -> Grammar:
+        style = self.style
+        shown = _with_entities(name) if style.has_entities else name
+        if not shown or style.name_end[0] in shown or (style.item and shown.startswith("/")):
+            keyword = "properties" if name in location.schema.get("properties", ()) else "required"
+            refused(
+                location,
+                keyword,
+                f"the name {name!r:.60} cannot be written before {style.name_end!r}",
+                remedy="rename it, or use a style that can write it",
+            )
+        return chain(self.spacing.before, self.spell(style.open), literal(shown))
+
+    def names(self, language: Grammar, *, is_root: bool) -> Grammar | None:
+        style = self.style
+        if style.repeats_names:
+            return None
+        marks = {*style.name_end[0], "<", ">", *(_ENTITIES if style.has_entities else ())}
+        allowed = Complement(CharClass([(0, 0x1F), *((ord(mark), ord(mark)) for mark in marks)]))
+        written = Intersection([language, Repeat(Intersection([ANY_CHAR, allowed]), 1, None)])
+        return chain(self.spacing.before, self.spell(style.open), written)
+
+    def member(self, value: Grammar, name: str | None) -> Grammar:
+        return chain(value, self.spell(self.style.close.format(name)), self.spacing.after)
+
+    def item(self, value: Grammar) -> Grammar:
+        opening, close = self.style.item or ("", "")
+        return chain(self.spacing.before, self.spell(opening), value, self.spell(close))
+
+    def spells(self, text: str) -> bool:
+        return self.style.stop not in text
+
+    def string(self, language: Grammar | None) -> Grammar:
+        around = self.spacing.text
+        texts = self.texts if language is None else Intersection([language, self.texts])
+        if around is not None:
+            texts = chain(around, texts, around)
+        elif self.style.strips and language is not None:
+            texts = _stripped(texts)
+        return chain(self._mark(STRING), texts)
+
+    def array(self, items: Grammar) -> Grammar:
+        return chain(self._mark(ARRAY), items)
+
+    def object(self, members: Grammar) -> Grammar:
+        return chain(self._mark(OBJECT), members)
+
+    def _mark(self, types: int) -> Grammar:
+        """What stands between a name, or the start of an item, and a value."""
+        mark = next(mark for bits, mark in self.style.marks if bits & types)
+        return chain(self.spacing.middle if mark.startswith("<") else EPSILON, self.spell(mark))
+
+    def _json(self, mark: Grammar, value: Grammar) -> Grammar:
+        return chain(mark, self.spacing.value, value, self.spacing.value)
+
+
+@lru_cache(maxsize=64)
+def _schema_of(types: int) -> dict[str, Any]:
+    return {"type": [name for bits, name in TYPE_NAMES.items() if bits & types]}
+
+
+def _with_entities(name: str) -> str:
+    return "".join(_ENTITIES.get(character, character) for character in name)
+
+
+def _stripped(texts: Grammar) -> Grammar:
+    """The texts from which a reader that strips one line break at each end gets one of ``texts``."""
+    ends, begins = sequence(_ANY_TEXT, _LINE), sequence(_LINE, _ANY_TEXT)
+    right = Choice([sequence(texts, _LINE), Intersection([texts, Complement(ends)])])
+    return Choice([sequence(_LINE, right), Intersection([right, Complement(begins)])])
