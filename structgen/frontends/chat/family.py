@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from structgen.errors import GrammarError
+from structgen.frontends.chat.arguments import ARGUMENT_STYLES, ArgumentStyle
 from structgen.frontends.json_schema.policy import Whitespace
 from structgen.grammar.nodes import ANY_CHAR, Complement, Grammar, Repeat, SpecialToken, literal, sequence
 
@@ -126,12 +127,14 @@ _FOLDER: Final = resources.files(__package__).joinpath("families")
 _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
     "": {
         "summary": str, "source": str, "tokens": list, "whitespace": str, "thought": dict, "text": dict, "calls": dict,
+        "arguments": dict,
     },
     "thought": {"layout": str},
     "text": {"layout": str, "before_calls": str, "never_begins": str},
     "calls": {
         "layouts": list, "before": str, "between": str, "after": str, "id": str, "is_parallel": bool, "marker": str,
     },
+    "arguments": {"style": str, "after": str, "middle": str, "value": str, "text": str},
 }  # fmt: skip
 
 
@@ -143,10 +146,12 @@ class FreeText:
     Attributes:
         layout: with one placeholder.
         stop: the string that ends the text and does not occur in it.
+        offset: how many characters lie between the text and the stop.
     """
 
     layout: Layout
     stop: str
+    offset: int = 0
 
 
 @final
@@ -169,6 +174,9 @@ class Calls:
     is_parallel: bool
 
 
+_JSON: Final = ArgumentStyle()
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -185,6 +193,7 @@ class Family:
         never_begins: a prefix that such a reply never has; ``""``: none.
         text_before: how text before calls is written; None if there is none.
         calls: how calls are written.
+        arguments: how the arguments of a call are written.
     """
 
     name: str
@@ -197,6 +206,7 @@ class Family:
     never_begins: str
     text_before: FreeText | None
     calls: Calls
+    arguments: ArgumentStyle = _JSON
 
 
 def families() -> tuple[str, ...]:
@@ -273,7 +283,7 @@ def _read_family(name: str, text: str) -> Family:
     _check(name, "", data)
     if "text" not in data or "calls" not in data:
         raise _malformed(name, "text and calls", "both tables are needed")
-    for table in ("thought", "text", "calls"):
+    for table in ("thought", "text", "calls", "arguments"):
         _check(name, table, data.get(table, {}))
     tokens = tuple(data.get("tokens", ()))
     written = data["calls"]
@@ -296,7 +306,8 @@ def _read_family(name: str, text: str) -> Family:
         if spelled is None:
             return None
         layout = _read_layout(name, f"{table}.{key}", spelled, (placeholder,))
-        return FreeText(layout, stop or stop_string_of(layout.end + after, tokens))
+        found = stop or stop_string_of(layout.end + after, tokens)
+        return FreeText(layout, found, max((layout.end + after).find(found), 0))
 
     plain = free("text", "layout", "text", "", marker)
     if plain is None:
@@ -312,7 +323,17 @@ def _read_family(name: str, text: str) -> Family:
         never_begins=data["text"].get("never_begins", ""),
         text_before=free("text", "before_calls", "text", start),
         calls=calls,
+        arguments=_read_arguments(name, data.get("arguments", {})),
     )
+
+
+def _read_arguments(name: str, data: Mapping[str, str]) -> ArgumentStyle:
+    style = data.get("style", "json")
+    if style not in ARGUMENT_STYLES:
+        raise _malformed(name, "arguments.style", f"no such style; there are {', '.join(sorted(ARGUMENT_STYLES))}")
+    if data.keys() - {"style"} and style in ("json", "python"):
+        raise _malformed(name, "arguments", f"arguments in {style} have no marks with white space around")
+    return ArgumentStyle(style, tuple((key, text) for key, text in data.items() if key != "style"))
 
 
 def _read_layout(name: str, key: str, text: Any, placeholders: tuple[str, ...]) -> Layout:

@@ -1,16 +1,15 @@
-"""Model replies: thoughts, answers and tool calls as grammars, and parsing of replies.
+"""Model replies: thoughts, answers and tool calls as grammars.
 
 The family of the model defines how each part is written.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 from structgen.errors import GrammarError
 from structgen.frontends.chat.family import (
@@ -39,7 +38,7 @@ from structgen.grammar.nodes import (
 )
 from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
 
-__all__ = ["Reply", "ToolCall", "answer", "read_reply", "think", "tool_calls"]
+__all__ = ["TOOL_NAME", "answer", "think", "tool_calls", "tools_of"]
 
 
 def think(
@@ -103,13 +102,15 @@ def answer(what: Any, **options: Any) -> Grammar:
     return grammar.named("answer")
 
 
-_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
+TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
 _CHOICES: Final = ("none", "auto", "required")
 _DEFAULT_LIMITS: Final = Limits()
 _TOOL_STEPS: Final = 60
 
 
-class _Tool(NamedTuple):
+class Tool(NamedTuple):
+    """A tool: its name, and the schema of its arguments."""
+
     name: str
     parameters: Any
 
@@ -125,7 +126,7 @@ def tool_calls(
 ) -> Grammar:
     """The replies of a model with these tools, in the format of its family.
 
-    Captures: ``text``, ``name`` and ``arguments`` (as JSON); ``read_reply`` reads a reply into values.
+    Captures: ``text``, ``name`` and ``arguments``, as the family writes them; ``read_reply`` reads a reply into values.
 
     Args:
         tools: each in the format of servers (``{"type": "function", "function": {"name": ..., "parameters": schema}}``,
@@ -145,7 +146,7 @@ def tool_calls(
         LimitExceeded: the tools are too many, or their schemas too large.
     """
     chosen = family if isinstance(family, Family) else load_family(family)
-    known = _tools(tools)
+    known = tools_of(tools)
     requested = _requested_tool(choice, known)
     if isinstance(parallel, int) and not isinstance(parallel, bool) and parallel < 1:
         raise ValueError(f"tool_calls: parallel is a number of calls from 1 on; found {parallel}")
@@ -183,7 +184,7 @@ def _free(written: FreeText, family: Family) -> Grammar:
 
 
 def _calls_term(
-    family: Family, tools: list[_Tool], policy: JsonPolicy, limits: Limits, *, parallel: bool | int
+    family: Family, tools: list[Tool], policy: JsonPolicy, limits: Limits, *, parallel: bool | int
 ) -> Grammar:
     layouts = family.calls
     identifier = regex(layouts.id).named("id") if layouts.id else literal("")
@@ -191,7 +192,8 @@ def _calls_term(
     for tool in tools:
         spend(_TOOL_STEPS, f"tool {tool.name}")
         try:
-            arguments = json_schema(tool.parameters, policy=policy, limits=limits)
+            family.arguments.check_name(tool.name)
+            arguments = family.arguments.term(tool.parameters, policy, limits, _speller(family.tokens))
         except GrammarError as error:
             raise GrammarError(
                 f"tool {tool.name}", "its parameters cannot be enforced", evidence=str(error), remedy=error.remedy
@@ -214,8 +216,19 @@ def _calls_term(
     )
 
 
-def _tools(tools: Iterable[Any]) -> list[_Tool]:
-    found: list[_Tool] = []
+@lru_cache(maxsize=64)
+def _speller(tokens: tuple[str, ...]) -> Callable[[str], Grammar]:
+    """``spelled`` with ``tokens``: one object for equal tokens, because grammars are looked up by it."""
+    return partial(spelled, tokens=tokens)
+
+
+def tools_of(tools: Iterable[Any]) -> list[Tool]:
+    """Read tools.
+
+    Raises:
+        GrammarError: one is malformed, or two have one name.
+    """
+    found: list[Tool] = []
     for at, given in enumerate(tools):
         tool = _tool(at, given)
         if any(tool.name == other.name for other in found):
@@ -224,7 +237,7 @@ def _tools(tools: Iterable[Any]) -> list[_Tool]:
     return found
 
 
-def _tool(at: int, given: Any) -> _Tool:
+def _tool(at: int, given: Any) -> Tool:
     subject = f"tools[{at}]"
     if isinstance(given, Mapping):
         described = given.get("function", given)
@@ -239,17 +252,17 @@ def _tool(at: int, given: Any) -> _Tool:
                 f"a {type(given).__name__} is no tool",
                 remedy="give {'name': ..., 'parameters': schema}, or structgen.tool(function)",
             )
-    if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
         raise GrammarError(
             subject,
             "its name has characters that calls cannot contain",
             evidence=f"found {name!r:.60}",
             remedy="use ASCII letters, digits and _ . : / -",
         )
-    return _Tool(name, parameters)
+    return Tool(name, parameters)
 
 
-def _requested_tool(choice: str | Mapping[str, Any], tools: list[_Tool]) -> str:
+def _requested_tool(choice: str | Mapping[str, Any], tools: list[Tool]) -> str:
     """``"none"``, ``"auto"``, ``"required"``, or the name of the tool to call."""
     name: Any = choice
     if isinstance(choice, Mapping):
@@ -269,7 +282,7 @@ def _requested_tool(choice: str | Mapping[str, Any], tools: list[_Tool]) -> str:
     return str(name)
 
 
-def _description(family: Family, tools: list[_Tool], requested: str, *, parallel: bool | int) -> Description:
+def _description(family: Family, tools: list[Tool], requested: str, *, parallel: bool | int) -> Description:
     entries = [
         ReportEntry(
             f"tool {tool.name}",
@@ -282,157 +295,3 @@ def _description(family: Family, tools: list[_Tool], requested: str, *, parallel
     several = str(parallel) if family.calls.is_parallel else "one, as the family has it"
     policies = (("family", family.name), ("tool choice", requested), ("parallel calls", several))
     return Description(source="tool calls", entries=tuple(entries), policies=policies)
-
-
-_DECODER: Final = json.JSONDecoder()
-_WRITTEN_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]+?")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """One call.
-
-    Attributes:
-        name: of the tool.
-        arguments: by name.
-        id: the id that the model gives the call; None if the family has none.
-    """
-
-    name: str
-    arguments: Any
-    id: str | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A parsed reply.
-
-    Attributes:
-        text: for the user; may be empty.
-        calls: in order.
-        thought: None if there is none.
-    """
-
-    text: str
-    calls: tuple[ToolCall, ...] = ()
-    thought: str | None = None
-
-
-class _Match(NamedTuple):
-    values: dict[str, Any]
-    end: int
-
-
-def read_reply(text: str, *, family: str | Path | Family = "hermes", is_open: bool = False) -> Reply:
-    r"""Parse the text of a reply, special tokens written out (``Result.spelled``).
-
-    Args:
-        text: a string of ``tool_calls``, or of ``think`` and ``tool_calls``.
-        family: as for ``tool_calls``.
-        is_open: the prompt held the start tag of the thought.
-
-    Raises:
-        GrammarError: it is no such reply; the error has the position.
-
-    >>> read_reply('<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>')
-    Reply(text='', calls=(ToolCall(name='add', arguments={'a': 1}, id=None),), thought=None)
-    """
-    chosen = family if isinstance(family, Family) else load_family(family)
-    thought, at = None, 0
-    if chosen.thought is not None:
-        layout = chosen.thought.layout
-        if is_open and layout.prefix:
-            layout = Layout(layout.parts[1:])
-        found = _free_text(text, 0, chosen.thought, layout)
-        if found is not None:
-            thought, at = found.values["thought"], found.end
-    for said, begin in _text_prefixes(text, at, chosen):
-        calls = _read_calls(text, begin, chosen)
-        if calls is not None:
-            return Reply(said, calls, thought)
-    found = _free_text(text, at, chosen.text, chosen.text.layout, to_the_end=True)
-    if found is None:
-        raise GrammarError(
-            f"reply, character {at}",
-            f"not in the format of {chosen.name} models",
-            evidence=f"found {text[at : at + 40]!r}",
-        )
-    return Reply(found.values["text"], (), thought)
-
-
-def _text_prefixes(text: str, at: int, family: Family) -> Iterator[tuple[str, int]]:
-    """The possible texts before calls, and where the calls then begin."""
-    yield "", at
-    written = family.text_before
-    if written is not None:
-        found = _free_text(text, at, written, written.layout)
-        if found is not None:
-            yield found.values["text"], found.end
-
-
-def _free_text(text: str, at: int, written: FreeText, layout: Layout, *, to_the_end: bool = False) -> _Match | None:
-    """Read free text up to the stop, without the text of the layout before the stop."""
-    if not text.startswith(layout.prefix, at):
-        return None
-    begin = at + len(layout.prefix)
-    (name,) = layout.placeholders
-    if to_the_end:
-        return _Match({name: text[begin:]}, len(text))
-    stop = text.find(written.stop, begin)
-    if stop < 0:
-        return None
-    # The stop is in the text after the placeholder, or after the layout.
-    end = stop - layout.end.find(written.stop) if written.stop in layout.end else stop - len(layout.end)
-    if end < begin or not text.startswith(layout.end, end):
-        return None
-    return _Match({name: text[begin:end]}, end + len(layout.end))
-
-
-def _read_calls(text: str, at: int, family: Family) -> tuple[ToolCall, ...] | None:
-    layouts = family.calls
-    if not text.startswith(layouts.before, at):
-        return None
-    at += len(layouts.before)
-    found: list[ToolCall] = []
-    while True:
-        call = next((read for layout in layouts.layouts if (read := _call(text, at, layout, layouts.id))), None)
-        if call is None:
-            return None
-        found.append(ToolCall(call.values["name"], call.values["arguments"], call.values.get("id")))
-        at = call.end
-        if len(text) - at == len(layouts.after) and text.startswith(layouts.after, at):
-            return tuple(found)
-        if not text.startswith(layouts.between, at):
-            return None
-        at += len(layouts.between)
-
-
-def _call(text: str, at: int, layout: Layout, identifier: str) -> _Match | None:
-    values: dict[str, Any] = {}
-    for index, part in enumerate(layout.parts):
-        if isinstance(part, str):
-            if not text.startswith(part, at):
-                return None
-            at += len(part)
-            continue
-        after = layout.parts[index + 1] if index + 1 < len(layout.parts) else ""
-        read = _read_placeholder(text, at, part, after if isinstance(after, str) else "", identifier)
-        if read is None:
-            return None
-        values[part.name], at = read
-    return _Match(values, at)
-
-
-def _read_placeholder(
-    text: str, at: int, placeholder: Placeholder, after: str, identifier: str
-) -> tuple[Any, int] | None:
-    if placeholder.name == "arguments":
-        try:
-            return _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError):  # a reply may nest as deep as it is long
-            return None
-    pattern = _WRITTEN_NAME.pattern if placeholder.name == "name" else identifier
-    match = re.compile(f"(?:{pattern})(?={re.escape(after)})").match(text, at)
-    return None if match is None else (match[0], match.end())

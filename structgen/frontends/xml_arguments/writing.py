@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.json_schema.arguments import arguments_term
-from structgen.frontends.json_schema.emit.arguments import Scalars
+from structgen.frontends.json_schema.emit.arguments import Scalars, refuse_name
 from structgen.frontends.json_schema.source.json_value import ARRAY, OBJECT, STRING
-from structgen.frontends.json_schema.source.location import Location, refused
+from structgen.frontends.json_schema.source.location import Location
 from structgen.frontends.json_schema.term import chain
 from structgen.frontends.xml_arguments.style import TYPE_NAMES, Style, style_named
 from structgen.grammar.limits import Limits
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from structgen.frontends.json_schema.emit.syntax import Syntax
+    from structgen.frontends.json_schema.policy import Whitespace
 
 __all__ = ["Spacing", "xml_arguments", "xml_term"]
 
@@ -68,7 +69,19 @@ class Spacing:
         return cls(before=space, end=space, middle=space, value=space)
 
 
-_LINES: Final = Spacing(**{each: Repeat(_LINE, 0, 1) for each in ("before", "end", "middle", "value")})
+_PARTS: Final = ("before", "end", "middle", "value")
+
+
+def _spacing_of(policy: JsonPolicy) -> Spacing:
+    """The white space between marks that goes with the one in JSON."""
+    if policy.whitespace == "compact":
+        return Spacing()
+    line: Grammar = _LINE
+    if policy.whitespace != "single":
+        indentation = Repeat(ByteClass([(9, 9), (32, 32)]), 0, policy.indent)
+        line = sequence(Repeat(literal(" "), 0, 1), Repeat(sequence(_LINE, indentation), 0, 1))
+    space = Repeat(line, 0, 1)
+    return Spacing(**dict.fromkeys(_PARTS, space))
 
 
 def xml_arguments(
@@ -76,7 +89,7 @@ def xml_arguments(
     style: str,
     *,
     any_order: bool = False,
-    whitespace: int | None = None,
+    whitespace: Whitespace | int | None = None,
     policy: JsonPolicy | None = None,
     limits: Limits | None = None,
 ) -> Grammar:
@@ -86,8 +99,9 @@ def xml_arguments(
         schema: of the arguments, as for ``json_schema``; of other types than objects nothing is written.
         style: one of ``STYLES``.
         any_order: whether members may stand in any order, each required one once and each other one at most once.
-        whitespace: the maximum number of white-space characters between marks, and around values that are no strings;
-            None: at most one line break.
+        whitespace: white space between marks, and around values that are no strings: the maximum number of its
+            characters, or the name of a choice of ``JsonPolicy``, which is then used inside JSON too; between marks
+            ``"single"``, the default, is at most one line break, ``"compact"`` is none.
         policy: how JSON inside is written, and what the schema leaves open.
         limits: bounds on the schema.
 
@@ -97,17 +111,24 @@ def xml_arguments(
             which.
         UnsatisfiableGrammar: no arguments are valid.
         LimitExceeded: the schema is too large.
-        ValueError: ``whitespace`` is negative.
+        ValueError: ``whitespace`` is negative, or no choice of the policy.
+
+    Complexity: as ``json_schema``; equal schemas are looked up.
 
     >>> print(xml_arguments({"properties": {"a": {"const": 1}}, "required": ["a"]}, "minimax_xml", whitespace=0))
-    "<parameter name=\"a" "\">" "1" "</parameter>"
+    "" ("<parameter name=\"" "a" "\"" (">" "1" "</parameter>") "")
     """
-    if whitespace is not None and whitespace < 0:
-        raise ValueError(f"xml_arguments: whitespace is a number of characters from 0 on; found {whitespace}")
     chosen = policy or JsonPolicy()
     if any_order:
         chosen = replace(chosen, order="any")
-    spacing = _LINES if whitespace is None else Spacing.run(whitespace)
+    if isinstance(whitespace, str):
+        chosen = replace(chosen, whitespace=whitespace)
+    if isinstance(whitespace, int):
+        if whitespace < 0:
+            raise ValueError(f"xml_arguments: whitespace is a number of characters from 0 on; found {whitespace}")
+        spacing = Spacing.run(whitespace)
+    else:
+        spacing = _spacing_of(chosen)
     return xml_term(schema, style, spacing, policy=chosen, limits=limits)
 
 
@@ -160,10 +181,9 @@ class _XmlNotation:
         style = self.style
         shown = _with_entities(name) if style.has_entities else name
         if not shown or style.name_end[0] in shown or (style.item and shown.startswith("/")):
-            keyword = "properties" if name in location.schema.get("properties", ()) else "required"
-            refused(
+            refuse_name(
                 location,
-                keyword,
+                name,
                 f"the name {name!r:.60} cannot be written before {style.name_end!r}",
                 remedy="rename it, or use a style that can write it",
             )

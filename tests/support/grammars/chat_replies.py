@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 ADD: dict[str, Any] = {
@@ -53,7 +55,91 @@ _KIMI = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_
 _SECTION = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
 _HARMONY = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>{}"
 
+_SUM, _SOUGHT = {"a": "1", "b": "2"}, {"text": "né"}
+"""The arguments as texts between tags."""
+
+
+def _tagged(template: str, arguments: dict[str, str]) -> str:
+    return "".join(template.replace("KEY", key).replace("VALUE", value) for key, value in arguments.items())
+
+
+def _coder(name: str, arguments: dict[str, str]) -> str:
+    members = _tagged("<parameter=KEY>\nVALUE\n</parameter>\n", arguments)
+    return f"<tool_call>\n<function={name}>\n{members}</function>\n</tool_call>"
+
+
+def _glm(name: str, arguments: dict[str, str], line: str = "\n") -> str:
+    members = _tagged(f"<arg_key>KEY</arg_key>{line}<arg_value>VALUE</arg_value>{line}", arguments)
+    return f"<tool_call>{name}{line}{members}</tool_call>"
+
+
+def _m2(name: str, arguments: dict[str, str]) -> str:
+    members = _tagged('<parameter name="KEY">VALUE</parameter>\n', arguments)
+    return f'<invoke name="{name}">\n{members}</invoke>\n'
+
+
+def _m3(name: str, arguments: dict[str, str]) -> str:
+    return f'N<invoke name="{name}">{_tagged("N<KEY>VALUEN</KEY>", arguments)}N</invoke>\n'
+
+
+def _dsml(name: str, arguments: dict[str, str], tag: str = "｜DSML｜") -> str:
+    is_text = str(name == "find").lower()
+    members = _tagged(f'<{tag}parameter name="KEY" string="{is_text}">VALUE</{tag}parameter>\n', arguments)
+    return f'<{tag}invoke name="{name}">\n{members}</{tag}invoke>\n'
+
+
+def _cofl(name: str, arguments: dict[str, str], number: int = 0) -> str:
+    kind = "raw" if name == "find" else "json"
+    members = _tagged(f'<cofl:value name="KEY" type="{kind}">VALUE</cofl:value>', arguments)
+    return f'<cofl:tool_call id="{number}" name="{name}">{members}</cofl:tool_call>'
+
+
+def _k3(name: str, arguments: dict[str, str], number: int = 0) -> str:
+    kind = "string" if name == "find" else "number"
+    value = f'<|open|>argument key="KEY" type="{kind}"<|sep|>VALUE<|close|>argument<|sep|>'
+    return f'<|open|>call tool="{name}" index="{number}"<|sep|>{_tagged(value, arguments)}<|close|>call<|sep|>'
+
+
+def _spaced(family: str, call: Callable[[str, dict[str, str]], str], whole: str, between: str, said: str) -> list[Case]:
+    """The cases of a family: ``whole`` has calls in the place of ``{}``, ``said`` is written before them."""
+
+    def written(*calls: str) -> str:
+        return whole.format(between.join(calls)).replace("N", "]<]minimax[>[" if family == "minimax-m3" else "N")
+
+    one, found = call("add", _SUM), call("find", _SOUGHT)
+    return [
+        Case(family, "text", "It is 3.", said="It is 3."),
+        Case(family, "one", written(one), (SUM,)),
+        Case(family, "find", written(found), (SOUGHT,)),
+        Case(family, "two", written(one, found), (SUM, SOUGHT)),
+        *([Case(family, "both", said + written(one), (SUM,), said.strip())] if said else []),
+    ]
+
+
+_RESPONSE = "<|open|>response<|sep|>{}<|close|>response<|sep|>"
+_K3 = "<|open|>tools<|sep|>{}<|close|>tools<|sep|><|close|>message<|sep|>"
+
 CASES = [
+    *_spaced("qwen3-coder", _coder, "{}", "\n", "I add.\n"),
+    *_spaced("glm-4.5", _glm, "{}", "\n", "I add.\n"),
+    *_spaced("glm-4.7", partial(_glm, line=""), "{}", "", "I add."),
+    *_spaced("minimax-m2", _m2, "<minimax:tool_call>\n{}</minimax:tool_call>", "", "I add.\n"),
+    *_spaced("minimax-m3", _m3, "N<tool_call>\n{}N</tool_call>", "", "I add."),
+    *_spaced("deepseek-v3.2", _dsml, "<｜DSML｜function_calls>\n{}</｜DSML｜function_calls>", "", "I add.\n\n"),
+    *_spaced("deepseek-v4", _dsml, "<｜DSML｜tool_calls>\n{}</｜DSML｜tool_calls>", "", "I add.\n\n"),
+    *_spaced(
+        "deepseek-v4.1", partial(_dsml, tag="｜DSML｜ "), "<｜DSML｜ calls>\n{}</｜DSML｜ calls>", "", "I add.\n\n"
+    ),
+    *_spaced("cohere-cofl", _cofl, "<cofl:tool_calls>{}</cofl:tool_calls>", "", "I add."),
+    *_spaced("kimi-k3", _k3, _K3, "", "")[1:],
+    Case("kimi-k3", "text", _RESPONSE.format("It is 3.") + "<|close|>message<|sep|>", said="It is 3."),
+    Case("kimi-k3", "both", _RESPONSE.format("I add.") + _K3.format(_k3("add", _SUM)), (SUM,), "I add."),
+    Case("llama-python", "text", "It is [3].", said="It is [3]."),
+    Case("llama-python", "one", "[add(a=1, b=2)]", (SUM,)),
+    Case("llama-python", "find", '[find(text="né")]', (SOUGHT,)),
+    Case("llama-python", "two", '[add(a=1, b=2), find(text="né")]', (SUM, SOUGHT)),
+    Case("gpt-oss", "plain", " to=functions.add<|channel|>commentary json<|message|>" + _AB, (SUM,)),
+    Case("gpt-oss", "close", "<|channel|>commentary to=functions.add<|constrain|>json<|message|>" + _AB, (SUM,)),
     Case("hermes", "text", "It is 3.", said="It is 3."),
     Case("hermes", "one", _hermes("add", _AB), (SUM,)),
     Case("hermes", "find", _hermes("find", _NE), (SOUGHT,)),

@@ -223,14 +223,18 @@ def test_line_breaks_of_qwen() -> None:
 
 def test_white_space() -> None:
     schema = {"properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "required": ["a", "b"]}
-    for whitespace, longest in ((None, 1), (0, 0), (3, 3)):
+    for whitespace, longest in ((None, 1), (0, 0), (3, 3), ("single", 1), ("compact", 0)):
         grammar = xml_arguments(schema, "glm_xml", whitespace=whitespace)
         for count in range(5):
             space = "\n" * count
             text = glm("a", 1) + glm("b", None)
             for place in ("<arg_key>", "<arg_value>", "</arg_value>", "1"):
                 assert recognizes(grammar, text.replace(place, space + place)) is (count <= longest), (place, count)
-            assert read_xml_arguments(text.replace("<", space + "<"), "glm_xml", schema) == {"a": 1, "b": None} or count
+            spaced = text.replace("<arg", space + "<arg").replace("</arg_value", space + "</arg_value")
+            assert read_xml_arguments(spaced, "glm_xml", schema) == {"a": 1, "b": None}
+    indented = xml_arguments(schema, "glm_xml", whitespace="flexible")
+    assert recognizes(indented, "\n    " + glm("a", 1) + " \n\t" + glm("b", None) + "\n")
+    assert not recognizes(indented, "\n\n" + glm("a", 1) + glm("b", None))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +244,7 @@ def test_white_space() -> None:
             "qwen_xml",
             {"properties": {"a>b": {}}},
             UnsupportedFeature,
-            r"#/properties.*'a>b' cannot be written",
+            r"#/properties/a%3Eb: .*'a>b' cannot be written",
         ),
         ("minimax_xml", {"required": ['a"b']}, UnsupportedFeature, r"#/required.*cannot be written"),
         ("glm_xml", {"properties": {"": {}}}, UnsupportedFeature, r"#/properties.*'' cannot be written"),

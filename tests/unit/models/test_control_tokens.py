@@ -30,6 +30,10 @@ DEEPSEEK = (
     "m.content.split('</think>')[-1] }}<｜end▁of▁sentence｜>{% else %}<｜User｜>{{ m.content.strip() }}{% endif %}"
     "{% endfor %}<｜Assistant｜>",
 )
+TAGGED = (
+    "[gMASK]{% for m in messages %}<|{{ m.role }}|>\n{% if m.role == 'assistant' %}"
+    "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content | trim }}{% endif %}{% endfor %}<|assistant|>"
+)
 MISTRAL = "<s>{% for m in messages %}[INST]{{ m['content'] }}[/INST]{% endfor %}"
 FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "hermes": (
@@ -62,6 +66,32 @@ FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
         ("<think>", "</think>"),
         "{% for m in messages %}<|im_user|>{{ m.role }}<|im_middle|>{{ m.content }}<|im_end|>{% endfor %}",
     ),
+    "kimi-k3": (
+        ("<|open|>", "<|close|>", "<|sep|>", "<|im_end|>"),
+        (),
+        "{% for m in messages %}<|open|>message role={{ m.role }}<|sep|>{{ m.content }}"
+        "<|close|>message<|sep|>{% endfor %}",
+    ),
+    **dict.fromkeys(
+        ("glm-4.5", "glm-4.7"),
+        (
+            ("[gMASK]", "<|user|>", "<|assistant|>", "<|system|>", "<|im_end|>"),
+            ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<think>"),
+            TAGGED,
+        ),
+    ),
+    **dict.fromkeys(
+        ("qwen3-coder", "minimax-m2", "minimax-m3", "cohere-cofl"),
+        (
+            ("<|im_start|>", "<|im_end|>", "]<]minimax[>["),
+            ("<tool_call>", "<minimax:tool_call>", "<cofl:tool_calls>", "<think>", "</think>"),
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}",
+        ),
+    ),
+    **dict.fromkeys(
+        ("deepseek-v3.2", "deepseek-v4", "deepseek-v4.1"), (DEEPSEEK[0], (*DEEPSEEK[1], "｜DSML｜"), DEEPSEEK[2])
+    ),
+    "llama-python": LLAMA3,
     "phi": (
         ("<|system|>", "<|end|>"),
         ("<|user|>",),

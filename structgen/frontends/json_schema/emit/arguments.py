@@ -8,7 +8,7 @@ values are JSON of their schemas, restricted to some types, so both kinds share 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.json_schema.emit.array import ArrayChain, array_term
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
     from structgen.frontends.json_schema.source.json_value import Json
 
-__all__ = ["ArgumentPlanner", "Notation", "Scalars"]
+__all__ = ["ArgumentPlanner", "Notation", "Scalars", "refuse_name"]
 
 _ANY_TEXT: Final = Repeat(ANY_CHAR)
 
@@ -92,6 +92,17 @@ class Notation(Protocol):
 
     def object(self, members: Grammar) -> Grammar:
         """An object inside the arguments."""
+
+
+def refuse_name(location: Location, name: str, problem: str, *, remedy: str) -> NoReturn:
+    """Refuse a name that a schema lists and a notation cannot write.
+
+    Raises:
+        UnsupportedFeature: always.
+    """
+    is_declared = name in location.schema.get("properties", ())
+    keyword, steps = ("properties", (name,)) if is_declared else ("required", ())
+    refused(location, keyword, problem, remedy=remedy, steps=steps)
 
 
 class ArgumentPlanner(Planner):

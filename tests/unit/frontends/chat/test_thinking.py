@@ -27,7 +27,7 @@ def test_families_that_think(name: str) -> None:
     assert family.thought is not None
     thought = family.thought.layout
     text = f"{thought.prefix}It is\n\nclear.{thought.end}"
-    said = f"{family.text.layout.prefix}Yes."
+    said = f"{family.text.layout.prefix}Yes.{family.text.layout.end}"
     grammar = think(family=name) + tool_calls([], family=name)
     assert recognizes(grammar, text + said)
     assert not recognizes(grammar, thought.prefix + said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def test_formats(case: Case) -> None:
     grammar = tool_calls(TOOLS, family=family)
     for special in ((), family.tokens):
         assert reads(grammar, case.text, special), special
-    reply = read_reply(case.text, family=family)
+    reply = read_reply(case.text, family=family, tools=TOOLS)
     assert (reply.text, [(call.name, call.arguments) for call in reply.calls]) == (case.said, list(case.calls))
 
 
@@ -60,7 +61,9 @@ def test_what_is_refused(case: Case) -> None:
     family = load_family(case.family)
     grammar = tool_calls(TOOLS, family=family)
     assert not recognizes(tool_calls(TOOLS, family=family, choice="none"), case.text)
-    assert not recognizes(grammar, case.text.replace('"a": 1', '"a": "1"'))
+    quoted = re.sub(r"(\ba\b[^0-9]*)1", r'\1"1"', case.text, count=1)
+    assert quoted != case.text
+    assert not recognizes(grammar, quoted)
     assert not recognizes(grammar, case.text.replace("add", "sub"))
     assert not recognizes(grammar, case.text + "x")
     for token in family.tokens:  # a tag that is a token cannot be written as text
@@ -152,6 +155,7 @@ def test_families_of_users(tmp_path: Any) -> None:
     text = 'CALL add {"a": 1, "b": 2}; CALL find {"text": "x"}'
     assert recognizes(grammar, text)
     assert read_reply(text, family=file).calls[1] == ToolCall("find", {"text": "x"})
+    plain = '[text]\nlayout = "$text"\n[calls]\nlayouts = ["$name $arguments"]\n'
     for broken, message in [
         ('[text]\nlayout = "$text"\n', "both tables are needed"),
         ('[text]\nlayout = "text"\n[calls]\nlayouts = ["$name $arguments"]\n', r"text\.layout.*\$text once"),
@@ -159,6 +163,9 @@ def test_families_of_users(tmp_path: Any) -> None:
         ('[text]\nlayout = "$text"\n[calls]\nlayouts = ["$name $arguments $id"]\n', r"calls\.id"),
         ('[text]\nlayout = 3\n[calls]\nlayouts = ["$name $arguments"]\n', "expected a str, found 3"),
         ('[text]\nlayot = "$text"\n[calls]\nlayouts = ["$name $arguments"]\n', "there is no such key"),
+        (f'{plain}[arguments]\nstyle = "html"\n', r"arguments\.style.*no such style; there are cohere_xml"),
+        (f'{plain}[arguments]\nvalue = " "\n', "arguments in json have no marks"),
+        (f"{plain}[arguments]\nstyle = 3\n", "expected a str, found 3"),
         ("[text", "its file is not valid TOML"),
     ]:
         file.write_text(broken)
