@@ -130,7 +130,7 @@ _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
         "arguments": dict,
     },
     "thought": {"layout": str},
-    "text": {"layout": str, "before_calls": str, "never_begins": str},
+    "text": {"layout": str, "before_calls": str, "never_begins": str, "is_always_before": bool},
     "calls": {
         "layouts": list, "before": str, "between": str, "after": str, "id": str, "is_parallel": bool, "marker": str,
     },
@@ -192,6 +192,7 @@ class Family:
         text: how a reply without calls is written.
         never_begins: a prefix that such a reply never has; ``""``: none.
         text_before: how text before calls is written; None if there is none.
+        is_always_before: whether calls without text follow an empty one.
         calls: how calls are written.
         arguments: how the arguments of a call are written.
     """
@@ -207,6 +208,7 @@ class Family:
     text_before: FreeText | None
     calls: Calls
     arguments: ArgumentStyle = _JSON
+    is_always_before: bool = False
 
 
 def families() -> tuple[str, ...]:
@@ -324,6 +326,7 @@ def _read_family(name: str, text: str) -> Family:
         text_before=free("text", "before_calls", "text", start),
         calls=calls,
         arguments=_read_arguments(name, data.get("arguments", {})),
+        is_always_before=data["text"].get("is_always_before", False),
     )
 
 

@@ -159,7 +159,9 @@ def tool_calls(
         bounds = limits or _DEFAULT_LIMITS
         with counted(bounds):
             calls = _calls_term(chosen, called, written, bounds, parallel=parallel)
-        options.append(calls)
+        before = chosen.text_before if chosen.is_always_before else None
+        empty = literal("") if before is None else before.layout.filled({"text": literal("")}, chosen.tokens)
+        options.append(sequence(empty, calls))
         if requested == "auto" and chosen.text_before is not None:
             options.append(sequence(_free(chosen.text_before, chosen), calls))
     return Described(_either(options), _description(chosen, known, requested, parallel=parallel))

@@ -123,15 +123,15 @@ CASES = [
     *_spaced("qwen3-coder", _coder, "{}", "\n", "I add.\n"),
     *_spaced("glm-4.5", _glm, "{}", "\n", "I add.\n"),
     *_spaced("glm-4.7", partial(_glm, line=""), "{}", "", "I add."),
-    *_spaced("minimax-m2", _m2, "<minimax:tool_call>\n{}</minimax:tool_call>", "", "I add.\n"),
+    *_spaced("minimax-m2", _m2, "\n<minimax:tool_call>\n{}</minimax:tool_call>", "", "I add."),
     *_spaced("minimax-m3", _m3, "N<tool_call>\n{}N</tool_call>", "", "I add."),
-    *_spaced("deepseek-v3.2", _dsml, "<｜DSML｜function_calls>\n{}</｜DSML｜function_calls>", "", "I add.\n\n"),
-    *_spaced("deepseek-v4", _dsml, "<｜DSML｜tool_calls>\n{}</｜DSML｜tool_calls>", "", "I add.\n\n"),
+    *_spaced("deepseek-v3.2", _dsml, "\n\n<｜DSML｜function_calls>\n{}</｜DSML｜function_calls>", "", "I add."),
+    *_spaced("deepseek-v4", _dsml, "\n\n<｜DSML｜tool_calls>\n{}</｜DSML｜tool_calls>", "", "I add."),
     *_spaced(
-        "deepseek-v4.1", partial(_dsml, tag="｜DSML｜ "), "<｜DSML｜ calls>\n{}</｜DSML｜ calls>", "", "I add.\n\n"
+        "deepseek-v4.1", partial(_dsml, tag="｜DSML｜ "), "\n\n<｜DSML｜ calls>\n{}</｜DSML｜ calls>", "", "I add."
     ),
     *_spaced("cohere-cofl", _cofl, "<cofl:tool_calls>{}</cofl:tool_calls>", "", "I add."),
-    *_spaced("kimi-k3", _k3, _K3, "", "")[1:],
+    *_spaced("kimi-k3", _k3, _RESPONSE.format("") + _K3, "", "")[1:],
     Case("kimi-k3", "text", _RESPONSE.format("It is 3.") + "<|close|>message<|sep|>", said="It is 3."),
     Case("kimi-k3", "both", _RESPONSE.format("I add.") + _K3.format(_k3("add", _SUM)), (SUM,), "I add."),
     Case("llama-python", "text", "It is [3].", said="It is [3]."),

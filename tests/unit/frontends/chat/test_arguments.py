@@ -6,10 +6,11 @@ import ast
 import itertools
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from chat_replies import CASES, FIND
+from chat_replies import CASES, FIND, TOOLS
 from jsonschema import Draft202012Validator
 
 from structgen.errors import GrammarError, UnsupportedFeature
@@ -94,19 +95,26 @@ def test_arguments_of_every_type(name: str) -> None:
 
 
 def test_python_calls_are_python() -> None:
-    """Python and another parser read what is accepted: the same values, which the schema allows."""
-    schema = {
-        "type": "object",
-        "properties": {
-            "s": {"type": "string", "maxLength": 2},
-            "v": {"anyOf": [{"const": True}, {"type": "null"}, {"type": "integer", "maximum": 9}]},
-            "d": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "number"}}},
-        },
-        "required": ["s"],
-        "additionalProperties": False,
-    }
-    grammar = tool_calls([{"name": "f.g", "parameters": schema}], family="llama-python", choice="required")
+    """Python reads what is accepted: values that the schema allows."""
+    for text, meant in python_calls():
+        expected = meant is not None
+        assert recognizes(PYTHON, text) is expected, text
+        if expected:
+            (read,) = read_reply(text, family="llama-python").calls
+            assert (read.name, read.arguments) == ("f.g", meant)
+
+
+@pytest.mark.exhaustive
+def test_transformers_reads_python_calls() -> None:
+    """The parser of calls in Python that transformers has for chat templates reads the same values."""
     parsing = pytest.importorskip("transformers.utils.chat_parsing.content_parsers")
+    for text, meant in python_calls():
+        if meant is not None:
+            assert parsing.parse_content(text, "python-call-list", {}) == [{"name": "f.g", "arguments": meant}]
+
+
+def python_calls() -> list[tuple[str, dict[str, Any] | None]]:
+    """Calls, each with the arguments that Python reads; None where they are not to be accepted."""
     strings = [
         r'"a"',
         r'"\n"',
@@ -121,25 +129,31 @@ def test_python_calls_are_python() -> None:
     ]
     values = ["True", "False", "None", "true", "9", "10", "1.5", '"a"']
     objects = ['{"k": [1, 2.5]}', "{}", '{"k": 1}', "{1: []}", '{"k": []}', "[]"]
-    seen = 0
+    found: list[tuple[str, dict[str, Any] | None]] = []
     for string, value, held in itertools.product(strings, values, objects):
         text = f"[f.g(s={string}, v={value}, d={held})]"
-        try:
+        is_canonical = not re.search(r"'|\\[/x]|\\ud|true|\{1:", text)
+        meant = None
+        if is_canonical:
             call = ast.parse(text, mode="eval").body.elts[0]  # type: ignore[attr-defined]
             meant = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-        except ValueError:  # "true" is a name
-            meant = {}
-        is_canonical = "'" not in text and not re.search(r"\\[/x]|\\ud", text)
-        expected = is_canonical and bool(meant) and Draft202012Validator(schema).is_valid(meant)
-        if "{1:" in text:
-            expected = False
-        assert recognizes(grammar, text) is expected, text
-        if expected:
-            seen += 1
-            assert parsing.parse_content(text, "python-call-list", {}) == [{"name": "f.g", "arguments": meant}]
-            (read,) = read_reply(text, family="llama-python").calls
-            assert (read.name, read.arguments) == ("f.g", meant)
-    assert seen > 40
+        is_valid = meant is not None and Draft202012Validator(F_SCHEMA).is_valid(meant)
+        found.append((text, meant if is_valid else None))
+    assert sum(meant is not None for _, meant in found) > 40
+    return found
+
+
+F_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "s": {"type": "string", "maxLength": 2},
+        "v": {"anyOf": [{"const": True}, {"type": "null"}, {"type": "integer", "maximum": 9}]},
+        "d": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "number"}}},
+    },
+    "required": ["s"],
+    "additionalProperties": False,
+}
+PYTHON = tool_calls([{"name": "f.g", "parameters": F_SCHEMA}], family="llama-python", choice="required")
 
 
 @pytest.mark.parametrize(
@@ -161,3 +175,71 @@ def test_names_that_python_lacks() -> None:
     with pytest.raises(GrammarError, match=r"tool f: its parameters cannot be enforced.*#/properties/a%3Eb") as caught:
         tool_calls([{"name": "f", "parameters": {"properties": {"a>b": {}}}}], family="qwen3-coder")
     assert isinstance(caught.value.__cause__, UnsupportedFeature)
+
+
+FORMATS = {
+    "hermes": "qwen_3", "llama3": "llama", "kimi-k2": "kimi", "kimi-k3": "kimi_k3", "deepseek-v3": "deepseek_r1",
+    "deepseek-v3.1": "deepseek_v3_1", "deepseek-v3.2": "deepseek_v3_2", "deepseek-v4": "deepseek_v4",
+    "deepseek-v4.1": "deepseek_v4_1", "qwen3-coder": "qwen_3_coder", "gpt-oss": "harmony", "minimax-m2": "minimax",
+    "minimax-m3": "minimax_m3", "glm-4.5": "glm_4_7", "glm-4.7": "glm_4_7", "cohere-cofl": "cohere",
+}  # fmt: skip
+"""xgrammar's names of the formats."""
+CHANGES: dict[str, Callable[[str], str]] = {
+    "as it is": lambda text: text,
+    "cut short": lambda text: text[:-1],
+    "another tool": lambda text: text.replace("add", "sub").replace("find", "sub"),
+    "another type": lambda text: re.sub(r"(\ba\b[^0-9]*)1", r'\1"1"', text, count=1),
+    "another name": lambda text: text.replace("text", "txet"),
+    "text after": lambda text: text + "x",
+    "twice": lambda text: text + text,
+    "text before": lambda text: "I say. " + text,
+}
+
+
+def judgement(family: str, choice: str, change: str, name: str, *, ours: bool) -> str:
+    """The row of the table in docs/protocols.md that a difference belongs to."""
+    if choice == "none" and not ours:
+        return "tags in text"
+    if change in ("text after", "twice") and not ours:
+        return "text after calls"
+    if change == "text before" and not ours and family in ("hermes", "qwen3-coder", "glm-4.5", "llama3"):
+        return "text before calls"
+    if choice == "add" and change == "twice" and ours and family == "glm-4.7":
+        return "calls of a named tool"
+    if family == "gpt-oss" and ours and name in ("one", "both"):
+        return "harmony"
+    if family == "kimi-k3" and choice in ("required", "add") and name == "both" and not ours:
+        return "text with a required call"
+    return ""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("family", sorted(FORMATS))
+def test_xgrammar_formats(family: str) -> None:
+    """What xgrammar's builder of the same model accepts, except where the table of the page says otherwise."""
+    xgrammar = pytest.importorskip("xgrammar")
+    accepts = pytest.importorskip("xgrammar.testing")._is_grammar_accept_string
+    given = [TOOLS[0], {"type": "function", "function": FIND}]
+    reasons: set[str] = set()
+    agreed = 0
+    for choice in ("auto", "required", "none", "add"):
+        chosen = choice if choice != "add" else {"type": "function", "function": {"name": "add"}}
+        reasoning = "auto" if family in ("kimi-k3", "minimax-m2") else "disabled"
+        theirs = xgrammar.Grammar.from_structural_tag(
+            xgrammar.get_model_structural_tag(FORMATS[family], given, chosen, reasoning)
+        )
+        ours = tool_calls(TOOLS, family=family, choice=choice)
+        for case, (change, changed) in itertools.product(CASES, CHANGES.items()):
+            text = changed(case.text)
+            if case.family != family or (text == case.text and change != "as it is"):
+                continue
+            end = ("<|call|>" if "functions." in text else "<|return|>") if family == "gpt-oss" else ""
+            is_ours, is_theirs = recognizes(ours, text), accepts(theirs, text + end)
+            if is_ours == is_theirs:
+                agreed += 1
+                continue
+            reason = judgement(family, choice, change, case.name, ours=is_ours)
+            assert reason, (choice, change, text, is_ours)
+            reasons.add(reason)
+    assert agreed > 3 * len(reasons)
+    assert agreed > 50
