@@ -6,6 +6,7 @@ from structgen.frontends.free_text import any_text, substring_of
 from structgen.frontends.indentation import NEWLINE, Indentation, block, indented
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.python_types.markers import Lark, Regex
+from structgen.frontends.xml_arguments import read_xml_arguments, xml_arguments
 from structgen.grammar.algebra import text, token
 from structgen.methods.infilling import hole
 from structgen.methods.monitors.sql.grammar import select_grammar
@@ -22,6 +23,7 @@ __all__ = [
     "hole",
     "indented",
     "read_reply",
+    "read_xml_arguments",
     "select_grammar",
     "substring_of",
     "text",
@@ -29,4 +31,5 @@ __all__ = [
     "token",
     "tool_calls",
     "write",
+    "xml_arguments",
 ]

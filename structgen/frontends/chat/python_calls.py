@@ -53,7 +53,7 @@ _SHARED: Final = _only_shared_escapes()
 
 
 def is_python_name(name: str) -> bool:
-    """Whether a call can have this name: words with dots between them, none of which Python reserves."""
+    """Whether a call can have this name: words with dots between them, and no reserved word."""
     words = name.split(".")
     return all(re.fullmatch(_NAME, word) and not keyword.iskeyword(word) for word in words)
 
