@@ -65,9 +65,10 @@ def _chat(data: bytes) -> str:
     else:
         family = None
     chosen: Any = family or name
+    tools = document.get("tools")
     if isinstance(reply := document.get("reply"), str):
-        read_reply(reply, family=chosen)
-    if isinstance(tools := document.get("tools"), list):
+        read_reply(reply, family=chosen, tools=tools if isinstance(tools, list) else None)
+    if isinstance(tools, list):
         parallel = document.get("parallel", True)
         parallel = parallel if isinstance(parallel, bool) or (isinstance(parallel, int) and parallel > 0) else True
         made.append(

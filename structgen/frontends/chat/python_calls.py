@@ -6,6 +6,7 @@ import ast
 import keyword
 import math
 import re
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -134,7 +135,9 @@ def scan_python_arguments(text: str, at: int) -> tuple[dict[str, Any], int] | No
     if end is None:
         return None
     try:
-        call = ast.parse(f"f({text[at:end]})", mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python does not know
+            call = ast.parse(f"f({text[at:end]})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             return None
         found = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}

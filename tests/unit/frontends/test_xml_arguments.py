@@ -340,6 +340,14 @@ def test_dependencies_and_alternatives() -> None:
                 assert recognizes(grammar, written(style, pairs)) is Draft202012Validator(schema).is_valid(dict(pairs))
 
 
+def test_what_must_be_violated() -> None:
+    """A negation alone says what arguments may be; names that no schema lists are written too."""
+    schema = {"not": {"properties": {"q": {"maxLength": 2}}, "required": ["q"]}}
+    grammar = xml_arguments(schema, "qwen_xml", policy=JsonPolicy(additional="written"))
+    for pairs in ([("q", "ab")], [("q", "abc")], [("x", "ab")], []):
+        assert recognizes(grammar, written("qwen_xml", pairs)) is Draft202012Validator(schema).is_valid(dict(pairs))
+
+
 def test_policies() -> None:
     schema = {"properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}, "t": {"type": "string"}}}
     grammar = xml_arguments(schema, "qwen_xml", policy=JsonPolicy(whitespace="compact", max_length=2, required="all"))

@@ -8,33 +8,39 @@ values are JSON of their schemas, restricted to some types, so both kinds share 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.json_schema.emit.array import ArrayChain, array_term
 from structgen.frontends.json_schema.emit.object_chain import ObjectChain
 from structgen.frontends.json_schema.emit.object_term import object_term
-from structgen.frontends.json_schema.emit.plan import Plan
+from structgen.frontends.json_schema.emit.plan import LeafCache, LeafKey, Plan
 from structgen.frontends.json_schema.emit.planner import Planner
 from structgen.frontends.json_schema.emit.type_plan import DISJUNCT_COST, ENTRY_COST
 from structgen.frontends.json_schema.normal.container_assertion import ArrayAssertion, ArrayLayout, ObjectAssertion
 from structgen.frontends.json_schema.normal.disjunct import Disjunct, exactly_array, exactly_object
 from structgen.frontends.json_schema.normal.object_layout import NameLanguage, ObjectLayout, decoded_strings
+from structgen.frontends.json_schema.normal.schema_reader import reader_of
 from structgen.frontends.json_schema.normal.validity import Validity, restricted_assertions
 from structgen.frontends.json_schema.source.json_value import ARRAY, OBJECT, STRING
 from structgen.frontends.json_schema.source.location import Location, refused
 from structgen.frontends.json_schema.term import ANY_STRING, alternatives
+from structgen.grammar.limits import spend
 from structgen.grammar.nodes import ANY_CHAR, EMPTY, Distinct, Grammar, Intersection, JsonString, Repeat
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.syntax import Syntax
     from structgen.frontends.json_schema.native import Setting
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
+    from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
 
 __all__ = ["ArgumentPlanner", "Notation", "Scalars", "refuse_name"]
 
 _ANY_TEXT: Final = Repeat(ANY_CHAR)
+_LEAF_STEPS: Final = 60
+"""What a value without subschemas counts as where its term is known; about what planning it takes."""
 
 
 class Scalars(NamedTuple):
@@ -52,7 +58,10 @@ class Scalars(NamedTuple):
 
 
 class Notation(Protocol):
-    """How values are written."""
+    """How values are written; equal notations write them alike."""
+
+    def __hash__(self) -> int:
+        """Terms are looked up by notation."""
 
     @property
     def scalars(self) -> tuple[Scalars, ...]:
@@ -118,10 +127,14 @@ class ArgumentPlanner(Planner):
         self._expansions: dict[int, Callable[[Plan], None]] = {}  # by the identity of plans that are kept
         self._restrictions: dict[int, Location] = {}
         self._start: Location | None = None
+        self._setting = setting
+        self._known: LeafCache | None = None  # of the dialect of the root
 
     def request_root(self, location: Location) -> Plan:
         """The plan of the arguments."""
         self._start = location
+        if not self._counts_levels:
+            self._known = _known_values(self._notation, self._setting, location.resource.dialect)
         root = Plan((location,), 0)
         self._postpone(root, self._expand_arguments)
         return root
@@ -163,6 +176,13 @@ class ArgumentPlanner(Planner):
     def value(self, locations: tuple[Location, ...]) -> Plan:
         """The plan of a value in the notation."""
         given = tuple(one for one in locations if one.is_negated or (one.schema is not True and one.schema != {}))
+        leaf = self._leaf_key(given)
+        if leaf is not None and self._known is not None:
+            known = self._known.get(leaf)
+            if known is not None:
+                self.leaves.used.add(id(given[0].schema))
+                spend(known.steps, given[0].subject)
+                return known
         keys = frozenset(map(self._forms.schemas.key, given))
         key = keys, self._level if self._counts_levels else 0
         plan = self._values.get(key)
@@ -173,11 +193,21 @@ class ArgumentPlanner(Planner):
             raise LimitExceeded(locations[0].subject(), limit="nesting", maximum=self._forms.limits.nesting)
         named = given or (self._place().inner({}, "any value"),)
         plan = self._values[key] = Plan(named, self._depth, level=self._level)
-        self._postpone(plan, lambda plan: self._expand_value(plan, given))
+        self._postpone(plan, lambda plan: self._expand_value(plan, given, leaf))
         return plan
 
-    def _expand_value(self, plan: Plan, locations: tuple[Location, ...]) -> None:
+    def _leaf_key(self, given: tuple[Location, ...]) -> LeafKey | None:
+        """The key of a schema without subschemas, whose term other documents share."""
+        if self._known is None or len(given) != 1 or given[0].is_negated or self._may_be_nameless(given[0].schema):
+            return None
+        if given[0].resource.dialect is not self._place().resource.dialect:
+            return None
+        return self._known.key(given[0].schema)
+
+    def _expand_value(self, plan: Plan, locations: tuple[Location, ...], leaf: LeafKey | None) -> None:
         notation = self._notation
+        if leaf is not None:
+            plan.build = lambda terms: self._kept(leaf, alternatives(*terms))
         disjuncts = self._disjuncts(locations, -1)
         types = 0
         for disjunct in disjuncts:
@@ -186,6 +216,9 @@ class ArgumentPlanner(Planner):
             plan.children.append(Plan((), 0, self._string(disjuncts)))
         for scalars in notation.scalars:
             if types & scalars.types:
+                if not types & ~scalars.types and not notation.nests:  # all of them, so nothing is to be excluded
+                    plan.children.append(_wrapped(self._request_conjunction(locations), scalars.written))
+                    continue
                 inner = self._request_conjunction((*locations, self._restriction(scalars)))
                 plan.children.append(_wrapped(inner, scalars.written))
         if not notation.nests or self._is_deepest:
@@ -195,6 +228,11 @@ class ArgumentPlanner(Planner):
                 plan.children += [_wrapped(each, notation.array) for each in self._arrays(disjunct)]
             if disjunct.types & OBJECT:
                 plan.children += [_wrapped(each, notation.object) for each in self._objects(disjunct, is_root=False)]
+
+    def _kept(self, leaf: LeafKey, term: Grammar) -> Grammar:
+        if self._known is not None and term is not EMPTY:
+            self._known.keep(leaf, term, _LEAF_STEPS)
+        return term
 
     def _restriction(self, scalars: Scalars) -> Location:
         """The schema of ``scalars`` as a location; always the same for the same."""
@@ -323,7 +361,7 @@ class ArgumentPlanner(Planner):
                 owner = next((one for one in assertions if entry.name in one.properties), assertions[0])
                 entry.key = notation.key(entry.name, owner.location, is_root=is_root)
         for region in layout.others:
-            location = next((one.location for one in layout.positive if one.patterns), layout.positive[0].location)
+            location = next((one.location for one in assertions if one.patterns), assertions[0].location)
             keyword = "patternProperties" if region.matched else "additionalProperties"
             key = notation.names(_decoded(region.key), is_root=is_root)
             if key is None:
@@ -337,6 +375,11 @@ class ArgumentPlanner(Planner):
         for assertion in layout.negated:
             if assertion.names is not True and layout.others:
                 refused(assertion.location, "propertyNames", "its negation is enforced only for names in JSON")
+
+
+@lru_cache(maxsize=64)
+def _known_values(notation: Notation, setting: Setting, dialect: Dialect) -> LeafCache:
+    return LeafCache(reader_of(dialect).active)
 
 
 def _wrapped(plan: Plan, written: Callable[[Grammar], Grammar]) -> Plan:
