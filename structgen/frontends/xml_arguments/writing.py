@@ -23,6 +23,7 @@ from structgen.grammar.nodes import (
     Complement,
     Grammar,
     Intersection,
+    Literal,
     Repeat,
     literal,
     sequence,
@@ -193,9 +194,13 @@ class _XmlNotation:
         style = self.style
         if style.repeats_names:
             return None
-        marks = {*style.name_end[0], "<", ">", *(_ENTITIES if style.has_entities else ())}
-        allowed = Complement(CharClass([(0, 0x1F), *((ord(mark), ord(mark)) for mark in marks)]))
-        written = Intersection([language, Repeat(Intersection([ANY_CHAR, allowed]), 1, None)])
+        written = Intersection(
+            [language, _characters_without(style.name_end[0], "<", ">", *(_ENTITIES if style.has_entities else ()))]
+        )
+        if style.has_entities and (excluded := _excluded_names(language)) is not None:
+            spelled = Choice([_characters_without(*_ENTITIES, most=1), *map(literal, _ENTITIES.values())])
+            declared = [literal(_with_entities(name)) for name in excluded]
+            written = Intersection([Repeat(spelled, 1, None), *map(Complement, declared)])
         return chain(self.spacing.before, self.spell(style.open), written)
 
     def member(self, value: Grammar, name: str | None) -> Grammar:
@@ -235,6 +240,23 @@ class _XmlNotation:
 @lru_cache(maxsize=64)
 def _schema_of(types: int) -> dict[str, Any]:
     return {"type": [name for bits, name in TYPE_NAMES.items() if bits & types]}
+
+
+def _characters_without(*marks: str, most: int | None = None) -> Grammar:
+    """Characters that are neither control characters nor marks: one, and up to ``most``."""
+    taken = sorted({(0, 0x1F), *((ord(mark), ord(mark)) for mark in marks)})
+    left = [(end + 1, start - 1) for (_, end), (start, _) in zip(taken, [*taken[1:], (0x110000, 0)], strict=True)]
+    return Repeat(CharClass([(low, high) for low, high in left if low <= high]), 1, most)
+
+
+def _excluded_names(language: Grammar) -> list[str] | None:
+    """The names that a language lacks, if it has all others; None if it is not known to."""
+    if language == _ANY_TEXT:
+        return []
+    item = language.item if isinstance(language, Complement) else None
+    items = item.items if isinstance(item, Choice) else (item,)
+    names = [each.data.decode() for each in items if isinstance(each, Literal)]
+    return names if len(names) == len(items) else None
 
 
 def _with_entities(name: str) -> str:

@@ -322,6 +322,10 @@ def test_names_with_entities() -> None:
     assert "a&lt;&quot;&amp;&gt;" in text
     assert recognizes(xml_arguments(schema, "cohere_xml"), text)
     assert read_xml_arguments(text, "cohere_xml", schema) == {'a<"&>': 1}
+    more = xml_arguments({**schema, "additionalProperties": {"type": "null"}}, "cohere_xml")
+    for name, expected in (("b&", True), ('"', True), ("a", True), ('a<"&>', False), ("b\n", False), ("", False)):
+        assert recognizes(more, text + cohere(name, None)) is expected
+    assert not recognizes(more, text + cohere("b&", None).replace("amp;", ""))
 
 
 def test_dependencies_and_alternatives() -> None:
