@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from data_folder import REAL_SCHEMAS, data_folder, real_schemas
+from jsonschema import Draft202012Validator, exceptions
 
-from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
+from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.xml_arguments import STYLES, read_xml_arguments, xml_arguments
 from structgen.grammar.flattening import recognizes
@@ -398,3 +399,31 @@ def test_python_types_and_alternatives_of_objects() -> None:
     ):
         assert recognizes(grammar, glm("k", key) + glm("v", value)) is expected
     assert read_xml_arguments(glm("k", "s") + glm("v", "x"), "glm_xml", schema) == {"k": "s", "v": "x"}
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not (data_folder() / REAL_SCHEMAS).exists(), reason=f"needs {REAL_SCHEMAS}, see CONTRIBUTING.md")
+def test_real_schemas() -> None:
+    """The instances of real schemas, between tags that mark types, have the verdicts of the data set."""
+    policy = JsonPolicy(order="any", numbers="all", additional="written", formats="annotation")
+    agreed = 0
+    for case in real_schemas(data_folder(), 40):
+        tests = [test for test in case["tests"] if isinstance(test["data"], dict)]
+        for style in ("deepseek_xml", "cohere_xml"):
+            try:
+                grammar = xml_arguments(case["schema"], style, policy=policy)
+            except StructgenError:
+                continue
+            for test in tests[:6]:
+                text = written(style, list(test["data"].items()))
+                try:
+                    expected = Draft202012Validator(case["schema"]).is_valid(test["data"])
+                except (exceptions.SchemaError, re.error):
+                    continue
+                if expected is not test["valid"]:  # another draft, or a format
+                    continue
+                assert recognizes(grammar, text) is expected, (case["name"], text[:400])
+                agreed += 1
+                if expected:
+                    assert read_xml_arguments(text, style, case["schema"]) == test["data"]
+    assert agreed > 500
