@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.errors import GrammarError
@@ -25,6 +26,11 @@ __all__ = ["ARGUMENT_STYLES", "ArgumentStyle"]
 ARGUMENT_STYLES: Final = frozenset(("json", "python", *STYLES))
 """The notations of arguments."""
 _DECODER: Final = json.JSONDecoder()
+
+
+@lru_cache(maxsize=64)
+def _fixed(spacing: tuple[tuple[str, str], ...]) -> Spacing:
+    return Spacing(**{name: literal(text) for name, text in spacing if text})
 
 
 @final
@@ -61,8 +67,7 @@ class ArgumentStyle:
             return json_schema(parameters, policy=policy, limits=limits)
         if self.style == "python":
             return arguments_term(parameters, PYTHON, policy=policy, limits=limits)
-        fixed = Spacing(**{name: literal(text) for name, text in self.spacing if text})
-        return xml_term(parameters, self.style, fixed, policy=policy, limits=limits, spell=spell)
+        return xml_term(parameters, self.style, _fixed(self.spacing), policy=policy, limits=limits, spell=spell)
 
     def check_name(self, name: str) -> None:
         """Refuse the name of a tool that a call cannot have.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,9 +42,9 @@ _LINE: Final = literal("\n")
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Spacing:
-    """The white space of arguments.
+    """The white space of arguments; compared by identity, so that looking grammars up takes no time.
 
     Attributes:
         before, after: around each member.
@@ -63,23 +63,25 @@ class Spacing:
     value: Grammar = EPSILON
     text: Grammar | None = None
 
-    @classmethod
-    def run(cls, longest: int) -> Spacing:
-        """Up to ``longest`` characters of white space between marks and around values that are no strings."""
-        space = Repeat(ByteClass([(9, 10), (13, 13), (32, 32)]), 0, longest) if longest else EPSILON
-        return cls(before=space, end=space, middle=space, value=space)
+
+@lru_cache(maxsize=64)
+def _run(longest: int) -> Spacing:
+    """Up to ``longest`` characters of white space between marks and around values that are no strings."""
+    space = Repeat(ByteClass([(9, 10), (13, 13), (32, 32)]), 0, longest) if longest else EPSILON
+    return Spacing(**dict.fromkeys(_PARTS, space))
 
 
 _PARTS: Final = ("before", "end", "middle", "value")
 
 
-def _spacing_of(policy: JsonPolicy) -> Spacing:
+@lru_cache(maxsize=64)
+def _spacing_of(whitespace: Whitespace, indent: int) -> Spacing:
     """The white space between marks that goes with the one in JSON."""
-    if policy.whitespace == "compact":
+    if whitespace == "compact":
         return Spacing()
     line: Grammar = _LINE
-    if policy.whitespace != "single":
-        indentation = Repeat(ByteClass([(9, 9), (32, 32)]), 0, policy.indent)
+    if whitespace != "single":
+        indentation = Repeat(ByteClass([(9, 9), (32, 32)]), 0, indent)
         line = sequence(Repeat(literal(" "), 0, 1), Repeat(sequence(_LINE, indentation), 0, 1))
     space = Repeat(line, 0, 1)
     return Spacing(**dict.fromkeys(_PARTS, space))
@@ -127,9 +129,9 @@ def xml_arguments(
     if isinstance(whitespace, int):
         if whitespace < 0:
             raise ValueError(f"xml_arguments: whitespace is a number of characters from 0 on; found {whitespace}")
-        spacing = Spacing.run(whitespace)
+        spacing = _run(whitespace)
     else:
-        spacing = _spacing_of(chosen)
+        spacing = _spacing_of(chosen.whitespace, chosen.indent)
     return xml_term(schema, style, spacing, policy=chosen, limits=limits)
 
 
@@ -143,29 +145,26 @@ def xml_term(
     spell: Callable[[str], Grammar] = literal,
 ) -> Grammar:
     """The arguments in a style with the white space of ``spacing``; ``spell`` makes the terms of marks."""
-    return arguments_term(schema, _XmlNotation(style_named(style), spacing, spell), policy=policy, limits=limits)
+    return arguments_term(schema, _notation(style, spacing, spell), policy=policy, limits=limits)
 
 
-@dataclass(frozen=True, slots=True)
+@lru_cache(maxsize=64)
+def _notation(style: str, spacing: Spacing, spell: Callable[[str], Grammar]) -> _XmlNotation:
+    return _XmlNotation(style_named(style), spacing, spell)
+
+
 class _XmlNotation:
-    style: Style
-    spacing: Spacing
-    spell: Callable[[str], Grammar]
-    texts: Grammar = field(init=False)
+    """The notation of a style; compared by identity."""
 
-    def __post_init__(self) -> None:
-        stop = literal(self.style.stop)
-        object.__setattr__(self, "texts", Complement(sequence(_ANY_TEXT, stop, _ANY_TEXT)))
-
-    @property
-    def nests(self) -> bool:
-        return self.style.nests
-
-    @property
-    def scalars(self) -> tuple[Scalars, ...]:
-        return tuple(
+    def __init__(self, style: Style, spacing: Spacing, spell: Callable[[str], Grammar]) -> None:
+        self.style = style
+        self.spacing = spacing
+        self.spell = spell
+        self.nests = style.nests
+        self._texts = Complement(sequence(_ANY_TEXT, literal(style.stop), _ANY_TEXT))
+        self.scalars = tuple(
             Scalars(types, _schema_of(types), partial(self._json, self._mark(types)))
-            for types, _ in self.style.marks
+            for types, _ in style.marks
             if types != STRING and not (self.nests and types & (ARRAY | OBJECT))
         )
 
@@ -215,7 +214,7 @@ class _XmlNotation:
 
     def string(self, language: Grammar | None) -> Grammar:
         around = self.spacing.text
-        texts = self.texts if language is None else Intersection([language, self.texts])
+        texts: Grammar = self._texts if language is None else Intersection([language, self._texts])
         if around is not None:
             texts = chain(around, texts, around)
         elif self.style.strips and language is not None:

@@ -121,7 +121,7 @@ class ArgumentPlanner(Planner):
         super().__init__(forms, setting)
         self._notation = notation
         self._policy = setting.policy
-        self._syntaxes = {root: notation.syntax(setting.syntax, is_root=root) for root in (True, False)}
+        self._syntaxes = _syntaxes_of(notation, setting)
         self._validity = Validity(forms)
         self._values: dict[tuple[frozenset[int], int], Plan] = {}
         self._expansions: dict[int, Callable[[Plan], None]] = {}  # by the identity of plans that are kept
@@ -375,6 +375,12 @@ class ArgumentPlanner(Planner):
         for assertion in layout.negated:
             if assertion.names is not True and layout.others:
                 refused(assertion.location, "propertyNames", "its negation is enforced only for names in JSON")
+
+
+@lru_cache(maxsize=64)
+def _syntaxes_of(notation: Notation, setting: Setting) -> dict[bool, Syntax]:
+    """The punctuation of the arguments (true), and of containers inside."""
+    return {is_root: notation.syntax(setting.syntax, is_root=is_root) for is_root in (True, False)}
 
 
 @lru_cache(maxsize=64)
