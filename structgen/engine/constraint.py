@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from structgen_kernels import _native
 
+from structgen.engine.arguments import wrong_grammar, wrong_limits, wrong_vocabulary
 from structgen.engine.lowering import Engine, lower, native_limits, shared_engine
 from structgen.engine.matcher import Matcher
 from structgen.engine.report import Report, entries_of, report_of
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import (
-    ArgumentError,
     GrammarError,
     LimitExceeded,
     StructgenError,
     UnsatisfiableGrammar,
     VocabularyError,
-    found,
 )
 from structgen.grammar.analysis import unending_rules
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Budget, Distinct, Grammar, Label, postorder
+from structgen.grammar.nodes.description import Described
 from structgen.grammar.printer import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from os import PathLike
 
 __all__ = ["Constraint", "check_budgets", "compile", "compile_together", "refuse_budgets", "wrong_grammar"]
 
@@ -119,6 +119,7 @@ class Constraint:
     __slots__ = (
         "__weakref__",
         "_grammar",
+        "_is_loaded",
         "_limits",
         "_min_tokens",
         "_report",
@@ -139,6 +140,7 @@ class Constraint:
         shortest_bytes: int,
     ) -> None:
         self._grammar = grammar
+        self._is_loaded = False
         self._vocabulary = vocabulary
         self._limits = limits
         self.engine = engine
@@ -151,8 +153,9 @@ class Constraint:
 
     @property
     def grammar(self) -> Grammar:
-        """The grammar that was compiled."""
-        return self._grammar
+        """The grammar that was compiled; that of a loaded constraint is read when it is first asked for."""
+        grammar = self._grammar
+        return grammar.item if self._is_loaded and isinstance(grammar, Described) else grammar
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -231,6 +234,49 @@ class Constraint:
         """Memory of the engine, which most constraints on one vocabulary share."""
         return self.engine.native.memory_bytes
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the constraint to a file that ``load`` reads without planning anything: see ``engine/saved.py``.
+
+        A file that is there is replaced at once, so a reader sees the old content or the new.
+
+        Raises:
+            OSError: the file cannot be written.
+            GrammarError: the grammar is too large for a file.
+        """
+        from structgen.engine.saved import write_constraint
+
+        write_constraint(self, path)
+
+    @staticmethod
+    def load(path: str | PathLike[str], vocabulary: Vocabulary, *, limits: Limits | None = None) -> Constraint:
+        """Read a constraint that ``save`` wrote.
+
+        Its grammar equals the one that was saved, with the entries of its report, but without the Python type of a
+        schema: values are plain JSON.
+
+        Args:
+            path: the file.
+            vocabulary: one that equals that of the saved constraint.
+            limits: in place of those of the saved constraint; for files of strangers.
+
+        Raises:
+            OSError: the file cannot be read.
+            GrammarError: it is another file, damaged or cut, or a newer version wrote it.
+            VocabularyError: the constraint was saved for another vocabulary.
+            LimitExceeded, UnsatisfiableGrammar: as ``compile``.
+            ArgumentError: an argument is of another kind.
+        """
+        from structgen.engine.saved import read_constraint
+
+        if not isinstance(vocabulary, Vocabulary):
+            raise wrong_vocabulary("Constraint.load", vocabulary)
+        if not (limits is None or isinstance(limits, Limits)):
+            raise wrong_limits("Constraint.load", limits)
+        saved, bounds = read_constraint(path, vocabulary, limits)
+        constraint = compile(saved, vocabulary, limits=bounds)
+        constraint._is_loaded = isinstance(saved, Described) and saved.plain is not None
+        return constraint
+
     def __copy__(self) -> Constraint:
         return self
 
@@ -239,10 +285,10 @@ class Constraint:
 
     def __reduce__(self) -> tuple[Callable[..., Constraint], tuple[Grammar, Vocabulary, Limits]]:
         """A pickle holds the grammar, the vocabulary and the limits; unpickling compiles them."""
-        return _compiled, (self._grammar, self._vocabulary, self._limits)
+        return _compiled, (self.grammar, self._vocabulary, self._limits)
 
     def __repr__(self) -> str:
-        return f"Constraint({self._grammar!r}, {self._vocabulary!r})"
+        return f"Constraint({self.grammar!r}, {self._vocabulary!r})"
 
 
 def _compiled(grammar: Grammar, vocabulary: Vocabulary, limits: Limits) -> Constraint:
@@ -262,10 +308,10 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     if not isinstance(grammar, Grammar):
         raise wrong_grammar("compile", grammar, expected="a Grammar")
     if not isinstance(vocabulary, Vocabulary):
-        raise _wrong_vocabulary("compile", vocabulary)
+        raise wrong_vocabulary("compile", vocabulary)
     limits = limits if limits is not None else _DEFAULT_LIMITS
     if not isinstance(limits, Limits):
-        raise _wrong_limits("compile", limits)
+        raise wrong_limits("compile", limits)
     engine = shared_engine(vocabulary)
     key = (id(grammar), id(limits))  # a cached constraint holds both objects, so their ids stay taken
     constraint = vocabulary.constraints.get(key)
@@ -329,7 +375,7 @@ class _Elsewhere:
             return None
         try:
             (native, *_), constraint.engine = lower(
-                constraint.grammar, Engine(constraint.vocabulary), constraint.vocabulary, constraint.limits
+                constraint._grammar, Engine(constraint.vocabulary), constraint.vocabulary, constraint.limits
             )
         except LimitExceeded:  # it was within the limits before, where others had done part of the work
             return None
@@ -399,42 +445,3 @@ def _check_spelling(constraint: Constraint) -> None:
         ),
         remedy="use a tokenizer with byte fallback, or restrict the grammar to bytes that the tokens have",
     )
-
-
-def wrong_grammar(call: str, value: object, *, expected: str = "a Grammar or a Constraint") -> ArgumentError:
-    """Make the error for a value that ``call`` takes for no grammar."""
-    if isinstance(value, (str, bytes)):
-        remedy = (
-            "pass sg.regex(...) for a regular expression, sg.json_schema(...) for a JSON Schema, sg.literal(...) for "
-            "the text itself, or sg.load(...) for a file"
-        )
-    elif isinstance(value, (dict, bool)):
-        remedy = "pass sg.json_schema(schema) for a JSON Schema"
-    elif isinstance(value, PathLike):
-        remedy = "pass sg.load(path)"
-    elif value is None:
-        remedy = "pass sg.grammars.any_text() for any text"
-    elif isinstance(getattr(value, "grammar", None), Grammar):
-        remedy = "pass its grammar: constraint.grammar"
-    else:
-        remedy = "pass sg.json_schema(T) for the JSON of a Python type T, or a grammar such as sg.regex(...)"
-    return ArgumentError(call, f"expected {expected}", evidence=found(value), remedy=remedy)
-
-
-def _wrong_vocabulary(call: str, value: object) -> ArgumentError:
-    """Make the error for a value that is no vocabulary."""
-    if hasattr(getattr(value, "vocabulary", None), "trie"):
-        remedy = "pass its vocabulary: model.vocabulary"
-    elif isinstance(value, (str, PathLike)):
-        remedy = f"pass sg.Vocabulary.load({str(value)!r:.60}), with the path of a tokenizer"
-    elif value is None:
-        remedy = "pass model.vocabulary, or sg.Vocabulary.load(tokenizer)"
-    else:
-        remedy = "pass sg.Vocabulary.load(tokenizer) for a tokenizer, or model.vocabulary"
-    return ArgumentError(call, "expected a Vocabulary", evidence=found(value), remedy=remedy)
-
-
-def _wrong_limits(call: str, value: object) -> ArgumentError:
-    """Make the error for a value that is no ``Limits``."""
-    remedy = "pass sg.Limits(steps=...), or leave limits out; max_tokens bounds an output"
-    return ArgumentError(call, "expected Limits", evidence=found(value), remedy=remedy)

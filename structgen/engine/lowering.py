@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from structgen.engine.vocabulary import Vocabulary
     from structgen.grammar.nodes import Grammar, Rules
 
-__all__ = ["Engine", "Lowered", "lower", "native_limits", "shared_engine"]
+__all__ = ["Engine", "Lowered", "lower", "native_limits", "program_of", "shared_engine"]
 
 Lowered: TypeAlias = "tuple[_native.Constraint | None, int | None, int | None, int]"
 """A grammar in an engine: the constraint, None if the grammar matches no string; the length of the shortest string in
@@ -52,6 +52,23 @@ def lower(grammar: Grammar, engine: Engine, vocabulary: Vocabulary, limits: Limi
     except _HoldsUp:
         own = Engine(vocabulary)
         return _lower(grammar, own, vocabulary, limits), own
+
+
+def program_of(grammar: Grammar, vocabulary: Vocabulary, limits: Limits) -> _native.FlatGrammar:
+    """Return the program of a closed grammar, without left recursion.  Costs a compilation.
+
+    Raises:
+        GrammarError, LimitExceeded: as ``lower``.
+    """
+    flat = flatten(grammar, {}, vocabulary, limits.grammar_nodes)
+    engine = Engine(vocabulary)
+    made = _native.couple(engine.native, flat, vocabulary.eos, native_limits(limits), is_own=True)
+    if made is not None and made[2]:
+        with counted(limits):
+            flat = flatten(
+                grammar, {}, vocabulary, limits.grammar_nodes, lambda rules: remove_left_recursion(rules, limits)
+            )
+    return flat
 
 
 class _HoldsUp(Exception):

@@ -40,8 +40,13 @@ _DAMAGED: Final = "restore the file, or make and save it again"
 
 def sealed(magic: bytes, version: int, payload: bytes) -> bytes:
     """Put magic, version and content hash before a payload."""
-    head = bytes([version])
-    return magic + head + hashlib.blake2b(head + payload, digest_size=_HASH_BYTES).digest() + payload
+    return b"".join((magic, bytes([version]), _content_hash(version, payload), payload))
+
+
+def _content_hash(version: int, payload: bytes) -> bytes:
+    content = hashlib.blake2b(bytes([version]), digest_size=_HASH_BYTES)
+    content.update(payload)
+    return content.digest()
 
 
 def unsealed(data: bytes, magic: bytes, version: int, subject: str) -> bytes:
@@ -63,7 +68,7 @@ def unsealed(data: bytes, magic: bytes, version: int, subject: str) -> bytes:
             remedy="read it with that version, or save it with this one",
         )
     payload = data[start:]
-    if len(data) < start or data != sealed(magic, written, payload):
+    if len(data) < start or data[start - _HASH_BYTES : start] != _content_hash(written, payload):
         raise GrammarError(
             subject, "it is damaged", evidence=f"{len(data)} bytes do not have its content hash", remedy=_DAMAGED
         )
@@ -84,7 +89,8 @@ def pack(grammar: Grammar, *, with_entries: bool = False) -> bytes:
     nodes = ByteWriter()
     numbers: dict[object, int] = {}
     by_id: dict[int, int] = {}
-    grammar.digest  # noqa: B018  of all nodes, in one pass
+    if not with_entries:
+        grammar.digest  # noqa: B018  of all nodes, in one pass
     for node in ir.postorder(grammar):
         key: object = id(node) if with_entries else node.digest
         number = numbers.get(key)

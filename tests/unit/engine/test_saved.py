@@ -1,0 +1,246 @@
+"""Constraints in files: what is loaded constrains as what was saved, and nothing else is loaded."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+from data_folder import REAL_SCHEMAS, real_schemas
+
+import structgen as sg
+from structgen.engine import saved
+from structgen.engine.mask import allowed_ids, empty_masks
+from structgen.errors import ArgumentError, GrammarError, LimitExceeded, StructgenError, VocabularyError
+from structgen.grammar.nodes.description import Described
+from structgen.grammar.packing import sealed
+from structgen.models import HashModel
+
+TOKENS: Final = [b"", b"", *(bytes([byte]) for byte in range(256)), b'"a', b'": ', b"11", b"aa", b'{"', b"rt + 1"]
+VOCABULARY: Final = sg.Vocabulary(TOKENS, eos=[0], special={1: "<tool>"})
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "maxLength": 9}, "b": {"type": "integer", "multipleOf": 7}},
+    "title": "kept in the report",
+}
+GRAMMARS: Final[dict[str, Callable[[], sg.Grammar]]] = {
+    "schema": lambda: sg.json_schema(SCHEMA),
+    "distinct": lambda: sg.json_schema({"type": "array", "uniqueItems": True, "items": {"enum": [1, 2, "a", None]}}),
+    "left recursion": lambda: sg.lark('start: start "+" n | n\nn: /[0-9]+/ | "(" start ")"'),
+    "plain lark": lambda: sg.lark('start: "a" start? "b"'),
+    "composed": lambda: "Answer: " + sg.regex(r"\d{2}").named("n") + sg.optional(sg.json_schema(SCHEMA)),
+    "tokens": lambda: sg.grammars.token("<tool>") + sg.json_schema(SCHEMA),
+    "budgets": lambda: sg.regex("a+").at_most(tokens=3) + "1",
+    "look-around": lambda: sg.regex(r"(?=.*1)[a1]{2,5}") & ~sg.literal("a1"),
+    "regex": lambda: sg.regex(r"(?:19|20)\d\d-[01]\d"),
+}
+
+
+def reloaded(constraint: sg.Constraint, folder: Path, **keywords: sg.Limits) -> sg.Constraint:
+    constraint.save(folder / "it.constraint")
+    return sg.Constraint.load(folder / "it.constraint", constraint.vocabulary, **keywords)
+
+
+def assert_same_masks(one: sg.Constraint, other: sg.Constraint, seed: int, walks: int = 6) -> None:
+    """Compare masks, also within budgets, along random walks."""
+    chance = random.Random(seed)
+    masks = empty_masks(VOCABULARY, 2)
+    for _ in range(walks):
+        ours, theirs = one.matcher(), other.matcher()
+        for left in range(25, 0, -1):
+            budget = left if chance.random() < 0.5 and one.min_tokens() <= 25 else None
+            if budget is not None and (ours.min_tokens() or 0) > budget:
+                break
+            ours.fill_mask(masks, 0, budget=budget)
+            theirs.fill_mask(masks, 1, budget=budget)
+            assert (masks[0] == masks[1]).all()
+            assert ours.is_accepting == theirs.is_accepting
+            tokens = [token for token in allowed_ids(masks[0]).tolist() if token not in VOCABULARY.eos]
+            if not tokens:
+                break
+            token = chance.choice(tokens)
+            assert ours.accept(token)
+            assert theirs.accept(token)
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_a_loaded_constraint_is_the_saved_one(name: str, tmp_path: Path) -> None:
+    """The grammar, the limits, the report and all masks; and it is saved as the same bytes again."""
+    limits = sg.Limits(states=123_456)
+    constraint = sg.compile(GRAMMARS[name](), VOCABULARY, limits=limits)
+    loaded = reloaded(constraint, tmp_path)
+    assert_same_masks(constraint, loaded, seed=1)
+    assert loaded.limits == limits
+    assert loaded.grammar == constraint.grammar
+    assert loaded.report.entries == constraint.report.entries
+    assert loaded.report.policies == constraint.report.policies
+    assert loaded.min_tokens() == constraint.min_tokens()
+    assert_same_masks(constraint, loaded.alone(), seed=2, walks=2)
+    first = (tmp_path / "it.constraint").read_bytes()
+    loaded.save(tmp_path / "it.constraint")
+    assert (tmp_path / "it.constraint").read_bytes() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["it.constraint"]
+
+
+def test_it_accepts_what_others_say(tmp_path: Path) -> None:
+    """The language of a loaded pattern is that of ``re``, and a loaded schema writes JSON."""
+    loaded = reloaded(sg.compile(GRAMMARS["regex"](), VOCABULARY), tmp_path)
+    pattern = re.compile(r"(?:19|20)\d\d-[01]\d")
+    for text in ("1999-01", "2024-19", "2124-01", "1999-21", "199-01", ""):
+        matcher = loaded.matcher()
+        is_member = matcher.accept_bytes(text.encode()) == len(text) and matcher.is_accepting
+        assert is_member == (pattern.fullmatch(text) is not None)
+    schema = reloaded(sg.compile(GRAMMARS["schema"](), VOCABULARY), tmp_path)
+    matcher = schema.matcher()
+    written = json.dumps({"a": "a1", "b": 14})
+    assert matcher.accept_bytes(written.encode()) == len(written)
+    assert matcher.is_accepting
+    assert schema.matcher().accept_bytes(json.dumps({"b": 15}).encode()) < len('{"b": 15}')
+
+
+def test_the_grammar_is_read_on_demand(tmp_path: Path) -> None:
+    """Loading builds the terms of the program; the nodes of the grammar are made when somebody asks for them."""
+    loaded = reloaded(sg.compile(GRAMMARS["schema"](), VOCABULARY), tmp_path)
+    stand_in = loaded._grammar
+    assert isinstance(stand_in, Described)
+    assert stand_in._item is None
+    assert loaded.matcher().accept_bytes(b'{"a": "') == 7
+    assert stand_in._item is None
+    assert loaded.grammar == GRAMMARS["schema"]()
+    assert loaded.grammar is loaded.grammar
+
+
+def test_results_use_the_grammar_of_a_loaded_constraint(tmp_path: Path) -> None:
+    """Captures and values of an output are those of the grammar that was saved."""
+    loaded = reloaded(sg.compile(GRAMMARS["composed"](), VOCABULARY), tmp_path)
+    result = sg.generate(HashModel(VOCABULARY), "a", loaded, max_tokens=60, sampler=sg.Multinomial(), seed=3)
+    written = re.match(r"Answer: (\d\d)", result.text)
+    assert written is not None
+    assert result.captures["n"] == written.group(1)
+
+
+def test_a_program_of_another_engine_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the grammar is compiled."""
+    constraint = sg.compile(GRAMMARS["left recursion"](), VOCABULARY)
+    constraint.save(tmp_path / "c")
+    monkeypatch.setattr(saved, "_stamp", lambda: b"another")
+    loaded = sg.Constraint.load(tmp_path / "c", VOCABULARY)
+    assert loaded._grammar == constraint.grammar
+    assert_same_masks(constraint, loaded, seed=3)
+
+
+def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    """Also where it differs only in its EOS."""
+    sg.compile(GRAMMARS["regex"](), VOCABULARY).save(tmp_path / "c")
+    for other in (
+        sg.Vocabulary(list(VOCABULARY.tokens), eos=[1], special={0: "x"}),
+        sg.Vocabulary([*VOCABULARY.tokens, b"more"], eos=[0], special={1: "<tool>"}),
+    ):
+        with pytest.raises(VocabularyError, match="another vocabulary") as caught:
+            sg.Constraint.load(tmp_path / "c", other)
+        assert VOCABULARY.digest.hex() in caught.value.evidence
+    equal = sg.Vocabulary(list(VOCABULARY.tokens), eos=[0], special={1: "<tool>"})
+    assert sg.Constraint.load(tmp_path / "c", equal).vocabulary is equal
+
+
+def test_limits_of_the_caller(tmp_path: Path) -> None:
+    """Limits that are given replace those of the file, for compiling too."""
+    sg.compile(sg.regex("(a|1){50}[a-z]{9}"), VOCABULARY, limits=sg.Limits(steps=10**9)).save(tmp_path / "c")
+    strict = sg.Limits.strict()
+    assert sg.Constraint.load(tmp_path / "c", VOCABULARY, limits=strict).limits is strict
+    few = sg.Constraint.load(tmp_path / "c", VOCABULARY, limits=sg.Limits(states=2))
+    with pytest.raises(LimitExceeded, match="states=2"):
+        few.matcher().accept_bytes(b"a" * 52)
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    """What is no file, no vocabulary or no limits."""
+    sg.compile(GRAMMARS["regex"](), VOCABULARY).save(tmp_path / "c")
+    with pytest.raises(OSError, match="nowhere"):
+        sg.Constraint.load(tmp_path / "nowhere", VOCABULARY)
+    with pytest.raises(ArgumentError, match="expected a Vocabulary"):
+        sg.Constraint.load(tmp_path / "c", "gpt2")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="expected Limits"):
+        sg.Constraint.load(tmp_path / "c", VOCABULARY, limits=9)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="nowhere"):
+        sg.compile(GRAMMARS["regex"](), VOCABULARY).save(tmp_path / "nowhere" / "c")
+
+
+def test_other_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    """Foreign, cut, newer files, and any changed byte: one kind of error."""
+    path = tmp_path / "c"
+    sg.compile(GRAMMARS["composed"](), VOCABULARY).save(path)
+    whole = path.read_bytes()
+    newer = whole.replace(b"constraint\n\1", b"constraint\n\2", 1)
+    cut = [whole[:length] for length in range(0, len(whole), len(whole) // 50)]
+    changed = []
+    for at in range(0, len(whole), len(whole) // 90):
+        data = bytearray(whole)
+        data[at] ^= 1 << at % 8
+        changed.append(bytes(data))
+    for data in (GRAMMARS["composed"]().to_bytes(), b"{}", whole + b"\0", newer, *cut, *changed):
+        path.write_bytes(data)
+        with pytest.raises(GrammarError) as caught:
+            sg.Constraint.load(path, VOCABULARY)
+        assert caught.value.subject == "saved constraint"
+        is_ours = data.startswith(saved._MAGIC)
+        assert ("newer" in caught.value.problem) == (is_ours and data[len(saved._MAGIC) :][:1] > b"\1")
+
+
+def test_forged_files_end_in_an_error_or_a_constraint(tmp_path: Path) -> None:
+    """With any bytes of the payload changed and a content hash that fits: no crash, bounded work."""
+    chance = random.Random(5)
+    path = tmp_path / "c"
+    sg.compile(GRAMMARS["composed"](), VOCABULARY).save(path)
+    payload = path.read_bytes()[len(saved._MAGIC) + 17 :]
+    bounds = sg.Limits(states=2_000, regular_states=2_000, steps=200_000, distance_steps=2_000, cache_bytes=1 << 20)
+    outcomes = {True: 0, False: 0}
+    for _ in range(120):
+        data = bytearray(payload)
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(40, len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(sealed(saved._MAGIC, 1, bytes(data)))
+        try:
+            loaded = sg.Constraint.load(path, VOCABULARY, limits=bounds)
+            loaded.matcher().fill_mask(empty_masks(VOCABULARY))
+            assert isinstance(loaded.grammar, sg.Grammar)
+            outcomes[True] += 1
+        except StructgenError:
+            outcomes[False] += 1
+    assert min(outcomes.values()) > 10
+
+
+@pytest.mark.nightly
+def test_loading_the_largest_schemas_is_fast(
+    shared_data: Path, tmp_path: Path, deepseek_vocabulary: sg.Vocabulary
+) -> None:
+    """Loading takes at most half the time of reading the schema and compiling it, for the largest real schemas."""
+    if not (shared_data / REAL_SCHEMAS).is_file():
+        pytest.skip("the real schemas are not there")
+    rows = sorted(real_schemas(shared_data), key=lambda row: -len(json.dumps(row["schema"])))
+    for row in (rows[0], rows[3]):
+        text = json.dumps(row["schema"])
+        times: dict[str, list[float]] = {"compile": [], "load": []}
+        for _ in range(5):
+            sg.clear_caches()
+            sg.compile(sg.regex("a"), deepseek_vocabulary)
+            began = time.process_time()
+            constraint = sg.compile(sg.json_schema(text), deepseek_vocabulary)
+            times["compile"].append(time.process_time() - began)
+            constraint.save(tmp_path / "c")
+            sg.clear_caches()
+            sg.compile(sg.regex("a"), deepseek_vocabulary)
+            began = time.process_time()
+            loaded = sg.Constraint.load(tmp_path / "c", deepseek_vocabulary)
+            times["load"].append(time.process_time() - began)
+            masks = np.zeros((2, (deepseek_vocabulary.size + 31) // 32), dtype=np.int32)
+            constraint.matcher().fill_mask(masks, 0)
+            loaded.matcher().fill_mask(masks, 1)
+            assert (masks[0] == masks[1]).all()
+        assert min(times["load"]) < min(times["compile"]) / 2
