@@ -21,6 +21,7 @@ from structgen.errors import ArgumentError, found, meant
 from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
+    from structgen.decode.autoregressive.healing import Healing
     from structgen.decode.autoregressive.output import Writer
     from structgen.decode.diffusion.canvas_run import Snapshot
     from structgen.decode.diffusion.commit_policy import CommitPolicy
@@ -59,6 +60,7 @@ class DecodingKeywords(TypedDict, total=False):
     jump_forward: bool
     score_ending: bool
     potentials: Sequence[AnyPotential]
+    heal: bool
     canvas: int | Canvas | None
     policy: CommitPolicy | None
     temperature: float | None
@@ -75,6 +77,7 @@ _REMEDIES: Final = {
     "drafter": "diffusion models draft by a commit policy, such as policy=FreeDave()",
     "jump_forward": "forced slots cost no forward pass",
     "score_ending": "every slot is scored in the pass that fills it",
+    "heal": "no token can span the prompt and a canvas, which are separate",
     "potentials": "say it in the grammar (regular ones can be intersected with &), or take an autoregressive model",
 }
 """Why a keyword does not fit the other kind of model, or what to do instead."""
@@ -107,12 +110,13 @@ def start_generation(  # noqa: PLR0913  as generate
     jump_forward: bool = True,
     score_ending: bool = False,
     alternatives: int = 0,
+    healing: Healing | None = None,
 ) -> Generation:
     """Check that an output can be completed, and return its ``Generation``: ``generate`` for callers who iterate.
 
     ``context`` holds the prompt, at least one token; the caller closes it.  ``constraint`` is compiled for the model's
-    vocabulary.  ``alternatives`` is how many other tokens each step records in ``Step.alternatives``.  The other
-    arguments are those of ``generate``.
+    vocabulary.  ``alternatives`` is how many other tokens each step records in ``Step.alternatives``.  ``healing`` is
+    what ``heal`` returned with context and constraint.  The other arguments are those of ``generate``.
 
     Raises:
         BudgetError: the shortest string of the grammar takes more than ``max_tokens``.
@@ -147,6 +151,7 @@ def start_generation(  # noqa: PLR0913  as generate
         alternatives=alternatives,
         potentials=as_potentials(potentials),
         speculation=speculation,
+        healing=healing,
     )
 
 
@@ -180,6 +185,13 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
 
     A setting of the other kind of model is refused, not ignored.
 
+    *Token healing* (``heal=True``, autoregressive models).  The last token of the prompt is taken off, and the output
+    must begin with its bytes; so a token may span prompt and output.  The target is that of the sampler with this
+    prompt and these strings: for a sampler of whole outputs that is lossless, the model's distribution after the prompt
+    without its last token, given that the tokens spell its bytes and then a string of the grammar.  ``Result.tokens``,
+    ``steps`` and scores are those of all these tokens, at most one more than ``max_tokens``; text, value, captures and
+    streamed texts leave the bytes out.  A prompt that ends with a special token is left as it is.
+
     Args:
         model: the language model, of either kind.
         prompt: a text, or the messages of a chat.
@@ -192,8 +204,8 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
             a ``Snapshot`` of the canvas after each commit, and once before the first pass.
         limits: limits for compiling a grammar; a constraint has its own.
         chat: whether a text becomes a message of the model's chat template.
-        decoding: the settings of one kind of model: ``Autoregressive(drafter, jump_forward, score_ending, potentials)``
-            or ``Unmasking(canvas, policy, temperature, block, reuse)``.
+        decoding: the settings of one kind of model: ``Autoregressive(drafter, jump_forward, score_ending, potentials,
+            heal)`` or ``Unmasking(canvas, policy, temperature, block, reuse)``.
         **keywords: fields of ``decoding`` by name, in its place: ``drafter=None`` is
             ``decoding=Autoregressive(drafter=None)``.
 
@@ -233,17 +245,32 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
     if sampler is not None and not isinstance(sampler, Sampler):
         _refuse_canvas_sampler(sampler, model)
     constraint = constraint_of(grammar, model, limits, heeds_temperatures=True)
-    with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
+    tokens: Sequence[int] = model.encode_prompt(prompt, chat=chat)
+    max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens
+    healing = None
+    if settings.heal:
+        from structgen.decode.autoregressive.healing import heal
+
+        if settings.potentials:
+            raise ValueError(
+                "potentials= and heal=True are both given, and potentials would score the rewritten end of the prompt; "
+                "leave one out, or say it in the grammar"
+            )
+        check_start(model, len(tokens), constraint, max_tokens)
+        tokens, constraint, healing = heal(tokens, constraint)
+        max_tokens += healing is not None
+    with Context(model, tokens) as context:
         generation = start_generation(
             context,
             constraint,
-            max_tokens=_MAX_TOKENS if max_tokens is None else max_tokens,
+            max_tokens=max_tokens,
             sampler=_GREEDY if sampler is None else cast("AnySampler", sampler),
             potentials=settings.potentials,
             seed=seed,
             drafter=settings.drafter,
             jump_forward=settings.jump_forward,
             score_ending=settings.score_ending,
+            healing=healing,
         )
         return _streamed(generation, cast("Callable[[Chunk], object] | None", stream))
 

@@ -30,6 +30,7 @@ from structgen.errors import GenerationError, LimitExceeded
 from structgen.log import log_cut
 
 if TYPE_CHECKING:
+    from structgen.decode.autoregressive.healing import Healing
     from structgen.decode.speculative.speculation import Speculation, SpeculationRounds
     from structgen.decode.step.context import Context
     from structgen.engine import Matcher, Vocabulary
@@ -57,12 +58,14 @@ class Autoregressive:
         potentials: further conditions on the output: potentials, constraints, or functions of its text.  Samplers of
             tokens block tokens that they forbid, and backtrack if nothing is left; scores need a sampler of whole
             outputs.
+        heal: the last token of the prompt may be rewritten: see ``generate``.
     """
 
     drafter: AnyDrafter = "auto"
     jump_forward: bool = True
     score_ending: bool = False
     potentials: Sequence[AnyPotential] = ()
+    heal: bool = False
 
 
 @final
@@ -84,6 +87,7 @@ class Generation:
         potentials: tokens that they forbid are blocked.
         speculation: how to draft tokens; None drafts nothing.  Without ``jump_forward`` nothing is drafted, since even
             forced tokens are run one by one.
+        healing: what the tokens have before the output, which the constraint begins with.
     """
 
     def __init__(  # noqa: PLR0913  of generate
@@ -100,11 +104,12 @@ class Generation:
         alternatives: int = 0,
         potentials: Sequence[Potential] = (),
         speculation: Speculation | None = None,
+        healing: Healing | None = None,
     ) -> None:
         context.prepare()
         if constraint.has_temperatures and writer is None:
             check_tempering(sampler)
-        self._output = Output(context, constraint, max_tokens)
+        self._output = Output(context, constraint, max_tokens, healing)
         self._costs = Costs(context)
         self._potentials = tuple(potentials)
         self._generator = np.random.Generator(np.random.PCG64(seed))
@@ -201,7 +206,7 @@ class Generation:
     def cut_byte(self) -> int | None:
         """The first byte so far at which the budget excluded a token: see ``Result.cut_byte``."""
         cut = self._output.cut_at()
-        return None if cut is None else len(self.vocabulary.decode(self._output.tokens[:cut]))
+        return None if cut is None else len(self._output.bytes_of(0, cut))
 
     def blocked_after(self, tokens: tuple[int, ...]) -> Set[int]:
         """The tokens that are blocked after the output and ``tokens``: see ``reject`` and ``block``."""
@@ -298,8 +303,9 @@ class Generation:
             tokens=self.tokens,
             steps=self.steps,
             stats=self._costs.stats(output.steps, drafts),
-            grammar=output.constraint.grammar,
+            grammar=output.grammar,
             vocabulary=output.vocabulary,
+            skipped=output.skipped,
             cut_at=output.cut_at(),
         )
 

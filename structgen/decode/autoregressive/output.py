@@ -14,6 +14,7 @@ from structgen.errors import GenerationError
 if TYPE_CHECKING:
     from numpy.random import Generator
 
+    from structgen.decode.autoregressive.healing import Healing
     from structgen.decode.potentials import Potential
     from structgen.decode.step.context import Context
     from structgen.decode.step.result import DraftStats, Result
@@ -105,15 +106,19 @@ class Output:
     Attributes:
         context: the prompt, and after it the tokens.
         constraint: the constraint.
+        grammar: the grammar of ``data``.
         vocabulary: its vocabulary.
         matcher: the matcher after the tokens.
         tokens: the token ids, EOS left out, at most ``max_tokens``; read only.
         steps: one for each token, and one for EOS if it was taken; read only.
         scored: how many steps at the start have a ``log_z``.
         finish_reason: why the output ended; None before.
+        skipped: how many bytes of the tokens come before the output: those of a healed prompt.
     """
 
-    def __init__(self, context: Context, constraint: Constraint, max_tokens: int) -> None:
+    def __init__(
+        self, context: Context, constraint: Constraint, max_tokens: int, healing: Healing | None = None
+    ) -> None:
         self.context = context
         self.constraint = constraint
         self.vocabulary = constraint.vocabulary
@@ -122,6 +127,8 @@ class Output:
         self.steps: list[Step] = []
         self.scored = 0
         self.finish_reason: FinishReason | None = None
+        self.skipped = 0 if healing is None else len(healing.prefix)
+        self.grammar = constraint.grammar if healing is None else healing.grammar
         self._max_tokens = max_tokens
         self._watch: BudgetWatch | None = None
         self._decoder = _decoder()
@@ -129,7 +136,14 @@ class Output:
     @property
     def data(self) -> bytes:
         """The output as bytes, special tokens left out."""
-        return self.vocabulary.decode(self.tokens)
+        return self.bytes_of(0, len(self.tokens))
+
+    def bytes_of(self, start: int, end: int) -> bytes:
+        """The bytes of ``data`` that the tokens from ``start`` to ``end`` spell."""
+        data = self.vocabulary.decode(self.tokens[start:end])
+        if start >= self.skipped:  # each of the first tokens has a byte at least
+            return data
+        return data[max(self.skipped - len(self.vocabulary.decode(self.tokens[:start])), 0) :]
 
     @property
     def remaining(self) -> int:
@@ -217,7 +231,7 @@ class Output:
 
     def chunk(self, tokens: list[int], *, forced: bool) -> Chunk:
         """Return the chunk of the last ``tokens``; to be called once for each token."""
-        text = self._decoder.decode(self.vocabulary.decode(tokens))
+        text = self._decoder.decode(self.bytes_of(len(self.tokens) - len(tokens), len(self.tokens)))
         cut = self.cut_at()
         return Chunk(
             text,
@@ -237,11 +251,12 @@ class Output:
     def prefix(self, chunk: Chunk, count: int) -> Chunk:
         """Return ``chunk`` with its first ``count`` tokens only; the tokens before it are still in the output."""
         decoder = _decoder()
-        decoder.decode(self.vocabulary.decode(self.tokens[: chunk.start]))
+        decoder.decode(self.bytes_of(0, chunk.start))
         tokens = chunk.tokens[:count]
         cut = self.cut_at()
         is_cut = cut is not None and cut < chunk.start + count
-        return Chunk(decoder.decode(self.vocabulary.decode(tokens)), tokens, chunk.forced, chunk.start, is_cut)
+        text = decoder.decode(self.bytes_of(chunk.start, chunk.start + count))
+        return Chunk(text, tokens, chunk.forced, chunk.start, is_cut)
 
 
 def _forced_step(token: int | None, log_z: float | None) -> Step:

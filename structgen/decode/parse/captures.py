@@ -41,15 +41,20 @@ def has_captures(grammar: Grammar) -> bool:
     return any(isinstance(node, Capture) for node in postorder(grammar))
 
 
-def captures_of_tokens(grammar: Grammar, tokens: Sequence[int], vocabulary: Vocabulary) -> dict[str, str | list[str]]:
-    """``find_captures`` of an output given as token ids, EOS left out."""
+def captures_of_tokens(
+    grammar: Grammar, tokens: Sequence[int], vocabulary: Vocabulary, skipped: int = 0
+) -> dict[str, str | list[str]]:
+    """``find_captures`` of an output given as token ids, EOS left out; ``skipped`` bytes come before the output."""
     if not has_captures(grammar):
         return {}
     texts = vocabulary.tokens
     pieces = [texts[token].decode("latin-1") if texts[token] else chr(SPECIAL_BASE + token) for token in tokens]
     ends = list(accumulate(map(len, pieces)))
-    by_start = {end - len(piece): (token, end) for token, piece, end in zip(tokens, pieces, ends, strict=True)}
-    return find_captures(grammar, "".join(pieces), vocabulary.special, by_start)
+    by_start = {
+        end - len(piece) - skipped: (token, end - skipped)
+        for token, piece, end in zip(tokens, pieces, ends, strict=True)
+    }
+    return find_captures(grammar, "".join(pieces)[skipped:], vocabulary.special, by_start)
 
 
 def find_captures(

@@ -257,6 +257,7 @@ class Result:
         canvas: how its canvas was filled, if a diffusion model wrote it.
         cut_at: the index of the first token that was chosen while the budget excluded others, the number of tokens if
             only the end was chosen so; None if the budget excluded nothing.
+        skipped: how many bytes of the tokens come before ``data``: those of the prompt's last token, which was healed.
     """
 
     data: bytes
@@ -267,6 +268,7 @@ class Result:
     vocabulary: Vocabulary = field(repr=False)
     canvas: Filling | None = field(default=None, repr=False)
     cut_at: int | None = None
+    skipped: int = 0
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -276,7 +278,9 @@ class Result:
     @property
     def cut_byte(self) -> int | None:
         """The byte of ``data`` at which the token ``cut_at`` begins; None if the budget excluded nothing."""
-        return None if self.cut_at is None else len(self.vocabulary.decode(self.tokens[: self.cut_at]))
+        if self.cut_at is None:
+            return None
+        return max(len(self.vocabulary.decode(self.tokens[: self.cut_at])) - self.skipped, 0)
 
     @cached_property
     def text(self) -> str:
@@ -287,9 +291,8 @@ class Result:
     def spelled(self) -> str:
         """The output as text with special tokens spelled out, the form that ``read_reply`` reads."""
         special, tokens = self.vocabulary.special, self.vocabulary.tokens
-        return b"".join(special[token].encode() if token in special else tokens[token] for token in self.tokens).decode(
-            "utf-8", "replace"
-        )
+        data = b"".join(special[token].encode() if token in special else tokens[token] for token in self.tokens)
+        return data[self.skipped :].decode("utf-8", "replace")
 
     @cached_property
     def value(self) -> Any:
@@ -299,7 +302,7 @@ class Result:
     @cached_property
     def captures(self) -> dict[str, str | list[str]]:
         """The texts of the named parts of the grammar: see ``structgen.decode.parse.captures.find_captures``."""
-        return captures_of_tokens(self.grammar, self.tokens, self.vocabulary)
+        return captures_of_tokens(self.grammar, self.tokens, self.vocabulary, self.skipped)
 
     @property
     def logprob(self) -> float:
@@ -330,11 +333,13 @@ class Result:
 def result_pieces(result: Result) -> Iterator[Piece]:
     """The output for ``structgen.markup``: each token, how it came about, and how probable it was."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    special, eos = result.vocabulary.special, result.vocabulary.eos
+    special, eos, skipped = result.vocabulary.special, result.vocabulary.eos, result.skipped
     for at, step in enumerate(result.steps):
         if step.token is None or step.token in eos:
             continue
-        text = decoder.decode(result.vocabulary.tokens[step.token])
+        data = result.vocabulary.tokens[step.token]
+        text = decoder.decode(data[skipped:])
+        skipped = max(skipped - len(data), 0)
         if step.token in special:
             text += special[step.token]
         kind: Kind = "forced" if step.forced else "drafted" if step.drafted else "chosen"

@@ -36,7 +36,8 @@ def test_examples_run(
     (tmp_path / "trace.json").write_text(names["written"])
     assert main(["trace", str(tmp_path / "trace.json")]) == 0
     assert re.search(r"^answer 1: .*\n  token +chosen +removed", capsys.readouterr().out, re.MULTILINE)
-    assert names.blocks == 11
+    assert (names["healed"].text, len(names["healed"].tokens)) == ("//a", 2)
+    assert names.blocks == 13
 
 
 def save_tiny_model(folder: Path) -> None:
