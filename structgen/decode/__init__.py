@@ -2,12 +2,12 @@
 
 from structgen.decode.autoregressive.loop import AnyPotential, Autoregressive, Chunk, Generation
 from structgen.decode.generate import AnyCanvasSampler, AnyModel, AnySampler, Decoding, generate, start_generation
-from structgen.decode.parse.captures import find_captures
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import Projection, project
 from structgen.decode.step.result import DraftStats, FinishReason, Result, Stats, Step
 from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
+from structgen.engine.parse.captures import find_captures
 
 __all__ = [
     "AnyCanvasSampler",

@@ -11,7 +11,7 @@ from weakref import ref
 from structgen_kernels import _native
 
 from structgen.engine.arguments import wrong_grammar, wrong_limits, wrong_vocabulary
-from structgen.engine.lowering import Engine, lower, native_limits, shared_engine
+from structgen.engine.lowering import Engine, lower, native_limits, program_of, shared_engine
 from structgen.engine.matcher import Matcher
 from structgen.engine.report import Report, entries_of, report_of
 from structgen.engine.vocabulary import Vocabulary
@@ -245,7 +245,8 @@ class Constraint:
         """
         from structgen.engine.saved import write_constraint
 
-        write_constraint(self, path)
+        program, vocabulary = program_of(self._grammar, self._vocabulary, self._limits), self._vocabulary
+        write_constraint(path, self.grammar, program, self._limits, digest=vocabulary.digest, size=vocabulary.size)
 
     @staticmethod
     def load(path: str | PathLike[str], vocabulary: Vocabulary, *, limits: Limits | None = None) -> Constraint:
@@ -272,7 +273,7 @@ class Constraint:
             raise wrong_vocabulary("Constraint.load", vocabulary)
         if not (limits is None or isinstance(limits, Limits)):
             raise wrong_limits("Constraint.load", limits)
-        saved, bounds = read_constraint(path, vocabulary, limits)
+        saved, bounds = read_constraint(path, limits, digest=vocabulary.digest, size=vocabulary.size)
         constraint = compile(saved, vocabulary, limits=bounds)
         constraint._is_loaded = isinstance(saved, Described) and saved.plain is not None
         return constraint

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 
 from structgen_kernels import _native
 
-from structgen.engine.lowering import program_of
 from structgen.errors import GrammarError, VocabularyError
 from structgen.grammar import nodes as ir
 from structgen.grammar.flattening import flatten
@@ -36,8 +35,6 @@ from structgen.grammar.packing import ByteReader, ByteWriter, pack, sealed, unpa
 if TYPE_CHECKING:
     from os import PathLike
 
-    from structgen.engine.constraint import Constraint
-    from structgen.engine.vocabulary import Vocabulary
 
 __all__ = ["read_constraint", "write_constraint"]
 
@@ -67,32 +64,37 @@ def _stamp() -> bytes:
     return hashlib.blake2b(program, digest_size=16, person=_PROGRAM_VERSION).digest()
 
 
-def write_constraint(constraint: Constraint, path: str | PathLike[str]) -> None:
-    """Write a constraint to a file; see ``Constraint.save``."""
-    grammar, vocabulary, limits = constraint.grammar, constraint.vocabulary, constraint.limits
+def write_constraint(
+    path: str | PathLike[str],
+    grammar: Grammar,
+    program: _native.FlatGrammar,
+    limits: Limits,
+    *,
+    digest: bytes,
+    size: int,
+) -> None:
+    """Write a constraint to a file, with digest and size of its vocabulary; see ``Constraint.save``."""
     try:
-        program = program_of(constraint._grammar, vocabulary, limits).to_bytes()  # of a loaded one, its own
-    except ValueError as error:
-        if isinstance(error, GrammarError) or "cannot be packed" not in str(error):
-            raise
-        program = b""
+        flat = program.to_bytes()
+    except ValueError:  # it names tokens
+        flat = b""
     packed = pack(grammar, with_entries=True)
-    if max(len(packed), len(program)) > _MAX_BYTES // 2:
+    if max(len(packed), len(flat)) > _MAX_BYTES // 2:
         raise GrammarError(
             "grammar",
             "it is too large for a file",
-            evidence=f"it takes {len(packed)} bytes, and its program {len(program)}",
+            evidence=f"it takes {len(packed)} bytes, and its program {len(flat)}",
             remedy="compile it where it is used",
         )
     payload = ByteWriter()
-    payload.bytes(vocabulary.digest)
-    payload.number(vocabulary.size)
+    payload.bytes(digest)
+    payload.number(size)
     payload.number(len(fields(limits)))
     for field in fields(limits):
         payload.text(field.name)
         payload.number(getattr(limits, field.name))
-    payload.bytes(_stamp() if program else b"")
-    payload.bytes(program)
+    payload.bytes(_stamp() if flat else b"")
+    payload.bytes(flat)
     payload.bytes(zlib.compress(packed))
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}.writing")
@@ -103,7 +105,9 @@ def write_constraint(constraint: Constraint, path: str | PathLike[str]) -> None:
         beside.unlink(missing_ok=True)
 
 
-def read_constraint(path: str | PathLike[str], vocabulary: Vocabulary, limits: Limits | None) -> tuple[Grammar, Limits]:
+def read_constraint(
+    path: str | PathLike[str], limits: Limits | None, *, digest: bytes, size: int
+) -> tuple[Grammar, Limits]:
     """Read the grammar to compile, and its limits; see ``Constraint.load``.
 
     Returns:
@@ -116,7 +120,7 @@ def read_constraint(path: str | PathLike[str], vocabulary: Vocabulary, limits: L
         raise _damaged(f"it has more than {_MAX_BYTES} bytes")
     reader = ByteReader(unsealed(data, _MAGIC, _VERSION, _SUBJECT))
     try:
-        digest, size = reader.bytes(), reader.number()
+        saved_digest, saved_size = reader.bytes(), reader.number()
         numbers = {reader.text(): reader.number() for _ in range(reader.number())}
         stamp, program, packed = reader.bytes(), reader.bytes(), reader.bytes()
         if reader.at != len(reader.data):
@@ -125,12 +129,11 @@ def read_constraint(path: str | PathLike[str], vocabulary: Vocabulary, limits: L
         bounds = replace(Limits(), **{name: number for name, number in numbers.items() if name in known})
     except (ValueError, IndexError) as error:
         raise _damaged(str(error)) from None
-    if digest != vocabulary.digest:
+    if saved_digest != digest:
         raise VocabularyError(
             _SUBJECT,
             "it was saved for another vocabulary",
-            evidence=f"that has {size} tokens and digest {digest.hex()}, this one {vocabulary.size} and "
-            f"{vocabulary.digest.hex()}",
+            evidence=f"that has {saved_size} tokens and digest {saved_digest.hex()}, this {size} and {digest.hex()}",
             remedy="load it with the vocabulary of its model, or compile the grammar for this one",
         )
     source = _SavedGrammar(packed)

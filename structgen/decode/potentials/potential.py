@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final, overloa
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.parse.captures import value_of
 from structgen.engine import Constraint
 from structgen.engine.mask import allowed_ids, empty_masks
+from structgen.engine.parse.captures import value_of
 from structgen.errors import ArgumentError, VocabularyError, found
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Hypothesis:
         return self._text
 
     def value(self) -> Any:
-        """Return the value of a complete output: see ``structgen.decode.parse.captures.value_of``."""
+        """Return the value of a complete output: see ``structgen.engine.parse.captures.value_of``."""
         return value_of(self.grammar, self.data)
 
     def __repr__(self) -> str:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, fin
 
 import numpy as np
 
-from structgen.decode.parse.captures import captures_of_tokens, value_of
 from structgen.engine.mask import contains, empty_masks, without
+from structgen.engine.parse.captures import captures_of_tokens, value_of
 from structgen.errors import LimitExceeded
 from structgen.markup import Kind, Piece, card, pieces, shortened, table
 
@@ -296,12 +296,12 @@ class Result:
 
     @cached_property
     def value(self) -> Any:
-        """The output as a Python value: see ``structgen.decode.parse.captures.value_of``."""
+        """The output as a Python value: see ``structgen.engine.parse.captures.value_of``."""
         return value_of(self.grammar, self.data)
 
     @cached_property
     def captures(self) -> dict[str, str | list[str]]:
-        """The texts of the named parts of the grammar: see ``structgen.decode.parse.captures.find_captures``."""
+        """The texts of the named parts of the grammar: see ``structgen.engine.parse.captures.find_captures``."""
         return captures_of_tokens(self.grammar, self.tokens, self.vocabulary, self.skipped)
 
     @property

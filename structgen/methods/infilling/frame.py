@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
-from structgen.decode.parse.captures import captures_of_tokens, value_of
+from structgen.engine.parse.captures import captures_of_tokens, value_of
 from structgen.errors import LimitExceeded
 
 if TYPE_CHECKING:
@@ -172,12 +172,12 @@ class InfillResult:
 
     @cached_property
     def value(self) -> Any:
-        """The whole text as a Python value: see ``structgen.decode.parse.captures.value_of``."""
+        """The whole text as a Python value: see ``structgen.engine.parse.captures.value_of``."""
         return value_of(self.grammar, self.data)
 
     @cached_property
     def captures(self) -> dict[str, str | list[str]]:
-        """The texts of the named parts of the grammar: see ``structgen.decode.parse.captures.find_captures``."""
+        """The texts of the named parts of the grammar: see ``structgen.engine.parse.captures.find_captures``."""
         return captures_of_tokens(self.grammar, self.tokens, self.vocabulary)
 
     def __str__(self) -> str:

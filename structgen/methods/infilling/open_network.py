@@ -10,9 +10,9 @@ import numpy as np
 from structgen_kernels import _native
 
 from structgen.decode.diffusion.mean_field import FREE
-from structgen.decode.parse.grammar_graph import SPECIAL_BASE
 from structgen.decode.step.context import shared_length
 from structgen.engine.mask import pack
+from structgen.engine.parse.grammar_graph import SPECIAL_BASE
 from structgen.errors import LimitExceeded
 from structgen.methods.infilling.open_canvas import (
     EMPTY,

@@ -37,7 +37,8 @@ def test_examples_run(
     assert main(["trace", str(tmp_path / "trace.json")]) == 0
     assert re.search(r"^answer 1: .*\n  token +chosen +removed", capsys.readouterr().out, re.MULTILINE)
     assert (names["healed"].text, len(names["healed"].tokens)) == ("//a", 2)
-    assert names.blocks == 13
+    assert [part.text for part in names["running"].captures()] == ["note", "Ada</english>"]
+    assert names.blocks == 14
 
 
 def save_tiny_model(folder: Path) -> None:

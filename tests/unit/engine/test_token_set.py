@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from structgen.decode.parse.captures import captures_of_tokens
 from structgen.engine import Vocabulary, compile
+from structgen.engine.parse.captures import captures_of_tokens
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (
     Choice,

@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from schema_as_written import as_written as json_schema
 
 import structgen as sg
-from structgen.decode.parse.captures import has_captures
 from structgen.engine import Matcher, Vocabulary, compile
+from structgen.engine.parse.captures import has_captures
 from structgen.errors import GrammarError, UnsupportedFeature
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.json_schema.formats.user_format import spelled_content

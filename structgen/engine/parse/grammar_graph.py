@@ -267,6 +267,11 @@ class Linker:
         self._members: dict[tuple[int, int, _PermutationState], Members] = {}
         self.root: GraphNode = self.later(grammar, None)
 
+    @property
+    def nodes(self) -> int:
+        """How many nodes of terms, and of rests of permutations, were made."""
+        return len(self._pending) + len(self._members)
+
     def unfold(self, node: GraphNode) -> GraphNode:
         """The node of a term, made if it is pending; any other node is returned as it is."""
         if not isinstance(node, _PendingNode):

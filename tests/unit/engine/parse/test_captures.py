@@ -9,7 +9,7 @@ import re
 import pytest
 from machine_load import at_most
 
-from structgen.decode.parse.captures import find_captures, has_captures
+from structgen.engine.parse.captures import find_captures, has_captures
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (
     ANY_CHAR,

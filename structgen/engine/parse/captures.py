@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, final
 
-from structgen.decode.parse.chart import NO_ENDS, Chart, ChartEntry, EndSet, ParsedInput
-from structgen.decode.parse.grammar_graph import (
+from structgen.engine.parse.chart import NO_ENDS, Chart, ChartEntry, EndSet, ParsedInput
+from structgen.engine.parse.grammar_graph import (
     SPECIAL_BASE,
     Both,
     Captured,

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from structgen.decode.parse.grammar_graph import (
+from structgen.engine.parse.grammar_graph import (
     SPECIAL_BASE,
     Both,
     Captured,

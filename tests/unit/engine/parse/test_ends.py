@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from structgen.decode.parse.chart import NO_ENDS, EndSet
+from structgen.engine.parse.chart import NO_ENDS, EndSet
 
 positions = st.frozensets(st.one_of(st.integers(0, 40), st.integers(0, 5_000)), max_size=8)
 
