@@ -184,7 +184,7 @@ class ArgumentPlanner(Planner):
                 spend(known.steps, given[0].subject)
                 return known
         keys = frozenset(map(self._forms.schemas.key, given))
-        key = keys, self._level if self._counts_levels else 0
+        key = keys, self.level if self._counts_levels else 0
         plan = self._values.get(key)
         if plan is not None:
             plan.uses += 1
@@ -192,7 +192,7 @@ class ArgumentPlanner(Planner):
         if self._depth > self._forms.limits.nesting:
             raise LimitExceeded(locations[0].subject(), limit="nesting", maximum=self._forms.limits.nesting)
         named = given or (self._place().inner({}, "any value"),)
-        plan = self._values[key] = Plan(named, self._depth, level=self._level)
+        plan = self._values[key] = Plan(named, self._depth, level=self.level)
         self._postpone(plan, lambda plan: self._expand_value(plan, given, leaf))
         return plan
 
@@ -272,9 +272,9 @@ class ArgumentPlanner(Planner):
     # Containers
 
     def _inside(self, conjunctions: Iterable[tuple[Location, ...]]) -> list[Plan]:
-        self._level += 1
+        self.level += 1
         plans = [self.value(locations) for locations in conjunctions]
-        self._level -= 1
+        self.level -= 1
         return plans
 
     def _arrays(self, disjunct: Disjunct) -> list[Plan]:
