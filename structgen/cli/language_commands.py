@@ -100,7 +100,7 @@ def _fault(refused: SourceRefused) -> dict[str, Any]:
     return {"kind": type(error).__name__, "message": str(error), **named}
 
 
-Target: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema"]
+Target: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema", "structural_tag"]
 """The notations of ``structgen.frontends.convert``, which is imported only where it is needed."""
 
 

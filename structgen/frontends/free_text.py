@@ -16,9 +16,9 @@ recognizing the subwords of a text" (1985).
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from structgen.errors import GrammarError
 from structgen.grammar import nodes as ir
@@ -26,10 +26,21 @@ from structgen.grammar.algebra import joined
 from structgen.grammar.analysis import Nullability, is_regular, resolve
 from structgen.grammar.nodes import Grammar
 
-__all__ = ["Unit", "any_text", "occurrences", "shortest", "substring_of", "substrings"]
+__all__ = [
+    "Unit",
+    "any_text",
+    "dispatched",
+    "hidden_by",
+    "occurrences",
+    "shortest",
+    "substring_of",
+    "substrings",
+    "text_of",
+]
 
 Unit: TypeAlias = Literal["word", "character", "line"]
 """The unit of a quotation."""
+_ANYTHING: Final = ir.Repeat(ir.ANY_CHAR, 0, None)
 
 
 def substring_of(document: str, unit: Unit = "word") -> Grammar:
@@ -174,16 +185,64 @@ def any_text(
             raise ValueError("any_text: with_stop needs a stop; give until=")
         return ir.Repeat(ir.ANY_CHAR, min, max)
     stop = _checked(until)
-    anything = ir.Repeat(ir.ANY_CHAR, 0, None)
     if with_stop:
         ends_with = ir.Sequence((ir.Repeat(ir.ANY_CHAR, min, max), stop))
-        earlier = ir.Sequence((anything, stop, ir.Repeat(ir.ANY_CHAR, 1, None)))
+        earlier = ir.Sequence((_ANYTHING, stop, ir.Repeat(ir.ANY_CHAR, 1, None)))
         return ir.Intersection((ends_with, ir.Complement(earlier)))
-    holding = [ir.Sequence((anything, stop, anything))]
+    holding = [ir.Sequence((_ANYTHING, stop, _ANYTHING))]
     if isinstance(stop, ir.Literal):
-        holding += [ir.Sequence((anything, ir.Literal(start))) for start in _overlaps(stop.data)]
+        holding += [ir.Sequence((_ANYTHING, ir.Literal(start))) for start in _overlaps(stop.data)]
     without = ir.Complement(holding[0] if len(holding) == 1 else ir.Choice(holding))
     return without if min == 0 and max is None else ir.Intersection((ir.Repeat(ir.ANY_CHAR, min, max), without))
+
+
+def text_of(excludes: Sequence[str]) -> Grammar:
+    """Any text in which none of ``excludes`` occurs; its end may form one with the text after it.
+
+    >>> print(text_of(["<", ">"]))
+    ~(.* ("<" | ">") .*)
+    """
+    return ir.Complement(ir.Sequence((_ANYTHING, ir.choice(*excludes), _ANYTHING))) if excludes else _ANYTHING
+
+
+def hidden_by(pattern: str, patterns: Iterable[str], excludes: Iterable[str]) -> str | None:
+    """What keeps free text from ever ending with ``pattern``: a pattern that ends earlier, or an excluded text in it.
+
+    >>> hidden_by("abc", ["abc", "b"], [])
+    'b'
+    """
+    earlier = (other for other in patterns if other in pattern[:-1])
+    return next(earlier, None) or next((other for other in excludes if other in pattern), None)
+
+
+def dispatched(rules: Sequence[tuple[str, Grammar]], excludes: Sequence[str] = (), *, loop: bool = True) -> Grammar:
+    """Free text without ``excludes``, in which the first occurrence of a pattern is followed by the term of its rule.
+
+    Where one pattern is the end of another, the longer one counts.
+
+    Args:
+        rules: patterns and terms; ``hidden_by`` is None for each. Terms of equal patterns are alternatives.
+        excludes: strings that the text does not hold, alone or with the pattern after it.
+        loop: whether text and further patterns may follow a term.
+
+    Complexity: O(n) terms for n patterns, and the comparison of each with all others.
+
+    >>> print(dispatched([("<", ir.literal("a>"))], loop=False))
+    (.* "<" & ~(.* "<" .+)) "a>" | ~(.* "<" .*)
+    """
+    stops = list(dict.fromkeys([*(pattern for pattern, _ in rules), *excludes]))
+    free = text_of(stops)
+    if not rules:
+        return free
+    at_first = ir.Complement(ir.Sequence((_ANYTHING, ir.choice(*stops), ir.Repeat(ir.ANY_CHAR, 1, None))))
+    parts: list[Grammar] = []
+    for pattern, term in rules:
+        text: list[Grammar] = [ir.Sequence((_ANYTHING, ir.literal(pattern))), at_first]
+        longer = [stop for stop in stops if stop != pattern and stop.endswith(pattern)]
+        if longer:
+            text.append(ir.Complement(ir.Sequence((_ANYTHING, ir.choice(*longer)))))
+        parts.append(ir.sequence(ir.Intersection(text), term))
+    return ir.sequence(ir.Repeat(ir.choice(*parts), 0, None), free) if loop else ir.choice(*parts, free)
 
 
 def shortest(term: Grammar) -> Grammar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -12,10 +13,10 @@ from structgen.frontends.lark import load as load_lark
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 
-__all__ = ["SUFFIXES", "load"]
+__all__ = ["SUFFIXES", "holds_structural_tag", "load"]
 
 SUFFIXES: Final = (".lark", ".gbnf", ".ebnf", ".json")
-"""The suffixes of Lark grammars, GBNF (llama.cpp), EBNF (xgrammar) and JSON Schemas."""
+"""The suffixes of Lark grammars, GBNF (llama.cpp), EBNF (xgrammar), and JSON Schemas and structural tags."""
 _DEFAULT_LIMITS: Final = Limits()
 
 
@@ -23,7 +24,8 @@ def load(path: str | Path, *, start: str | None = None, limits: Limits = _DEFAUL
     """Load a grammar file; the suffix selects the front end.
 
     Args:
-        path: a Lark grammar (``.lark``), GBNF (``.gbnf``), EBNF (``.ebnf``) or a JSON Schema (``.json``).
+        path: a Lark grammar (``.lark``), GBNF (``.gbnf``), EBNF (``.ebnf``), a JSON Schema or a
+            structural tag (``.json``).
         start: the start rule, by default ``"start"`` in Lark and ``"root"`` in GBNF and EBNF.
         limits: bounds on the size of the grammar.
         options: further arguments of the front end, ``indentation`` of ``lark`` or ``policy`` of ``json_schema``.
@@ -55,6 +57,10 @@ def load(path: str | Path, *, start: str | None = None, limits: Limits = _DEFAUL
 
         if start is not None:
             raise GrammarError(f"grammar {path}", "a JSON Schema has no rules to start from", remedy="leave out start")
+        if holds_structural_tag(text):
+            from structgen.frontends.structural_tag import structural_tag
+
+            return structural_tag(text, limits=limits, **options)
         return json_schema(text, limits=limits, **options)
     root = "root" if start is None else start
     if suffix == ".gbnf":
@@ -64,3 +70,15 @@ def load(path: str | Path, *, start: str | None = None, limits: Limits = _DEFAUL
     from structgen.frontends.bnf import ebnf
 
     return ebnf(text, root=root, path=path, limits=limits, **options)
+
+
+def holds_structural_tag(text: str) -> bool:
+    """Whether JSON text is a structural tag, not a schema."""
+    if '"structural_tag"' not in text and '"structures"' not in text:
+        return False
+    from structgen.frontends.structural_tag import is_structural_tag
+
+    try:
+        return is_structural_tag(json.loads(text))
+    except (ValueError, RecursionError):  # the front end says where
+        return False

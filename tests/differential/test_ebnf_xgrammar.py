@@ -1,7 +1,7 @@
 """EBNF and GBNF against xgrammar, string by string.
 
-By design, the two differ as follows: xgrammar accepts ``[]`` (no character), cannot match U+0000 by itself, lets the
-tags of ``TagDispatch`` overlap and takes the longest, exceeds budgets where a part cannot end, and crashes on a rule
+By design, the two differ as follows: xgrammar accepts ``[]`` (no character), cannot match U+0000 by itself, lets
+a tag of ``TagDispatch`` hold another one, exceeds budgets where a part cannot end, and crashes on a rule
 like ``r ::= (r){0,2}`` (0.2.8).
 """
 

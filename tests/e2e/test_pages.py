@@ -49,6 +49,7 @@ def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> V
         "models.md",
         "protocols.md",
         "regex.md",
+        "structural-tags.md",
         "types.md",
     ],
 )

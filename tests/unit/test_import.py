@@ -69,7 +69,7 @@ def test_core_names_are_in_the_stub() -> None:
     """The list of core names agrees with the stub, which editors read."""
     stub = Path(structgen.__file__).with_suffix(".pyi")
     assert set(structgen.__all__) <= set(stub_names(stub))
-    assert len(structgen.__all__) <= 31
+    assert len(structgen.__all__) <= 32
 
 
 @pytest.mark.parametrize("stub", sorted(Path(structgen.__file__).parent.glob("*.pyi")), ids=lambda stub: stub.stem)

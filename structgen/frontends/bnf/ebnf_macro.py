@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from structgen.errors import GrammarError
 from structgen.frontends.bnf.parser import Parser
 from structgen.frontends.bnf.scanner import Token
+from structgen.frontends.free_text import dispatched, hidden_by
 from structgen.frontends.regex import regex
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
@@ -17,7 +18,6 @@ from structgen.grammar.nodes.description import Status
 __all__ = ["MACROS", "look_ahead"]
 
 _Value: TypeAlias = "Token | list[Token]"
-_TEXT: Final = ir.Repeat(ir.ANY_CHAR, 0, None)
 _OF_JSON_STRING: Final = ir.Repeat(ir.CharClass([(0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF)]), 0, None)
 
 
@@ -50,29 +50,20 @@ def _tag_dispatch(parser: Parser, macro: Token) -> Grammar:
     if len(tags) < len(pairs):
         raise _wrong(parser, macro, "a tag is given twice")
     excluded = [_filled(parser, token) for token in _tuple(parser, arguments, "excludes", "string")]
-    stops = [*tags, *excluded]
     for tag in tags:
-        for other in stops:
-            if other != tag and other in tag:
-                raise parser.source.refused(
-                    macro.start,
-                    "TagDispatch",
-                    f"{other!r} occurs in the tag {tag!r}, so the tags are ambiguous",
-                    "choose tags that do not contain each other",
-                )
         if tag in excluded:
             raise _wrong(parser, macro, f"the tag {tag!r} is excluded")
+        other = hidden_by(tag, tags, excluded)
+        if other is not None:
+            raise parser.source.refused(
+                macro.start,
+                "TagDispatch",
+                f"{other!r} occurs in the tag {tag!r}, so the tags are ambiguous",
+                "choose tags that do not contain each other",
+            )
     parser.note("macro TagDispatch", macro, Status.ENFORCED)
-    if not stops:
-        return _TEXT
-    any_stop = ir.choice(*stops)
-    free = ir.Complement(ir.Sequence((_TEXT, any_stop, _TEXT)))
-    first = ir.Complement(ir.Sequence((_TEXT, any_stop, ir.Repeat(ir.ANY_CHAR, 1, None))))  # no stop before the end
-    parts: list[Grammar] = [
-        ir.Sequence((ir.Intersection((ir.Sequence((_TEXT, ir.literal(tag))), first)), rule))
-        for tag, rule in tags.items()
-    ]
-    return _looped(parser, arguments, parts, free)
+    loop = _flag(parser, arguments, "loop_after_dispatch", default=True)
+    return dispatched(list(tags.items()), excluded, loop=loop)
 
 
 def _looped(parser: Parser, arguments: _Arguments, parts: list[Grammar], free: Grammar) -> Grammar:

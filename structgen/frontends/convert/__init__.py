@@ -20,6 +20,7 @@ from structgen.frontends.convert.rule_spelling import (
     with_prefix_free_terminals,
 )
 from structgen.frontends.json_schema.report import LazyDescription
+from structgen.frontends.structural_tag import TagDescription
 from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import inverse_of
 from structgen.grammar.nodes import Grammar, Reference, Rules
@@ -28,7 +29,7 @@ from structgen.grammar.visitor import RecursiveTerm, fold
 
 __all__ = ["DIALECTS", "Dialect", "Loss", "Treatment", "Written", "write"]
 
-Dialect: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema"]
+Dialect: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema", "structural_tag"]
 """A notation that grammars are written in."""
 
 DIALECTS: Final[tuple[Dialect, ...]] = get_args(Dialect)
@@ -38,6 +39,7 @@ _ABILITIES: Final = {
     "ebnf": Abilities(is_ebnf_token),
     "lark": Abilities(lambda node: False),
     "llguidance": Abilities(is_llguidance_token),
+    "structural_tag": Abilities(is_ebnf_token),
 }
 
 
@@ -49,8 +51,9 @@ def write(grammar: Grammar, dialect: Dialect, *, superset: bool = False) -> Writ
 
     Args:
         grammar: a closed term.
-        dialect: ``"gbnf"`` (llama.cpp), ``"ebnf"`` (xgrammar), ``"lark"``, ``"llguidance"`` (its dialect of Lark) or
-            ``"json-schema"``.
+        dialect: ``"gbnf"`` (llama.cpp), ``"ebnf"`` (xgrammar), ``"lark"``, ``"llguidance"`` (its dialect of Lark),
+            ``"json-schema"`` or ``"structural_tag"`` (the tag or schema that the grammar was made from, or EBNF in one
+            format).
         superset: drop and report restrictions that cannot be expressed, instead of refusing.
 
     Raises:
@@ -74,6 +77,8 @@ def write(grammar: Grammar, dialect: Dialect, *, superset: bool = False) -> Writ
     log = LossLog(dialect, superset=superset)
     if dialect == "json-schema":
         return Written(_json_schema_of(grammar, log), log.losses)
+    if dialect == "structural_tag":
+        return Written(_structural_tag_of(grammar, log), log.losses)
     flat = lowered(grammar, _ABILITIES[dialect], log)
     if dialect in ("gbnf", "ebnf"):
         text = written_rules(flat, BnfSpelling(log, is_ebnf=dialect == "ebnf"), log)
@@ -176,6 +181,34 @@ def _json_schema_of(grammar: Grammar, log: LossLog) -> str:
         schema = _texts(node, log)
         log.note("text", "", Treatment.DROPPED, "becomes the value of a JSON string: quotes and escapes are added")
     return json.dumps(schema, ensure_ascii=False, indent=2) + "\n"
+
+
+def _structural_tag_of(grammar: Grammar, log: LossLog) -> str:
+    """Write a grammar as a structural tag.
+
+    A grammar made from a tag becomes that tag, one from a schema a ``json_schema``, and any other one a ``grammar``.
+
+    Raises:
+        UnsupportedFeature: a part of such another one has no EBNF.
+    """
+    node = grammar
+    while isinstance(node, (Described, ir.Capture, ir.Tempered, ir.Shared)):
+        if isinstance(node, Described):
+            if isinstance(node.description, TagDescription) and (text := node.description.text()) is not None:
+                if '"json_schema"' in text or '"structures"' in text:
+                    log.note("policy", "", Treatment.DROPPED, "a tag says little of how JSON values are written")
+                return text if text.endswith("\n") else text + "\n"
+            if isinstance(node.description, LazyDescription) and node.description.schema is not None:
+                return _tag({"type": "json_schema", "json_schema": json.loads(_given(node.description, log))})
+        else:
+            log.note(type(node).__name__, "", Treatment.DROPPED)
+        node = node.children[0]
+    flat = lowered(grammar, _ABILITIES["structural_tag"], log)
+    return _tag({"type": "grammar", "grammar": written_rules(flat, BnfSpelling(log, is_ebnf=True), log)})
+
+
+def _tag(found: dict[str, Any]) -> str:
+    return json.dumps({"type": "structural_tag", "format": found}, ensure_ascii=False, indent=2) + "\n"
 
 
 def _given(description: LazyDescription, log: LossLog) -> str:

@@ -1,0 +1,429 @@
+"""The formats of a structural tag as terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from structgen.errors import GrammarError, UnsupportedFeature, found, some
+from structgen.frontends.free_text import dispatched, hidden_by, text_of
+from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.structural_tag.place import LEGACY, SUBJECT, End, Place
+from structgen.frontends.structural_tag.schema_part import placed, with_whitespace, without_texts
+from structgen.grammar import nodes as ir
+from structgen.grammar.limits import Limits, spend
+from structgen.grammar.nodes import EPSILON, Grammar
+from structgen.grammar.visitor import Call, trampoline
+
+__all__ = ["Note", "read"]
+
+Note: TypeAlias = tuple[str, str, str]
+"""What is enforced: its name, its JSON Pointer, and a clause more."""
+
+_FORMAT_STEPS: Final = 20
+
+
+def read(given: Any, policy: JsonPolicy, limits: Limits) -> tuple[Grammar, list[Note]]:
+    """Read a tag as a value of JSON; without recursion.
+
+    Returns:
+        the term, and a note of each format.
+    """
+    reader = _Reader(policy, limits)
+    term = trampoline(reader.whole(given))
+    return term, reader.notes
+
+
+class _Reader:
+    """Reads the formats of one tag; the methods that read formats inside are calls for ``trampoline``."""
+
+    def __init__(self, policy: JsonPolicy, limits: Limits) -> None:
+        self.policy = policy
+        self.limits = limits
+        self.notes: list[Note] = []
+
+    def note(self, keyword: str, where: str, detail: str = "") -> None:
+        self.notes.append((keyword, where, detail))
+
+    def whole(self, given: Any) -> Call[Grammar]:
+        """The whole tag, of either form."""
+        if isinstance(given, dict):
+            kind = given.get("type", "structural_tag")
+            if kind != "structural_tag":
+                raise GrammarError(
+                    f"{SUBJECT} #/type",
+                    "the type of the outermost object is 'structural_tag'",
+                    evidence=found(kind),
+                    remedy='write {"type": "structural_tag", "format": ...} around a format',
+                )
+            if LEGACY in given:
+                return self.legacy(Place.of(given, "#", self.limits, default="legacy structural tag"))
+        outer = Place.of(given, "#", self.limits, default=SUBJECT)
+        made: Grammar = yield self.format(outer.inner(self.limits, "format"))
+        return made
+
+    def legacy(self, place: Place) -> Grammar:
+        self.note(LEGACY, f"#/{LEGACY}", "read as triggered_tags")
+        tags = list(place.listed(self.limits, LEGACY, default="structure"))
+        contents: list[Grammar] = []
+        for tag in tags:
+            self.note("schema", f"{tag.pointer}/schema")
+            contents.append(self.schema(tag, "schema", self.policy))
+        return self.triggered(place, self.by_trigger(place, tags), contents, [self.end(tag) for tag in tags])
+
+    def format(self, place: Place) -> Call[Grammar]:
+        spend(_FORMAT_STEPS, lambda: f"{SUBJECT} {place.pointer}")
+        self.note(place.type, place.pointer)
+        leaf = _LEAVES.get(place.type)
+        return leaf(self, place) if leaf is not None else (yield _COMPOSED[place.type](self, place))
+
+    def formats(self, places: Iterable[Place]) -> Call[list[Grammar]]:
+        made: list[Grammar] = []
+        for place in places:
+            made.append((yield self.format(place)))  # noqa: PERF401  a list has no yield
+        return made
+
+    def const_string(self, place: Place) -> Grammar:
+        return ir.literal(place.value["value"])
+
+    def any_text(self, place: Place) -> Grammar:
+        tokens, characters = place.count("max_tokens"), place.count("max_chars")
+        if tokens == 0 or characters == 0:
+            return EPSILON
+        term = text_of(self.stops(place))
+        return term if tokens is None and characters is None else ir.Budget(term, tokens, characters)
+
+    def regex(self, place: Place) -> Grammar:
+        from structgen.frontends.regex import regex
+
+        with _refused_at(place, "pattern", "the regular expression"):
+            return regex(place.value["pattern"], dialect="ecma", flags="s", limits=self.limits)
+
+    def grammar(self, place: Place) -> Grammar:
+        from structgen.frontends.bnf import ebnf
+
+        with _refused_at(place, "grammar", "the grammar"):
+            return ebnf(place.value["grammar"], limits=self.limits)
+
+    def schema(self, place: Place, name: str, policy: JsonPolicy) -> Grammar:
+        try:
+            term = json_schema(place.value[name], policy=policy, limits=self.limits)
+        except GrammarError as error:
+            raise _refused(error, place, name, "the JSON Schema") from error
+        return placed(term, f"{place.pointer}/{name}")
+
+    def json_schema(self, place: Place) -> Grammar:
+        style = place.value.get("style", "json")
+        if style != "json":
+            return self.arguments(place, style)
+        policy, most = self.policy, place.count("max_whitespace_cnt")
+        if place.flag("any_order"):
+            policy = replace(policy, order="any")
+        if most is not None:
+            policy = with_whitespace(policy, most)
+        term = self.schema(place, "json_schema", policy)
+        excludes = place.texts("excludes")
+        if excludes:
+            where = f"{place.pointer}/excludes"
+            self.note("excludes", where, "in names and texts, as they are spelled")
+            term = without_texts(term, excludes, where)
+        return term
+
+    def arguments(self, place: Place, style: str = "qwen_xml") -> Grammar:
+        """Arguments that are not written as JSON."""
+        try:
+            from structgen.frontends.xml_arguments import (  # type: ignore[import-untyped,unused-ignore]
+                STYLES,
+                xml_arguments,
+            )
+        except ImportError:
+            STYLES = frozenset()  # noqa: N806  # the name that the module has
+        if style not in STYLES:
+            raise UnsupportedFeature(
+                f"{SUBJECT} {place.pointer}/style",
+                f"style {style}",
+                where=f"{place.pointer}/style",
+                problem=f"there is no style {style!r:.60}",
+                remedy=f"there are {', '.join(sorted({'json', *STYLES}))}",
+            )
+        if place.texts("excludes"):
+            raise UnsupportedFeature(
+                f"{SUBJECT} {place.pointer}/excludes",
+                "excludes",
+                where=f"{place.pointer}/excludes",
+                problem=f"excludes are read in JSON only, not in the style {style!r}",
+                remedy="leave them out, or take the style 'json'",
+            )
+        most = place.count("max_whitespace_cnt")
+        whitespace = None if most is None else "compact" if most == 0 else "single"
+        with _refused_at(place, "json_schema", "the JSON Schema"):
+            made: Grammar = xml_arguments(
+                place.value["json_schema"], style, any_order=place.flag("any_order"), whitespace=whitespace
+            )
+            return made
+
+    def token(self, place: Place) -> Grammar:
+        return ir.TokenSet([_named(place.value["token"])])
+
+    def exclude_token(self, place: Place) -> Grammar:
+        return ir.TokenSet([*place.tokens("exclude_tokens"), *place.end.tokens], is_excluded=True)
+
+    def any_tokens(self, place: Place) -> Grammar:
+        return ir.Repeat(self.exclude_token(place), 0, place.count("max_tokens"))
+
+    def sequence(self, place: Place) -> Call[Grammar]:
+        return ir.sequence(*(yield self.formats(place.listed(self.limits, "elements"))))
+
+    def either(self, place: Place) -> Call[Grammar]:
+        return ir.choice(*(yield self.formats(place.listed(self.limits, "elements"))))
+
+    def repeated(self, place: Place) -> Call[Grammar]:
+        least, most = _BOUNDS.get(place.type) or (place.count("min") or 0, place.count("max"))
+        if most == -1:
+            most = None
+        if least < 0 or (most is not None and most < least):
+            raise place.wrong(
+                "the bounds contain no number of times",
+                evidence=f"min is {least}, max is {most}",
+                remedy="give 0 <= min <= max, or max -1 for no bound",
+            )
+        return ir.Repeat((yield self.format(place.inner(self.limits, "content"))), least, most)
+
+    def tag(self, place: Place) -> Call[Grammar]:
+        begin = place.value["begin"]
+        start = ir.literal(begin) if isinstance(begin, str) else self.token(self.edge(place, "begin"))
+        return ir.sequence(start, (yield self.content(place)), self.end(place))
+
+    def edge(self, place: Place, name: str) -> Place:
+        """The token that begins or ends a tag."""
+        return place.inner(self.limits, name, default="token")
+
+    def end(self, place: Place) -> Grammar:
+        end = place.value["end"]
+        if isinstance(end, dict):
+            return self.token(self.edge(place, "end"))
+        return ir.literal(end) if isinstance(end, str) else ir.choice(*dict.fromkeys(end))
+
+    def content(self, place: Place) -> Call[Grammar]:
+        """What stands between the begin and the end of a tag."""
+        end = place.value["end"]
+        if isinstance(end, dict):
+            stop = End(tokens=(_named(self.edge(place, "end").value["token"]),))
+        else:
+            stop = End(texts=tuple(filter(None, [end] if isinstance(end, str) else end)))
+        made: Grammar = yield self.format(place.inner(self.limits, "content", end=stop))
+        return made
+
+    def tags(self, place: Place, tags: Sequence[Place]) -> Call[tuple[list[Grammar], list[Grammar]]]:
+        """The contents of the tags, and their ends."""
+        contents: list[Grammar] = []
+        for tag in tags:
+            self.note("tag", tag.pointer)
+            contents.append((yield self.content(tag)))
+        return contents, [self.end(tag) for tag in tags]
+
+    def separated(self, place: Place) -> Call[Grammar]:
+        tags = list(place.listed(self.limits, "tags", default="tag"))
+        one = ir.choice(*(yield self.formats(tags)))
+        most = 1 if place.flag("stop_after_first") else None
+        separator = place.value["separator"]
+        least = int(place.flag("at_least_one"))
+        return one.many(least, most, sep=separator) if separator else ir.Repeat(one, least, most)
+
+    def stops(self, place: Place) -> tuple[str, ...]:
+        """What free text here does not hold."""
+        return tuple(dict.fromkeys([*place.texts("excludes"), *place.end.texts]))
+
+    def triggered_tags(self, place: Place) -> Call[Grammar]:
+        tags = list(place.listed(self.limits, "tags", default="tag"))
+        groups = self.by_trigger(place, tags)
+        return self.triggered(place, groups, *(yield self.tags(place, tags)))
+
+    def by_trigger(self, place: Place, tags: Sequence[Place]) -> dict[str, list[tuple[int, str]]]:
+        """The tags of each trigger: their numbers, and the rests of their begins.
+
+        Raises:
+            GrammarError: a tag has not exactly one trigger, or a trigger no tag, or a trigger can never be written.
+        """
+        triggers = place.value["triggers"]
+        self.check_patterns(place, [("triggers", at) for at in range(len(triggers))], triggers, self.stops(place))
+        groups: dict[str, list[tuple[int, str]]] = {trigger: [] for trigger in triggers}
+        if len(groups) < len(triggers):
+            raise place.wrong("a trigger is given twice", "triggers", evidence=found(triggers))
+        for at, tag in enumerate(tags):
+            begin = tag.value["begin"]
+            spend(1 + len(groups) // _CHECKS_OF_A_STEP, SUBJECT)
+            if not isinstance(begin, str):
+                raise tag.wrong(
+                    "a token begins it", "begin", remedy="begin it with a text, or use token_triggered_tags"
+                )
+            matched = [trigger for trigger in groups if begin.startswith(trigger)]
+            if not matched:
+                raise tag.wrong(
+                    "no trigger is a prefix of the begin",
+                    "begin",
+                    evidence=f"it is {begin!r:.60}, the triggers are {some(triggers)}",
+                    remedy="add a trigger, or begin the tag with one",
+                )
+            groups[matched[0]].append((at, begin[len(matched[0]) :]))
+        for at, trigger in enumerate(triggers):
+            if not groups[trigger]:
+                raise place.wrong(
+                    "no tag begins with the trigger", "triggers", at, evidence=found(trigger), remedy="leave it out"
+                )
+        return groups
+
+    def check_patterns(
+        self, place: Place, steps: Sequence[tuple[str | int, ...]], patterns: Sequence[str], stops: Sequence[str]
+    ) -> None:
+        """Refuse a trigger or pattern that free text without ``stops`` can never reach the end of."""
+        known = dict.fromkeys(patterns)
+        for step, pattern in zip(steps, patterns, strict=True):
+            spend(1 + (len(known) + len(stops)) // _CHECKS_OF_A_STEP, SUBJECT)
+            other = hidden_by(pattern, known, stops)
+            if other is None:
+                continue
+            if other in known and other != pattern:
+                problem, remedy = "it can't be told from another one that ends before it", "use one of the two"
+            else:
+                problem, remedy = "it holds a string that the text before it may not hold", "choose another one"
+            raise place.wrong(problem, *step, evidence=f"{other!r:.60} is in {pattern!r:.60}", remedy=remedy)
+
+    def triggered(
+        self,
+        place: Place,
+        groups: Mapping[str, Sequence[tuple[int, str]]],
+        contents: Sequence[Grammar],
+        ends: Sequence[Grammar],
+    ) -> Grammar:
+        """Free text with tags, from the tags of each trigger."""
+
+        def tags(prefix: str, members: Iterable[tuple[int, str]]) -> list[Grammar]:
+            return [ir.sequence(prefix + rest, contents[at], ends[at]) for at, rest in members]
+
+        must, once = place.flag("at_least_one"), place.flag("stop_after_first")
+        first = [tag for trigger, members in groups.items() for tag in tags(trigger, members)] if must else []
+        if must and once:
+            return ir.choice(*first)
+        rules = [(trigger, ir.choice(*tags("", members))) for trigger, members in groups.items()]
+        text = dispatched(rules, self.stops(place), loop=not once)
+        return ir.sequence(ir.choice(*first), text) if must else text
+
+    def dispatch(self, place: Place) -> Call[Grammar]:
+        rules = place.value["rules"]
+        stops = place.texts("excludes")  # what ends a tag around it is none, in xgrammar too
+        patterns = [pattern for pattern, _ in rules]
+        self.check_patterns(place, [("rules", at, 0) for at in range(len(rules))], patterns, stops)
+        contents = yield self.formats(self.of_rules(place))
+        return dispatched(list(zip(patterns, contents, strict=True)), stops, loop=place.flag("loop", default=True))
+
+    def of_rules(self, place: Place) -> Iterator[Place]:
+        return (place.inner(self.limits, "rules", at, 1) for at in range(len(place.value["rules"])))
+
+    def token_triggered_tags(self, place: Place) -> Call[Grammar]:
+        triggers = place.tokens("trigger_tokens")
+        tags = list(place.listed(self.limits, "tags", default="tag"))
+        begins: list[str | int] = []
+        for tag in tags:
+            if isinstance(tag.value["begin"], str):
+                raise tag.wrong("a text begins it", "begin", remedy="begin it with a token, or use triggered_tags")
+            begins.append(_named(self.edge(tag, "begin").value["token"]))
+            if begins[-1] not in triggers:
+                raise tag.wrong(
+                    "the token that begins it is no trigger",
+                    "begin",
+                    evidence=f"it is {begins[-1]!r:.60}, the triggers are {some(triggers)}",
+                    remedy="name a token in the same way in both places",
+                )
+        for at, trigger in enumerate(triggers):
+            if trigger not in begins:
+                raise place.wrong(
+                    "no tag begins with the token", "trigger_tokens", at, evidence=found(trigger), remedy="leave it out"
+                )
+        contents, ends = yield self.tags(place, tags)
+        rests = [ir.sequence(content, end) for content, end in zip(contents, ends, strict=True)]
+        must, once = place.flag("at_least_one"), place.flag("stop_after_first")
+        rules = list(zip(begins, rests, strict=True))
+        first = ir.choice(*(ir.sequence(ir.TokenSet([token]), rest) for token, rest in rules))
+        if must and once:
+            return first
+        text = self.token_dispatched(place, rules, "trigger_tokens", place.end.tokens, loop=not once)
+        return ir.sequence(first, text) if must else text
+
+    def token_dispatch(self, place: Place) -> Call[Grammar]:
+        tokens = [_named(token) for token, _ in place.value["rules"]]
+        contents = yield self.formats(self.of_rules(place))
+        rules = list(zip(tokens, contents, strict=True))
+        return self.token_dispatched(place, rules, "rules", (), loop=place.flag("loop", default=True))
+
+    def token_dispatched(
+        self,
+        place: Place,
+        rules: Sequence[tuple[str | int, Grammar]],
+        name: str,
+        ends: Sequence[str | int],
+        *,
+        loop: bool,
+    ) -> Grammar:
+        """Free tokens, in which a token of a rule is followed by what the rule says."""
+        excluded = [*place.tokens("exclude_tokens"), *ends]
+        both = next((token for token, _ in rules if token in excluded), None)
+        if both is not None:
+            raise place.wrong(
+                "a token is excluded that a part begins with", name, evidence=found(both), remedy="exclude another one"
+            )
+        free = ir.Repeat(ir.TokenSet([*(token for token, _ in rules), *excluded], is_excluded=True), 0, None)
+        parts = [ir.sequence(free, ir.TokenSet([token]), rest) for token, rest in rules]
+        return ir.sequence(ir.Repeat(ir.choice(*parts), 0, None), free) if loop else ir.choice(*parts, free)
+
+
+_CHECKS_OF_A_STEP: Final = 16
+"""How many texts are compared with another one in a microsecond."""
+_BOUNDS: Final = {"optional": (0, 1), "star": (0, None), "plus": (1, None)}
+_LEAVES: Final[Mapping[str, Callable[[_Reader, Place], Grammar]]] = {
+    "const_string": _Reader.const_string,
+    "json_schema": _Reader.json_schema,
+    "qwen_xml_parameter": _Reader.arguments,
+    "any_text": _Reader.any_text,
+    "token": _Reader.token,
+    "exclude_token": _Reader.exclude_token,
+    "any_tokens": _Reader.any_tokens,
+    "grammar": _Reader.grammar,
+    "regex": _Reader.regex,
+}
+_COMPOSED: Final[Mapping[str, Callable[[_Reader, Place], Call[Grammar]]]] = {
+    "sequence": _Reader.sequence,
+    "or": _Reader.either,
+    "optional": _Reader.repeated,
+    "star": _Reader.repeated,
+    "plus": _Reader.repeated,
+    "repeat": _Reader.repeated,
+    "tag": _Reader.tag,
+    "triggered_tags": _Reader.triggered_tags,
+    "token_triggered_tags": _Reader.token_triggered_tags,
+    "tags_with_separator": _Reader.separated,
+    "dispatch": _Reader.dispatch,
+    "token_dispatch": _Reader.token_dispatch,
+}
+
+
+def _named(token: str | float) -> str | int:
+    return token if isinstance(token, str) else int(token)
+
+
+@contextmanager
+def _refused_at(place: Place, name: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except GrammarError as error:
+        raise _refused(error, place, name, what) from error
+
+
+def _refused(error: GrammarError, place: Place, name: str, what: str) -> GrammarError:
+    if isinstance(error, UnsupportedFeature):
+        where = f"{place.pointer}/{name}"
+        problem = f"{what} is refused: {error}"
+        return UnsupportedFeature(f"{SUBJECT} {where}", error.feature, where=where, problem=problem)
+    return place.wrong(f"{what} is refused", name, evidence=str(error))
