@@ -16,7 +16,7 @@ __all__ = ["FIELDS", "LEGACY", "NOTHING", "SUBJECT", "End", "Place"]
 SUBJECT: Final = "structural tag"
 LEGACY: Final = "structures"
 """The field of the older form that has its tags."""
-_MAX_BUDGET: Final = (1 << 31) - 1
+_MAX_COUNT: Final = (1 << 31) - 1
 
 
 @final
@@ -48,13 +48,12 @@ def _is_stop(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    if isinstance(value, float):
-        return value.is_integer()
-    return isinstance(value, int) and not isinstance(value, bool)
+    is_whole = value.is_integer() if isinstance(value, float) else isinstance(value, int)
+    return is_whole and not isinstance(value, bool) and -_MAX_COUNT <= value <= _MAX_COUNT  # type: ignore[operator]
 
 
 def _is_budget(value: object) -> bool:
-    return value is None or (_is_count(value) and 0 <= value <= _MAX_BUDGET)  # type: ignore[operator]
+    return value is None or (_is_count(value) and value >= 0)  # type: ignore[operator]
 
 
 def _is_token(value: object) -> bool:
@@ -86,7 +85,7 @@ _STOPS: Final = (_all(_is_stop), "a list of texts that are not empty")
 _TRIGGERS: Final = (_all(_is_stop, 1), "a list of one or more texts that are not empty")
 _BUDGET: Final = (_is_budget, "a whole number from 0 on, or null")
 _FLAG: Final = (_is_boolean, "true or false")
-_COUNT: Final = (_is_count, "a whole number")
+_COUNT: Final = (_is_count, "a whole number of up to 31 bits")
 _FORMAT: Final = (_is_object, "a format, which is an object")
 _FORMATS: Final = (_all(_is_object, 1), "a list of one or more formats, which are objects")
 _TAGS: Final = (_all(_is_object, 1), "a list of one or more tags, which are objects")

@@ -156,11 +156,14 @@ class _Reader:
                 problem=f"excludes are read in JSON only, not in the style {style!r}",
                 remedy="leave them out, or take the style 'json'",
             )
-        most = place.count("max_whitespace_cnt")
-        whitespace = None if most is None else "compact" if most == 0 else "single"
         with _refused_at(place, "json_schema", "the JSON Schema"):
             made: Grammar = xml_arguments(
-                place.value["json_schema"], style, any_order=place.flag("any_order"), whitespace=whitespace
+                place.value["json_schema"],
+                style,
+                any_order=place.flag("any_order"),
+                whitespace=place.count("max_whitespace_cnt"),
+                policy=self.policy,
+                limits=self.limits,
             )
             return made
 

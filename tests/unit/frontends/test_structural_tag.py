@@ -62,6 +62,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (tag({"type": "sequence", "elements": [X, {"type": "star"}]}), "#/format/elements/1", "needs the field 'content'"),
     (tag({"type": "repeat", "min": 3, "max": 2, "content": X}), "#/format", "no number of times"),
     (tag({"type": "repeat", "min": 0, "max": -2, "content": X}), "#/format", "no number of times"),
+    (tag({"type": "repeat", "min": 0, "max": 1 << 31, "content": X}), "#/format/max", "up to 31 bits"),
     (tag({**CALL, "end": []}), "#/format/end", "one or more texts"),
     (tag({**CALL, "begin": {"type": "tag", "token": 1}}), "#/format/begin/type", "only a token may stand here"),
     (tag({**CALL, "begin": {"token": -1}}), "#/format/begin/token", "the id of a token"),
@@ -233,3 +234,40 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not holds_structural_tag('{"structures": "structural_tag"')
     file.write_text('{"properties": {"structures": {"const": "structural_tag"}}}')
     assert load(file).description.source == "json schema"  # type: ignore[attr-defined]
+
+
+STYLED = {
+    "qwen_xml": "<parameter=a>x</parameter><parameter=n>1</parameter>",
+    "minimax_xml": '<parameter name="a">x</parameter><parameter name="n">1</parameter>',
+    "minimax_m3_xml": "]<]minimax[>[<a>x]<]minimax[>[</a>]<]minimax[>[<n>1]<]minimax[>[</n>",
+    "deepseek_xml": '<｜DSML｜parameter name="a" string="true">x</｜DSML｜parameter>'
+    '<｜DSML｜parameter name="n" string="false">1</｜DSML｜parameter>',
+    "deepseek_v4_1_xml": '<｜DSML｜ parameter name="a" string="true">x</｜DSML｜ parameter>'
+    '<｜DSML｜ parameter name="n" string="false">1</｜DSML｜ parameter>',
+    "glm_xml": "<arg_key>a</arg_key><arg_value>x</arg_value><arg_key>n</arg_key><arg_value>1</arg_value>",
+    "cohere_xml": '<cofl:value name="a" type="raw">x</cofl:value><cofl:value name="n" type="json">1</cofl:value>',
+    "kimi_k3_xml": '<|open|>argument key="a" type="string"<|sep|>x<|close|>argument<|sep|>'
+    '<|open|>argument key="n" type="number"<|sep|>1<|close|>argument<|sep|>',
+}
+
+
+@pytest.mark.parametrize("style", STYLED)
+def test_styles(style: str) -> None:
+    """Arguments of each style in a tag; ``qwen_xml_parameter`` is the older name of one."""
+    pytest.importorskip("structgen.frontends.xml_arguments", reason="the styles are not there")
+    properties = {"a": {"type": "string"}, "n": {"type": "integer"}}
+    form = {
+        "type": "json_schema",
+        "json_schema": {"type": "object", "properties": properties, "required": ["a", "n"]},
+        "style": style,
+    }
+    text = STYLED[style]
+    grammar = structural_tag(tag({**CALL, "content": form}))
+    assert accepts(grammar, f"<f>{text}</f>")
+    assert not accepts(grammar, f"<f>{text.replace('1', 'y')}</f>")
+    if style == "qwen_xml":
+        older = {"type": "qwen_xml_parameter", "json_schema": form["json_schema"]}
+        assert accepts(structural_tag(tag(older)), text)
+    with pytest.raises(UnsupportedFeature) as caught:
+        structural_tag(tag({**form, "excludes": ["x"]}))
+    assert caught.value.where == "#/format/excludes"
