@@ -319,7 +319,7 @@ _BY_SUFFIX: Final[dict[str, Notation]] = {".json": "json-schema", ".lark": "lark
 
 
 def _notation(path: str, text: str) -> Notation:
-    from structgen.frontends.loading import holds_structural_tag
+    from structgen.frontends.grammar_source import holds_structural_tag
 
     known = _BY_SUFFIX.get(PurePath(path).suffix.lower())
     if known is None and (path == STANDARD_INPUT or text.lstrip()[:1] == "{"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,7 @@ from structgen.errors import (
 )
 from structgen.grammar.limits import Limits
 
-__all__ = ["GrammarSource", "check_text", "read_source"]
+__all__ = ["GrammarSource", "check_text", "holds_structural_tag", "read_source"]
 
 _SUFFIXES: Final = (".lark", ".gbnf", ".ebnf")
 
@@ -123,3 +124,15 @@ def read_source(path: Path, limits: Limits, *, is_imported: bool, kind: str = "l
             remedy="save it as UTF-8",
         ) from None
     return GrammarSource(text.replace("\r\n", "\n"), str(path), path.parent, is_imported=is_imported, kind=kind)
+
+
+def holds_structural_tag(text: str) -> bool:
+    """Whether JSON text is a structural tag, not a schema."""
+    if '"structural_tag"' not in text and '"structures"' not in text:
+        return False
+    from structgen.frontends.structural_tag import is_structural_tag
+
+    try:
+        return is_structural_tag(json.loads(text))
+    except (ValueError, RecursionError):  # the front end says where
+        return False

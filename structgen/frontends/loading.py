@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
 from structgen.errors import ArgumentError, GrammarError, found
-from structgen.frontends.grammar_source import read_source
+from structgen.frontends.grammar_source import holds_structural_tag, read_source
 from structgen.frontends.lark import load as load_lark
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 
-__all__ = ["SUFFIXES", "holds_structural_tag", "load"]
+__all__ = ["SUFFIXES", "load"]
 
 SUFFIXES: Final = (".lark", ".gbnf", ".ebnf", ".json")
 """The suffixes of Lark grammars, GBNF (llama.cpp), EBNF (xgrammar), and JSON Schemas and structural tags."""
@@ -70,15 +69,3 @@ def load(path: str | Path, *, start: str | None = None, limits: Limits = _DEFAUL
     from structgen.frontends.bnf import ebnf
 
     return ebnf(text, root=root, path=path, limits=limits, **options)
-
-
-def holds_structural_tag(text: str) -> bool:
-    """Whether JSON text is a structural tag, not a schema."""
-    if '"structural_tag"' not in text and '"structures"' not in text:
-        return False
-    from structgen.frontends.structural_tag import is_structural_tag
-
-    try:
-        return is_structural_tag(json.loads(text))
-    except (ValueError, RecursionError):  # the front end says where
-        return False

@@ -13,7 +13,8 @@ import structgen as sg
 from structgen.cli.main import main
 from structgen.errors import ArgumentError, GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
 from structgen.frontends.convert import write
-from structgen.frontends.loading import holds_structural_tag, load
+from structgen.frontends.grammar_source import holds_structural_tag
+from structgen.frontends.loading import load
 from structgen.frontends.structural_tag import structural_tag
 from structgen.grammar import nodes as ir
 
