@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
+import operator
 import pickle
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,7 @@ from structgen.frontends.loading import load
 from structgen.frontends.structural_tag import structural_tag
 from structgen.grammar import nodes as ir
 
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "structural_tags.jsonl"
 ANY = {"type": "any_text"}
 X = {"type": "const_string", "value": "x"}
 CALL = {"type": "tag", "begin": "<f>", "content": X, "end": "</f>"}
@@ -235,6 +241,41 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not holds_structural_tag('{"structures": "structural_tag"')
     file.write_text('{"properties": {"structures": {"const": "structural_tag"}}}')
     assert load(file).description.source == "json schema"  # type: ignore[attr-defined]
+
+
+JUNK: list[Any] = [
+    None, True, -1, 1.5, float("nan"), float("inf"), 1 << 31, 10**30, "", "<f", "(", "\ud800", "\0", b"x", (1,), object,
+    [], [1], [None], [["a", ANY]], {}, {1: 2}, {"token": 1}, X, {"type": "star", "content": {"type": "any_tokens"}},
+]  # fmt: skip
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from paths(inner, (*path, key))
+
+
+def test_whatever_is_given() -> None:
+    """Tags with parts that are lost, added or something else are read, or refused by an error of the package."""
+    dice = random.Random(27)
+    rows = [json.loads(line)["format"] for line in FIXTURES.read_text("utf-8").splitlines()]
+    subjects: list[str] = []
+    for _ in range(600):
+        given = tag(copy.deepcopy(dice.choice(rows)))
+        for _ in range(dice.randint(1, 3)):
+            *outer, last = dice.choice(list(paths(given)) or [("format",)])
+            place = functools.reduce(operator.getitem, outer, given)
+            if dice.random() < 0.2:
+                place.pop(last, None) if isinstance(place, dict) else place.pop(last)
+            else:
+                place[last] = copy.deepcopy(dice.choice([*JUNK, *rows]))
+        try:
+            structural_tag(given)
+        except GrammarError as error:
+            subjects.append(error.subject)
+    assert 200 < len(subjects) < 600
+    assert all(subject.startswith("structural tag #") for subject in subjects)
 
 
 STYLED = {
