@@ -107,15 +107,17 @@ def peer() -> Peer:
     return Peer()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_xgrammar(name: str, peer: Peer) -> None:
+def test_xgrammar(peer: Peer) -> None:
     """xgrammar accepts the same texts, but for those that the table of the page judges."""
-    form, words = CASES[name][0], words_of(name)
-    if form.get("max_whitespace_cnt") == 0:
-        with pytest.raises(RuntimeError, match="max_whitespace_cnt must be positive"):
-            peer.accepted(form, words)
-        return
-    assert accepted(form, words) ^ peer.accepted(form, words) == DIFFERENCES.get(name, set())
+    found: dict[str, set[str]] = {}
+    for name, (form, _) in CASES.items():
+        words = words_of(name)
+        if form.get("max_whitespace_cnt") == 0:
+            with pytest.raises(RuntimeError, match="max_whitespace_cnt must be positive"):
+                peer.accepted(form, words)
+        elif different := accepted(form, words) ^ peer.accepted(form, words):
+            found[name] = different
+    assert found == DIFFERENCES
 
 
 # --- random formats ---
@@ -229,11 +231,11 @@ def test_tokens(name: str) -> None:
     assert sequences(Own(constraint.matcher())) == words_of_tokens(pattern)
 
 
-@pytest.mark.parametrize("name", TOKEN_CASES)
-def test_tokens_xgrammar(name: str, peer: Peer) -> None:
+def test_tokens_xgrammar(peer: Peer) -> None:
     """xgrammar's masks allow the same sequences."""
-    form, pattern = TOKEN_CASES[name]
     info = peer.library.TokenizerInfo(TOKENS, stop_token_ids=[0])
-    compiled = peer.library.GrammarCompiler(info).compile_structural_tag(json.dumps(tag_of(form)))
-    matcher = Masked(peer.library, peer.library.GrammarMatcher(compiled))
-    assert sequences(matcher) == words_of_tokens(pattern)
+    compiler = peer.library.GrammarCompiler(info, cache_enabled=False)  # the cache mixes up sets of tokens (0.2.8)
+    for name, (form, pattern) in TOKEN_CASES.items():
+        compiled = compiler.compile_structural_tag(json.dumps(tag_of(form)))
+        matcher = Masked(peer.library, peer.library.GrammarMatcher(compiled))
+        assert sequences(matcher) == words_of_tokens(pattern), name
