@@ -18,14 +18,14 @@ from typing import Any, Final
 from structgen.errors import ArgumentError, found
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.json_schema.source.json_value import SchemaDump, parse_json, schema_text
-from structgen.frontends.structural_tag.place import LEGACY, SUBJECT
+from structgen.frontends.structural_tag.place import SUBJECT
 from structgen.frontends.structural_tag.reader import Note, read
 from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
 from structgen.memory_cache import GRAMMARS, ContentCache
 
-__all__ = ["TagDescription", "is_structural_tag", "structural_tag"]
+__all__ = ["TagDescription", "structural_tag"]
 
 _DEFAULT_LIMITS: Final = Limits()
 _DEFAULT_POLICY: Final = JsonPolicy()
@@ -94,13 +94,6 @@ _ENTRY_BYTES: Final = 4_096
 _BYTES_PER_BYTE: Final = 24
 """Bytes of memory that a grammar takes for each byte of its tag; its schemas are counted by their own cache."""
 _grammar_cache: Final[ContentCache[Grammar]] = ContentCache(GRAMMARS)
-
-
-def is_structural_tag(value: object) -> bool:
-    """Whether a JSON value says that it is a structural tag; no JSON Schema has these fields."""
-    if not isinstance(value, dict):
-        return False
-    return value.get("type") == "structural_tag" or (LEGACY in value and "triggers" in value)
 
 
 class TagDescription(Description):
