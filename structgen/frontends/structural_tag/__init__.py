@@ -74,7 +74,7 @@ def structural_tag(
             evidence=found(tag),
             remedy='pass {"type": "structural_tag", "format": ...} as a dict or as JSON text',
         )
-    chosen = policy or _DEFAULT_POLICY
+    chosen = replace(policy or _DEFAULT_POLICY, around=False)  # around a document is text of the tag
     key = (chosen, limits, type(content), content)
     grammar = None if content is None else _grammar_cache.get(key)
     if grammar is None:

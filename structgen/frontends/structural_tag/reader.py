@@ -133,13 +133,8 @@ class _Reader:
 
     def arguments(self, place: Place, style: str = "qwen_xml") -> Grammar:
         """Arguments that are not written as JSON."""
-        try:
-            from structgen.frontends.xml_arguments import (  # type: ignore[import-untyped,unused-ignore]
-                STYLES,
-                xml_arguments,
-            )
-        except ImportError:
-            STYLES = frozenset()  # noqa: N806  # the name that the module has
+        from structgen.frontends.xml_arguments import STYLES, xml_arguments
+
         if style not in STYLES:
             raise UnsupportedFeature(
                 f"{SUBJECT} {place.pointer}/style",
@@ -157,7 +152,7 @@ class _Reader:
                 remedy="leave them out, or take the style 'json'",
             )
         with _refused_at(place, "json_schema", "the JSON Schema"):
-            made: Grammar = xml_arguments(
+            return xml_arguments(
                 place.value["json_schema"],
                 style,
                 any_order=place.flag("any_order"),
@@ -165,7 +160,6 @@ class _Reader:
                 policy=self.policy,
                 limits=self.limits,
             )
-            return made
 
     def token(self, place: Place) -> Grammar:
         return ir.TokenSet([_named(place.value["token"])])

@@ -47,11 +47,9 @@ class _Placed:
 
 def with_whitespace(policy: JsonPolicy, most: int) -> JsonPolicy:
     """The policy, with at most ``most`` characters of white space in a row."""
-    if policy.whitespace == "compact" or most == 0:
+    if most == 0 or policy.whitespace == "compact":
         return replace(policy, whitespace="compact")
-    if policy.whitespace == "single" or most == 1:
-        return replace(policy, whitespace="single")
-    return replace(policy, whitespace="flexible", indent=min(policy.indent, most - 2))  # a space and a line break
+    return policy if policy.whitespace == "single" else replace(policy, whitespace="runs", indent=most)
 
 
 def without_texts(term: Grammar, texts: Sequence[str], where: str) -> Grammar:

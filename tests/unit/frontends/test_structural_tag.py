@@ -296,7 +296,6 @@ STYLED = {
 @pytest.mark.parametrize("style", STYLED)
 def test_styles(style: str) -> None:
     """Arguments of each style in a tag; ``qwen_xml_parameter`` is the older name of one."""
-    pytest.importorskip("structgen.frontends.xml_arguments", reason="the styles are not there")
     properties = {"a": {"type": "string"}, "n": {"type": "integer"}}
     form = {
         "type": "json_schema",
