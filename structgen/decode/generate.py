@@ -61,6 +61,7 @@ class DecodingKeywords(TypedDict, total=False):
     score_ending: bool
     potentials: Sequence[AnyPotential]
     heal: bool
+    canonical: bool
     canvas: int | Canvas | None
     policy: CommitPolicy | None
     temperature: float | None
@@ -79,6 +80,7 @@ _REMEDIES: Final = {
     "score_ending": "every slot is scored in the pass that fills it",
     "heal": "no token can span the prompt and a canvas, which are separate",
     "potentials": "say it in the grammar (regular ones can be intersected with &), or take an autoregressive model",
+    "canonical": "take an autoregressive model: a canvas is not written from left to right",
 }
 """Why a keyword does not fit the other kind of model, or what to do instead."""
 
@@ -155,6 +157,20 @@ def start_generation(  # noqa: PLR0913  as generate
     )
 
 
+def with_canonical(
+    potentials: Sequence[AnyPotential], constraint: Constraint, max_tokens: int
+) -> Sequence[AnyPotential]:
+    """Return the potentials with that of ``canonical=True``.
+
+    Raises:
+        ArgumentError: the tokenizer is of a kind whose canonical tokens are not decided exactly.
+        GrammarError: the grammar speaks of tokens rather than of text, or of bytes that are no text.
+    """
+    from structgen.decode.potentials.canonical import Canonical  # reads tokenizers, which few outputs need
+
+    return (Canonical(constraint, max_tokens), *as_potentials(potentials))
+
+
 @with_aio
 def generate(  # noqa: PLR0913  the public contract: ten settings, each a keyword with a default
     model: AnyModel,
@@ -205,7 +221,7 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
         limits: limits for compiling a grammar; a constraint has its own.
         chat: whether a text becomes a message of the model's chat template.
         decoding: the settings of one kind of model: ``Autoregressive(drafter, jump_forward, score_ending, potentials,
-            heal)`` or ``Unmasking(canvas, policy, temperature, block, reuse)``.
+            heal, canonical)`` or ``Unmasking(canvas, policy, temperature, block, reuse)``.
         **keywords: fields of ``decoding`` by name, in its place: ``drafter=None`` is
             ``decoding=Autoregressive(drafter=None)``.
 
@@ -247,25 +263,28 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
     constraint = constraint_of(grammar, model, limits, heeds_temperatures=True)
     tokens: Sequence[int] = model.encode_prompt(prompt, chat=chat)
     max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens
-    healing = None
+    healing, potentials = None, settings.potentials
     if settings.heal:
         from structgen.decode.autoregressive.healing import heal
 
-        if settings.potentials:
+        if potentials or settings.canonical:
+            other = "potentials=" if potentials else "canonical=True"
             raise ValueError(
-                "potentials= and heal=True are both given, and potentials would score the rewritten end of the prompt; "
+                f"{other} and heal=True are both given, and the first would judge the rewritten end of the prompt; "
                 "leave one out, or say it in the grammar"
             )
         check_start(model, len(tokens), constraint, max_tokens)
         tokens, constraint, healing = heal(tokens, constraint)
         max_tokens += healing is not None
+    if settings.canonical:
+        potentials = with_canonical(potentials, constraint, max_tokens)
     with Context(model, tokens) as context:
         generation = start_generation(
             context,
             constraint,
             max_tokens=max_tokens,
             sampler=_GREEDY if sampler is None else cast("AnySampler", sampler),
-            potentials=settings.potentials,
+            potentials=potentials,
             seed=seed,
             drafter=settings.drafter,
             jump_forward=settings.jump_forward,

@@ -131,6 +131,7 @@ class Vocabulary:
         "_speller",
         "_tokens",
         "_trie",
+        "canonical",
         "constraints",
         "engine",
     )
@@ -173,6 +174,7 @@ class Vocabulary:
         self._lock = threading.Lock()
         self.constraints: ContentCache[Constraint] = ContentCache(CONSTRAINTS)  # for compile()
         self.engine: Engine | None = None  # likewise
+        self.canonical: object | None = None  # for canonical_tokens()
         self._digest: bytes | None = None
         self._missing: bytes | None = None
         self._speller: Speller | None = None
@@ -231,6 +233,11 @@ class Vocabulary:
     def special(self) -> Mapping[int, str]:
         """The names of the special tokens by id, EOS ids included."""
         return self._special
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """The tokenizer's own encode, if there is one."""
+        return self._encode
 
     @property
     def digest(self) -> bytes:

@@ -59,6 +59,8 @@ class Autoregressive:
             tokens block tokens that they forbid, and backtrack if nothing is left; scores need a sampler of whole
             outputs.
         heal: the last token of the prompt may be rewritten: see ``generate``.
+        canonical: write only token sequences that the tokenizer itself writes for the text of the output; exact for
+            byte-level BPE, other tokenizers are refused.
     """
 
     drafter: AnyDrafter = "auto"
@@ -66,6 +68,7 @@ class Autoregressive:
     score_ending: bool = False
     potentials: Sequence[AnyPotential] = ()
     heal: bool = False
+    canonical: bool = False
 
 
 @final

@@ -137,11 +137,14 @@ class TokenizerJsonEncoder:
     def __reduce__(self) -> tuple[type[TokenizerJsonEncoder], tuple[bytes | Callable[[], bytes]]]:
         return TokenizerJsonEncoder, (self._data,)
 
+    def content(self) -> bytes:
+        """The content of the tokenizer.json."""
+        return self._data() if callable(self._data) else self._data
+
     def _load(self) -> Tokenizer:
         library = need("tokenizers", "to encode text with a tokenizer.json")
-        data = self._data() if callable(self._data) else self._data
         try:
-            tokenizer: Tokenizer = library.Tokenizer.from_str(data.decode())
+            tokenizer: Tokenizer = library.Tokenizer.from_str(self.content().decode())
         except BaseException as error:
             if not _is_of_library(error):
                 raise

@@ -23,14 +23,14 @@ _END_OF_TEXT = "<|endoftext|>"
 class RanksEncoder:
     """Encode text with tiktoken, built on the first call from the tokens in rank order.
 
-    Args:
+    Attributes:
         ranked: the bytes of each token; its place is its rank.
         pattern: the regex that splits text before tokens are merged.
         first: the id of rank 0.
     """
 
     def __init__(self, ranked: Sequence[bytes], pattern: str, first: int) -> None:
-        self._ranked, self._pattern, self._first = ranked, pattern, first
+        self.ranked, self.pattern, self.first = ranked, pattern, first
         self._encoding: Any = None
         self._lock = threading.Lock()
 
@@ -40,21 +40,21 @@ class RanksEncoder:
             with self._lock:
                 if self._encoding is None:
                     self._encoding = self._load()
-        first = self._first
+        first = self.first
         return [rank + first for rank in self._encoding.encode_ordinary(text)]
 
     def __reduce__(self) -> tuple[type[RanksEncoder], tuple[Sequence[bytes], str, int]]:
-        return RanksEncoder, (self._ranked, self._pattern, self._first)
+        return RanksEncoder, (self.ranked, self.pattern, self.first)
 
     def _load(self) -> Any:
         library = need("tiktoken", "to encode text with a tekken.json")
-        ranks = {piece: rank for rank, piece in enumerate(self._ranked)}
+        ranks = {piece: rank for rank, piece in enumerate(self.ranked)}
         try:
-            return library.Encoding("tekken", pat_str=self._pattern, mergeable_ranks=ranks, special_tokens={})
+            return library.Encoding("tekken", pat_str=self.pattern, mergeable_ranks=ranks, special_tokens={})
         except ValueError as error:
             raise VocabularyError(
                 "tekken.json",
-                f"tiktoken cannot use its pattern {self._pattern!r:.60}",
+                f"tiktoken cannot use its pattern {self.pattern!r:.60}",
                 evidence=str(error),
                 remedy="check that the file is complete",
             ) from error

@@ -1,0 +1,130 @@
+"""Canonical masks on the embedded model: what ``canonical=True`` costs, and what it does to outputs.
+
+Each task is answered greedily, with and without the option.  ``log p`` is the log-probability of the output with its
+end under the model, without any grammar; ``canonical`` says whether the tokenizer writes the same tokens for the text.
+Times are of the process's CPU, for masks and accepted tokens along the output, after a first walk: ``mask`` is one mask
+alone, ``step`` also takes the token, and with the option decides whether it can be completed.
+
+Usage: python benchmarks/canonical.py [--max-tokens 100] [--record FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from time import process_time
+from typing import TYPE_CHECKING
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+if TYPE_CHECKING:
+    from structgen.engine import Constraint
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+PROMPT = (
+    "Reply in JSON about this: Ada Lovelace (ada@example.org), 36, mathematician, ordered 3 lamps on 12 March 2024."
+)
+ASKED = {
+    "one of five words": ("Is the sky green?", "yes|no|maybe|unknown|yesterday"),
+    "a sentence": ("Who was Ada Lovelace?", "[A-Za-z ,']{20,160}[.]"),
+    "a date": ("When was Ada Lovelace born?", r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+    "lines of code": (
+        "Write a function in Python that adds two numbers.",
+        r"def [a-z]+\([a-z, ]+\):\n    return [a-z0-9 +]+\n",
+    ),
+}
+ROUNDS = 20
+
+
+def walk(constraint: Constraint, tokens: tuple[int, ...], *, is_canonical: bool) -> tuple[float, float]:
+    """Return the seconds of masks, and of masks with accepted tokens, along an output."""
+    import numpy as np
+
+    from structgen.decode.potentials import Hypothesis
+    from structgen.decode.potentials.canonical import Canonical
+    from structgen.engine.mask import empty_masks
+
+    row = empty_masks(constraint.vocabulary)
+    masks = steps = 0.0
+    for round_ in range(ROUNDS + 1):
+        matcher = constraint.matcher()
+        potential = Canonical(constraint) if is_canonical and round_ == 0 else None
+        if potential is not None:
+            kept = potential
+        here = Hypothesis(constraint.grammar, constraint.vocabulary)
+        for token in tokens:
+            following = here.extended(token)
+            began = process_time()
+            matcher.fill_mask(row)
+            if is_canonical:
+                np.bitwise_and(row[0], kept.allowed(here), out=row[0])
+            filled = process_time()
+            matcher.accept(token)
+            if is_canonical:
+                kept.prefix(following)
+            if round_:
+                masks, steps = masks + filled - began, steps + process_time() - began
+            here = following
+    return masks / ROUNDS / len(tokens), steps / ROUNDS / len(tokens)
+
+
+def main() -> None:
+    from structgen.decode import generate
+    from structgen.engine import compile
+    from structgen.frontends.json_schema import json_schema
+    from structgen.frontends.regex import regex
+    from structgen.models import load_model
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--max-tokens", type=int, default=100)
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args()
+    model = load_model()
+    tasks = {
+        path.name: (PROMPT, json_schema(path.read_text(encoding="utf-8")))
+        for path in sorted(EXAMPLES.glob("*.schema.json"))
+    } | {name: (prompt, regex(pattern)) for name, (prompt, pattern) in ASKED.items()}
+    lines = [
+        "| task | option | canonical | tokens | bytes | log p | log p a byte | mask us | step us |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    totals = {False: [0.0] * 5, True: [0.0] * 5}
+    for name, (prompt, grammar) in tasks.items():
+        constraint = compile(grammar, model.vocabulary)
+        for is_canonical in (False, True):
+            result = generate(
+                model,
+                prompt,
+                constraint,
+                max_tokens=arguments.max_tokens,
+                canonical=is_canonical,
+                score_ending=True,
+                drafter=None,
+            )
+            log_p = result.logprob + result.log_z
+            mask, step = walk(constraint, result.tokens, is_canonical=is_canonical)
+            same = list(result.tokens) == model.vocabulary.tokenize(result.text)
+            size = len(result.text.encode())
+            lines.append(
+                f"| {name} | {'canonical' if is_canonical else 'plain'} | {'yes' if same else 'no'} "
+                f"| {len(result.tokens)} | {size} | {log_p:.1f} | {log_p / size:.3f} "
+                f"| {1e6 * mask:.0f} | {1e6 * step:.0f} |"
+            )
+            for index, value in enumerate((len(result.tokens), size, log_p, mask, step)):
+                totals[is_canonical][index] += value
+    for is_canonical, (tokens, size, log_p, mask, step) in totals.items():
+        lines.append(
+            f"| all | {'canonical' if is_canonical else 'plain'} | | {tokens:.0f} | {size:.0f} | {log_p:.1f} "
+            f"| {log_p / size:.3f} | {1e6 * mask / len(tasks):.0f} | {1e6 * step / len(tasks):.0f} |"
+        )
+    text = "\n".join(lines)
+    print(text)
+    if arguments.record:
+        command = f"`python benchmarks/canonical.py --max-tokens {arguments.max_tokens}`"
+        head = f"# Canonical tokens on the embedded model\n\n{command}\n\n"
+        arguments.record.write_text(head + text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Canonical tokens: ``encode(decode(tokens)) == tokens``, as the tokenizer itself says, for real tokenizers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from split_tokenizers import STYLES, split_tokenizer, split_vocabulary
+
+from structgen.engine import Vocabulary
+from structgen.engine.canonical import canonical_tokens
+from structgen.engine.mask import allowed_ids
+from structgen.errors import ArgumentError
+from structgen.models import embedded_folder
+
+CHARACTERS = "ab12 \n\t'slreSt.,é😀一二"
+
+
+def spelled(vocabulary: Vocabulary, encode: Callable[[str], list[int]], tokens: list[int]) -> bool:
+    try:
+        text = vocabulary.decode(tokens).decode()
+    except UnicodeDecodeError:
+        return False
+    return encode(text) == tokens
+
+
+def encoder(style: str, size: int) -> Callable[[str], list[int]]:
+    tokenizer = split_tokenizer(style, size)
+    return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+DAILY = ("gpt2", "llama")
+BY_STYLE = [style if style in DAILY else pytest.param(style, marks=pytest.mark.nightly) for style in STYLES]
+
+
+@pytest.mark.parametrize("size", [pytest.param(280, marks=pytest.mark.nightly), 340])
+@pytest.mark.parametrize("style", BY_STYLE)
+def test_short_sequences_are_canonical_iff_the_tokenizer_writes_them(style: str, size: int) -> None:
+    vocabulary, encode = split_vocabulary(style, size), encoder(style, size)
+    canonical = canonical_tokens(vocabulary)
+    bytes_used = set(CHARACTERS.encode())
+    alphabet = [token for token, data in enumerate(vocabulary.tokens) if data and set(data) <= bytes_used]
+    rng = random.Random(size)
+    longer = [[rng.choice(alphabet) for _ in range(rng.randint(3, 5))] for _ in range(500)]
+    pairs = [*([one] for one in alphabet), *map(list, itertools.product(alphabet, repeat=2))]
+    written = 0
+    for tokens in [*rng.sample(pairs, 700), *longer]:
+        expected = spelled(vocabulary, encode, tokens)
+        written += expected
+        assert canonical.is_canonical(tokens) == expected, [vocabulary.tokens[token] for token in tokens]
+    assert written > 100
+
+
+@pytest.mark.parametrize("style", BY_STYLE)
+def test_texts_are_canonical_as_written_and_in_no_other_spelling(style: str) -> None:
+    vocabulary, encode = split_vocabulary(style), encoder(style, 310)
+    canonical = canonical_tokens(vocabulary)
+    ids = {data: token for token, data in enumerate(vocabulary.tokens) if data}
+    rng = random.Random(7)
+    for _ in range(200):
+        tokens = encode("".join(rng.choice(CHARACTERS) for _ in range(rng.randint(1, 14))))
+        assert canonical.is_canonical(tokens)
+        for count in range(len(tokens)):
+            state = canonical.after_all(tokens[:count])
+            assert state is not None
+            assert tokens[count] in allowed_ids(canonical.mask(state), vocabulary.size)
+        place = rng.randrange(len(tokens))
+        data = vocabulary.tokens[tokens[place]]
+        for cut in range(1, len(data)):
+            halves = ids.get(data[:cut]), ids.get(data[cut:])
+            if None not in halves:
+                assert not canonical.is_canonical([*tokens[:place], *map(int, halves), *tokens[place + 1 :]])  # type: ignore[arg-type]
+
+
+def test_masks_hold_the_tokens_that_have_a_state() -> None:
+    vocabulary = split_vocabulary("llama")
+    canonical = canonical_tokens(vocabulary)
+    rng = random.Random(3)
+    state = canonical.start
+    for _ in range(60):
+        allowed = allowed_ids(canonical.mask(state), vocabulary.size).tolist()
+        assert allowed == [token for token in range(vocabulary.size) if canonical.after(state, token) is not None]
+        following = canonical.after(state, rng.choice(allowed))
+        assert following is not None
+        state = following
+
+
+def test_a_special_token_stands_between_texts() -> None:
+    vocabulary = split_vocabulary("gpt2")
+    canonical = canonical_tokens(vocabulary)
+    (mark,) = vocabulary.special
+    ab = vocabulary.tokenize("ab")
+    assert canonical.is_canonical([*ab, mark, *ab])
+    assert not canonical.is_canonical([vocabulary.tokens.index(b"\xc3"), mark, *ab])
+
+
+@pytest.mark.nightly  # seconds to read
+@pytest.mark.parametrize("source", ["embedded", "tekken"])
+def test_large_tokenizers(source: str) -> None:
+    if source == "embedded":
+        path = Path(embedded_folder())
+    else:
+        package = pytest.importorskip("mistral_common", reason="mistral-common ships a tekken.json")
+        pytest.importorskip("tiktoken", reason="tekken needs tiktoken")
+        path = Path(package.__file__).parent / "data" / "tekken_240911.json"
+    vocabulary = Vocabulary.load(path)
+    assert vocabulary.encoder is not None
+    canonical = canonical_tokens(vocabulary)
+    ids: dict[bytes, int] = {}
+    for token, data in enumerate(vocabulary.tokens):
+        ids.setdefault(data, token)
+    text = Path(__file__).read_text()
+    rng = random.Random(1)
+    counts = [0, 0]
+    for _ in range(400):
+        start = rng.randrange(len(text) - 40)
+        added = chr(rng.choice([0x20, 0x2028, rng.randrange(0x10000, 0x2FFFF)]))
+        piece = text[start : start + rng.randint(1, 40)] + added
+        tokens = list(vocabulary.encoder(piece))
+        place = rng.randrange(len(tokens))
+        data = vocabulary.tokens[tokens[place]]
+        cut = rng.randrange(len(data) + 1)
+        other = [ids[part] for part in (data[:cut], data[cut:]) if part in ids and part]
+        for each in (tokens, [*tokens[:place], *other, *tokens[place + 1 :]], [*tokens[:place], rng.choice(tokens)]):
+            expected = spelled(vocabulary, vocabulary.encoder, each)
+            counts[expected] += 1
+            assert canonical.is_canonical(each) == expected, [vocabulary.tokens[token] for token in each]
+    assert min(counts) > 200
+
+
+def changed(**parts: object) -> Vocabulary:
+    import json
+
+    from tokenizers import Tokenizer
+
+    spec = {**json.loads(split_tokenizer("gpt2").to_str()), **parts}
+    return Vocabulary.load(Tokenizer.from_str(json.dumps(spec)))
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "named"),
+    [
+        (lambda: Vocabulary([b"a", b"b"]), "it has no tokenizer"),
+        (lambda: changed(normalizer={"type": "NFC"}), "NFC"),
+        (lambda: changed(pre_tokenizer={"type": "Whitespace"}), "Whitespace"),
+        (
+            lambda: changed(pre_tokenizer={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}),
+            "add_prefix_space",
+        ),
+        (
+            lambda: changed(
+                pre_tokenizer={
+                    "type": "Sequence",
+                    "pretokenizers": [
+                        {"type": "Split", "pattern": {"Regex": "a+?"}, "behavior": "Isolated", "invert": False},
+                        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+                    ],
+                }
+            ),
+            "lazy, possessive or double",
+        ),
+        (
+            lambda: changed(
+                added_tokens=[
+                    {
+                        "id": 310,
+                        "content": "<tool>",
+                        "single_word": False,
+                        "lstrip": False,
+                        "rstrip": False,
+                        "normalized": False,
+                        "special": False,
+                    }
+                ]
+            ),
+            "added tokens",
+        ),
+    ],
+)
+def test_other_tokenizers_are_refused_by_name(vocabulary: Callable[[], Vocabulary], named: str) -> None:
+    with pytest.raises(ArgumentError, match=named):
+        canonical_tokens(vocabulary())
