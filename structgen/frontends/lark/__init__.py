@@ -24,7 +24,7 @@ from structgen.frontends.lark.definition import Definition, NodeBudget
 from structgen.frontends.lark.lazy import is_plain, plain
 from structgen.frontends.lark.library import Library, builtin_texts, used_rules
 from structgen.frontends.lark.regexp import pattern_of
-from structgen.frontends.lark.rule import RuleBuilder
+from structgen.frontends.lark.rule import RuleBuilder, built
 from structgen.frontends.lark.syntax import Token, span_of, tokens_of
 from structgen.grammar.analysis import Nullability
 from structgen.grammar.flattening import flatten
@@ -215,16 +215,17 @@ def _built(
     if lexer == "contextual":
         return contextual(library, definition, start, indentation, limits)
     is_marked = indentation is not None
-    builder = RuleBuilder(library, NodeBudget(limits), is_marked=is_marked, indentation=indentation, grammars=grammars)
-    body = builder.build(definition)
+    builder, made, body = built(
+        library, definition, NodeBudget(limits), is_marked=is_marked, indentation=indentation, grammars=grammars
+    )
     if builder.terminals.has_guards and not is_marked:  # known only after building
         is_marked = True
-        builder = RuleBuilder(library, NodeBudget(limits), is_marked=True, grammars=grammars)
-        body = builder.build(definition)
+        builder, made, body = built(library, definition, NodeBudget(limits), is_marked=True, grammars=grammars)
     if is_marked:
+        builder.rules = made
         grammar = without_marks(builder, body, library, indentation, limits)
     else:
-        grammar = Rules(used_rules(builder.rules, body), body)
+        grammar = Rules(used_rules(made, body), body)
     return Described(grammar, _description(library, indentation))
 
 

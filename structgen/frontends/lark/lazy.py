@@ -46,6 +46,7 @@ __all__ = [
     "is_plain",
     "plain",
     "split_at_lazy",
+    "without_guards",
 ]
 
 
@@ -128,13 +129,13 @@ def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
         else:
             items = (_stopped(part, after, nullable),)
             after += items
-        bare = [_without_guards(item) for item in items]
+        bare = [without_guards(item) for item in items]
         is_guarded = is_guarded or any(one is not item for one, item in zip(bare, items, strict=True))
         may_end = may_end and all(map(nullable, bare))
     return joined(reversed(after))
 
 
-def _without_guards(term: Grammar) -> Grammar:
+def without_guards(term: Grammar) -> Grammar:
     """Return ``term`` with the empty text for each guard; ``term`` itself if it has none."""
     if not any(isinstance(node, NotBefore) for node in postorder(term)):
         return term

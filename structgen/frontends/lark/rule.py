@@ -10,6 +10,7 @@ from typing import Final, cast
 from structgen.errors import LimitExceeded
 from structgen.frontends.free_text import shortest
 from structgen.frontends.indentation.marks import Indentation, NotBefore
+from structgen.frontends.lark.commitment import Unclear, committed
 from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, module_of
 from structgen.frontends.lark.library import Library, used_rules
 from structgen.frontends.lark.llguidance import (
@@ -26,7 +27,7 @@ from structgen.frontends.lark.terminal import Surroundings, Terminals, is_regula
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, Reference, Repeat, Rules, postorder
 
-__all__ = ["RuleBuilder"]
+__all__ = ["RuleBuilder", "built"]
 
 _STRUCTURED: Final = frozenset({"SPECIAL", "GRAMMAR", "JSON", "STRUCTURED"})
 _SINGLE: Final = frozenset({"expansion", "expansions"})
@@ -39,6 +40,43 @@ _MAX_NESTED_GRAMMARS: Final = 16
 _INSTANCE_COST: Final = 100
 
 
+def built(  # noqa: PLR0913  # what a builder takes
+    library: Library,
+    start: Definition,
+    budget: NodeBudget,
+    *,
+    is_marked: bool = False,
+    indentation: Indentation | None = None,
+    grammars: Mapping[str, Grammar] | None = None,
+    depth: int = 0,
+) -> tuple[RuleBuilder, dict[str, Grammar], Grammar]:
+    """Return the builder of a grammar, its rules, and the body; arguments and errors as for ``RuleBuilder``.
+
+    What lazy lexemes commit to is in the rules.
+    """
+
+    def made(*, has_lexemes: bool) -> tuple[RuleBuilder, Grammar]:
+        builder = RuleBuilder(
+            library, budget, is_marked=is_marked, indentation=indentation, grammars=grammars, has_lexemes=has_lexemes
+        )
+        builder._depth = depth
+        return builder, builder.build(start)
+
+    builder, body = made(has_lexemes=False)
+    if not builder.has_lazy:  # known only after building
+        return builder, builder.rules, body
+    builder, body = made(has_lexemes=True)
+    try:
+        rules, body = committed(builder.rules, body, library.main.source.subject, has_marks=is_marked)
+    except Unclear as error:
+        owner = builder.definitions[error.owner]
+        raise owner.module.source.refused(
+            owner.position, "lazy lexeme", f"it is not clear what lazy rule {error.owner!r} cuts: {error.reason}",
+            error.remedy,
+        ) from None  # fmt: skip
+    return builder, rules, body
+
+
 class RuleBuilder:
     """Builds the terms of all rules that are referred to.
 
@@ -47,6 +85,7 @@ class RuleBuilder:
         definitions: the definitions of ``rules``.
         terminals: the terms of the terminals.
         surroundings: the ignored text and marks around the terminals.
+        has_lazy: whether a lexeme built so far ends where it first can.
     """
 
     def __init__(
@@ -57,16 +96,20 @@ class RuleBuilder:
         is_marked: bool = False,
         indentation: Indentation | None = None,
         grammars: Mapping[str, Grammar] | None = None,
+        has_lexemes: bool = False,
     ) -> None:
         """Make a builder; ``grammars`` are those that ``@name`` refers to.
 
         With ``is_marked`` marks (``structgen.frontends.indentation.marks``) are put where text is ignored, with
-        ``indentation`` for lines and blocks too.
+        ``indentation`` for lines and blocks too. With ``has_lexemes`` lexemes are marked (``commitment``).
         """
         self.rules: dict[str, Grammar] = {}
         self.definitions: dict[str, Definition] = {}
         self.terminals = Terminals(library, budget)
-        self.surroundings = Surroundings(library, self.terminals, indentation, is_marked=is_marked)
+        self.surroundings = Surroundings(
+            library, self.terminals, indentation, is_marked=is_marked, has_lexemes=has_lexemes
+        )
+        self.has_lazy = False
         self._library = library
         self._budget = budget
         self._grammars = grammars or {}
@@ -121,10 +164,13 @@ class RuleBuilder:
             term = self._plain(use, value)
             return term if attributes is None else attributes.around(term)
         body = self.terminals.expression(definition.module, definition.tree)
-        return self.surroundings.followed(self._lexeme(definition.module, attributes, body))
+        return self.surroundings.after(self._lexeme(definition, attributes, body))
 
-    def _lexeme(self, module: Module, attributes: Attributes, body: Grammar) -> Grammar:
+    def _lexeme(self, definition: Definition, attributes: Attributes, body: Grammar) -> Grammar:
         """Return the term of a rule that is one terminal."""
+        module, owner = definition.module, definition.name
+        lexeme = self.surroundings.lexeme
+        self.has_lazy = self.has_lazy or attributes.needs_terminal
         if self.terminals.has_guards and any(isinstance(node, NotBefore) for node in postorder(body)):
             first = next(iter(attributes.places.values()))
             raise module.source.refused(
@@ -132,21 +178,23 @@ class RuleBuilder:
                 "remove the boundary or the attribute",
             )  # fmt: skip
         self._budget.charge(_LEXEME_COST, module.source.subject)
-        if attributes.is_lazy:
-            return attributes.around(shortest(body))
         if attributes.suffix is not None:
             suffix = self.terminals.value(module, attributes.suffix)
-            return attributes.bounded(with_suffix(body, suffix, attributes.capture, attributes.stop_capture))
+            term = with_suffix(body, suffix, attributes.capture, attributes.stop_capture)
+            return attributes.bounded(lexeme(term, joined([body, suffix]), owner=owner))
         if attributes.stop is not None:
-            term = before_stop(body, self.terminals.value(module, attributes.stop))
-            if term is None:
+            stop = self.terminals.value(module, attributes.stop)
+            before = before_stop(body, stop)
+            if before is None:
                 raise module.source.refused(
                     attributes.places["stop"].start_pos or 0, "stop",
                     "a stop with many strings of several lengths cannot be excluded from the output exactly",
                     "write suffix= in place of stop= to keep it in the output, or give one string or a character class",
                 )  # fmt: skip
-            return attributes.around(term)
-        return attributes.around(body)
+            return attributes.around(lexeme(before, joined([body, stop]), is_stop=True, owner=owner))
+        if attributes.is_lazy:
+            return attributes.around(lexeme(shortest(body), body, owner=owner))
+        return attributes.around(lexeme(body))
 
     def _is_dropped(self, use: RuleInstance, tree: Node) -> bool:
         """Return whether an alternative is dropped because its condition is false for the parameter."""
@@ -206,7 +254,8 @@ class RuleBuilder:
         if token in module.declared and token in self.surroundings.marks:
             return RuleArgument(self.surroundings.marks[token], str(token))
         if token.type in _STRUCTURED:
-            return RuleArgument(self.surroundings.followed(self._structured(module, token)), str(token))
+            around = self.surroundings.followed if token.type == "STRUCTURED" else self.surroundings.after
+            return RuleArgument(around(self._structured(module, token)), str(token))
         definition = self._find(module, token)
         if definition.parameters:
             return RuleArgument(EMPTY, self._library.name_of(definition), definition, token)
@@ -253,14 +302,14 @@ class RuleBuilder:
                 )  # fmt: skip
             inner = module_of(module.source, tree.children[1:])
             library = Library(inner, self._budget.limits)
-            builder = RuleBuilder(library, self._budget, grammars=self._grammars)
-            builder._depth = self._depth + 1
             definition = library.find(inner, "start")
             if definition is None or definition.is_terminal or definition.parameters:
                 raise module.source.syntax_error(
                     span_of(keyword), "the nested grammar has no rule 'start'", "define it: start: ..."
                 )
-            body = builder.build(definition)
+            builder, rules, body = built(
+                library, definition, self._budget, grammars=self._grammars, depth=self._depth + 1
+            )
             if builder.terminals.has_guards:
                 raise module.source.refused(
                     start, "nested grammar", "a nested grammar cannot look at the end of a word (\\b)",
@@ -269,7 +318,7 @@ class RuleBuilder:
             if start not in module.nested:
                 module.nested.add(start)
                 module.entries.extend(inner.entries)
-            self._made[key] = tree, Rules(used_rules(builder.rules, body), body)
+            self._made[key] = tree, Rules(used_rules(rules, body), body)
         return self._made[key][1]
 
     def _find(self, module: Module, token: Token) -> Definition:
@@ -325,7 +374,7 @@ class RuleBuilder:
             case "parametrised":
                 return self._with_parameter(use, tree)
             case "nested":
-                return RuleArgument(self.surroundings.followed(self._nested(module, tree)))
+                return RuleArgument(self.surroundings.after(self._nested(module, tree)))
             case "negation":
                 return RuleArgument(self.surroundings.followed(self.terminals.expression(module, tree)))
             case _:  # a conjunction

@@ -12,6 +12,7 @@ from structgen.frontends.indentation.facts import any_number
 from structgen.frontends.indentation.marks import CLOSE, DEDENT, GAP, INDENT, NEWLINE, OPEN, Indentation, NotBefore
 from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of
 from structgen.frontends.lark.lazy import Pattern, branches, closed, first_lazy, is_plain, plain
+from structgen.frontends.lark.lexeme_automaton import Lexeme, Skip
 from structgen.frontends.lark.library import Library
 from structgen.frontends.lark.llguidance import part_of_text
 from structgen.frontends.lark.regexp import pattern_of, range_of
@@ -229,18 +230,29 @@ class Surroundings:
     """
 
     def __init__(
-        self, library: Library, terminals: Terminals, indentation: Indentation | None, *, is_marked: bool
+        self,
+        library: Library,
+        terminals: Terminals,
+        indentation: Indentation | None,
+        *,
+        is_marked: bool,
+        has_lexemes: bool = False,
     ) -> None:
-        """Build the ignored text; with ``is_marked`` a mark stands for it, with ``indentation`` there are all marks."""
+        """Build the ignored text; with ``is_marked`` a mark stands for it, with ``indentation`` there are all marks.
+
+        With ``has_lexemes`` all lexemes are marked, for ``committed``.
+        """
         main, options = library.main, library.main.options or {}
         pairs = () if indentation is None else indentation.brackets
         self.ignored: Grammar | None = None
         self.marks = _line_marks(library, indentation)
         self.brackets = {text.encode(): mark for pair in pairs for text, mark in zip(pair, (OPEN, CLOSE), strict=True)}
         self._after = EPSILON
+        self._has_lexemes = has_lexemes
         if main.ignored:
             self.ignored = either(terminals.ignored(main, tree) for tree in main.ignored)
             self._after = Repeat(self.ignored, 0, 1) if options.get("ignore_once") else any_number(self.ignored)
+            self._after = Skip(self._after) if has_lexemes else self._after
         if is_marked:
             self._after = GAP
         has_begun = main.options is not None and not options.get("allow_initial_skip")
@@ -249,7 +261,15 @@ class Surroundings:
     def followed(self, term: Grammar, text: Grammar = EPSILON) -> Grammar:
         """Return a terminal, which stands for ``text``, with its bracket mark and the ignored text after it."""
         mark = self.brackets.get(text.data, EPSILON) if isinstance(text, Literal) else EPSILON
-        return joined([term, mark, self._after])
+        return joined([self.lexeme(term), mark, self._after])
+
+    def after(self, term: Grammar) -> Grammar:
+        """Return what is no lexeme, or is marked already, with the ignored text after it."""
+        return joined([term, self._after])
+
+    def lexeme(self, term: Grammar, match: Grammar | None = None, *, is_stop: bool = False, owner: str = "") -> Grammar:
+        """Return a lexeme with its mark, if there are such marks; see ``Lexeme``."""
+        return Lexeme(term, match, is_stop, owner) if self._has_lexemes else term
 
 
 def _line_marks(library: Library, indentation: Indentation | None) -> dict[str, Grammar]:
