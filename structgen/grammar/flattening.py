@@ -14,11 +14,12 @@ from structgen_kernels import _native
 
 from structgen.errors import GrammarError, LimitExceeded, StructgenError
 from structgen.grammar import nodes as ir
+from structgen.grammar.algebra import with_children
 from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
-from structgen.grammar.visitor import NodeTable
+from structgen.grammar.visitor import NodeTable, fold
 from structgen.memory_cache import TERMS, ContentCache
 
 __all__ = ["flatten", "is_empty", "memory_of", "recognizes"]
@@ -36,6 +37,15 @@ class SpecialTokens(Protocol):
     def token_id(self, token: str) -> int: ...
 
 
+class _SeveralIds(Exception):
+    """Several special tokens have the name of one that a grammar uses."""
+
+
+def _namesakes(vocabulary: SpecialTokens, name: str) -> list[int]:
+    """The ids of the special tokens called ``name``, without EOS."""
+    return [token for token, text in vocabulary.special.items() if text == name and token not in vocabulary.eos]
+
+
 class _Host:
     """Callbacks of the native flattener: token ids, and the errors that it reports."""
 
@@ -46,7 +56,12 @@ class _Host:
             return None
         if vocabulary is None:
             raise GrammarError("grammar", f"there is no vocabulary that could have the token {node.token!r}")
-        token = vocabulary.token_id(node.token) if isinstance(node.token, str) else node.token
+        token = node.token
+        if isinstance(token, str):
+            ids = _namesakes(vocabulary, token)
+            if len(ids) > 1:
+                raise _SeveralIds
+            token = ids[0] if ids else vocabulary.token_id(token)
         if token in vocabulary.eos:
             raise GrammarError(
                 "grammar",
@@ -71,6 +86,8 @@ class _Host:
         for token in node.tokens:
             if isinstance(token, str):
                 low = high = vocabulary.token_id(token)
+                for other in _namesakes(vocabulary, token):
+                    named[other] = 1
             else:
                 low, high = (token, token) if isinstance(token, int) else token
             if high >= size:
@@ -217,7 +234,21 @@ def flatten(
 
     Complexity: linear in the nodes; a node counts once for each scope in which it occurs.
     """
-    return _FLATTENER.flatten(grammar, known, _Host, vocabulary, max_nodes, rewrite)
+    try:
+        return _FLATTENER.flatten(grammar, known, _Host, vocabulary, max_nodes, rewrite)
+    except _SeveralIds:
+        return flatten(_with_sets(grammar, vocabulary), known, vocabulary, max_nodes, rewrite)
+
+
+def _with_sets(grammar: Grammar, vocabulary: SpecialTokens | None) -> Grammar:
+    """Return a grammar with the set of all ids in place of each special token whose name has several."""
+
+    def combine(node: Grammar, parts: list[Grammar]) -> Grammar:
+        if vocabulary is None or not isinstance(node, ir.SpecialToken) or not isinstance(node.token, str):
+            return with_children(node, parts)
+        return ir.TokenSet([node.token]) if len(_namesakes(vocabulary, node.token)) > 1 else node
+
+    return fold(grammar, combine)
 
 
 _LIMITS: Final = Limits()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["MAX_PAIRS", "Inclusion", "Witness", "compare", "is_simulated"]
+__all__ = ["MAX_PAIRS", "Inclusion", "Witness", "compare", "included", "is_simulated"]
 
 _Calls: TypeAlias = "tuple[int, ...]"
 """A call stack: the states after the return of the enclosing rules, outermost first, then the state of the rule."""
@@ -259,6 +259,15 @@ def compare(
     """
     one, other = byte_graphs(old, new, limits=limits)
     return _compared(one, other, max_bytes, max_pairs), _compared(other, one, max_bytes, max_pairs)
+
+
+def included(old: Grammar, new: Grammar, *, max_pairs: int, limits: Limits | None = None) -> bool | None:
+    """Return whether ``new`` has all strings of ``old``; None if ``max_pairs`` do not tell.
+
+    Unlike ``compare`` it does not look for a simulation, which takes long. Errors are those of ``compare``.
+    """
+    one, other = byte_graphs(old, new, limits=limits)
+    return _WitnessSearch(one, other).run(None, max_pairs).holds
 
 
 def _compared(one: ByteGraph, other: ByteGraph, max_bytes: int | None, max_pairs: int) -> Inclusion:

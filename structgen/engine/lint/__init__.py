@@ -59,7 +59,12 @@ def lint(grammar: Grammar, *, limits: Limits = _DEFAULT_LIMITS) -> list[Finding]
 
 
 def _lints_of_rules() -> dict[str, Callable[[Subject], Iterator[Finding]]]:
-    from structgen.engine.lint.ambiguity import ambiguous_texts, colliding_terminals, nullable_terminals
+    from structgen.engine.lint.ambiguity import (
+        ambiguous_texts,
+        colliding_terminals,
+        hidden_parts,
+        nullable_terminals,
+    )
     from structgen.engine.lint.collision import collisions  # neither is imported to lint a schema
 
     return {
@@ -68,6 +73,7 @@ def _lints_of_rules() -> dict[str, Callable[[Subject], Iterator[Finding]]]:
         "empty terminal matches": nullable_terminals,
         "terminals at one place": collisions,
         "colliding terminals": colliding_terminals,
+        "hidden parts": hidden_parts,
         "ambiguity": ambiguous_texts,
         "unbounded white space": unbounded_white_space,
         "bounds on the length": unbounded_parts,

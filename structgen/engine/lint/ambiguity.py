@@ -1,4 +1,4 @@
-"""Lints about strings with several parses, terminals that share strings, and terminals that match the empty string."""
+"""Lints about strings with several parses, terminals that share strings or are empty, and parts hidden by free text."""
 
 from __future__ import annotations
 
@@ -11,16 +11,34 @@ from typing import TYPE_CHECKING, Final
 from structgen.engine.analysis.byte_graph import byte_graphs
 from structgen.engine.analysis.counting import DerivationCounter, LengthCounts
 from structgen.engine.analysis.edge_list import Transitions, deterministic_transitions, network_transitions
-from structgen.engine.lint.subject import Finding, Severity, Subject
+from structgen.engine.analysis.inclusion import included
+from structgen.engine.lint.subject import Finding, Severity, Subject, base_name
 from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar.algebra import either, with_children
 from structgen.grammar.analysis import free_references
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import Grammar, Literal, postorder
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EPSILON,
+    MAX_CODE_POINT,
+    CharClass,
+    Choice,
+    Grammar,
+    Literal,
+    Reference,
+    Repeat,
+    Rules,
+    Sequence,
+    SpecialToken,
+    TokenSet,
+    postorder,
+)
+from structgen.grammar.visitor import fold
 
 if TYPE_CHECKING:
     from structgen.engine.analysis.byte_graph import ByteGraph
 
-__all__ = ["ambiguous_texts", "colliding_terminals", "nullable_terminals"]
+__all__ = ["ambiguous_texts", "colliding_terminals", "hidden_parts", "nullable_terminals"]
 
 _NETWORK_LIMITS: Final = Limits(regular_states=5_000, steps=4_000_000)
 _MAX_STATES: Final = 3_000
@@ -192,3 +210,91 @@ def _common(one: ByteGraph, other: ByteGraph, max_pairs: int) -> tuple[bytes | N
                 seen.add((after.number, partner.number))
                 agenda.append((after, partner, text + one.likely(label)))
     return None, examined
+
+
+_MAX_PARTS: Final = 12
+"""Parts that are left out in turn."""
+_MAX_HIDDEN_NODES: Final = 3_000
+_MAX_HIDDEN_PAIRS: Final = 300
+_HIDDEN_LIMITS: Final = Limits(regular_states=5_000, steps=2_000_000)
+_MAX_SHOWN: Final = 80
+
+
+def hidden_parts(subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each part without which a grammar with free text has the same language.
+
+    Such a part constrains nothing: what it forbids, the free text beside it allows.  Alternatives and optional parts
+    that use rules or are sequences are left out in turn, and the languages are compared.
+
+    Complexity: bounded: 13 comparisons of 300 pairs of states, for a grammar of at most 3,000 nodes.
+    """
+    terms = [*subject.rules.items(), ("", subject.body)]
+    sizes = [sum(1 for _ in postorder(term)) for _, term in terms]
+    if sum(sizes) > _MAX_HIDDEN_NODES or not any(_is_free(node) for _, term in terms for node in postorder(term)):
+        return
+    hidden: set[str] = set()
+    tried = 0
+    whole = Rules(subject.rules, subject.body)
+    has_tokens = any(isinstance(node, (SpecialToken, TokenSet)) for _, term in terms for node in postorder(term))
+    larger: list[Grammar] = [whole]
+    anything = Repeat(ANY_CHAR, 0, None)
+    if not has_tokens and _has_all(whole, anything) is not False:
+        larger.insert(0, anything)  # the usual case, and simpler
+    for name, part, reduced in _reductions(subject):
+        if name in hidden or tried == _MAX_PARTS:
+            continue
+        tried += 1
+        terms_without = subject.rules | ({name: reduced} if name else {})
+        without = Rules(terms_without, subject.body if name else reduced)
+        if any(_has_all(without, each) for each in larger):
+            hidden |= {name} | {node.name for node in postorder(part) if isinstance(node, Reference)}
+            shown = str(part)
+            yield Finding(
+                "hidden part",
+                Severity.WARNING,
+                subject.place(name),
+                f"a part of {f'rule {name!r}' if name else 'the grammar'} constrains nothing, because free text beside "
+                f"it has every text of it: {shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 3] + '...'}",
+                "let the free text end before it: by what it excludes, or with [lazy] of llguidance's dialect",
+            )
+
+
+def _has_all(grammar: Grammar, larger: Grammar) -> bool | None:
+    try:
+        return included(larger, grammar, max_pairs=_MAX_HIDDEN_PAIRS, limits=_HIDDEN_LIMITS)
+    except (GrammarError, LimitExceeded):
+        return None
+
+
+def _reductions(subject: Subject) -> Iterator[tuple[str, Grammar, Grammar]]:
+    """Yield parts of rules that may be left out, outer ones first: the rule, the part, and the rule without it."""
+    for name, term in [("", subject.body), *subject.rules.items()]:
+        if name in subject.terminals or (name and subject.defined and base_name(name) not in subject.defined):
+            continue  # in a terminal, a template or a schema
+        for node in reversed(list(postorder(term))):
+            if isinstance(node, Choice) and len(node.items) > 1:
+                for part in node.items:
+                    if _is_structure(part, subject):
+                        yield name, part, _with(term, node, either([each for each in node.items if each is not part]))
+            elif isinstance(node, Repeat) and node.min == 0 and _is_structure(node.item, subject):
+                yield name, node.item, _with(term, node, EPSILON)
+
+
+def _is_structure(part: Grammar, subject: Subject) -> bool:
+    if isinstance(part, Reference):
+        return part.name not in subject.terminals
+    return isinstance(part, Sequence) or any(_is_structure(child, subject) for child in part.children)
+
+
+def _with(term: Grammar, old: Grammar, new: Grammar) -> Grammar:
+    """Return ``term`` with one node replaced."""
+    return fold(term, lambda node, parts: new if node is old else with_children(node, parts))
+
+
+def _is_free(node: Grammar) -> bool:
+    """Return whether a term repeats most characters without bound."""
+    if not isinstance(node, Repeat) or node.max is not None:
+        return False
+    items = node.item.items if isinstance(node.item, Choice) else (node.item,)
+    ranges = [bounds for item in items if isinstance(item, CharClass) for bounds in item.ranges]
+    return 2 * sum(high - low + 1 for low, high in ranges) > MAX_CODE_POINT

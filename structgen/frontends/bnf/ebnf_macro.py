@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -96,6 +97,9 @@ def _token(parser: Parser, macro: Token) -> Grammar:
     return ir.TokenSet(ids, is_excluded=macro.text == "ExcludeToken")
 
 
+_OPEN_FLAGS: Final = re.compile(r"\(\?([is]+)\)")
+
+
 def _regex(parser: Parser, macro: Token) -> Grammar:
     """A regular expression; without flags its dot is any character, as in xgrammar."""
     arguments = _arguments(parser, macro, ("json_string", "flags"))
@@ -107,8 +111,12 @@ def _regex(parser: Parser, macro: Token) -> Grammar:
         flags = parser.string(_single(parser, arguments, arguments.named["flags"], "string")).replace("u", "")
         if set(flags) - set("is"):
             raise _wrong(parser, macro, f"the flags {flags!r} are not known", 'known are "i", "s" and "u"')
+    pattern = parser.string(token)
+    opened = _OPEN_FLAGS.match(pattern)
+    if opened is not None:  # for the whole expression, as flags= are
+        pattern, flags = pattern[opened.end() :], flags + opened[1]
     try:
-        term = regex(parser.string(token), dialect="ecma", flags="".join(sorted(set(flags))), limits=parser.limits)
+        term = regex(pattern, dialect="ecma", flags="".join(sorted(set(flags))), limits=parser.limits)
     except GrammarError as error:
         remedy = error.remedy or "regular expressions are read as those of ECMA-262"
         raise parser.source.syntax_error(

@@ -157,27 +157,28 @@ def _read_statement(module: Module, statement: Node) -> None:
 
 
 def _read_options(module: Module, token: Token) -> None:
-    given = json_of(module.source, token, "%llguidance")
     start = token.start_pos or 0
+    name = "%grammar_options" if module.source.text[:start].rstrip().endswith("_options") else "%llguidance"
+    given = json_of(module.source, token, name)
     if not isinstance(given, dict):
-        raise module.source.syntax_error((start, start + len(token)), "%llguidance takes an object", "write {}")
+        raise module.source.syntax_error((start, start + len(token)), f"{name} takes an object", "write {}")
     module.options = module.options or {}
     if not given:
-        module.note("%llguidance", start, Status.ENFORCED, "regexps and strings are read as llguidance reads them")
+        module.note(name, start, Status.ENFORCED, "regexps and strings are read as llguidance reads them")
     for key, value in given.items():
         if key not in _OPTIONS:
             raise module.source.refused(
-                start, f"%llguidance {key}", f"there is no option {key!r:.40}", f"the options are {', '.join(_OPTIONS)}"
+                start, f"{name} {key}", f"there is no option {key!r:.40}", f"the options are {', '.join(_OPTIONS)}"
             )
         if not isinstance(value, bool):
             raise module.source.syntax_error((start, start + len(token)), f"option {key!r} takes true or false")
         if key == "allow_invalid_utf8" and value:
             raise module.source.refused(
-                start, f"%llguidance {key}", "strings are always well-formed UTF-8",
+                start, f"{name} {key}", "strings are always well-formed UTF-8",
                 "remove the option, and build a grammar over bytes with the algebra (ByteClass)",
             )  # fmt: skip
         status, detail = _OPTIONS[key]
-        module.note(f"%llguidance {key}", start, status, detail if value or status is Status.ANNOTATION else "off")
+        module.note(f"{name} {key}", start, status, detail if value or status is Status.ANNOTATION else "off")
         module.options[key] = value
 
 

@@ -59,6 +59,7 @@ _VALUES: Final[dict[str, tuple[frozenset[str], str]]] = {
     "suffix": (frozenset({"STRING", "REGEXP", "TERMINAL", "STRUCTURED", "range"}), "a string, a regexp or a terminal"),
     "stop_capture": (frozenset({"STRING"}), "a name in quotes"),
     "max_tokens": (frozenset({"NUMBER"}), "a number from 0 on"),
+    "max_chars": (frozenset({"NUMBER"}), "a number from 0 on"),
     "temperature": (frozenset({"NUMBER", "FLOAT"}), "a number from 0 on"),
 }
 _MAX_TOKENS: Final = 1 << 31
@@ -75,6 +76,7 @@ class Attributes:
         suffix: what ends it and is part of its text, but not of the capture.
         stop_capture: the name under which the text of the suffix is reported.
         max_tokens: its token budget.
+        max_chars: the bound on its characters.
         temperature: the sampling temperature of its tokens.
         places: the token of each attribute, by name.
     """
@@ -85,6 +87,7 @@ class Attributes:
     suffix: Node | Token | None = None
     stop_capture: str | None = None
     max_tokens: int | None = None
+    max_chars: int | None = None
     temperature: float | None = None
     places: dict[str, Token] = field(default_factory=dict)
 
@@ -96,7 +99,11 @@ class Attributes:
     @property
     def prefers_terminal(self) -> bool:
         """Whether a regular body is one terminal, inside which nothing is ignored."""
-        return self.needs_terminal or self.max_tokens is not None or self.temperature is not None
+        return self.needs_terminal or (self.max_tokens, self.max_chars) != (None, None) or self.temperature is not None
+
+    def matching(self, match: Grammar) -> Grammar:
+        """Return the texts that end a lazy rule, within its bound on characters."""
+        return match if self.max_chars is None else Intersection((match, Repeat(ANY_CHAR, 0, self.max_chars)))
 
     def around(self, term: Grammar) -> Grammar:
         """Return the term of the rule with its capture, budget and temperature."""
@@ -105,7 +112,9 @@ class Attributes:
         return self.bounded(term)
 
     def bounded(self, term: Grammar) -> Grammar:
-        """Return a term with the budget and the temperature; the capture is inside."""
+        """Return a term with the budgets and the temperature; the capture is inside."""
+        if self.max_chars is not None:
+            term = Budget(term, characters=self.max_chars)
         if self.max_tokens is not None:
             term = EPSILON if self.max_tokens == 0 else Budget(term, tokens=self.max_tokens)
         if self.temperature is not None:
@@ -136,7 +145,7 @@ def read_attributes(source: GrammarSource, tree: Node, rule: str, note: Callable
             raise source.syntax_error(span, f"the value of attribute {key!r} must be {expected}")
         values[key], places[key] = value, name
         note(f"attribute {key}", span[0], _DETAILS[key])
-    ends = [key for key in ("lazy", "stop", "suffix") if key in values]
+    ends = [key for key in ("stop", "suffix") if key in values]  # with either, lazy says nothing more
     if len(ends) > 1:
         raise source.syntax_error(span_of(places[ends[1]]), f"{ends[0]!r} and {ends[1]!r} cannot be combined")
     if "stop_capture" in values and "suffix" not in values:
@@ -154,7 +163,8 @@ def read_attributes(source: GrammarSource, tree: Node, rule: str, note: Callable
         stop=None if isinstance(stop, Token) and stop == '""' else stop,
         suffix=values.get("suffix"),
         stop_capture=None if "stop_capture" not in values else _name(source, values["stop_capture"], ""),
-        max_tokens=_count(source, values.get("max_tokens")),
+        max_tokens=_count(source, values.get("max_tokens"), "tokens"),
+        max_chars=_count(source, values.get("max_chars"), "characters"),
         temperature=_temperature(source, values.get("temperature")),
         places=places,
     )
@@ -167,6 +177,7 @@ _DETAILS: Final = {
     "suffix": "the text ends with the first possible suffix",
     "stop_capture": "",
     "max_tokens": "",
+    "max_chars": "",
     "temperature": "by the decoder; it has no effect on which outputs are valid",
 }
 
@@ -191,11 +202,11 @@ def _name(source: GrammarSource, value: Node | Token | None, default: str) -> st
     return str(name)
 
 
-def _count(source: GrammarSource, value: Node | Token | None) -> int | None:
+def _count(source: GrammarSource, value: Node | Token | None, what: str) -> int | None:
     if not isinstance(value, Token):
         return None
     if value.startswith("-") or len(value) > 11 or int(value) >= _MAX_TOKENS:
-        raise source.syntax_error(span_of(value), "the number of tokens is out of range", "give a number from 0 on")
+        raise source.syntax_error(span_of(value), f"the number of {what} is out of range", "give a number from 0 on")
     return int(value)
 
 

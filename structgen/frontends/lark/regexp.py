@@ -24,7 +24,7 @@ from structgen.frontends.indentation.marks import NotBefore
 from structgen.frontends.lark.lazy import Pattern, split_at_lazy
 from structgen.frontends.lark.syntax import Token
 from structgen.frontends.regex.code_point import complement
-from structgen.frontends.regex.dialect import DIALECTS, Dialect
+from structgen.frontends.regex.dialect import DIALECTS, LARK, Dialect
 from structgen.frontends.regex.group import flags_of
 from structgen.frontends.regex.parser import parse
 from structgen.grammar.algebra import joined, with_children
@@ -153,7 +153,6 @@ def _pieces(text: str, start: int) -> Iterator[tuple[int, str]]:
 
 
 _unescaped: Callable[[str], str] = eval_escaping  # Lark's own function, because its escapes have special rules
-_PYTHON: Final = DIALECTS["python"]
 _RUST: Final = DIALECTS["rust"]
 _META: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
 _JSON_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([\"\\/bfnrt])|(.)|$)", re.DOTALL)
@@ -217,7 +216,7 @@ def pattern_of(source: GrammarSource, token: Token, limits: Limits, *, is_rust: 
     spelling = _Spelling(source, token)
     end = token.rindex('"' if token.type == "STRING" else "/")
     body, flags = token[1:end], token[end + 1 :]
-    dialect = _RUST if is_rust else _PYTHON
+    dialect = _RUST if is_rust else LARK
     text = spelling.json_text(body, is_string=token.type == "STRING") if is_rust else spelling.text(body)
     if token.type == "STRING":
         text = text if is_rust else text.replace("\\\\", "\\")

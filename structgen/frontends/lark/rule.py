@@ -160,6 +160,12 @@ class RuleBuilder:
         if attributes is None or not (
             attributes.needs_terminal or (attributes.prefers_terminal and is_regular(definition.tree))
         ):
+            if attributes is not None and attributes.max_chars is not None:
+                raise definition.module.source.refused(
+                    attributes.places["max_chars"].start_pos or 0, "max_chars",
+                    "the characters of a rule with other rules in it are not counted",
+                    "write its body as a terminal, or give max_tokens",
+                )  # fmt: skip
             value = fold(definition.tree, partial(self._leaf, use), partial(self._node, use), is_dropped)
             term = self._plain(use, value)
             return term if attributes is None else attributes.around(term)
@@ -181,7 +187,7 @@ class RuleBuilder:
         if attributes.suffix is not None:
             suffix = self.terminals.value(module, attributes.suffix)
             term = with_suffix(body, suffix, attributes.capture, attributes.stop_capture)
-            return attributes.bounded(lexeme(term, joined([body, suffix]), owner=owner))
+            return attributes.bounded(lexeme(term, attributes.matching(joined([body, suffix])), owner=owner))
         if attributes.stop is not None:
             stop = self.terminals.value(module, attributes.stop)
             before = before_stop(body, stop)
@@ -191,9 +197,11 @@ class RuleBuilder:
                     "a stop with many strings of several lengths cannot be excluded from the output exactly",
                     "write suffix= in place of stop= to keep it in the output, or give one string or a character class",
                 )  # fmt: skip
-            return attributes.around(lexeme(before, joined([body, stop]), is_stop=True, owner=owner))
+            return attributes.around(
+                lexeme(before, joined([attributes.matching(body), stop]), is_stop=True, owner=owner)
+            )
         if attributes.is_lazy:
-            return attributes.around(lexeme(shortest(body), body, owner=owner))
+            return attributes.around(lexeme(shortest(body), attributes.matching(body), owner=owner))
         return attributes.around(lexeme(body))
 
     def _is_dropped(self, use: RuleInstance, tree: Node) -> bool:

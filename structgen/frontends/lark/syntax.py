@@ -113,7 +113,7 @@ _TOKEN: Final = re.compile(
     | (?P<GRAMMAR> @[a-zA-Z0-9_-]+ )
     | (?P<JSON> %json\b\s*+ )
     | (?P<STRUCTURED> %regex\b\s*+ )
-    | (?P<OPTIONS> %llguidance\b\s*+ )
+    | (?P<OPTIONS> %(?:llguidance|grammar_options)\b\s*+ )
     | (?P<NESTED> %lark\b )
     | (?P<CONDITION> %if\b[ \t]*+ )
     """,

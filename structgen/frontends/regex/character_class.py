@@ -26,7 +26,7 @@ from structgen.frontends.regex.code_point import (
     union,
 )
 from structgen.frontends.regex.context import ANYTHING, Side
-from structgen.frontends.regex.dialect import DIALECTS, Dialect, Flag, malformed, refused
+from structgen.frontends.regex.dialect import DIALECTS, LARK, Dialect, Flag, malformed, refused
 from structgen.frontends.regex.escape import Scalar, read_escape, skip_space
 from structgen.frontends.regex.syntax import Boundary
 from structgen.grammar.nodes import CharClass, Grammar
@@ -384,7 +384,7 @@ def _class_of(ranges: Ranges) -> CharClass:
 @lru_cache(maxsize=128)
 def lexicon(name: str, flags: Flag) -> Lexicon:
     """The lexicon of the dialect called ``name`` under ``flags``."""
-    return Lexicon(DIALECTS[name], flags)
+    return Lexicon(LARK if name == LARK.name else DIALECTS[name], flags)
 
 
 def _item_bytes(item: _Item | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from typing import Final
 
@@ -23,7 +23,7 @@ from structgen.frontends.regex.code_point import (
     white_space,
 )
 
-__all__ = ["DIALECTS", "NO_REFERENCE", "Dialect", "Flag", "malformed", "refused"]
+__all__ = ["DIALECTS", "LARK", "NO_REFERENCE", "Dialect", "Flag", "malformed", "refused"]
 
 
 class Flag(IntFlag):
@@ -250,6 +250,8 @@ _RUST: Final = Dialect(
 )
 
 DIALECTS: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in (_PYTHON, _ECMA, _RUST)}
+LARK: Final = replace(_PYTHON, name="lark", title="Lark", has_properties=True, has_loose_properties=True)
+"""Python's, with the properties of the package ``regex``, which Lark can use in place of ``re``."""
 
 
 NO_REFERENCE: Final = "list the texts that may repeat, or write the group again if any of its texts will do"

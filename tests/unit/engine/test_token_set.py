@@ -182,3 +182,17 @@ def test_items_that_must_differ_stand_alone() -> None:
 def test_the_text_is_read_back(grammar: Grammar) -> None:
     """The printed text reads back as the same term."""
     assert parse(str(grammar)) == grammar
+
+
+def test_special_tokens_of_the_same_name() -> None:
+    """Each of them is the token that a grammar names; one that is EOS is not."""
+    vocabulary = Vocabulary([b"", b"a", b"", b"", b""], eos=[0], special={0: "<s>", 2: "<t>", 3: "<s>", 4: "<t>"})
+    for grammar in (sequence("a", SpecialToken("<t>")), sequence("a", TokenSet(["<t>"]))):
+        matcher = compile(grammar, vocabulary).matcher()
+        row = np.zeros((1, 1), dtype=np.int32)
+        assert matcher.accept(1)
+        matcher.fill_mask(row)
+        assert row[0, 0] == 1 << 2 | 1 << 4
+    assert compile(SpecialToken("<s>"), vocabulary).matcher().accept(3)
+    nested = compile(repeat(choice("a", SpecialToken("<t>")), 2, 2), vocabulary).matcher()
+    assert [nested.accept(token) for token in (4, 3, 2)] == [True, False, True]

@@ -211,3 +211,26 @@ def test_large_grammars_take_linear_time() -> None:
     }
     found = lint(Rules(rules, Reference("r0")))
     assert any(finding.lint == "no bound on the length" for finding in found)
+
+
+TOOLS = """start: ( f_foo | f_bar )* f_end
+f_end: TEXT
+TEXT: /(.|\\n)*/
+hd%s: TEXT "<function"
+f_foo: hd "=foo>" /[0-9]+/ "</function>"
+f_bar: hd "=bar>" %%json {"type": "boolean"} "</function>"
+"""
+
+
+def test_parts_that_free_text_hides() -> None:
+    """A call of a tool constrains nothing beside free text that has every call of it; a lazy rule makes it count."""
+    (finding,) = _found(lark(TOOLS % ""), "hidden part")
+    assert finding.where == "1:1"
+    assert "rule 'start' constrains nothing" in finding.problem
+    assert "f_foo | f_bar" in finding.problem
+    assert finding.is_warning
+    assert not _found(lark(TOOLS % "[lazy]"), "hidden part")
+    (within,) = _found(lark('start: "<" (a | b) ">"\na: "x" "y"\nb: /[^>]*/'), "hidden part")
+    assert within.problem.endswith("every text of it: a")
+    assert not _found(lark('start: "<" (a | b) ">"\na: "x" ">"\nb: /[^>]*/'), "hidden part")
+    assert not _found(lark('start: "x" | a\na: "x" "y" | /[a-z]*/'), "hidden part")  # no free text

@@ -38,6 +38,7 @@ def members(text: str, alphabet: str = "ab", longest: int = 4) -> set[str]:
         ('root ::= x "b"\nx ::= "a" (= "b")', {"ab"}),
         ('root ::= Regex("a.|b\\\\x62{2}")', {"aa", "ab", "bbb"}),
         ('root ::= Regex("A", flags="iu")', {"a"}),
+        ('root ::= Regex("(?i)A|Bb")', {"a", "bb"}),
         ('root ::= Substring("a", "bb", "a")', {"", "a", "bb", "abb", "bba", "abba"}),
         ("root ::= Substring()", {""}),
         (

@@ -10,6 +10,7 @@ import pytest
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
 from structgen.frontends.lark import lark
+from structgen.grammar.flattening import recognizes
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Budget, Capture, Grammar, SpecialToken, Tempered, TokenSet, literal, postorder
 from structgen.grammar.nodes.description import Described, Status
@@ -220,6 +221,43 @@ def test_captures_budgets_and_temperatures() -> None:
     assert [node.name for node in nodes_of(suffix, Capture)] == ["start", "end"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("given", ["", ", lazy"])
+def test_lazy_adds_nothing_to_a_suffix_or_a_stop(given: str) -> None:
+    """They are lazy already."""
+    assert language(lark(f'start[suffix="b"{given}]: /[ab]*/'), 4, b"ab") == {b"a" * n + b"b" for n in range(4)}
+    assert language(lark(f'start[stop="b"{given}]: /[ab]*/'), 4, b"ab") == {b"a" * n for n in range(5)}
+
+
+def test_characters_of_a_rule_are_bounded() -> None:
+    """A suffix counts, a stop does not; a match beyond the bound is none."""
+    assert language(lark("start[max_chars=2]: /a*b?/"), 4, b"ab") == {b"", b"a", b"aa", b"b", b"ab"}
+    assert language(lark('start[max_chars=2, suffix="b"]: /a*/'), 4, b"ab") == {b"b", b"ab"}
+    assert language(lark('start[max_chars=2, stop="b"]: /a*/'), 4, b"ab") == {b"", b"a", b"aa"}
+    assert language(lark("start: x /b*/\nx[max_chars=1, lazy]: /a*b/"), 3, b"ab") == {b"b", b"bb", b"bbb"}
+    free = "start: (x | y)\nx[lazy%s]: /a*b/\ny: /[ab]{3}/"
+    assert b"aab" in language(lark(free % ", max_chars=2"), 3, b"ab")
+    assert b"aba" not in language(lark(free % ", max_chars=2"), 3, b"ab")
+    assert {"é", "éé"} == {word for word in ("é", "éé", "ééé") if recognizes(lark("start[max_chars=2]: /é+/"), word)}
+
+
+@pytest.mark.parametrize("name", ["%llguidance", "%grammar_options"])
+def test_options_have_two_names(name: str) -> None:
+    """The second is xgrammar's."""
+    grammar = lark(f'{name} {{"allow_initial_skip": true}}\nstart: "\\u0061"\n%ignore "_"')
+    assert language(grammar, 2, b"a_") == {b"a", b"_a", b"a_"}
+    assert isinstance(grammar, Described)
+    assert f"{name} allow_initial_skip" in {entry.keyword for entry in grammar.description.entries}
+
+
+def test_properties_of_characters() -> None:
+    """A regexp may name them as the package ``regex`` does, which Lark can use."""
+    library = pytest.importorskip("regex")
+    texts = [chr(code) for code in (*range(0x20, 0x180), 0x3B1, 0x410, 0x5D0, 0x660, 0x2028, 0x4E00)]
+    for pattern in (r"\p{L}", r"\p{Lu}", r"\P{Ll}", r"[\p{Nd}x]", r"[^\p{L}\p{N}]", r"\pL", r"\p{Letter}"):
+        grammar, compiled = lark(f"start: /{pattern}/"), library.compile(pattern)
+        assert [recognizes(grammar, text) for text in texts] == [compiled.fullmatch(text) is not None for text in texts]
+
+
 def test_templates_are_passed_as_arguments() -> None:
     """So are templates that were passed as arguments."""
     text = (
@@ -249,7 +287,8 @@ def test_definitions_are_overridden_and_extended(tmp_path: object) -> None:
     [
         ('start[foo]: "x"', "1:7", "no attribute 'foo'"),
         ("start[lazy, lazy]: /a/", "1:13", "is given twice"),
-        ("start[lazy, suffix=/b/]: /a/", "1:13", "cannot be combined"),
+        ("start[stop=/b/, suffix=/b/]: /a/", "1:17", "cannot be combined"),
+        ("start[max_chars=-1]: /a/", "1:17", "out of range"),
         ("start[max_tokens=-1]: /a/", "1:18", "out of range"),
         ("start[max_tokens=0.5]: /a/", "1:7", "a number from 0 on"),
         ('start[stop_capture="x"]: /a/', "1:7", "needs a suffix"),
@@ -297,6 +336,9 @@ def test_errors_have_their_place(text: str, place: str, problem: str) -> None:
         ('start[stop="b", stop_capture="x"]: /a*/', "stop_capture"),
         ('%llguidance {"allow_invalid_utf8": true}\nstart: /a/', "%llguidance allow_invalid_utf8"),
         ('%llguidance {"fast": true}\nstart: /a/', "%llguidance fast"),
+        ('%grammar_options {"fast": true}\nstart: /a/', "%grammar_options fast"),
+        ('start[max_chars=3]: "a" b\nb: "b"', "max_chars"),
+        ("start: /\\p{Greek}/", "Unicode property 'Greek'"),
         ('start: %regex {"pattern": "a"}', "%regex pattern"),
     ],
 )

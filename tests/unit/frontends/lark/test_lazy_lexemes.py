@@ -15,6 +15,7 @@ from lexers import LexemeGrammar, Piece, Symbols
 from structgen.engine import Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar, UnsupportedFeature
 from structgen.frontends.lark import lark
+from structgen.grammar.flattening import recognizes
 
 LETTERS = "ab<"
 VOCABULARY = Vocabulary([b"", *(letter.encode() for letter in LETTERS)], eos=[0])
@@ -168,6 +169,67 @@ def compare(seed: int, length: int, *, with_llguidance: bool = True) -> str:
                 assert not any(longest_way for _, longest_way in ways), (seed, drawn.text, text, letter)
                 outcome = "dead ends"
     return outcome
+
+
+TOOLS = """start: ( f_foo | f_bar )* f_end
+f_end: TEXT
+TEXT: /(.|\\n)*/
+f_foo_hd[lazy]: TEXT "<function"
+f_foo: f_foo_hd "=foo>" /[0-9]+/ "</function>"
+f_bar_hd[lazy]: TEXT "<function"
+f_bar: f_bar_hd "=bar>" %json {"type": "boolean"} "</function>"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_member"),
+    [
+        ("", True),
+        ("Some text <functio", True),
+        ("Some text <function", False),
+        ("<function=baz>1</function>", False),
+        ("a <function=foo>12</function> b <function=bar>true</function> c", True),
+        ("a <function=foo>true</function>", False),
+        ("<<function=bar>false</function><function", False),
+    ],
+)
+def test_a_call_of_a_tool_is_committed(text: str, is_member: bool) -> None:
+    """In llguidance's own example the text of a call is no free text."""
+    assert recognizes(lark(TOOLS), text) == is_member
+
+
+FIXED = {
+    "inside a recursion": "start: p\np: g p g | l p | g\ng: /[ab<]/\nl[lazy]: /[ab]*</",
+    "right recursion": "start: l start | g\nl[lazy]: /[ab<]*a</\ng: /[ab<]*/",
+    "left recursion": "start: start l | g\nl[lazy]: /[ab<]*a</\ng: /[ab]+/",
+    "mutual recursion": "start: x | g\nx: l y\ny: g x | g\nl[lazy]: /[ab]*</\ng: /[ab<]+/",
+    "a state inside a repetition": "start: (g | g l)* g\nl[lazy]: /[ab<]*a</\ng: /[ab<]{2}/",
+    "counts": "start: g{2,3} l | g{2} h\nl[lazy]: /[ab<]*b/\ng: /a/\nh: /[ab<]+/",
+    "capture around": "start: x+ g\nx[capture]: l g\nl[lazy, capture]: /[ab]*</\ng: /[ab<]{0,2}/",
+    "ignored text": "%llguidance {}\nstart: (l g)* g\nl[lazy]: /[ab]*</\ng: /[ab<]+/\n%ignore /b/",
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_forms_beside_llguidance(name: str) -> None:
+    """Texts that belong here and not there have another division than the longest; none belongs only there."""
+    tokenizer()
+    here, there = masks_here(FIXED[name], 5), masks_there(FIXED[name], 5)
+    assert here is not None
+    mine, theirs = ({text for text, allowed in masks.items() if "" in allowed} for masks in (here, there))
+    assert theirs <= mine, sorted(theirs - mine, key=len)[:5]
+
+
+def test_what_is_not_clear_is_refused() -> None:
+    """Where the lazy rule may come next only outside of a recursion, and where a stop is cut."""
+    for grammar, problem in [
+        ('start: (l | p)*\np: "(" p ")" | /[a-z(<]*/\nl[lazy]: /[a-z(]*</', "depth of a recursion"),
+        ('start: l | s\nl[lazy]: /[ab]*</\ns[stop="b"]: /[a<]*/', "write suffix= in place of stop="),
+    ]:
+        with pytest.raises(UnsupportedFeature, match="it is not clear what lazy rule") as caught:
+            lark(grammar)
+        assert caught.value.feature == "lazy lexeme"
+        assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize("part", range(4))
