@@ -47,6 +47,9 @@ AGREED = {
     "and not words": 'start: A "!"\nA: /[ab]{1,3}/ & ~("ab" | "a")',
     "lazy": 'start: a "!"\na[lazy]: /[abx<]*e/',
     "lazy group": 'start: (a | b)* "!"\na[lazy]: /[^<]*/ "<e>"\nb: "x"',
+    "lazy beside free text": 'start: f* t\nt: T\nT: /[abx<>e!]*/\nh[lazy]: T "<e>"\nf: h ("x" | "1") "!"',
+    "two lazy rules": 'start: (f | g)* t\nt: T\nT: /[abx<>e!]*/\nh[lazy]: T "<e>"\nk[suffix="!"]: T\n'
+    'f: h "x"\ng: k "1"',
     "suffix": 'start: a "!"\na[suffix="<e>"]: /[ab<>e]*/',
     "suffix regexp": 'start: a "!"\na[suffix=/x+b/]: /[abx]*/',
     "suffix terminal": 'start: a "!"\na[suffix=T]: /[abx]*/\nT: "x" "b"?',

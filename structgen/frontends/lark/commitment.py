@@ -45,8 +45,11 @@ __all__ = ["Unclear", "committed"]
 
 _ANY: Final = Repeat(ANY_CHAR, 0, None)
 _MORE: Final = Repeat(ANY_CHAR, 1, None)
-_STEPS_A_PAIR: Final = 4
-_STEPS_A_NODE: Final = 40
+_STEPS_A_PAIR: Final = 1
+_STEPS_A_NODE: Final = 3
+_STEPS_A_PROOF: Final = 300
+_MAX_PROOFS: Final = 8
+"""Lazy lexemes at one place that are compared with each other; of more, each is taken to cut the others."""
 _MAX_MERGED: Final = 200
 """States that are compared with each other."""
 
@@ -107,43 +110,50 @@ def _owners(labels: list[Label], restrictions: _Restrictions) -> list[str]:
 
 def _restrictions(automaton: Automaton, subject: str) -> _Restrictions:
     labels = automaton.labels
-    cuts: dict[tuple[int, int], bool] = {}
+    cuts: dict[tuple[int, tuple[int, ...]], bool] = {}
 
-    def is_cut(number: int, by: int) -> bool:
+    def is_cut(number: int, by: tuple[int, ...]) -> bool:
         """Return whether a text of a label may begin with a match of a lazy one."""
         key = number, by
         if key not in cuts:
-            label, other = labels[number], labels[by]
-            if label.text is None or other.match is None:
-                return False
-            spend(_STEPS_A_NODE, subject)
+            spend(_STEPS_A_PROOF, subject)
+            label = labels[number]
             text, rest = (label.text, _ANY) if label.match is None else (label.match, _MORE)
-            cuts[key] = not are_disjoint(text, joined([nonempty(other.match), rest]))
+            matches = [nonempty(match) for other in by if (match := labels[other].match) is not None]
+            cuts[key] = text is not None and not are_disjoint(text, joined([either(matches), rest]))
         return cuts[key]
 
     found: _Restrictions = {}
     for state, steps in enumerate(automaton.steps):
-        lazy = [number for number in steps if labels[number].match is not None]
-        for number in steps:
-            cut = tuple(other for other in lazy if other != number and is_cut(number, other))
-            for other in cut:
-                if other not in automaton.certain[state]:
-                    raise Unclear(
-                        labels[other].owner,
-                        "whether it may come next depends on the depth of a recursion or on a large count, "
-                        "and another lexeme may begin like it",
-                        "let the other lexeme not begin like it, or write the recursive part as a grammar of its own: "
-                        "%lark { ... }",
-                    )
-                if labels[number].is_stop:
-                    raise Unclear(
-                        labels[number].owner,
-                        f"its text may begin with that of the lazy rule {labels[other].owner!r}",
-                        "write suffix= in place of stop=",
-                    )
+        lazy = tuple(number for number in steps if labels[number].match is not None)
+        for number in steps if lazy else ():
+            if labels[number].text is None:
+                continue
+            if len(lazy) <= _MAX_PROOFS:
+                cut = tuple(other for other in lazy if other != number and is_cut(number, (other,)))
+            else:
+                cut = lazy if labels[number].match is not None or is_cut(number, lazy) else ()
             if cut:
+                _check_clear(labels, number, cut, automaton.certain[state])
                 found[state, number] = cut
     return found
+
+
+def _check_clear(labels: list[Label], number: int, cut: tuple[int, ...], certain: frozenset[int]) -> None:
+    unsure = next((other for other in cut if other not in certain), None)
+    if unsure is not None:
+        raise Unclear(
+            labels[unsure].owner,
+            "whether it may come next depends on the depth of a recursion or on a large count, and another lexeme may "
+            "begin like it",
+            "let the other lexeme not begin like it, or write the recursive part as a grammar of its own (%lark)",
+        )
+    if labels[number].is_stop:
+        raise Unclear(
+            labels[number].owner,
+            "its text may begin with that of another lazy rule",
+            "write suffix= in place of stop=",
+        )
 
 
 def _merged(automaton: Automaton, restrictions: _Restrictions) -> tuple[list[dict[int, int]], _Restrictions]:
@@ -230,6 +240,7 @@ class _Product:
         self._home = "start"
         self._made: dict[str, Grammar] = {}
         self._cut: dict[tuple[int, int], Grammar] = {}
+        self._begun: dict[tuple[tuple[int, ...], bool], Grammar] = {}
 
     def rendered(self, body: Grammar) -> tuple[dict[str, Grammar], Grammar]:
         while True:  # until the states in which rules end no longer change
@@ -299,8 +310,7 @@ class _Product:
             return dict.fromkeys([target, state] if label.is_optional else [target], EPSILON)
         cut = self._restrictions.get((state, number), ())
         if cut and (state, number) not in self._cut:
-            matches = [match for other in cut if (match := self._labels[other].match) is not None]
-            refused = joined([either(matches), _ANY if label.match is None else _MORE])
+            refused = self._refused(cut, _ANY if label.match is None else _MORE)
             if isinstance(item, Reference):
                 item = self._rules[item.name]
             self._cut[state, number] = Intersection((item, Complement(refused)))
@@ -309,6 +319,13 @@ class _Product:
             return {target: made}
         some = nonempty(made) if not isinstance(made, Reference) else nonempty(self._rules[made.name])
         return {target: some, state: EPSILON}
+
+    def _refused(self, cut: tuple[int, ...], rest: Grammar) -> Grammar:
+        key = cut, rest is _ANY
+        if key not in self._begun:
+            matches = [match for other in cut if (match := self._labels[other].match) is not None]
+            self._begun[key] = joined([either(matches), rest])
+        return self._begun[key]
 
     def _sequence(self, items: tuple[Grammar, ...], state: int) -> Call[_Ways]:
         so_far: _Ways = {state: EPSILON}

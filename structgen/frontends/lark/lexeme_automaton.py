@@ -33,7 +33,7 @@ from structgen.grammar.nodes import (
 
 __all__ = ["Automaton", "Label", "Lexeme", "Skip", "automaton_of"]
 
-_STEPS_A_PLACE: Final = 40
+_STEPS_A_PLACE: Final = 2
 _MAX_ROUNDS: Final = 8
 """Rounds of a counted repetition that are told apart."""
 
@@ -149,6 +149,7 @@ class _Network:
     rules: Mapping[str, Grammar]
     subject: str
     labels: list[Label] = field(default_factory=list)
+    kinds: dict[tuple[object, ...], int] = field(default_factory=dict)
     numbers: dict[bytes, int] = field(default_factory=dict)
     moves: list[list[tuple[int, int]]] = field(default_factory=list)
     calls: list[list[tuple[str, int]]] = field(default_factory=list)
@@ -296,18 +297,15 @@ class _Network:
         digest = term.digest
         if digest not in self.numbers:
             label = self._read(term)
-            key = label.match if label.match is not None else label.text
-            same = [
-                number
-                for number, other in enumerate(self.labels)
-                if key is not None
-                and (other.is_stop, other.match is None) == (label.is_stop, label.match is None)
-                and (other.match if other.match is not None else other.text) == key
-                and (not label.is_stop or other.text == label.text)
-            ]
-            if not same:
+            key: tuple[object, ...] = digest, None, False
+            if label.match is not None:
+                key = label.match, label.text if label.is_stop else None, True
+            elif label.text is not None:
+                key = label.text, None, False
+            if key not in self.kinds:
+                self.kinds[key] = len(self.labels)
                 self.labels.append(label)
-            self.numbers[digest] = same[0] if same else len(self.labels) - 1
+            self.numbers[digest] = self.kinds[key]
         return self.numbers[digest]
 
     def _read(self, term: Grammar) -> Label:
@@ -323,20 +321,25 @@ class _Network:
     def determinised(self) -> Automaton:
         steps: list[dict[int, int]] = []
         certain: list[frozenset[int]] = []
+        kernels: dict[frozenset[tuple[_Place, bool]], int] = {}
         states: dict[frozenset[tuple[_Place, bool]], int] = {}
         waiting: list[frozenset[tuple[_Place, bool]]] = []
 
         def number(places: Iterable[tuple[_Place, bool]]) -> int:
             kernel = dict[_Place, bool]()
             for place, is_certain in places:
-                kernel[place] = kernel.get(place, False) or is_certain
+                reached = self._followed(place)
+                kernel[reached] = kernel.get(reached, False) or is_certain
             if len(kernel) == 1:  # a text with these lexemes leads here, or to nothing
                 kernel = dict.fromkeys(kernel, True)
-            state = self._closure(kernel)
-            if state not in states:
-                states[state] = len(states)
-                waiting.append(state)
-            return states[state]
+            key = frozenset(kernel.items())
+            if key not in kernels:
+                state = self._closure(kernel)
+                if state not in states:
+                    states[state] = len(states)
+                    waiting.append(state)
+                kernels[key] = states[state]
+            return kernels[key]
 
         number([((self.ends[""][0], ()), True)])
         for state in waiting:  # which grows
@@ -350,6 +353,22 @@ class _Network:
             steps.append({label: number(targets[label]) for label in sorted(targets)})
             certain.append(frozenset(sure))
         return Automaton(self.labels, self.numbers, steps, certain)
+
+    def _followed(self, place: _Place) -> _Place:
+        """Return where the only way from a place leads without reading, so that many kernels are the same."""
+        while True:
+            spend(_STEPS_A_PLACE, self.subject)
+            node, frames = place
+            name = self.homes[node]
+            is_end = node == self.ends[name][1] and bool(frames)
+            if self.moves[node] or self.calls[node] or node in self.loose or len(self.free[node]) + is_end != 1:
+                return place
+            if not is_end:
+                place = self.free[node][0], frames
+            elif self.component[name] in self.recursive:
+                return place
+            else:
+                place = frames[-1][0], frames[:-1]
 
     def _closure(self, kernel: Mapping[_Place, bool]) -> frozenset[tuple[_Place, bool]]:
         """Return the places with a lexeme next that are reached without reading, and whether each is certain."""

@@ -133,17 +133,26 @@ class LexemeGrammar:
                     yield end, {name}
 
     def accepts(self, text: str) -> bool:
-        """Whether some division of the text is a sentence in which lazy lexemes commit."""
+        """Whether some division of the text is a sentence in which lazy lexemes commit.
+
+        A text that is that of different pieces is read as any one of them.
+        """
         agenda = [(0, self.first())]
         while agenda:
             start, chart = agenda.pop()
             if start == len(text) and self.is_complete(chart):
                 return True
-            agenda += [(end, self.after(chart, read)) for end, read in self._lexemes(text, start, self.allowed(chart))]
+            for end, read in self._lexemes(text, start, self.allowed(chart)):
+                alike = [
+                    {name for name in read if self.pieces[name] == piece} for piece in set(map(self.pieces.get, read))
+                ]
+                agenda += [(end, self.after(chart, names)) for names in alike]
         return False
 
     def accepts_longest(self, text: str) -> bool:
         """Whether the one division by the longest match is a sentence; a match of a lazy lexeme ends it.
+
+        A text that is that of different pieces is read as all of them.
 
         As in llguidance 1.9, the character that shows the end of a lexeme ends no lazy match by itself.
         """
