@@ -53,7 +53,8 @@ def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, s
     cannot be enforced is refused with its name and its place, and the exit status is 2. Keywords that no
     specification knows, those that have no effect where they stand and those that the automaton leaves to a check
     at the end of a value are noted, and so are rules that are never used or cannot match, terminals that share
-    texts, and texts that are read in two ways; --strict makes exit status 1 of all that is hardly meant.
+    texts, parts that constrain nothing beside free text, and texts that are read in two ways; --strict makes exit
+    status 1 of all that is hardly meant.
     """
     from structgen.engine.lint import lint
 

@@ -50,6 +50,7 @@ _STEPS_A_NODE: Final = 3
 _STEPS_A_PROOF: Final = 300
 _MAX_PROOFS: Final = 8
 """Lazy lexemes at one place that are compared with each other; of more, each is taken to cut the others."""
+_LABELS_A_STEP: Final = 16
 _MAX_MERGED: Final = 200
 """States that are compared with each other."""
 
@@ -91,7 +92,7 @@ def committed(
             "its text may be cut out of another lexeme, in a grammar of lines or with a terminal that ends at a \\b",
             "remove the boundary, or let the other lexeme not begin like it",
         )
-    merged = _merged(automaton, restrictions)
+    merged = _merged(automaton, restrictions, subject)
     return _Product(rules, automaton, *merged, subject).rendered(body)
 
 
@@ -156,7 +157,9 @@ def _check_clear(labels: list[Label], number: int, cut: tuple[int, ...], certain
         )
 
 
-def _merged(automaton: Automaton, restrictions: _Restrictions) -> tuple[list[dict[int, int]], _Restrictions]:
+def _merged(
+    automaton: Automaton, restrictions: _Restrictions, subject: str
+) -> tuple[list[dict[int, int]], _Restrictions]:
     """Merge states where no label tells them apart; return the steps and restrictions of what remains."""
     steps = automaton.steps
     parent = list(range(len(steps)))
@@ -171,7 +174,7 @@ def _merged(automaton: Automaton, restrictions: _Restrictions) -> tuple[list[dic
     if len(steps) <= _MAX_MERGED:
         kept: list[int] = []
         for state in range(len(steps)):
-            if find(state) != state or any(_merge(parent, table, find, other, state) for other in kept):
+            if find(state) != state or any(_merge(parent, table, find, other, state, subject) for other in kept):
                 continue
             kept.append(state)
     numbers: dict[int, int] = {}
@@ -193,6 +196,7 @@ def _merge(
     find: Callable[[int], int],
     one: int,
     other: int,
+    subject: str,
 ) -> bool:
     """Merge two states, and those that they lead to by the same labels; undo it if restrictions differ."""
     undo: list[tuple[int, int, dict[int, tuple[int, tuple[int, ...]]]]] = []
@@ -203,6 +207,7 @@ def _merge(
             continue
         first, second = min(first, second), max(first, second)
         mine, theirs = table[first], table[second]
+        spend(_STEPS_A_PAIR + len(mine) // _LABELS_A_STEP, subject)
         if any(label in theirs and theirs[label][1] != cut for label, (_, cut) in mine.items()):
             for changed, target, row in reversed(undo):
                 parent[changed], table[target] = changed, row
