@@ -1,6 +1,6 @@
 """The syntax of Lark's grammar files, and of llguidance's dialect: text to tree.
 
-The parser is Lark's own (LALR), generated from the grammar below, which follows Lark's reference.  One regular
+The parser (LALR) is generated from the grammar below, which follows Lark's reference.  One regular
 expression finds the tokens, several times faster than a general lexer, and the nesting is counted at the same time.
 
 llguidance's additions (``docs/syntax.md`` of that project) use characters that are errors in Lark at that position, so
@@ -15,17 +15,20 @@ from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import lark
-from lark.lexer import Lexer
-from lark.parsers.lalr_analysis import Shift
+from lark.load_grammar import load_grammar
+from lark.parse_tree_builder import ParseTreeBuilder
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.grammar_source import GrammarSource
+from structgen.frontends.lark.lalr import bits, make_lalr, number_rules
 from structgen.grammar.limits import Limits, spend
 
 __all__ = ["Node", "Token", "fold", "parse", "span_of", "tokens_of"]
 
 Token: TypeAlias = lark.Token
 Node: TypeAlias = "lark.Tree[lark.Token]"
+_load: Callable[..., Any] = load_grammar
+_builder: Callable[..., Any] = ParseTreeBuilder
 
 _PLAIN_VALUE: Final = "TERMINAL | RULE | STRING | REGEXP | range | template"
 _VALUE: Final = f"{_PLAIN_VALUE} | SPECIAL | GRAMMAR | JSON | STRUCTURED | parametrised | nested"
@@ -257,39 +260,36 @@ def _made(name: str, children: list[Any]) -> Node:
 _NAMES: Final[dict[str, str]] = {}
 
 
-class _GivenTokens(Lexer):
-    """Passes on the tokens that ``_scan`` makes."""
-
-    def __init__(self, lexer_conf: object) -> None:
-        pass
-
-    def lex(self, lexer_state: Any, parser_state: Any = None) -> Iterator[Token]:
-        return iter(lexer_state)
-
-
 _END: Final = Token("$END", "", 0)
 _COUNTED_TOKENS: Final = 64  # at a time
 _STEPS_A_TOKEN: Final = 6
 
 
+_State: TypeAlias = "dict[str, Any]"
+
+
 @lru_cache(maxsize=1)
-def _table() -> tuple[dict[Any, dict[str, Any]], Any, Any]:
+def _table() -> tuple[list[_State], int, int]:
     """Return the parser table: actions by state, the start state, and the end state.
 
-    An action is the next state (shift), or the size, the name and the callback of a reduction.  Lark's own loop over
-    the same table takes twice as long.
+    An action is the next state (shift), or the size, the name and the callback of a reduction.  Lark reads the grammar
+    and makes the callbacks; its own generator and loop take ten and two times as long as those here.
     """
-    made = lark.Lark(_SYNTAX, parser="lalr", lexer=_GivenTokens, maybe_placeholders=True, tree_class=_made)
-    frontend: Any = made.parser
-    parser = frontend.parser.parser  # of Lark 1.x
-    table, callbacks = parser.parse_table, parser.callbacks
-    states: dict[Any, dict[str, Any]] = {}
-    for state, actions in table.states.items():
-        states[state] = {
-            name: target if action is Shift else (len(target.expansion), target.origin.name, callbacks[target])
-            for name, (action, target) in actions.items()
-        }
-    return states, table.start_states["start"], table.end_states["start"]
+    grammar, _ = _load(_SYNTAX, "<syntax>", [], global_keep_all_tokens=False)
+    _, rules, _ = grammar.compile(["start"], set())
+    callbacks = _builder(rules, _made, maybe_placeholders=True).create_callback()
+    numbered = number_rules(rules, "start")
+    table = make_lalr(numbered, None)
+    names = [name for name, _ in numbered.symbols]
+    states: list[_State] = []
+    for row, reductions in zip(table.goto, table.reductions, strict=True):
+        state: _State = {names[symbol]: target for symbol, target in row.items()}
+        for rule, lookaheads in reductions.items():
+            action = (len(rules[rule].expansion), str(rules[rule].origin.name), callbacks[rules[rule]])
+            for bit in bits(lookaheads):
+                state.setdefault(names[numbered.first_terminal + bit], action)  # rather shift
+        states.append(state)
+    return states, 0, table.goto[0][numbered.start]
 
 
 def _token(kind: str, text: str, position: int) -> Token:

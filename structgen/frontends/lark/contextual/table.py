@@ -12,23 +12,24 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import lark
-from lark.common import LexerConf, ParserConf
-from lark.grammar import Rule
+from lark.common import LexerConf
+from lark.grammar import Rule, Terminal
 from lark.lexer import BasicLexer, TerminalDef
 from lark.load_grammar import load_grammar
-from lark.parsers import lalr_analysis
 
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.frontends.lark.contextual.lexer_automaton import Scanner
 from structgen.frontends.lark.contextual.pattern import PatternRefusal, Tree, read_pattern
+from structgen.frontends.lark.lalr import LalrTable, NumberedRules, bits, make_lalr, number_rules
 from structgen.frontends.lark.library import Library
 from structgen.frontends.lark.syntax import span_of, tokens_of
-from structgen.grammar.limits import Limits, spend
+from structgen.grammar.limits import Limits
 
 __all__ = ["END", "Outline", "OutlineEdge", "OutlinePoint", "Production", "Tables", "make_outlines", "make_tables"]
 
@@ -39,7 +40,7 @@ _load: Callable[..., Any] = load_grammar
 _MIN_VERSION: Final = (1, 2)
 _REMEDY: Final = 'use lexer="any", which accepts every division into terminals'
 _SYMBOL_COST: Final = 80
-"""Nodes that a symbol of a rule counts as: the time of Lark's analysis is quadratic in the symbols."""
+"""Nodes that a symbol of a rule counts as: what Lark expands is large before the first limit of ours is met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,39 +154,21 @@ def _make(library: Library, start: str, limits: Limits) -> Tables:
         if symbols * _SYMBOL_COST > limits.grammar_nodes:
             evidence = f"its rules have {symbols} symbols after Lark's expansion of operators"
             raise LimitExceeded(source.subject, limit="grammar_nodes", maximum=limits.grammar_nodes, evidence=evidence)
-        analysis: Any = lalr_analysis.LALR_Analyzer(ParserConf(rules, {}, [start]))
-        _analyse(analysis, source.subject)
-    return _copied(analysis, terminals, trees, rules, frozenset(map(str, ignored)))
+        _check_rules(rules)
+    numbered = number_rules(rules, start)
+    return _copied(numbered, make_lalr(numbered, source.subject), terminals, trees, rules, frozenset(map(str, ignored)))
 
 
-_STEPS_A_TRANSITION: Final = 6
-_ITEMS_A_STEP: Final = 4
-_STEPS_A_LOOK_AHEAD: Final = 1
-
-
-def _analyse(analysis: Any, subject: str) -> None:
-    """Do what ``compute_lalr`` does, and count it.
-
-    Raises:
-        LimitExceeded: the parser's table is too large for ``Limits.steps``.
-    """
-    analysis.compute_lr0_states()
-    transitions = sum(len(state.transitions) for state in analysis.lr0_itemsets)
-    spend(_STEPS_A_TRANSITION * transitions, subject, f"Lark's parser has {transitions} transitions")
-    analysis.compute_reads_relations()
-    items = sum(len(state.closure) for state, _ in analysis.nonterminal_transitions)
-    spend(items // _ITEMS_A_STEP, subject, f"the states of Lark's parser have {items} items")
-    analysis.compute_includes_lookback()
-    transitions = analysis.nonterminal_transitions
-    digraph: Any = lalr_analysis.digraph
-    follow = digraph(transitions, analysis.includes, digraph(transitions, analysis.reads, analysis.directly_reads))
-    entries = sum(len(follow[name]) * len(states) for name, states in analysis.lookback.items())
-    spend(_STEPS_A_LOOK_AHEAD * entries, subject, f"Lark's parser looks ahead at {entries} tokens in its states")
-    for name, states in analysis.lookback.items():  # the rest of ``compute_lookaheads``
-        for state, rule in states:
-            for symbol in follow[name]:
-                state.lookaheads[symbol].add(rule)
-    analysis.compute_lalr1_states()
+def _check_rules(rules: list[Rule]) -> None:
+    """Refuse, with Lark's words, what its analysis refuses."""
+    twice = [str(rule) for rule, count in Counter(rules).items() if count > 1]
+    if twice:
+        raise lark.GrammarError(f"Rules defined twice: {', '.join(twice)}")
+    defined = {rule.origin for rule in rules}
+    for rule in rules:
+        for symbol in rule.expansion:
+            if not symbol.is_term and symbol not in defined:
+                raise lark.GrammarError(f"Using an undefined rule: {symbol}")
 
 
 class _SilentLogger:
@@ -214,25 +197,43 @@ def _read_terminals(library: Library, terminals: list[TerminalDef]) -> dict[str,
 
 
 def _copied(
-    analysis: Any, terminals: list[TerminalDef], trees: dict[str, Tree], rules: list[Rule], ignored: frozenset[str]
+    numbered: NumberedRules,
+    table: LalrTable,
+    terminals: list[TerminalDef],
+    trees: dict[str, Tree],
+    rules: list[Rule],
+    ignored: frozenset[str],
 ) -> Tables:
-    ((start, first),) = analysis.lr0_start_states.items()
-    states = _numbered(first)
-    number = {rule: index for index, rule in enumerate(rules)}
+    """Resolve conflicts as Lark does: reduce by the rule of the highest priority, but rather shift.
+
+    Raises:
+        lark.GrammarError: several rules have the highest priority.
+    """
+    names = [name for name, _ in numbered.symbols[numbered.first_terminal :]]
     forbidden: dict[tuple[int, int], set[str]] = {}
     accepts: list[frozenset[str]] = []
-    goto: list[dict[tuple[str, bool], int]] = []
-    for state, index in states.items():
-        shifts = {symbol.name for symbol in state.transitions if symbol.is_term}
-        chosen: dict[str, int] = {}
-        for symbol, candidates in state.lookaheads.items():
-            best = max(candidates, key=lambda rule: rule.options.priority or 0)  # ties are errors of the analysis
-            chosen[symbol.name] = number[best]
-            for rule in candidates:
-                if rule != best or symbol.name in shifts:
-                    forbidden.setdefault((index, number[rule]), set()).add(str(symbol.name))
-        accepts.append(frozenset(map(str, shifts | chosen.keys())))
-        goto.append({(str(symbol.name), bool(symbol.is_term)): states[target] for symbol, target in _sorted(state)})
+    collisions: list[str] = []
+    for state, (row, reductions) in enumerate(zip(table.goto, table.reductions, strict=True)):
+        seen = sum([1 << symbol - numbered.first_terminal for symbol in row if symbol >= numbered.first_terminal])
+        twice = 0
+        for mask in reductions.values():
+            twice |= seen & mask
+            seen |= mask
+        for bit in bits(twice):
+            found = [rule for rule, mask in reductions.items() if mask >> bit & 1]
+            first, *others = sorted((rules[rule].options.priority or 0 for rule in found), reverse=True)
+            best = max(found, key=lambda rule: rules[rule].options.priority or 0)
+            if first in others:
+                listed = "".join(f"\n\t- {rules[rule]}" for rule in sorted(found))
+                collisions.append(
+                    f"Reduce/Reduce collision in {Terminal(names[bit])} between the following rules: {listed}"
+                )
+            for rule in found:
+                if rule != best or bit + numbered.first_terminal in row:
+                    forbidden.setdefault((state, rule), set()).add(names[bit])
+        accepts.append(frozenset([names[bit] for bit in bits(seen)]))
+    if collisions:
+        raise lark.GrammarError("\n\n".join(collisions))
     known = {terminal.name: terminal for terminal in terminals}
     lexers: dict[frozenset[str], int] = {}
     scanners = [lexers.setdefault((accepted | ignored).intersection(known), len(lexers)) for accepted in accepts]
@@ -243,32 +244,15 @@ def _copied(
             )
             for rule in rules
         ),
-        start=start,
-        goto=tuple(goto),
-        forbidden={key: frozenset(names) for key, names in forbidden.items()},
+        start=numbered.symbols[numbered.start][0],
+        goto=tuple([{numbered.symbols[symbol]: target for symbol, target in row.items()} for row in table.goto]),
+        forbidden={key: frozenset(found) for key, found in forbidden.items()},
         scanners=tuple(scanners),
-        lexers=tuple(_scanner([known[name] for name in sorted(names)], ignored) for names in lexers),
+        lexers=tuple(_scanner([known[name] for name in sorted(found)], ignored) for found in lexers),
         terminals=tuple(lexers),
         ignored=ignored,
         trees=trees,
     )
-
-
-def _numbered(first: Any) -> dict[Any, int]:
-    """Number the states in an order that depends on the grammar alone."""
-    states = {first: 0}
-    queue = [first]
-    for state in queue:
-        for _, target in _sorted(state):
-            if target not in states:
-                states[target] = len(states)
-                queue.append(target)
-    return states
-
-
-def _sorted(state: Any) -> list[tuple[Any, Any]]:
-    """The transitions of a state; Lark has them in the order of a set."""
-    return sorted(state.transitions.items(), key=lambda pair: (pair[0].is_term, pair[0].name))
 
 
 def _scanner(terminals: list[TerminalDef], ignored: frozenset[str]) -> Scanner:
