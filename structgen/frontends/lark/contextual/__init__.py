@@ -18,8 +18,9 @@ from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, 
 from structgen.frontends.lark.contextual.context import Contexts
 from structgen.frontends.lark.contextual.lexeme import Guards, Lexemes
 from structgen.frontends.lark.contextual.lexer_automaton import LexerAutomaton
+from structgen.frontends.lark.contextual.outline import make_outlines
 from structgen.frontends.lark.contextual.pattern import LetterAlphabet, PatternRefusal, classes_of, term_of
-from structgen.frontends.lark.contextual.table import Tables, make_outlines, make_tables
+from structgen.frontends.lark.contextual.table import Tables, make_tables
 from structgen.frontends.lark.contextual.variant import Assembly, Variants
 from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of
 from structgen.frontends.lark.library import Library

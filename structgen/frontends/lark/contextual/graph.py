@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from structgen.errors import LimitExceeded
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.analysis import strongly_connected
+from structgen.grammar.limits import spend
 from structgen.grammar.nodes import EPSILON, Grammar, Repeat
 
 __all__ = ["Graph", "equivalence_classes", "leading_to", "letters_by_class", "paths", "reachable"]
@@ -45,14 +46,14 @@ def equivalence_classes(
         same = _same_outside(component, inside, graph, classes, label, known)
         if same is not None:
             fresh[inside[component[0]]] = same
-        for number in dict.fromkeys(inside.values()):
-            if same is not None:
-                break
-            key = _walk(number, inside, graph, classes, label)
-            if key not in known:
-                known[key] = count
-                count += 1
-            fresh[number] = known[key]
+        else:
+            rows = _rows(inside, graph, classes, label)
+            for number in rows:
+                key = _walk(number, rows)
+                if key not in known:
+                    known[key] = count
+                    count += 1
+                fresh[number] = known[key]
         for node in component:
             classes[node] = fresh[inside[node]]
         if len(component) > 1 or any(target == component[0] for _, target in graph[component[0]]):
@@ -109,28 +110,36 @@ def _refined(
     return inside
 
 
-def _walk(
-    start: int,
+_ClassRow: TypeAlias = tuple[Hashable, list[tuple[int, int]]]
+"""The label of a class within a component, and its edges: class and letters, in the order of the lowest letters."""
+
+
+def _rows(
     inside: Mapping[_Node, int],
     graph: _Edges[_Node],
     outside: Mapping[_Node, int],
     label: Callable[[_Node], Hashable],
-) -> Hashable:
-    """Return what a walk through a component from one of its classes meets; classes outside are numbers."""
-    example: dict[int, _Node] = {}
+) -> dict[int, _ClassRow]:
+    rows: dict[int, _ClassRow] = {}
     for node, number in inside.items():
-        example.setdefault(number, node)
+        if number not in rows:
+            merged = letters_by_class(graph[node], inside, outside)
+            rows[number] = label(node), sorted(merged.items(), key=lambda pair: pair[1] & -pair[1])
+    return rows
+
+
+def _walk(start: int, rows: Mapping[int, _ClassRow]) -> Hashable:
+    """Return what a walk through a component from one of its classes meets; classes outside are numbers."""
     order = {start: -1}
     listed = [start]
     shape: list[tuple[Hashable, frozenset[tuple[int, int]]]] = []
-    for number in listed:
-        merged = letters_by_class(graph[example[number]], inside, outside)
-        for found, _ in sorted(merged.items(), key=lambda pair: pair[1] & -pair[1]):
+    for number in listed:  # grows in the loop
+        label, row = rows[number]
+        for found, _ in row:
             if found < 0 and found not in order:
                 order[found] = -1 - len(order)
                 listed.append(found)
-        row = frozenset((order.get(found, found), letters) for found, letters in merged.items())
-        shape.append((label(example[number]), row))
+        shape.append((label, frozenset([(order.get(found, found), letters) for found, letters in row])))
     return shape[0] if not any(found < 0 for found, _ in shape[0][1]) else tuple(shape)
 
 
@@ -181,6 +190,9 @@ Graph: TypeAlias = Mapping[Any, list[tuple[Grammar, Any]]]
 _MAX_LOOP_NESTING: Final = 100
 """How deeply loops through other nodes may be nested."""
 
+_STEPS_A_TERM: Final = 20
+_MANY_LOOPS: Final = "its lexer has many states that lead to each other"
+
 _Outcome: TypeAlias = dict[Any, Grammar]
 """The strings that lead to each outcome."""
 
@@ -194,7 +206,7 @@ def paths(graph: Graph, outcomes: Mapping[Any, Any], subject: str) -> dict[Any, 
         subject: the subject of errors.
 
     Raises:
-        LimitExceeded: loops are nested too deeply.
+        LimitExceeded: loops are nested too deeply, or too many states lead to each other.
 
     Complexity: linear in the edges where loops have one entry each and no loops inside; terms share their parts.
     """
@@ -217,7 +229,7 @@ def _solve(graph: Graph, exits: Mapping[Any, _Outcome], depth: int, subject: str
         if len(component) == 1:
             node = component[0]
             again = [label for label, target in graph[node] if target == node]
-            onward = _gathered(graph, node, exits[node], solved, inside)
+            onward = _gathered(graph, node, exits[node], solved, inside, subject)
             solved[node] = _after_loop(again, onward)
             continue
         head = max(component, key=lambda node: sum(target == node for one in component for _, target in graph[one]))
@@ -230,7 +242,7 @@ def _solve(graph: Graph, exits: Mapping[Any, _Outcome], depth: int, subject: str
         }
         leaving: dict[Any, _Outcome] = {}
         for node in component:
-            found = _gathered(graph, node, exits[node], solved, inside)
+            found = _gathered(graph, node, exits[node], solved, inside, subject)
             returning = [label for label, target in graph[node] if target == head]
             if returning:
                 found = {**found, back: either(returning)}
@@ -238,7 +250,7 @@ def _solve(graph: Graph, exits: Mapping[Any, _Outcome], depth: int, subject: str
         inner = _solve(below, {node: leaving[node] for node in below}, depth + 1, subject)
         around = _gathered(
             {head: [(label, target) for label, target in graph[head] if target in below]},
-            head, leaving[head], inner, set(),
+            head, leaving[head], inner, set(), subject,
         )  # fmt: skip
         again = [around.pop(back)] if back in around else []
         solved[head] = _after_loop(again, around)
@@ -247,6 +259,7 @@ def _solve(graph: Graph, exits: Mapping[Any, _Outcome], depth: int, subject: str
                 found = dict(inner[node])
                 to_head = found.pop(back, None)
                 if to_head is not None:
+                    spend(_STEPS_A_TERM * len(solved[head]), subject, _MANY_LOOPS)
                     for way, term in solved[head].items():
                         tail = joined([to_head, term])
                         found[way] = either([found[way], tail]) if way in found else tail
@@ -254,11 +267,14 @@ def _solve(graph: Graph, exits: Mapping[Any, _Outcome], depth: int, subject: str
     return solved
 
 
-def _gathered(graph: Graph, node: Any, exits: _Outcome, solved: Mapping[Any, _Outcome], inside: set[Any]) -> _Outcome:
+def _gathered(
+    graph: Graph, node: Any, exits: _Outcome, solved: Mapping[Any, _Outcome], inside: set[Any], subject: str
+) -> _Outcome:
     """Return the outcomes of the edges that leave a component at ``node``."""
     ways: dict[Any, list[Grammar]] = {way: [term] for way, term in exits.items()}
     for label, target in graph[node]:
         if target not in inside:
+            spend(_STEPS_A_TERM * len(solved[target]), subject, _MANY_LOOPS)
             for way, term in solved[target].items():
                 ways.setdefault(way, []).append(joined([label, term]))
     return {way: either(terms) for way, terms in ways.items()}

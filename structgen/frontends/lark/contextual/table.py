@@ -1,11 +1,7 @@
-"""The lexers and the LALR(1) table of a grammar, made by Lark itself, and the outlines of its rules.
+"""The lexers and the LALR(1) table of a grammar, as Lark makes them.
 
 Lark resolves imports, templates, priorities, names for strings and operators; the result is copied into the tables of
 this module.
-
-A rule depends on the parser state in which it begins if other lexers read inside it or the parser resolves conflicts
-differently.  An *outline* is a rule together with all states where it is the same: a small acyclic graph, in which
-equal ends of its alternatives are shared.
 """
 
 from __future__ import annotations
@@ -13,14 +9,14 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 import lark
 from lark.common import LexerConf
 from lark.grammar import Rule, Terminal
-from lark.lexer import BasicLexer, TerminalDef
+from lark.lexer import BasicLexer, TerminalDef, _create_unless
 from lark.load_grammar import load_grammar
 
 from structgen.errors import GrammarError, LimitExceeded
@@ -31,12 +27,13 @@ from structgen.frontends.lark.library import Library
 from structgen.frontends.lark.syntax import span_of, tokens_of
 from structgen.grammar.limits import Limits
 
-__all__ = ["END", "Outline", "OutlineEdge", "OutlinePoint", "Production", "Tables", "make_outlines", "make_tables"]
+__all__ = ["END", "Production", "Tables", "make_tables"]
 
 END: Final = "$END"
 """Lark's name for the end of the text."""
 
 _load: Callable[..., Any] = load_grammar
+_unless: Callable[..., Any] = _create_unless
 _MIN_VERSION: Final = (1, 2)
 _REMEDY: Final = 'use lexer="any", which accepts every division into terminals'
 _SYMBOL_COST: Final = 80
@@ -237,6 +234,7 @@ def _copied(
     known = {terminal.name: terminal for terminal in terminals}
     lexers: dict[frozenset[str], int] = {}
     scanners = [lexers.setdefault((accepted | ignored).intersection(known), len(lexers)) for accepted in accepts]
+    compiles = _compiles(terminals)
     return Tables(
         productions=tuple(
             Production(
@@ -248,187 +246,40 @@ def _copied(
         goto=tuple([{numbered.symbols[symbol]: target for symbol, target in row.items()} for row in table.goto]),
         forbidden={key: frozenset(found) for key, found in forbidden.items()},
         scanners=tuple(scanners),
-        lexers=tuple(_scanner([known[name] for name in sorted(found)], ignored) for found in lexers),
+        lexers=tuple(_scanner([known[name] for name in sorted(found)], ignored, compiles=compiles) for found in lexers),
         terminals=tuple(lexers),
         ignored=ignored,
         trees=trees,
     )
 
 
-def _scanner(terminals: list[TerminalDef], ignored: frozenset[str]) -> Scanner:
-    """Return what Lark's lexer for these terminals tries, in its order."""
-    lexer: Any = BasicLexer(LexerConf(terminals, re, sorted(ignored), skip_validation=True))
-    tried = tuple(str(terminal.name) for terminal in lexer.scanner.terminals)
-    instead = tuple(
+def _compiles(terminals: list[TerminalDef]) -> bool:
+    """Whether Python compiles the regexps of all terminals into one; then those of each lexer too."""
+    try:
+        return bool(_lexer(terminals, frozenset()).scanner)
+    except re.error:
+        return False
+
+
+def _lexer(terminals: list[TerminalDef], ignored: frozenset[str]) -> Any:
+    return BasicLexer(LexerConf(terminals, re, sorted(ignored), skip_validation=True))
+
+
+def _scanner(terminals: list[TerminalDef], ignored: frozenset[str], *, compiles: bool) -> Scanner:
+    """Return what Lark's lexer for these terminals tries, in its order.
+
+    Raises:
+        re.error: Python cannot compile its regexp, unless it is known that it ``compiles``, which takes longest.
+    """
+    lexer = _lexer(terminals, ignored)
+    if not compiles:
+        return Scanner(tuple(str(terminal.name) for terminal in lexer.scanner.terminals), _instead(lexer.callback))
+    found, callbacks = _unless(lexer.terminals, 0, re, use_bytes=False)
+    return Scanner(tuple(str(terminal.name) for terminal in found), _instead(callbacks))
+
+
+def _instead(callbacks: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(
         (str(name), tuple(str(terminal.name) for terminal in callback.scanner.terminals))
-        for name, callback in lexer.callback.items()
+        for name, callback in callbacks.items()
     )
-    return Scanner(tried, instead)
-
-
-OutlineEdge: TypeAlias = tuple[str, int, int]
-"""A terminal and the class of parser states that it leads to, or ``""`` and an outline; then the next point."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutlinePoint:
-    """A position in the alternatives of a rule.
-
-    Attributes:
-        edges: what may come next.
-        ends: for each alternative that ends here, the terminals before which the parser does not reduce it.
-    """
-
-    edges: tuple[OutlineEdge, ...]
-    ends: tuple[frozenset[str], ...]
-
-
-@dataclass(slots=True)
-class Outline:
-    """A rule in the parser states where it is the same.
-
-    Attributes:
-        origin: the rule.
-        root: its first point.
-        first: the terminals that it may begin with.
-        is_nullable: whether it may be empty.
-    """
-
-    origin: str
-    root: int
-    first: frozenset[str] = field(default=frozenset())
-    is_nullable: bool = False
-
-
-def make_outlines(
-    tables: Tables, state_classes: Sequence[int], limits: Limits, subject: str
-) -> tuple[list[OutlinePoint], list[Outline], int]:
-    """Return the points, the outlines, and the number of the outline of the start rule.
-
-    ``state_classes`` has the class of each parser state for the lexers; ``limits.grammar_nodes`` bounds the points.
-    """
-    alternatives: dict[str, list[int]] = {}
-    for index, production in enumerate(tables.productions):
-        alternatives.setdefault(production.origin, []).append(index)
-    starts = [(state, name) for state, row in enumerate(tables.goto) for name, is_terminal in row if not is_terminal]
-    trees = [
-        _AlternativeTree(tables, state, tuple((index, 0) for index in alternatives[name])) for state, name in starts
-    ]
-    if sum(len(tree.nodes) for tree in trees) > limits.grammar_nodes:
-        raise LimitExceeded(subject, limit="grammar_nodes", maximum=limits.grammar_nodes)
-    names = {name: number for number, name in enumerate(dict.fromkeys(name for _, name in starts))}
-    classes = {(state, name): names[name] for state, name in starts}
-    count = len(names)
-    while True:
-        points: list[OutlinePoint] = []
-        numbers: dict[OutlinePoint, int] = {}
-        keys: dict[tuple[str, int], int] = {}
-        refined: dict[tuple[int, str], int] = {}
-        for start, tree in zip(starts, trees, strict=True):
-            root = tree.numbered(classes, state_classes, tables, points, numbers)
-            refined[start] = keys.setdefault((start[1], root), len(keys))
-        classes = refined
-        if len(keys) == count:
-            break
-        count = len(keys)
-    # The points of the last round have the numbers of the round before, so they are made once more.
-    points, roots = _renamed(starts, trees, classes, state_classes, tables)
-    outlines = [Outline(name, root) for name, root in roots]
-    _solve_first(points, outlines)
-    return points, outlines, classes[0, tables.start]
-
-
-def _renamed(
-    starts: Sequence[tuple[int, str]],
-    trees: Sequence[_AlternativeTree],
-    classes: dict[tuple[int, str], int],
-    state_classes: Sequence[int],
-    tables: Tables,
-) -> tuple[list[OutlinePoint], list[tuple[str, int]]]:
-    points: list[OutlinePoint] = []
-    numbers: dict[OutlinePoint, int] = {}
-    roots: dict[int, tuple[str, int]] = {}
-    for start, tree in zip(starts, trees, strict=True):
-        if classes[start] not in roots:
-            roots[classes[start]] = (start[1], tree.numbered(classes, state_classes, tables, points, numbers))
-    return points, [roots[number] for number in range(len(roots))]
-
-
-class _AlternativeTree:
-    """The alternatives of a rule from one parser state on, as a tree of (state, alternatives and positions in them)."""
-
-    __slots__ = ("nodes",)
-
-    def __init__(self, tables: Tables, state: int, items: tuple[tuple[int, int], ...]) -> None:
-        # Children come after their parents.
-        self.nodes: list[tuple[int, list[tuple[str, bool, int]], list[int]]] = []
-        waiting = [(state, items)]
-        for here, found in waiting:
-            following: dict[tuple[str, bool], list[tuple[int, int]]] = {}
-            ending: list[int] = []
-            for production, position in found:
-                symbols = tables.productions[production].symbols
-                if position == len(symbols):
-                    ending.append(production)
-                else:
-                    following.setdefault(symbols[position], []).append((production, position + 1))
-            edges = []
-            for symbol, rest in following.items():
-                edges.append((*symbol, len(waiting)))
-                waiting.append((tables.goto[here][symbol], tuple(rest)))
-            self.nodes.append((here, edges, ending))
-
-    def numbered(
-        self,
-        classes: dict[tuple[int, str], int],
-        state_classes: Sequence[int],
-        tables: Tables,
-        points: list[OutlinePoint],
-        numbers: dict[OutlinePoint, int],
-    ) -> int:
-        """Return the number of the first point; new points are appended to ``points``."""
-        made = [0] * len(self.nodes)
-        for index in range(len(self.nodes) - 1, -1, -1):
-            state, edges, ending = self.nodes[index]
-            row: list[OutlineEdge] = []
-            for name, is_terminal, child in edges:
-                if is_terminal:
-                    row.append((name, state_classes[self.nodes[child][0]], made[child]))
-                else:
-                    row.append(("", classes[state, name], made[child]))
-            ends = tuple(
-                sorted({tables.forbidden.get((state, production), frozenset()) for production in ending}, key=sorted)
-            )
-            point = OutlinePoint(tuple(sorted(row)), ends)
-            found = numbers.get(point)
-            if found is None:
-                found = numbers[point] = len(points)
-                points.append(point)
-            made[index] = found
-        return made[0]
-
-
-def _solve_first(points: Sequence[OutlinePoint], outlines: Sequence[Outline]) -> None:
-    """Compute the FIRST sets of the outlines; points come after those that they lead to."""
-    changed = True
-    while changed:
-        changed = False
-        first: list[frozenset[str]] = []
-        nullable: list[bool] = []
-        for point in points:
-            names: set[str] = set()
-            is_nullable = bool(point.ends)
-            for name, number, child in point.edges:
-                if name:
-                    names.add(name)
-                    continue
-                names |= outlines[number].first
-                if outlines[number].is_nullable:
-                    names |= first[child]
-                    is_nullable = is_nullable or nullable[child]
-            first.append(frozenset(names))
-            nullable.append(is_nullable)
-        for outline in outlines:
-            if (outline.first, outline.is_nullable) != (first[outline.root], nullable[outline.root]):
-                outline.first, outline.is_nullable = first[outline.root], nullable[outline.root]
-                changed = True

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, TypeAlias
 from structgen.errors import LimitExceeded
 from structgen.frontends.lark.contextual.context import Context, Contexts, Piece
 from structgen.frontends.lark.contextual.graph import leading_to, paths, reachable
-from structgen.frontends.lark.contextual.table import END, Outline, OutlinePoint
+from structgen.frontends.lark.contextual.outline import Outline, OutlinePoint
+from structgen.frontends.lark.contextual.table import END
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.analysis import strongly_connected
 from structgen.grammar.limits import Limits, spend

@@ -174,7 +174,8 @@ def test_limits(text: str, limits: Limits, limit: str) -> None:
         (Limits(grammar_nodes=20), "its 3 definitions count as 40 each"),
         (Limits(regular_states=80), "the lexer needs more states"),
         (Limits(regular_states=200), "the guards after its terminals need more"),
-        (Limits(regular_states=400), "its lexers need more"),
+        (Limits(regular_states=400, steps=1 << 40), "its lexers need more"),
+        (Limits(), "its lexer has many states that lead to each other"),
     ],
 )
 def test_limits_of_each_step(limits: Limits, evidence: str) -> None:
