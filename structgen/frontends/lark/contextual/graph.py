@@ -5,6 +5,7 @@ The edges of an automaton are labelled with sets of letters, those of a graph of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -22,7 +23,7 @@ _Edges: TypeAlias = Mapping[_Node, list[tuple[int, _Node]]]
 
 
 def equivalence_classes(
-    nodes: Iterable[_Node], edges: _Edges[_Node], label: Callable[[_Node], Hashable]
+    nodes: Iterable[_Node], edges: _Edges[_Node], label: Callable[[_Node], Hashable], subject: str
 ) -> dict[_Node, int]:
     """Number the nodes, equivalent ones alike, except some cycles that lead to equivalent cycles.
 
@@ -30,6 +31,10 @@ def equivalence_classes(
         nodes: the states.
         edges: by state, the next state by letters; targets outside of ``nodes`` are ignored.
         label: the output of a state; states with different outputs are not equivalent.
+        subject: the subject of errors.
+
+    Raises:
+        LimitExceeded: large loops take more than ``Limits.steps``.
 
     Complexity: linear without cycles; at most n refinements in a strongly connected component of n states (E. F. Moore,
         1956).
@@ -40,7 +45,7 @@ def equivalence_classes(
     known: dict[Hashable, int] = {}
     count = 0
     for component in strongly_connected({node: [target for _, target in row] for node, row in graph.items()}):
-        inside = _refined(component, graph, classes, label)
+        inside = _refined(component, graph, classes, label, subject)
         # A component is identified by what a walk from one of its states meets.
         fresh: dict[int, int] = {}
         same = _same_outside(component, inside, graph, classes, label, known)
@@ -49,6 +54,7 @@ def equivalence_classes(
         else:
             rows = _rows(inside, graph, classes, label)
             for number in rows:
+                spend(len(rows) - 1, subject, _LARGE_LOOP)
                 key = _walk(number, rows)
                 if key not in known:
                     known[key] = count
@@ -92,11 +98,13 @@ def _refined(
     graph: _Edges[_Node],
     outside: Mapping[_Node, int],
     label: Callable[[_Node], Hashable],
+    subject: str,
 ) -> dict[_Node, int]:
     """Return the classes within one component, as negative numbers."""
     inside = dict.fromkeys(component, -1)
     count = 1
     while len(component) > 1:
+        spend(2 * len(component), subject, _LARGE_LOOP)
         keys: dict[Hashable, int] = {}
         refined: dict[_Node, int] = {}
         for node in component:
@@ -109,6 +117,8 @@ def _refined(
         count = len(keys)
     return inside
 
+
+_LARGE_LOOP: Final = "a repetition in its terminals has many states"
 
 _ClassRow: TypeAlias = tuple[Hashable, list[tuple[int, int]]]
 """The label of a class within a component, and its edges: class and letters, in the order of the lowest letters."""
@@ -190,7 +200,7 @@ Graph: TypeAlias = Mapping[Any, list[tuple[Grammar, Any]]]
 _MAX_LOOP_NESTING: Final = 100
 """How deeply loops through other nodes may be nested."""
 
-_STEPS_A_TERM: Final = 20
+_STEPS_A_TERM: Final = 30
 _MANY_LOOPS: Final = "its lexer has many states that lead to each other"
 
 _Outcome: TypeAlias = dict[Any, Grammar]
@@ -232,7 +242,8 @@ def _solve(graph: Graph, exits: Mapping[Any, _Outcome], depth: int, subject: str
             onward = _gathered(graph, node, exits[node], solved, inside, subject)
             solved[node] = _after_loop(again, onward)
             continue
-        head = max(component, key=lambda node: sum(target == node for one in component for _, target in graph[one]))
+        entries = Counter(target for node in component for _, target in graph[node])
+        head = max(component, key=entries.__getitem__)
         # Remove the head of the component; edges back to it are one more outcome.
         back = object()
         below = {

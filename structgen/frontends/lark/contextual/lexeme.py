@@ -163,7 +163,7 @@ class Guards:
         dangerous = leading_to([node for node, mask in fails.items() if mask], edges)
         if root not in dangerous:
             return FREE
-        classes = equivalence_classes(dangerous, edges, fails.__getitem__)
+        classes = equivalence_classes(dangerous, edges, fails.__getitem__, self._subject)
         return self._numbered(root, classes, fails, edges)
 
     def _numbered(
@@ -322,7 +322,7 @@ class Lexemes:
                     token = "" if tried in ignored else counted
                     found.ends.setdefault(token, []).append((node, following))
             edges = sum(map(len, found.sources.values()))
-            spend((len(found.places) + edges) // 2, self._subject, "its terminals are hard to tell apart")
+            spend(len(found.places) + edges, self._subject, "its terminals are hard to tell apart")
             self._reached[root, ignored] = found
         return found
 
@@ -333,11 +333,11 @@ class Lexemes:
             guard = self.guards.after(node[0], following, readable)
             ends[node] = self.guards.both(self.guards.restricted(node[1], readable), guard)
         useful = sorted(reachable(ends, lambda node: reach.sources.get(node, ())), key=reach.places.__getitem__)
-        spend(len(useful) // 2, self._subject, "its terminals are hard to tell apart")
+        spend(3 * len(useful), self._subject, "its terminals are hard to tell apart")
         if not useful or useful[0] != root:
             return self._interned((), {})
         edges = {node: self._following(node) for node in useful}
-        return self._numbered(root, equivalence_classes(edges, edges, ends.get), ends)
+        return self._numbered(root, equivalence_classes(edges, edges, ends.get, self._subject), ends)
 
     def _numbered(
         self, root: _LexemeState, classes: dict[_LexemeState, int], ends: dict[_LexemeState, int]

@@ -26,7 +26,7 @@ from structgen.grammar.nodes import EPSILON, Grammar, Reference
 
 __all__ = ["Assembly", "Variant", "VariantNode", "Variants"]
 
-_STEPS_A_NODE: Final = 4
+_STEPS_A_NODE: Final = 10
 
 _PointInContext: TypeAlias = tuple[int, Context]
 """A point and the context there."""

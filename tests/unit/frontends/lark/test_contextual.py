@@ -14,8 +14,9 @@ import pytest
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.frontends.lark import lark
-from structgen.frontends.lark.contextual.graph import equivalence_classes
-from structgen.grammar.limits import Limits
+from structgen.frontends.lark.contextual.graph import equivalence_classes, paths
+from structgen.grammar.limits import PYTHON_STEP, Limits, counted, steps_left, steps_since
+from structgen.grammar.nodes import literal
 from structgen.grammar.nodes.description import Described, Status
 from structgen.grammar.reader import parse
 
@@ -169,23 +170,44 @@ def test_limits(text: str, limits: Limits, limit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "evidence"),
+    ("limits", "longest", "evidence"),
     [
-        (Limits(grammar_nodes=20), "its 3 definitions count as 40 each"),
-        (Limits(regular_states=80), "the lexer needs more states"),
-        (Limits(regular_states=200), "the guards after its terminals need more"),
-        (Limits(regular_states=400, steps=1 << 40), "its lexers need more"),
-        (Limits(), "its lexer has many states that lead to each other"),
+        (Limits(grammar_nodes=20), 40, "its 3 definitions count as 40 each"),
+        (Limits(regular_states=80), 40, "the lexer needs more states"),
+        (Limits(regular_states=200), 40, "the guards after its terminals need more"),
+        (Limits(regular_states=250), 20, "its lexers need more"),
+        (Limits(steps=2_000_000), 20, "its lexer has many states that lead to each other"),
     ],
 )
-def test_limits_of_each_step(limits: Limits, evidence: str) -> None:
+def test_limits_of_each_step(limits: Limits, longest: int, evidence: str) -> None:
     """The error says which step of the construction met the limit."""
     with pytest.raises(LimitExceeded, match=evidence):
-        contextual("start: (A|B)+\nA: /a[a-z]{0,40}x/\nB: /[a-z]{1,30}/\n", limits=limits)
+        contextual(f"start: (A|B)+\nA: /a[a-z]{{0,{longest}}}x/\nB: /[a-z]{{1,{3 * longest // 4}}}/\n", limits=limits)
+
+
+def test_states_that_all_lead_to_each_other_are_counted() -> None:
+    """The terms of a complete graph grow like the cube of its nodes."""
+    counts = []
+    for size in (6, 12):
+        graph = {node: [(literal(f"{node}{other}"), other) for other in range(size)] for node in range(size)}
+        with counted(Limits()):
+            left = steps_left()
+            paths(graph, {node: node for node in range(size)}, "test")
+            counts.append(steps_since(left))
+    assert 6 < counts[1] / counts[0] < 10
+    with counted(Limits(steps=counts[1] * PYTHON_STEP // 2)), pytest.raises(LimitExceeded, match="many states"):
+        paths(graph, {node: node for node in graph}, "test")
+
+
+def test_long_loops_are_counted() -> None:
+    """A repetition of 300 characters has as many states in a circle, each compared with the others."""
+    with pytest.raises(LimitExceeded, match="a repetition in its terminals has many states") as caught:
+        contextual("start: (A|B)+\nA: /([a-z]{300}x)+/\nB: /[0-9]/\n", limits=Limits.strict())
+    assert caught.value.limit == "steps"
 
 
 def test_long_chains_of_rules() -> None:
-    """Lark's analysis is quadratic in the number of symbols; what would take minutes reaches a limit."""
+    """Long chains reach a limit before Lark expands them."""
     text = "start: r0\n" + "".join(f'r{n}: r{n + 1} "a"?\n' for n in range(3000)) + 'r3000: "x"\n'
     with pytest.raises(LimitExceeded):
         contextual(text)
@@ -208,7 +230,7 @@ def test_same_result_in_every_process() -> None:
 def test_equivalence_classes() -> None:
     """Chains that lead to an equivalent loop are merged with it."""
     edges = {0: [(1, 1)], 1: [(1, 2)], 2: [(1, 2)], 3: [(2, 0)]}
-    classes = equivalence_classes(range(4), edges, lambda node: node == 3)
+    classes = equivalence_classes(range(4), edges, lambda node: node == 3, "test")
     assert classes[0] == classes[1] == classes[2] != classes[3]
 
 
