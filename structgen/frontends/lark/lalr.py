@@ -2,7 +2,7 @@
 
 Symbols, rules and states are numbers, sets of terminals are bits.  Look-aheads are those of F. DeRemer, T. Pennello,
 "Efficient computation of LALR(1) look-ahead sets" (1982, TOPLAS 4), with one difference of Lark's: where an item stands
-inside a rule of a nonterminal that may also begin there, Lark includes the look-aheads of that beginning too.
+inside a rule of a nonterminal that may also begin there, Lark includes the look-aheads of that start too.
 """
 
 from __future__ import annotations
@@ -220,12 +220,12 @@ class _Generator:
         follow = _unions(_unions(direct, reads), includes)
         reductions: list[dict[int, int]] = [{} for _ in goto]
         entries = 0
-        for (state, rule), beginnings in lookback.items():
+        for (state, rule), origins in lookback.items():
             mask = 0
-            for index in beginnings:
+            for index in origins:
                 mask |= follow[index]
             reductions[state][rule] = mask
-            entries += len(beginnings)
+            entries += len(origins)
         self._spend(1 + entries // 8, f"its parser looks back {entries} times")
         return reductions
 
