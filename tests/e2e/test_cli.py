@@ -459,7 +459,7 @@ def test_unreadable_sources(structgen: Command, command: str, tmp_path: Path) ->
     _fails(structgen(command, "a\0b.json"), 2, "null byte")
     other = tmp_path / "grammar.txt"
     other.write_text("start: A")
-    _fails(structgen(command, str(other)), 2, "grammar.txt", "--from json-schema|lark|gbnf|ebnf")
+    _fails(structgen(command, str(other)), 2, "grammar.txt", "--from json-schema|structural_tag|lark|gbnf|ebnf")
 
 
 @pytest.mark.parametrize("command", ["run", "check", "explain"])

@@ -38,7 +38,7 @@ def test_examples_run(
     assert re.search(r"^answer 1: .*\n  token +chosen +removed", capsys.readouterr().out, re.MULTILINE)
     assert (names["healed"].text, len(names["healed"].tokens)) == ("//a", 2)
     assert [part.text for part in names["running"].captures()] == ["note", "Ada</english>"]
-    assert names.blocks == 14
+    assert names.blocks == 15
 
 
 def save_tiny_model(folder: Path) -> None:

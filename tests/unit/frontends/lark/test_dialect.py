@@ -338,7 +338,7 @@ def test_errors_have_their_place(text: str, place: str, problem: str) -> None:
         ('%llguidance {"fast": true}\nstart: /a/', "%llguidance fast"),
         ('%grammar_options {"fast": true}\nstart: /a/', "%grammar_options fast"),
         ('start[max_chars=3]: "a" b\nb: "b"', "max_chars"),
-        ("start: /\\p{Greek}/", "Unicode property 'Greek'"),
+        ("start: /\\p{Klingon}/", "Unicode property 'Klingon'"),
         ('start: %regex {"pattern": "a"}', "%regex pattern"),
     ],
 )
