@@ -11,10 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from structgen.engine.tokenizers.table import (
-    MAX_TOKEN_BYTES,
-    MAX_TOKENS,
     Encoder,
     Speller,
+    checked_tokens,
     eos_ids,
     load_trie,
     tokens_digest,
@@ -28,38 +27,11 @@ if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
     from structgen.engine.lowering import Engine
 
-__all__ = ["Vocabulary", "by_id", "checked_id", "checked_tokens", "listed"]
+__all__ = ["Vocabulary", "by_id", "checked_id", "listed"]
 
 _Item = TypeVar("_Item")
 
 _SUBJECT = "vocabulary"
-
-
-def checked_tokens(tokens: Sequence[bytes], size: int | None) -> list[bytes]:
-    """Copy the tokens, padded with empty ones to ``size``."""
-    slots = list(tokens)
-    if not {*map(type, slots)} <= {bytes}:
-        token = next(token for token, piece in enumerate(slots) if type(piece) is not bytes)
-        raise VocabularyError(
-            _SUBJECT,
-            f"token {token} is not bytes",
-            evidence=f"found {type(slots[token]).__name__} {slots[token]!r:.40}",
-            remedy="pass the bytes that the token adds to the output; Vocabulary.load reads tokenizers",
-        )
-    if (longest := max(map(len, slots), default=0)) > MAX_TOKEN_BYTES:
-        raise VocabularyError(
-            _SUBJECT, f"a token has {longest} bytes", evidence=f"at most {MAX_TOKEN_BYTES} are possible"
-        )
-    if size is None:
-        size = len(slots)
-    if not len(slots) <= operator.index(size) <= MAX_TOKENS:
-        raise VocabularyError(
-            _SUBJECT,
-            f"size must be between the number of tokens and {MAX_TOKENS}",
-            evidence=f"found size={size} for {len(slots)} tokens",
-            remedy="pass the width of the model's logits; with_size() cuts a vocabulary down",
-        )
-    return slots + [b""] * (size - len(slots))
 
 
 def checked_id(token: int, role: str, size: int) -> int:

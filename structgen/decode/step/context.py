@@ -360,11 +360,7 @@ def constraint_of(
 
 
 def refuse_temperatures(constraint: Constraint) -> None:
-    """Refuse a grammar whose parts have temperatures, where all tokens are sampled alike.
-
-    Raises:
-        ValueError: it has such parts.
-    """
+    """Refuse with ``ValueError`` a grammar whose parts have temperatures, where all tokens are sampled alike."""
     if constraint.has_temperatures:
         raise ValueError(
             "parts of the grammar have a temperature of their own, which this way of decoding ignores; "

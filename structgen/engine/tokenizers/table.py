@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import operator
 import struct
 import sys
 from array import array
@@ -30,6 +31,7 @@ __all__ = [
     "Encoder",
     "Speller",
     "TokenTable",
+    "checked_tokens",
     "eos_ids",
     "find_id",
     "load_trie",
@@ -291,3 +293,30 @@ def _unpack(data: bytes) -> TokenTable:
     tokens = tuple([text[begin:end] for begin, end in zip(chain((0,), ends), ends, strict=False)])
     special = {int(token): str(name) for token, name in head["special"]}
     return TokenTable(tokens, special, notes=head["notes"])
+
+
+def checked_tokens(tokens: Sequence[bytes], size: int | None) -> list[bytes]:
+    """Copy the tokens, padded with empty ones to ``size``."""
+    slots = list(tokens)
+    if not {*map(type, slots)} <= {bytes}:
+        token = next(token for token, piece in enumerate(slots) if type(piece) is not bytes)
+        raise VocabularyError(
+            "vocabulary",
+            f"token {token} is not bytes",
+            evidence=f"found {type(slots[token]).__name__} {slots[token]!r:.40}",
+            remedy="pass the bytes that the token adds to the output; Vocabulary.load reads tokenizers",
+        )
+    if (longest := max(map(len, slots), default=0)) > MAX_TOKEN_BYTES:
+        raise VocabularyError(
+            "vocabulary", f"a token has {longest} bytes", evidence=f"at most {MAX_TOKEN_BYTES} are possible"
+        )
+    if size is None:
+        size = len(slots)
+    if not len(slots) <= operator.index(size) <= MAX_TOKENS:
+        raise VocabularyError(
+            "vocabulary",
+            f"size must be between the number of tokens and {MAX_TOKENS}",
+            evidence=f"found size={size} for {len(slots)} tokens",
+            remedy="pass the width of the model's logits; with_size() cuts a vocabulary down",
+        )
+    return slots + [b""] * (size - len(slots))
