@@ -194,6 +194,8 @@ def test_what_cannot_be_healed_is_refused(constraint: Constraint) -> None:
         generate(model, "a", constraint, heal=True)
     with pytest.raises(ValueError, match="potentials= and heal=True"):
         generate(model, PROMPT, constraint, heal=True, potentials=[lambda text: 0.0])
+    with pytest.raises(ValueError, match="canonical=True and heal=True"):
+        generate(model, PROMPT, constraint, heal=True, canonical=True)
     with pytest.raises(ValueError, match="heal=True is not for model"):
         generate(HashDiffusion(VOCABULARY, mask_token=9), PROMPT, constraint, max_tokens=9, heal=True)
     by_value = generate(model, PROMPT, constraint, decoding=Autoregressive(heal=True))
