@@ -127,7 +127,7 @@ class _CombinedDrafting(Drafting):
         """The acceptance probability of a draft token at this kind of position."""
         here, everywhere = self._keys(name, confidence)
         prior = self._calibration.probability(everywhere, as_prior(_DOUBT * confidence))
-        return self._calibration.probability(here, as_prior(prior))
+        return self._calibration.probability(here, prior)
 
     def _keys(self, name: str, confidence: float) -> tuple[Hashable, Hashable]:
         """The kinds of a draft token: of its drafter and confidence at this kind of position, and anywhere."""
