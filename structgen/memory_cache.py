@@ -60,6 +60,7 @@ _IN_USE: Final = ("engines kept by constraints", "engines of single constraints"
 _megabytes: int | None = None
 _shares: Final[dict[str, Share]] = {}
 _reporters: Final[list[Callable[[], Iterable[Held]]]] = []
+_droppers: Final[list[Callable[[], None]]] = []
 
 
 def _checked(value: object, subject: str, *, name: str) -> int:
@@ -362,13 +363,17 @@ def clear_caches() -> None:
 
     for share in list(_shares.values()):
         share.clear()
+    for drop in _droppers:
+        drop()
     gc.collect()
     return_memory()
 
 
-def report_also(reporter: Callable[[], Iterable[Held]]) -> None:
-    """Let :func:`memory` report what other objects hold."""
+def report_also(reporter: Callable[[], Iterable[Held]], drop: Callable[[], None] | None = None) -> None:
+    """Let :func:`memory` report what other objects hold, and :func:`clear_caches` drop what they can make again."""
     _reporters.append(reporter)
+    if drop is not None:
+        _droppers.append(drop)
 
 
 def memory() -> MemoryReport:

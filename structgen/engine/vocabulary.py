@@ -417,12 +417,20 @@ def _both_forms(text: str | bytes) -> tuple[bytes, str | None]:
 _live: Final[Followed[Vocabulary]] = Followed()
 
 
+def _tries() -> list[TokenTrie]:
+    return list({id(each._trie): each._trie for each in _live if each._trie is not None}.values())
+
+
 def _held() -> Iterator[Held]:
     vocabularies = list(_live)
     tables = {id(each.tokens): each.tokens for each in vocabularies}
-    tries = {id(each._trie): each._trie for each in vocabularies if each._trie is not None}
     size = sum(sum(map(sys.getsizeof, table)) + sys.getsizeof(table) for table in tables.values())
-    yield Held("vocabularies", len(vocabularies), size + sum(trie.memory_bytes for trie in tries.values()))
+    yield Held("vocabularies", len(vocabularies), size + sum(trie.memory_bytes for trie in _tries()))
 
 
-report_also(_held)
+def _drop_derived() -> None:
+    for trie in _tries():
+        trie.drop_derived()
+
+
+report_also(_held, _drop_derived)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import multiprocessing
 import pickle
+import random
 import sys
 import threading
 import weakref
@@ -343,6 +345,30 @@ def test_rows_of_a_kept_engine_are_dropped_and_made_again() -> None:
     assert engine.native.statistics["cache_bytes"] < held
     matcher.fill_mask(after)
     assert np.array_equal(before, after)
+
+
+def test_tries_that_a_vocabulary_derives_are_bounded(small: int) -> None:
+    """Rows that end within tokens leave tries behind, and the vocabulary keeps those which it made last."""
+    rng = random.Random(1)
+    tokens = sorted({bytes(rng.choices(b"abcdefghij", k=rng.randint(2, 9))) for _ in range(4_000)})
+    vocabulary = sg.Vocabulary([*WORDS[:256], *tokens, b"<eos>"], eos=[256 + len(tokens)])
+    trie, masks, sizes = vocabulary.trie, [], []
+    nested = 'start: word | "<" start ">"\nword: /[a-j]{{1,{}}}[a-{}]/ start?'
+    grammars = [sg.lark(nested.format(n % 5 + 1, "bcdefghij"[n % 9])) for n in range(45)]
+    constraints = [sg.compile(grammar, vocabulary) for grammar in grammars]
+    for _ in range(2):
+        sg.clear_caches()
+        empty = trie.memory_bytes
+        for constraint in constraints:
+            mask = empty_masks(vocabulary)
+            constraint.alone().matcher().fill_mask(mask)
+            masks.append(mask)
+            sizes.append(trie.memory_bytes - empty)
+    assert max(sizes) <= trie.derived_limit
+    assert sum(max(after - before, 0) for before, after in itertools.pairwise(sizes[:45])) > trie.derived_limit
+    assert sizes[:45] == sizes[45:]  # clear_caches() drops them all
+    assert all(np.array_equal(one, again) for one, again in zip(masks[:45], masks[45:], strict=True))
+    assert small > 0
 
 
 def test_memory_goes_back_at_a_counted_interval(small: int, monkeypatch: pytest.MonkeyPatch) -> None:

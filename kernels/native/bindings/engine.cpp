@@ -47,7 +47,9 @@ void bind_token_trie(nb::module_& m) {
       .def("__len__", &TokenTrie::size)
       .def_prop_ro("node_count", [](const TokenTrie& self) { return self.trie().size(); })
       .def_prop_ro("max_token_bytes", [](const TokenTrie& self) { return self.trie().max_depth; })
-      .def_prop_ro("memory_bytes", [](const TokenTrie& self) { return self.trie().bytes(); });
+      .def_prop_ro("memory_bytes", &TokenTrie::bytes)
+      .def_prop_ro("derived_limit", &TokenTrie::derived_limit)
+      .def("drop_derived", &TokenTrie::drop_derived, nb::call_guard<nb::gil_scoped_release>());
 }
 
 size_t memory_bytes(Engine& self) {

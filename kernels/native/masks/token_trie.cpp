@@ -15,29 +15,78 @@ constexpr char kMagic[8] = {'s', 'g', 't', 'r', 'i', 'e', '0', '1'};
 }  // namespace
 
 template <class Key, class Made>
-std::pair<std::shared_ptr<const Made>&, bool> TokenTrie::Derived::entry(std::map<Key, Used<Made>>& all, const Key& key) {
-  constexpr size_t kKept = 64;
-  const auto known = all.find(key);
-  if (known == all.end() && all.size() >= kKept)
-    all.erase(std::min_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.last < b.second.last; }));
-  Used<Made>& held = known == all.end() ? all[key] : known->second;
-  held.last = ++requests;
-  return {held.made, known == all.end()};
+void TokenTrie::Derived::drop_oldest(Cache<Key, Made>& all, Dropped& dropped) {
+  const auto oldest = std::min_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.last < b.second.last; });
+  bytes -= oldest->second.bytes;
+  dropped.push_back(std::move(oldest->second.made));
+  all.erase(oldest);
+}
+
+void TokenTrie::Derived::fit(size_t limit, Dropped& dropped) {
+  const auto last = [](const auto& all) {
+    uint64_t least = UINT64_MAX;
+    for (const auto& entry : all) least = std::min(least, entry.second.last);
+    return least;
+  };
+  while (parts.size() > kKept) drop_oldest(parts, dropped);
+  while (residuals.size() > kKept) drop_oldest(residuals, dropped);
+  while (bytes > limit)
+    if (last(parts) < last(residuals)) drop_oldest(parts, dropped);
+    else drop_oldest(residuals, dropped);
+}
+
+template <class Key, class Made, class Make>
+std::shared_ptr<const Made> TokenTrie::Derived::get(Cache<Key, Made>& all, const Key& key, size_t limit, Make&& make) {
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto known = all.find(key); known != all.end()) {
+      known->second.last = ++requests;
+      return known->second.made;
+    }
+  }
+  auto [made, size] = make();
+  Dropped dropped;
+  {
+    const std::lock_guard lock(mutex);
+    const auto [entry, is_new] = all.try_emplace(key);  // another thread may have made it meanwhile
+    if (!is_new) return entry->second.made;
+    entry->second = {made, size, ++requests};
+    bytes += size;
+    fit(limit, dropped);
+  }
+  return made;
 }
 
 std::shared_ptr<const TriePart> TokenTrie::part(uint16_t groups, uint16_t breaks) const {
-  const std::lock_guard lock(derived_->mutex);
-  const auto [held, is_new] = derived_->entry(derived_->parts, {groups, breaks});
-  if (is_new)
-    if (auto made = part_beyond(trie_, groups, breaks, trie_.size() / 8)) held = std::make_shared<const TriePart>(std::move(*made));
-  return held;
+  using Made = std::pair<std::shared_ptr<const TriePart>, size_t>;
+  return derived_->get(derived_->parts, {groups, breaks}, derived_limit(), [&]() -> Made {
+    auto found = part_beyond(trie_, groups, breaks, trie_.size() / 8);
+    if (!found) return {nullptr, sizeof(*derived_->parts.begin())};
+    const size_t size = found->trie.bytes() + found->origin.capacity() * sizeof(uint32_t);
+    return {std::make_shared<const TriePart>(std::move(*found)), size};
+  });
 }
 
 std::shared_ptr<const Trie> TokenTrie::residual(const std::vector<uint32_t>& exits) const {
+  using Made = std::pair<std::shared_ptr<const Trie>, size_t>;
+  return derived_->get(derived_->residuals, exits, derived_limit(), [&]() -> Made {
+    auto made = std::make_shared<const Trie>(residual_trie(trie_, exits));
+    const size_t size = made->bytes() + exits.size() * sizeof(uint32_t);
+    return {std::move(made), size};
+  });
+}
+
+void TokenTrie::drop_derived() const {
+  Derived::Dropped dropped;
   const std::lock_guard lock(derived_->mutex);
-  auto& held = derived_->entry(derived_->residuals, exits).first;
-  if (!held) held = std::make_shared<const Trie>(residual_trie(trie_, exits));
-  return held;
+  derived_->fit(0, dropped);
+}
+
+size_t TokenTrie::bytes() const {
+  const std::lock_guard lock(derived_->mutex);
+  return trie_.bytes() + text_.capacity() + offsets_.size() * sizeof(offsets_[0]) + kinds_.size() * sizeof(kinds_[0]) +
+         (by_chars_.size() + chars_begin_.size()) * sizeof(uint32_t) + max_chars_.size() * sizeof(max_chars_[0]) +
+         longer_.size() * sizeof(longer_[0]) + derived_->bytes;
 }
 
 // Whether a token is in a class is not predictable, so neither of these has a branch on it.

@@ -233,6 +233,13 @@ void Trie::reserve(size_t nodes) {
   for (auto* values : {&end, &token_begin, &child_begin, &child_node}) values->reserve(nodes + 1);
 }
 
+void Trie::shrink() {
+  if (byte.capacity() <= byte.size() + byte.size() / 4) return;
+  for (auto* values : {&byte, &child_byte}) values->shrink_to_fit();
+  for (auto* values : {&depth, &groups, &height}) values->shrink_to_fit();
+  for (auto* values : {&end, &token_begin, &child_begin, &child_node, &tokens}) values->shrink_to_fit();
+}
+
 size_t Trie::bytes() const {
   return byte.capacity() + child_byte.capacity() +
          (depth.capacity() + groups.capacity() + height.capacity() + whole.capacity() + prefix.capacity() + chars.capacity()) * 2 +
@@ -379,6 +386,7 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
   made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
   made.child_begin.push_back(static_cast<uint32_t>(made.child_node.size()));
   made.set_hash();
+  made.shrink();
   return made;
 }
 

@@ -74,6 +74,7 @@ struct Trie {
   void annotate_paths(std::span<uint16_t> own, std::span<uint8_t> within);  // `prefix` and `chars`
   void set_hash();
   void reserve(size_t nodes);
+  void shrink();  // to what it holds, where that is much less than what was reserved
   void link_children();
 
   uint32_t size() const { return static_cast<uint32_t>(byte.size()); }
@@ -140,9 +141,14 @@ class TokenTrie : public std::enable_shared_from_this<TokenTrie> {
   // The same tokens by the number of their characters.
   std::vector<std::vector<uint32_t>> within(uint16_t groups) const;
 
-  // Shared by the engines of a vocabulary, and cached where they are likely to be queried again.
+  // Shared by the engines of a vocabulary, and kept where they are likely to be queried again: what was queried longest
+  // ago makes room, so that they take at most derived_limit() bytes.
   std::shared_ptr<const TriePart> part(uint16_t groups, uint16_t breaks) const;  // none: it saves too little
   std::shared_ptr<const Trie> residual(const std::vector<uint32_t>& exits) const;
+  size_t derived_limit() const { return std::max(size_t{1} << 20, 2 * trie_.bytes()); }
+  void drop_derived() const;
+  // Of all tables, what is derived included.
+  size_t bytes() const;
 
   // Bytes that are tokens.
   const ByteSet& alone() const { return alone_; }
@@ -153,19 +159,31 @@ class TokenTrie : public std::enable_shared_from_this<TokenTrie> {
 
  private:
   TokenTrie() = default;
+  // Caches of tries that are made of the vocabulary's.
   struct Derived {
-    std::mutex mutex;
+    static constexpr size_t kKept = 64;  // of each kind
     template <class Made>
-    struct Used {
+    struct Held {
       std::shared_ptr<const Made> made;
+      size_t bytes = 0;
       uint64_t last = 0;  // when it was queried
     };
-    std::map<std::pair<uint16_t, uint16_t>, Used<TriePart>> parts;
-    std::map<std::vector<uint32_t>, Used<Trie>> residuals;
-    uint64_t requests = 0;
-    // The cache entry of a key, perhaps empty, and whether it is new; the least recently queried one makes room for it.
     template <class Key, class Made>
-    std::pair<std::shared_ptr<const Made>&, bool> entry(std::map<Key, Used<Made>>& all, const Key& key);
+    using Cache = std::map<Key, Held<Made>>;
+    using Dropped = std::vector<std::shared_ptr<const void>>;  // to be freed when the lock is not held any more
+
+    mutable std::mutex mutex;
+    Cache<std::pair<uint16_t, uint16_t>, TriePart> parts;
+    Cache<std::vector<uint32_t>, Trie> residuals;
+    uint64_t requests = 0;
+    size_t bytes = 0;
+
+    // The value of a key; one that is new is made without the lock, since that takes milliseconds.
+    template <class Key, class Made, class Make>
+    std::shared_ptr<const Made> get(Cache<Key, Made>& all, const Key& key, size_t limit, Make&& make);
+    template <class Key, class Made>
+    void drop_oldest(Cache<Key, Made>& all, Dropped& dropped);
+    void fit(size_t limit, Dropped& dropped);
   };
   std::unique_ptr<Derived> derived_ = std::make_unique<Derived>();
   std::string text_;
