@@ -1,25 +1,29 @@
-"""Batch the forward passes of programs that run in their own threads.
+"""Batch the forward passes of programs and requests that run in their own threads.
 
-Each program runs ordinary code on an ordinary ``LanguageModel``.  A thread that needs a forward pass waits until every
-other program needs one too or has ended.  One thread then runs all requests, and all threads continue.  No clock
-decides which requests share a pass, so the same programs always meet in the same passes.
+Each of them runs ordinary code on an ordinary ``LanguageModel``.  A thread that needs a forward pass waits.  When the
+model is free, one of the waiting threads runs a pass over all that wait, and those that have their answers continue.
+Requests join at the next pass and leave when they are done: continuous batching, which is called iteration-level
+scheduling in Orca (Yu et al., OSDI 2022, section 3.1).  Long prompts are run in pieces beside the others, and prompts
+that begin with the same tokens run these once.
 """
 
 from __future__ import annotations
 
 import weakref
 from threading import Condition, Lock, get_ident
+from time import perf_counter
 from typing import TYPE_CHECKING, Self, final
 
 from structgen.errors import GenerationError
 from structgen.log import logger
+from structgen.models.batch_requests import LEAST_PIECE, Prefixes, Request, Times, common
 from structgen.models.pass_times import shared_times
 from structgen.models.protocol import Extension, PackedModel, TreeSession
-from structgen.models.session import PackedSession, can_branch, extend, treeless
+from structgen.models.session import PackedSession, can_branch, treeless
 from structgen.travel import Live
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from structgen.models.pass_times import PassTimes
     from structgen.models.protocol import LanguageModel, Logits, Prompt, Session
@@ -32,47 +36,68 @@ __all__ = ["Batch", "BatchSession", "Worker"]
 class Batch(Live):
     """A ``LanguageModel`` that batches the sessions of several threads, its workers.
 
-    A request (``extend``, ``extend_all``, ``extend_tree``) of a worker waits until every worker has made one: a round.
-    The requests of a round run in the workers' order.  One forward pass takes requests of up to ``pass_tokens`` tokens
-    in all, tree tokens included; a larger request has its own pass.  So prompts share passes, and no pass has more
-    tokens than ``pass_tokens``, except the pass of one larger request.  Each request returns what its session alone
-    would return, up to rounding of float32 sums.  If a pass fails, its requests run one by one, so that each worker
-    gets its own result or error.
+    A request (``extend``, ``extend_all``, ``extend_tree``) of a worker waits for a pass.  A pass takes requests of at
+    most ``pass_tokens`` tokens in all, tree tokens included; a larger one has its own pass.  Requests of up to 64
+    tokens come first, then pieces of longer ones, the prompts; of each kind first those that have waited longer, then
+    those of earlier workers.  The next pass may have other members.  Each request returns what its session alone would
+    return, up to rounding of float32 sums.  If a pass fails, its requests run one by one, so that each worker gets its
+    own result or error.
+
+    A prompt that begins with at least 16 tokens of an earlier one shares their cache (``Session.fork``).  If both wait
+    at the same time, the later one waits for the earlier one.
 
     A model that is no ``PackedModel`` runs the requests one by one.  Only one thread at a time uses the model.
 
-    The requests of a thread that is no worker run at once, alone.  A worker that waits for another worker other than by
-    a request deadlocks both.
+    The requests of a thread that is no worker run at once, alone.  Without patience, a worker that waits for another
+    worker other than by a request deadlocks both.
 
     Close the batch, or use it in a ``with`` statement, to free the caches.
 
     Args:
         model: the model that runs the requests.
         pass_tokens: see above.
+        patience: how long a free model waits for workers that have not asked since the last pass, as a multiple of the
+            time of that pass.  Then they are not waited for until they ask again.  Pieces of prompts are then so short
+            that passes take at most about three times as long with them.  None: a pass waits for all workers, and no
+            clock decides what runs together, so the same programs always meet in the same passes.
+        prefix_tokens: tokens of prompts whose caches are kept to be shared.
 
     Raises:
-        ValueError: ``pass_tokens`` is less than 1.
+        ValueError: ``pass_tokens`` is less than 1, or ``patience`` or ``prefix_tokens`` is negative.
     """
 
-    def __init__(self, model: LanguageModel, *, pass_tokens: int = 512) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        pass_tokens: int = 512,
+        patience: float | None = None,
+        prefix_tokens: int = 2048,
+    ) -> None:
         if pass_tokens < 1:
             raise ValueError(f"pass_tokens must be at least 1; found {pass_tokens}")
+        if prefix_tokens < 0 or (patience is not None and patience < 0):
+            raise ValueError(f"patience and prefix_tokens must not be negative; found {patience}, {prefix_tokens}")
         self.name = model.name
         self.vocabulary = model.vocabulary
         self.max_context = model.max_context
         self._model = model
         self._packed = model if isinstance(model, PackedModel) else None
         self._pass_tokens = pass_tokens
+        self._patience = patience
         # Held while the model is in use, never while waiting for another thread.  Acquired before _changed.
         self._use = Lock()
         self._sessions: weakref.WeakSet[BatchSession] = weakref.WeakSet()  # under _use
+        self._prefixes = Prefixes(prefix_tokens)  # under _use
         # Guards the attributes below.  Notified at each change that a waiting thread may wait for.
         self._changed = Condition(Lock())
         self._closed = False  # set under both
         self._workers: list[Worker] = []
         self._made = 0  # workers, including those that have left
-        self._waiting: list[_Request] = []
-        self._leader: _Request | None = None  # whose thread runs a round now
+        self._waiting: list[Request] = []
+        self._leader: Request | None = None  # whose thread runs a pass now
+        self._passes = 0
+        self._times = Times()
 
     def __enter__(self) -> Self:
         return self
@@ -93,13 +118,14 @@ class Batch(Live):
         return None if times is None else shared_times(times, max(1, len(self._workers)))
 
     def worker(self) -> Worker:
-        """Return a new worker; every round waits for it until it leaves.
+        """Return a new worker.  Without patience, every pass waits for it until it leaves.
 
-        Make all workers before their threads start: then the batches do not depend on how fast threads start.
+        Make all workers before their threads start: then the passes do not depend on how fast threads start.
         """
         with self._changed:
             self._made += 1
             worker = Worker(self, self._made)
+            worker.is_awaited = self._patience is None
             self._workers.append(worker)
             return worker
 
@@ -119,13 +145,14 @@ class Batch(Live):
             return self._adopted(self._model.start())
 
     def close(self) -> None:
-        """Free all caches and refuse all further requests, waiting ones included, after the current round has ended."""
+        """Free all caches and refuse all further requests, waiting ones included, after the current pass has ended."""
         with self._use:
             with self._changed:
                 self._closed = True
                 self._changed.notify_all()
             for session in self._sessions:
                 session.inner.close()
+            self._prefixes.clear()
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self._workers)} workers, {self._model!r}>"
@@ -161,137 +188,149 @@ class Batch(Live):
                 self._workers.remove(worker)
             self._changed.notify_all()  # the others may all be waiting
 
-    def _extend(self, extension: Extension) -> Logits:
+    def _extend(self, session: BatchSession, extension: Extension) -> Logits:
         with self._changed:
             worker = self._worker_here()
+        ids, end = extension.token_ids, session.length + len(extension.token_ids)
+        is_valid = end <= (self.max_context or end) and all(0 <= token < self.vocabulary.size for token in ids)
+        request = Request(session, extension, 0 if worker is None else worker.order, is_valid=is_valid)
         if worker is not None:
-            return self._meet(_Request(extension, worker.order, name=self.name))
-        request = _Request(extension, 0, name=self.name)
+            return self._meet(request, worker)
         with self._use:
             self._check_open()
-            request.run()
+            request.run(request.left)
         return request.answer()
 
-    def _meet(self, request: _Request) -> Logits:
-        """Wait for all workers' requests and run them, or for another worker to have run this one."""
+    def _meet(self, request: Request, worker: Worker) -> Logits:
+        """Run passes, or wait for other workers to run them, until the request is answered."""
         try:
             with self._changed:
+                worker.is_awaited = True
+                request.arrived = self._passes
                 self._waiting.append(request)
-                self._changed.wait_for(lambda: request.is_answered or self._needs_leader())
-                if not request.is_answered:
+            while not request.is_answered:
+                with self._changed:
+                    while not (request.is_answered or self._needs_leader()):
+                        self._changed.wait(self._rest())
+                    if request.is_answered:
+                        break
                     self._check_open()
                     self._leader = request
-                requests = sorted(self._waiting, key=lambda waiting: waiting.order)
-            if not request.is_answered:
-                self._run_round(requests)
-                self._end_round(request)
+                    self._passes += 1
+                    here = {each.order for each in self._waiting}
+                    for each in self._workers:
+                        each.is_awaited = each.is_awaited and (self._patience is None or each.order in here)
+                    waiting = list(self._waiting)
+                self._run_pass(waiting)
+                self._end_pass(request)
         except BaseException:
             self._withdraw(request)
             raise
-        return request.answer()
+        logits = request.answer()
+        if request.is_prompt and request.is_first:
+            request.session.prompt = request.token_ids
+        return logits
 
     def _needs_leader(self) -> bool:
-        return self._leader is None and (self._closed or len(self._waiting) >= len(self._workers))
+        if self._leader is not None:
+            return False
+        awaited = sum(each.is_awaited for each in self._workers)
+        return self._closed or len(self._waiting) >= awaited or self._rest() == 0.0
 
-    def _run_round(self, requests: list[_Request]) -> None:
+    def _rest(self) -> float | None:
+        """Seconds until the model waits no more for workers that have not asked; None: it waits for a change."""
+        if self._patience is None or self._leader is not None:
+            return None
+        return max(0.0, self._times.ended + self._patience * self._times.last - perf_counter())
+
+    def _run_pass(self, waiting: Sequence[Request]) -> None:
         with self._use:
             self._check_open()
-            for pack in self._packs(requests):
-                try:
-                    self._run_pack(pack)
-                finally:  # after an interruption, requests without a result leave their sessions as they were
-                    for request in pack:
-                        request.undo_unanswered()
-
-    def _packs(self, requests: list[_Request]) -> Iterator[list[_Request]]:
-        pack: list[_Request] = []
-        tokens = 0
-        for request in requests:
-            tokens += request.tokens
-            if pack and tokens > self._pass_tokens:
-                yield pack
-                pack, tokens = [], request.tokens
-            pack.append(request)
-        yield pack
-
-    def _run_pack(self, pack: list[_Request]) -> None:
-        if self._packed is not None and len(pack) > 1:
+            pieces = self._pieces(waiting)
+            prompt_tokens = sum(count for request, count in pieces.items() if request.is_prompt)
+            began = perf_counter()
             try:
-                rows = self._packed.extend_many([request.extension for request in pack])
-            except Exception as error:  # run one by one below, each request gets its own error
-                logger.warning("a pass of %d requests failed, and each is run alone: %r", len(pack), error)
-                for request in pack:
-                    request.undo_unanswered()
-            else:
-                for request, logits in zip(pack, rows, strict=True):
-                    request.logits = logits
-                return
-        for request in pack:
-            request.run()
+                self._run_pieces(pieces)
+            finally:  # after an interruption, requests without a result leave their sessions as they were
+                for request in pieces:
+                    request.undo_unfinished()
+            self._times.note(perf_counter() - began, prompt_tokens=prompt_tokens)
+            for request in pieces:
+                if 0 < request.done == request.shared and not request.is_answered:
+                    self._prefixes.add(request.token_ids[: request.done], request.session.inner)
 
-    def _end_round(self, leader: _Request) -> None:
+    def _pieces(self, waiting: Sequence[Request]) -> dict[Request, int]:
+        """The requests of the next pass, each with the number of its tokens to run, not counting those of its tree."""
+        ordered = sorted(waiting, key=lambda request: (request.arrived, request.order))
+        prompts = [request for request in ordered if request.is_prompt]
+        pieces: dict[Request, int] = {}
+        room = self._pass_tokens - (min(LEAST_PIECE, self._pass_tokens // 2) if prompts else 0)
+        for request in ordered:
+            if not request.is_prompt and (request.rows <= room or not pieces):
+                pieces[request] = request.left
+                room -= request.rows
+        room = self._pass_tokens - sum(request.rows for request in pieces)
+        if pieces and self._patience is not None:
+            room = min(room, self._times.room())
+        for request in self._startable(prompts):
+            stop = request.shared if request.shared > request.done else len(request.token_ids)
+            count = min(stop - request.done, room)
+            if count > 0:
+                pieces[request] = count
+                room -= count
+        return pieces
+
+    def _startable(self, prompts: Sequence[Request]) -> list[Request]:
+        """The prompts that wait for no earlier one which begins with the same tokens; they start with what is kept."""
+        found: list[Request] = []
+        for request in prompts:
+            if request.is_fresh:
+                self._prefixes.begin(request)
+            is_free = True
+            for earlier in found:
+                shared = min(common(earlier.token_ids, request.token_ids), len(request.token_ids) - 1)
+                if (
+                    earlier.is_first
+                    and request.is_first
+                    and shared >= max(request.done + LEAST_PIECE, earlier.done + 1)
+                ):
+                    earlier.shared, is_free = max(earlier.shared, shared), False
+            if is_free:
+                found.append(request)
+        return found
+
+    def _run_pieces(self, pieces: dict[Request, int]) -> None:
+        if self._packed is not None and len(pieces) > 1:
+            try:
+                rows = self._packed.extend_many([request.piece(count) for request, count in pieces.items()])
+            except Exception as error:  # run one by one below, each request gets its own error
+                logger.warning("a pass of %d requests failed, and each is run alone: %r", len(pieces), error)
+                for request in pieces:
+                    request.undo_unfinished()
+            else:
+                for (request, count), logits in zip(pieces.items(), rows, strict=True):
+                    request.take(count, logits)
+                return
+        for request, count in pieces.items():
+            request.run(count)
+
+    def _end_pass(self, leader: Request) -> None:
         with self._changed:
             if self._leader is leader:
                 self._leader = None
                 self._waiting = [request for request in self._waiting if not request.is_answered]
                 self._changed.notify_all()
 
-    def _withdraw(self, request: _Request) -> None:
+    def _withdraw(self, request: Request) -> None:
         """Remove a request whose thread was interrupted."""
-        self._end_round(request)
+        self._end_pass(request)
         with self._changed:
             # Another thread may be running the request, and a pass cannot be stopped from here.
             self._changed.wait_for(lambda: self._leader is None)
             if request in self._waiting:
                 self._waiting.remove(request)
-        if request.is_answered:
-            with self._use:
-                request.undo()
-
-
-class _Request:
-    """A worker's request to extend a session, and its result."""
-
-    def __init__(self, extension: Extension, order: int, *, name: str) -> None:
-        self.extension = extension
-        self.order = order
-        self.tokens = len(extension.token_ids)
-        if extension.tree is not None:
-            self.tokens += len(extension.tree.token_ids)
-        self._name = name
-        self.logits: Logits | None = None
-        self.error: Exception | None = None
-        self._length = extension.session.length
-
-    @property
-    def is_answered(self) -> bool:
-        return self.logits is not None or self.error is not None
-
-    def run(self) -> None:
-        """Run this request alone."""
-        try:
-            self.logits = extend(self.extension, name=self._name)
-        except Exception as error:  # raised in the thread that made the request
-            self.error = error
-
-    def answer(self) -> Logits:
-        """Return the logits or raise the error."""
-        if self.error is not None:
-            raise self.error
-        if self.logits is None:
-            raise RuntimeError("the request was not run")
-        return self.logits
-
-    def undo(self) -> None:
-        """Drop the tokens that were added to the session, and its tree."""
-        session = self.extension.session
-        if session.length > self._length:
-            session.truncate(self._length)
-
-    def undo_unanswered(self) -> None:
-        """Drop the tokens that an unfinished pass may have added."""
-        if not self.is_answered:
-            self.undo()
+        with self._use:
+            request.undo()
 
 
 @final
@@ -305,6 +344,7 @@ class Worker:
         self._batch = batch
         self.order = order
         self.thread: int | None = None
+        self.is_awaited = True
 
     def __enter__(self) -> Self:
         self._batch._bind(self)
@@ -325,6 +365,12 @@ class BatchSession(PackedSession):
     def __init__(self, batch: Batch, inner: Session) -> None:
         self._batch = batch
         self.inner = inner
+        self.prompt: tuple[int, ...] = ()  # with which the session begins, until it is kept
+
+    @property
+    def model_name(self) -> str:
+        """The model's name in messages."""
+        return self._batch.name
 
     @property
     def length(self) -> int:
@@ -339,7 +385,10 @@ class BatchSession(PackedSession):
     def _run(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Logits:
         if tree is not None and not self.can_branch:  # a PackedModel may not support trees
             raise treeless(name=self._batch.name)
-        return self._batch._extend(Extension(self.inner, token_ids, all_positions, tree))
+        if self.prompt:
+            with self._batch._use:
+                self._keep_prompt()
+        return self._batch._extend(self, Extension(self.inner, token_ids, all_positions, tree))
 
     @property
     def cuts_freely(self) -> bool:
@@ -362,6 +411,7 @@ class BatchSession(PackedSession):
     def truncate(self, length: int, /) -> None:
         """See ``Session.truncate``."""
         with self._batch._use:
+            self._keep_prompt()
             self.inner.truncate(length)
 
     def fork(self) -> BatchSession:
@@ -373,4 +423,11 @@ class BatchSession(PackedSession):
     def close(self) -> None:
         """See ``Session.close``."""
         with self._batch._use:
+            self._keep_prompt()
             self.inner.close()
+
+    def _keep_prompt(self) -> None:
+        """Keep the prompt for sessions that begin alike.  Not before the first use after it: a fork drops its tree."""
+        if self.prompt and not self._batch._closed:
+            self._batch._prefixes.add(self.prompt, self.inner)
+        self.prompt = ()

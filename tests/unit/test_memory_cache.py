@@ -348,7 +348,7 @@ def test_rows_of_a_kept_engine_are_dropped_and_made_again() -> None:
 
 
 def test_tries_that_a_vocabulary_derives_are_bounded(small: int) -> None:
-    """Rows that end within tokens leave tries behind, and the vocabulary keeps those which it made last."""
+    """Rows that end within tokens make new tries, and the vocabulary keeps the last of them."""
     rng = random.Random(1)
     tokens = sorted({bytes(rng.choices(b"abcdefghij", k=rng.randint(2, 9))) for _ in range(4_000)})
     vocabulary = sg.Vocabulary([*WORDS[:256], *tokens, b"<eos>"], eos=[256 + len(tokens)])

@@ -16,9 +16,11 @@ from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
 from structgen.frontends.json_schema import json_schema
 from structgen.models import Batch, HashModel, LanguageModel, PackedModel, Session
+from structgen.models.batch_requests import LEAST_PIECE, Times
 from structgen.models.batching import Worker
 from structgen.models.protocol import Extension, Logits, TreeSession
 from structgen.models.protocol.tree import TokenTree
+from structgen.models.toy.hash import HashSession
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -106,7 +108,7 @@ def wander(model: LanguageModel, seed: int, *, turns: int = 30) -> list[float]:
     for _ in range(int(random.integers(1, turns))):
         at = int(random.integers(len(sessions)))
         session = sessions[at]
-        ids = [int(token) for token in random.integers(0, 260, size=random.choice([1, 1, 1, 3, 60]))]
+        ids = [int(token) for token in random.integers(0, 260, size=random.choice([1, 1, 1, 3, 60, 130]))]
         match int(random.integers(12)):
             case 0:
                 session.truncate(int(random.integers(session.length + 1)))
@@ -115,7 +117,7 @@ def wander(model: LanguageModel, seed: int, *, turns: int = 30) -> list[float]:
             case 2:
                 session.close()
             case 3:
-                heard.append(float(session.extend_all(ids)[:, 7].sum()))
+                heard.append(float(session.extend_all(ids[:60])[:, 7].sum()))
             case 4:
                 with pytest.raises(GenerationError, match="no token has the id 999"):
                     session.extend([999])
@@ -162,14 +164,14 @@ def alone(program: Callable[[], object]) -> Any:
         return error
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("packed", [True, False])
-def test_programs_hear_what_they_would_hear_alone(seed: int, packed: bool) -> None:
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("packed", "patience"), [(True, None), (True, 0), (True, 0.5), (False, None), (False, 0.5)])
+def test_programs_hear_what_they_would_hear_alone(seed: int, packed: bool, patience: float | None) -> None:
     """This holds for all operations, for any number of threads, with programs that fail or end early."""
     count = [1, 2, 3, 5, 8, 13, 21, 34][seed % 8]
     model = Recorder() if packed else Unpacked()
     expected = [alone(lambda i=i: wander(HashModel(VOCABULARY, max_context=400), 100 * seed + i)) for i in range(count)]
-    with Batch(model, pass_tokens=[1, 40, 512][seed % 3]) as batch:
+    with Batch(model, pass_tokens=[1, 40, 512][seed % 3], patience=patience) as batch:
         found = run_together(batch, [lambda i=i: wander(batch, 100 * seed + i) for i in range(count)])
     for one, other in zip(found, expected, strict=True):
         assert repr(one) == repr(other) if isinstance(other, Exception) else one == other
@@ -263,15 +265,124 @@ def test_generations_are_those_of_one_program_after_the_other() -> None:
 
 
 def test_a_pass_takes_as_many_requests_as_the_bound_allows() -> None:
-    """Requests come in the workers' order; one that is longer than the bound has its own pass."""
+    """Requests come in the workers' order, a larger one alone; those that had no room come first the next time."""
     model = Recorder()
     assert isinstance(model, PackedModel)
     sizes = [3, 4, 3, 1, 30, 2, 2, 6]
     with Batch(model, pass_tokens=10) as batch:
         run_together(batch, [lambda size=size: batch.start().extend([1] * size) for size in sizes])
-    assert [[len(ids) for _, ids in each] for each in model.passes] == [[3, 4, 3], [2, 2, 6]]  # [1] and [30] ran alone
+    assert [[len(ids) for _, ids in each] for each in model.passes] == [[3, 4, 3], [1, 2, 2]]  # [30] and [6] ran alone
     with pytest.raises(ValueError, match="pass_tokens must be at least 1"):
         Batch(model, pass_tokens=0)
+
+
+def test_long_prompts_are_run_in_pieces_beside_others() -> None:
+    """A pass has as much of a prompt as the others leave room for, and its answer is that of the whole."""
+    model = Recorder()
+    prompt = [token % 200 for token in range(150)]
+
+    def writer() -> None:
+        session = batch.start()
+        for token in range(6):
+            session.extend([token])
+
+    with Batch(model, pass_tokens=60) as batch:
+        *_, row, rows = run_together(
+            batch, [writer, writer, lambda: batch.start().extend(prompt), lambda: batch.start().extend_all(prompt)]
+        )
+    assert [[len(ids) for _, ids in each] for each in model.passes[:4]] == [[1, 1, 58]] * 2 + [
+        [1, 1, 34, 24],
+        [1, 1, 58],
+    ]
+    assert [before for before, _ in model.passes[3]] == [3, 3, 24]  # the shorter half of the second prompt was run
+    alone = HashModel(VOCABULARY)
+    assert np.array_equal(row, alone.start().extend(prompt))
+    assert np.array_equal(rows, alone.start().extend_all(prompt))
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("prefix_tokens", [2048, 250, 0])
+def test_prompts_that_begin_alike_are_run_once(
+    together: bool, prefix_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they wait at the same time or come one after the other; trees and later tokens do not count."""
+    start = [7 * token % 200 for token in range(200)]
+    tree = TokenTree([1, 2], [-1, 0])
+    prompts = [[*start, *(index + token for token in range(20))] for index in range(5)]
+    run = []
+    append = HashSession._append
+
+    def counting(session: HashSession, token_ids: Sequence[int]) -> int:
+        run.append(len(token_ids))
+        return append(session, token_ids)
+
+    def program(prompt: list[int], model: LanguageModel) -> list[float]:
+        session: Any = model.start()
+        found = session.extend_tree(prompt, tree)[:, 7].tolist()
+        session.keep([0])
+        found.append(float(session.extend([3])[7]))
+        session.truncate(100)
+        found.append(float(session.extend([4])[7]))
+        session.close()
+        return found
+
+    expected = [program(prompt, HashModel(VOCABULARY)) for prompt in prompts]
+    monkeypatch.setattr(HashSession, "_append", counting)
+    with Batch(HashModel(VOCABULARY), prefix_tokens=prefix_tokens, pass_tokens=90) as batch:
+        if together:
+            found = run_together(batch, [lambda prompt=prompt: program(prompt, batch) for prompt in prompts])
+        else:
+            found = [run_together(batch, [lambda prompt=prompt: program(prompt, batch)])[0] for prompt in prompts]
+    assert found == expected
+    once = 200 + 5 * 20 + 2 * 5
+    assert sum(run) == (once if prefix_tokens else once + 4 * 200)
+
+
+def test_prompts_that_the_model_refuses_leave_nothing() -> None:
+    """The error names all tokens, as alone."""
+    model = HashModel(VOCABULARY, max_context=100)
+    long, odd = [1] * 101, [2] * 80 + [999]
+    with Batch(model, pass_tokens=32) as batch:
+        session = batch.start()
+        found = run_together(batch, [lambda: session.extend(long), lambda: batch.start().extend(odd)])
+        for error, ids in zip(found, (long, odd), strict=True):
+            with pytest.raises(GenerationError) as alone:
+                model.start().extend(ids)
+            assert str(error) == str(alone.value)
+        assert session.length == 0
+
+
+def test_with_patience_the_model_does_not_wait_for_who_is_away() -> None:
+    """A worker that has asked once and does something else holds up the others for one pass only."""
+    done, heard = threading.Event(), list[float]()
+
+    def away(batch: Batch) -> bool:
+        batch.start().extend([1])
+        return done.wait(60)  # a worker that waits for another one deadlocks without patience
+
+    def writer(batch: Batch) -> None:
+        session = batch.start()
+        heard.extend(float(session.extend([token])[7]) for token in range(20))
+        done.set()
+
+    with Batch(Recorder(), patience=0.5) as batch:
+        never = batch.worker()  # has not asked yet, so that nobody waits for it
+        assert run_together(batch, [lambda: away(batch), lambda: writer(batch)]) == [True, None]
+        never.leave()
+    session = HashModel(VOCABULARY).start()
+    assert heard == [float(session.extend([token])[7]) for token in range(20)]
+
+
+def test_with_patience_pieces_follow_the_times_of_passes() -> None:
+    """They add about two passes without prompts."""
+    times = Times()
+    assert times.room() == LEAST_PIECE
+    for _ in range(30):
+        times.note(0.1, prompt_tokens=0)
+        times.note(0.1 + 0.002 * 40, prompt_tokens=40)
+    assert times.room() == pytest.approx(2 * 0.1 / 0.002, abs=1)
+    times.note(0.1, prompt_tokens=10)
+    assert times.room() > 100
 
 
 def test_a_pass_that_fails_fails_only_who_is_at_fault() -> None:
@@ -319,16 +430,16 @@ def test_a_worker_that_is_interrupted_while_it_waits_leaves_no_trace() -> None:
     batch = Batch(Recorder())
     waiting = threading.Event()
     workers = [batch.worker(), batch.worker()]
-    wait_for = batch._changed.wait_for
+    wait = batch._changed.wait
     main = threading.get_ident()
 
-    def interrupt_first(predicate: Callable[[], bool]) -> bool:
+    def interrupt_first(timeout: float | None = None) -> bool:
         if threading.get_ident() == main and not waiting.is_set():
             waiting.set()
             raise KeyboardInterrupt
-        return wait_for(predicate)
+        return wait(timeout)
 
-    batch._changed.wait_for = interrupt_first  # type: ignore[method-assign]
+    batch._changed.wait = interrupt_first  # type: ignore[method-assign]
     heard: list[Logits] = []
 
     def other() -> None:
@@ -360,10 +471,10 @@ def test_a_request_that_was_run_for_an_interrupted_worker_is_undone() -> None:
 
     batch = Batch(Recorder(fault))
     workers = [batch.worker(), batch.worker()]
-    wait_for = batch._changed.wait_for
+    wait = batch._changed.wait
     main = threading.get_ident()
 
-    def interrupt_first(predicate: Callable[[], bool]) -> bool:
+    def interrupt_first(timeout: float | None = None) -> bool:
         if threading.get_ident() == main and not go_on.is_set():
             thread.start()  # it makes its request and runs both
             batch._changed.release()
@@ -371,9 +482,9 @@ def test_a_request_that_was_run_for_an_interrupted_worker_is_undone() -> None:
             batch._changed.acquire()
             go_on.set()
             raise KeyboardInterrupt
-        return wait_for(predicate)
+        return wait(timeout)
 
-    batch._changed.wait_for = interrupt_first  # type: ignore[method-assign]
+    batch._changed.wait = interrupt_first  # type: ignore[method-assign]
 
     def other() -> None:
         with workers[1]:

@@ -1,0 +1,202 @@
+"""What a batch runs: requests in pieces, prompts that are kept to be shared, and the times of passes."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
+
+from structgen.models.protocol import Extension
+from structgen.models.session import extend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from structgen.models.batching import BatchSession
+    from structgen.models.protocol import Logits, Session
+
+__all__ = ["LEAST_PIECE", "Prefixes", "Request", "Times", "common"]
+
+SHORT: Final = 64
+"""Requests of more tokens are prompts: they come after the others, and are run in pieces."""
+LEAST_PIECE: Final = 16
+"""Tokens of prompts that every pass has room for, and tokens that are worth sharing."""
+_DELAY: Final = 2.0
+"""What the pieces of prompts may add to a pass, in times of a pass without them."""
+_RECENT: Final = 0.3
+"""Weight of the last pass in the means of times."""
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences have at the front in common."""
+    same, most = 0, min(len(one), len(other))
+    if one[:LEAST_PIECE] != other[:LEAST_PIECE]:  # most have not
+        most = min(most, LEAST_PIECE - 1)
+    while same < most:
+        middle = (same + most + 1) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            most = middle - 1
+    return same
+
+
+@final
+class Times:
+    """Times of passes, in seconds."""
+
+    def __init__(self) -> None:
+        self.ended = 0.0
+        self.last = 0.0
+        self._plain: float | None = None  # a pass without prompts
+        self._token: float | None = None  # what a token of a prompt adds
+
+    def note(self, seconds: float, *, prompt_tokens: int) -> None:
+        """Note a pass that has just ended."""
+        self.ended, self.last = perf_counter(), seconds
+        if not prompt_tokens:
+            self._plain = _mean(self._plain, seconds)
+        elif self._plain is not None:
+            self._token = _mean(self._token, max(0.0, seconds - self._plain) / prompt_tokens)
+
+    def room(self) -> int:
+        """How many tokens of prompts a pass has room for, beside other requests."""
+        if self._plain is None or not self._token:
+            return LEAST_PIECE
+        return max(LEAST_PIECE, int(_DELAY * self._plain / self._token))
+
+
+def _mean(before: float | None, now: float) -> float:
+    return now if before is None else before + _RECENT * (now - before)
+
+
+@final
+class Prefixes:
+    """Sessions that hold the prompts which were run last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: dict[tuple[int, ...], Session] = {}  # used last, last
+
+    def begin(self, request: Request) -> None:
+        """Let a request start with the tokens that it has in common with a kept prompt, if these are many."""
+        ids = request.token_ids
+        lengths = {kept: min(common(kept, ids), len(ids) - 1) for kept in self._kept}
+        best = max(lengths, key=lengths.__getitem__, default=())
+        if best and lengths[best] >= LEAST_PIECE:
+            self._kept[best] = kept = self._kept.pop(best)
+            fork = kept.fork()
+            fork.truncate(lengths[best])
+            request.session.inner, request.done = fork, lengths[best]
+
+    def add(self, ids: tuple[int, ...], session: Session) -> None:
+        """Keep the first tokens of a session; ``ids`` are all of them."""
+        if len(ids) > self._most or any(kept[: len(ids)] == ids for kept in self._kept):
+            return
+        for kept in [kept for kept in self._kept if ids[: len(kept)] == kept]:
+            self._kept.pop(kept).close()
+        fork = session.fork()
+        fork.truncate(len(ids))
+        self._kept[ids] = fork
+        while sum(map(len, self._kept)) > self._most:
+            self._kept.pop(next(iter(self._kept))).close()
+
+    def clear(self) -> None:
+        """Free all caches."""
+        for session in self._kept.values():
+            session.close()
+        self._kept.clear()
+
+
+@final
+class Request:
+    """A request to extend a session, and its result.
+
+    Args:
+        session: the session of the batch.
+        extension: what its own session is to run.
+        order: of the worker.
+        is_valid: whether the model has all its tokens, and room for them; else the model refuses all of it.
+    """
+
+    def __init__(self, session: BatchSession, extension: Extension, order: int, *, is_valid: bool) -> None:
+        self.session = session
+        self.order = order
+        self.token_ids = tuple(extension.token_ids)
+        self.arrived = 0  # passes before it came
+        self.done = 0  # tokens that are in the session
+        self.shared = 0  # others wait until so many are
+        self._all_positions = extension.all_positions
+        self._tree = extension.tree
+        self._length = session.inner.length
+        self.is_prompt = is_valid and self.rows > SHORT  # it may be run in pieces
+        self._rows: list[Logits] = []
+        self._logits: Logits | None = None
+        self.error: Exception | None = None
+
+    @property
+    def left(self) -> int:
+        """Tokens that are still to be run, without those of the tree."""
+        return len(self.token_ids) - self.done
+
+    @property
+    def rows(self) -> int:
+        """Tokens that are still to be run."""
+        return self.left + (0 if self._tree is None else len(self._tree.token_ids))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it begins a session, and needs no logits of all its tokens."""
+        return self._length == 0 and not self._all_positions
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it may start with tokens that another session has run."""
+        return self.is_first and self.done == 0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there is a result or an error."""
+        return self._logits is not None or self.error is not None
+
+    def piece(self, count: int) -> Extension:
+        """Its next tokens; the last of them come with the tree."""
+        ids = self.token_ids[self.done : self.done + count]
+        return Extension(self.session.inner, ids, self._all_positions, self._tree if count == self.left else None)
+
+    def take(self, count: int, logits: Logits) -> None:
+        """Take the result of the next piece."""
+        if self._all_positions:
+            self._rows.append(logits)
+        is_last = count == self.left
+        self.done += count
+        if is_last:
+            self._logits = np.concatenate(self._rows) if len(self._rows) > 1 else logits
+
+    def run(self, count: int) -> None:
+        """Run the next piece alone."""
+        try:
+            self.take(count, extend(self.piece(count), name=self.session.model_name))
+        except Exception as error:  # raised in the thread that made the request
+            self.error = error
+            self.undo()
+
+    def answer(self) -> Logits:
+        """Return the logits or raise the error."""
+        if self.error is not None:
+            raise self.error
+        if self._logits is None:
+            raise RuntimeError("the request was not run")
+        return self._logits
+
+    def undo(self) -> None:
+        """Drop the tokens that were added to the session, its tree, and the result."""
+        self._logits, self.done = None, 0
+        self.undo_unfinished()
+
+    def undo_unfinished(self) -> None:
+        """Drop the tokens that an unfinished pass may have added."""
+        length = self._length + self.done
+        if self._logits is None and self.session.inner.length > length:
+            self.session.inner.truncate(length)
