@@ -1,0 +1,88 @@
+"""``structgen serve``: an HTTP server with OpenAI's interface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from structgen.cli.command import Command
+from structgen.cli.model_option import EMBEDDED, RUNTIMES, model_of
+from structgen.cli.terminal import DONE, ProgressLine
+from structgen.errors import ModelError
+
+if TYPE_CHECKING:
+    from structgen.models import LanguageModel, Runtime
+
+__all__ = ["serve"]
+
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+
+
+@click.command(
+    cls=Command,
+    groups={
+        "Model": ("model", "device", "runtime"),
+        "Server": ("host", "port", "api_key", "max_running", "max_queue", "time_limit"),
+    },
+    examples=("structgen serve", "structgen serve --model model.gguf --port 9000 --api-key secret"),
+)
+@click.option("--model", metavar="M", help="A hub id, folder or GGUF file.  [default: the embedded model]")
+@click.option("--device", default="auto", show_default=True, help="Where the model runs.")
+@click.option("--runtime", type=click.Choice(RUNTIMES), help="What runs the model.  [default: llama.cpp if it can]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0: any free one."
+)
+@click.option("--api-key", envvar="STRUCTGEN_API_KEY", help="The key that clients must send.  [env: STRUCTGEN_API_KEY]")
+@click.option("--max-running", type=click.IntRange(1), default=16, show_default=True, help="Answers written at once.")
+@click.option("--max-queue", type=click.IntRange(0), default=64, show_default=True, help="Answers that may wait.")
+@click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for an answer.  [default: none]")
+def serve(  # noqa: PLR0913  its options
+    *,
+    model: str | None,
+    device: str,
+    runtime: Runtime | None,
+    host: str,
+    port: int,
+    api_key: str | None,
+    max_running: int,
+    max_queue: int,
+    time_limit: float | None,
+) -> int:
+    """Serve a model over HTTP, with OpenAI's interface.
+
+    Clients of OpenAI's API work as they are, with base_url="http://127.0.0.1:8000/v1".
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ModelError(
+            "structgen serve", "a package is missing", evidence=str(error), remedy="install structgen-lm[server]"
+        ) from None
+    from structgen.grammar.limits import Limits
+    from structgen.integrations.server.app import application
+    from structgen.integrations.server.runner import Runner
+    from structgen.integrations.server.service import Service
+
+    loaded: LanguageModel = model_of(model or EMBEDDED, ProgressLine(), device=device, runtime=runtime or "auto")
+    runner = Runner(loaded, max_running=max_running, max_queue=max_queue, time_limit_s=time_limit)
+    service = Service(loaded, loaded.name, runner, Limits())
+    click.echo(_greeting(service.name, host, port, has_key=api_key is not None), err=True)
+    uvicorn.run(
+        application(service, api_key=api_key), host=host, port=port, log_level="warning", timeout_graceful_shutdown=30
+    )
+    return DONE
+
+
+def _greeting(model: str, host: str, port: int, *, has_key: bool) -> str:
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    reach = "this machine only" if host in _LOOPBACK else "every machine that reaches this address"
+    key = ' -H "Authorization: Bearer $STRUCTGEN_API_KEY"' if has_key else ""
+    body = '{"messages": [{"role": "user", "content": "Name a city in France."}], "max_tokens": 20}'
+    return (
+        f"structgen serves {model} at {url}/v1, for {reach}"
+        f"{'' if has_key else '; without a key'}\n\n"
+        f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n\n"
+        "Ctrl-C stops it."
+    )

@@ -1,0 +1,144 @@
+"""The model writes several answers at once; others wait in a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, final
+
+from structgen.decode import start_generation
+from structgen.decode.step.background import streamed
+from structgen.decode.step.context import Context
+from structgen.integrations.server.protocol import APIError
+from structgen.models import Batch
+
+if TYPE_CHECKING:
+    from structgen.decode import AnyDrafter, AnySampler, Chunk, Result
+    from structgen.engine import Constraint
+    from structgen.models import LanguageModel
+
+__all__ = ["Runner", "Task"]
+
+_PATIENCE: Final = 0.25
+"""See ``Batch``: passes wait for those who are choosing a token, which takes a small part of a pass."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An answer to write.
+
+    Attributes:
+        tokens: of the prompt, at least one.
+        constraint: compiled for the model's vocabulary.
+        max_tokens: the maximum number of tokens of the answer; it is complete within them.
+        sampler: how tokens, or whole answers, are chosen.
+        seed: of the sampler.
+        alternatives: how many other tokens each step records.
+        drafter: proposes draft tokens.
+    """
+
+    tokens: tuple[int, ...]
+    constraint: Constraint
+    max_tokens: int
+    sampler: AnySampler
+    seed: int = 0
+    alternatives: int = 0
+    drafter: AnyDrafter = "auto"
+
+
+@final
+class Runner:
+    """Runs tasks on a model, up to ``max_running`` of them in the same forward passes.
+
+    Args:
+        model: an autoregressive model.
+        max_running: how many answers are written at the same time.
+        max_queue: how many more may wait.
+        time_limit_s: seconds after which an answer ends with an error, waiting included; None: never.
+    """
+
+    def __init__(
+        self, model: LanguageModel, *, max_running: int = 16, max_queue: int = 64, time_limit_s: float | None = None
+    ) -> None:
+        self.batch = Batch(model, patience=_PATIENCE)
+        self.max_running = max_running
+        self.max_queue = max_queue
+        self.time_limit_s = time_limit_s
+        self.running = 0
+        self.waiting = 0
+        self._free = asyncio.Semaphore(max_running)
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_closing = False
+
+    def admit(self, count: int = 1) -> None:
+        """Check that there is room for so many more tasks.
+
+        Raises:
+            APIError: the queue is full, or the server is shutting down.
+        """
+        if self._is_closing:
+            raise APIError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+        if self.running + self.waiting + count > self.max_running + self.max_queue:
+            message = f"{self.running} answers are being written and {self.waiting} wait; try again later"
+            raise APIError(429, message, code="queue_full", headers={"Retry-After": "1"})
+
+    async def run(self, task: Task) -> AsyncGenerator[Chunk | Result, None]:
+        """Yield the chunks of an answer as they are written, and then the result.
+
+        The answer ends before its next forward pass if the coroutine is cancelled or the iterator is closed.
+
+        Raises:
+            APIError: the queue is full, or the time is over.
+            StructgenError: as ``generate``.
+        """
+        self.admit()
+        self.waiting += 1
+        self._idle.clear()
+        ends = None if self.time_limit_s is None else perf_counter() + self.time_limit_s
+        try:
+            await self._free.acquire()
+        finally:
+            self.waiting -= 1
+            self._note_idle()
+        self.running += 1
+        try:
+            async for item in streamed(self._written(task, ends)):
+                yield item
+        finally:
+            self.running -= 1
+            self._free.release()
+            self._note_idle()
+
+    def _written(self, task: Task, ends: float | None) -> Generator[Chunk | Result, None, None]:
+        """Write an answer in this thread."""
+        with self.batch.worker(), Context(self.batch, task.tokens) as context:
+            generation = start_generation(
+                context,
+                task.constraint,
+                max_tokens=task.max_tokens,
+                sampler=task.sampler,
+                seed=task.seed,
+                drafter=task.drafter,
+                alternatives=task.alternatives,
+            )
+            for chunk in generation:
+                if ends is not None and perf_counter() > ends:
+                    raise APIError(504, f"the answer was not done after {self.time_limit_s:g} s", code="time_limit")
+                yield chunk
+            yield generation.result()
+
+    def _note_idle(self) -> None:
+        if not (self.running or self.waiting):
+            self._idle.set()
+
+    async def close(self, grace_s: float = 30.0) -> None:
+        """Refuse new tasks, wait for the others for so many seconds, and free the caches."""
+        self._is_closing = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace_s)
+        await asyncio.to_thread(self.batch.close)

@@ -1,0 +1,126 @@
+"""What the endpoints share: the model, the runner, the limits, and how several answers are written."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+from structgen.decode.step.result import Result
+from structgen.integrations.server.protocol import APIError
+
+if TYPE_CHECKING:
+    from structgen.decode import Chunk
+    from structgen.grammar.limits import Limits
+    from structgen.integrations.server.description import Description
+    from structgen.integrations.server.protocol import Sampling
+    from structgen.integrations.server.runner import Runner, Task
+    from structgen.models import LanguageModel
+
+__all__ = ["Service"]
+
+_SEEDS = 1 << 31
+
+
+@final
+@dataclass(frozen=True)
+class Service:
+    """A model that answers requests.
+
+    Attributes:
+        model: the model.
+        name: under which clients know it.
+        runner: lets it write.
+        limits: of descriptions, which come from strangers.
+    """
+
+    model: LanguageModel
+    name: str
+    runner: Runner
+    limits: Limits
+
+    def check_model(self, name: str | None) -> None:
+        """Refuse another model than that of the server.
+
+        Raises:
+            APIError: it is another one.
+        """
+        if name is not None and name != self.name:
+            raise APIError(
+                404,
+                f"model: there is no {name!r:.80}; this server has {self.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def room(self, prompt: int, max_tokens: int, *, is_stated: bool) -> int:
+        """How many tokens an answer may have: as many as asked for, and by default as many as the context has room for.
+
+        Raises:
+            APIError: the context has no room for the prompt and the answer.
+        """
+        if self.model.max_context is None or prompt + max_tokens <= self.model.max_context:
+            return max_tokens
+        room = self.model.max_context - prompt
+        if is_stated or room < 1:
+            message = (
+                f"the context holds {self.model.max_context} tokens, the prompt has {prompt}, the answer {max_tokens}"
+            )
+            raise APIError(
+                400,
+                f"{message}; shorten the prompt, or lower max_tokens",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        return room
+
+    def seed(self) -> int:
+        """A seed for a request that has none."""
+        return secrets.randbelow(_SEEDS)
+
+    def task_with_seed(self, task: Task, seed: int) -> Task:
+        """The task with another seed."""
+        return replace(task, seed=seed)
+
+    def headers(self, request: Sampling, description: Description) -> dict[str, str]:
+        """Headers of the answer: which fields of the request change nothing, and what is enforced."""
+        held = {"structgen-enforced": description.kind}
+        return held | ({"structgen-ignored": ", ".join(request.ignored)} if request.ignored else {})
+
+    async def gather(self, tasks: Sequence[Task]) -> list[Result]:
+        """Write several answers at the same time."""
+        async with aclosing(self.merged(tasks)) as items:
+            results = {index: item async for index, item in items if isinstance(item, Result)}
+        return [results[index] for index in range(len(tasks))]
+
+    async def merged(self, tasks: Sequence[Task]) -> AsyncGenerator[tuple[int, Chunk | Result], None]:
+        """The items of several answers, as they come, each with the number of its task."""
+        queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+
+        async def pump(index: int, task: Task) -> None:
+            async with aclosing(self.runner.run(task)) as items:
+                async for item in items:
+                    queue.put_nowait((index, item))
+
+        async def watched(index: int, task: Task) -> None:
+            try:
+                await pump(index, task)
+            except Exception as error:
+                queue.put_nowait((index, error))
+
+        running = [asyncio.create_task(watched(index, task)) for index, task in enumerate(tasks)]
+        left = len(tasks)
+        try:
+            while left:
+                index, item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                left -= isinstance(item, Result)
+                yield index, item
+        finally:
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
