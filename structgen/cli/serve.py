@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from structgen.cli.command import Command
 from structgen.cli.model_option import EMBEDDED, RUNTIMES, model_of
-from structgen.cli.terminal import DONE, ProgressLine
+from structgen.cli.terminal import DONE, UNUSABLE, Failure, ProgressLine
 from structgen.errors import ModelError
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+_GRACE_S: Final = 30
+_BACKLOG: Final = 512
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -65,14 +68,34 @@ def serve(  # noqa: PLR0913  its options
     from structgen.integrations.server.runner import Runner
     from structgen.integrations.server.service import Service
 
-    loaded: LanguageModel = model_of(model or EMBEDDED, ProgressLine(), device=device, runtime=runtime or "auto")
-    runner = Runner(loaded, max_running=max_running, max_queue=max_queue, time_limit_s=time_limit)
-    service = Service(loaded, loaded.name, runner, Limits())
-    click.echo(_greeting(service.name, host, port, has_key=api_key is not None), err=True)
-    uvicorn.run(
-        application(service, api_key=api_key), host=host, port=port, log_level="warning", timeout_graceful_shutdown=30
-    )
+    with _listening(host, port) as listening:
+        loaded: LanguageModel = model_of(model or EMBEDDED, ProgressLine(), device=device, runtime=runtime or "auto")
+        runner = Runner(loaded, max_running=max_running, max_queue=max_queue, time_limit_s=time_limit)
+        service = Service(loaded, loaded.name, runner, Limits())
+        settings = uvicorn.Config(
+            application(service, api_key=api_key), log_level="warning", timeout_graceful_shutdown=_GRACE_S
+        )
+        port = listening.getsockname()[1]
+        click.echo(_greeting(service.name, host, port, has_key=api_key is not None), err=True)
+        uvicorn.Server(settings).run(sockets=[listening])
     return DONE
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Listen at an address, before the model is loaded.
+
+    Raises:
+        Failure: it is in use, or not of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        problem = error.strerror or error
+        raise Failure(
+            f"cannot listen at {host}:{port}: {problem}; choose another one with --host and --port (0: any free port)",
+            UNUSABLE,
+        ) from None
 
 
 def _greeting(model: str, host: str, port: int, *, has_key: bool) -> str:

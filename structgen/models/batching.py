@@ -270,7 +270,7 @@ class Batch(Live):
                 pieces[request] = request.left
                 room -= request.rows
         room = self._pass_tokens - sum(request.rows for request in pieces)
-        if pieces and self._patience is not None:
+        if self._patience is not None and len(self._workers) > len(prompts):  # others wait for the end of the pass
             room = min(room, self._times.room())
         for request in self._startable(prompts):
             stop = request.shared if request.shared > request.done else len(request.token_ids)
