@@ -336,7 +336,10 @@ def _read_arguments(name: str, data: Mapping[str, str]) -> ArgumentStyle:
         raise _malformed(name, "arguments.style", f"no such style; there are {', '.join(sorted(ARGUMENT_STYLES))}")
     if data.keys() - {"style"} and style in ("json", "python"):
         raise _malformed(name, "arguments", f"arguments in {style} have no marks with white space around")
-    return ArgumentStyle(style, tuple((key, text) for key, text in data.items() if key != "style"))
+    spacing = tuple((key, text) for key, text in data.items() if key != "style")
+    if any(text.strip(" \t\r\n") for _, text in spacing):
+        raise _malformed(name, "arguments", "between marks there is only white space")
+    return ArgumentStyle(style, spacing)
 
 
 def _read_layout(name: str, key: str, text: Any, placeholders: tuple[str, ...]) -> Layout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -169,7 +169,7 @@ class _CallReader:
             if part.name == "arguments":
                 read = self._arguments.scan(self._text, at, self._types_of(values.get("name", "")))
             else:
-                read = self._word(at, part, self._ends(layout.parts[index + 1 :]))
+                read = self._word(at, layout.parts[index:])
             if read is None:
                 return None
             values[part.name], at = read
@@ -186,17 +186,23 @@ class _CallReader:
                 return start
         return None
 
-    def _ends(self, parts: tuple[str | Placeholder, ...]) -> str:
-        """A regex for what may stand after a name or id."""
-        if not parts or isinstance(parts[0], str):
-            return re.escape(parts[0]) if parts and isinstance(parts[0], str) else ""
-        after = parts[1] if len(parts) > 1 and isinstance(parts[1], str) else ""
-        return f"(?:{re.escape(self._arguments.begins)}|{re.escape(after)})"
+    def _word(self, at: int, parts: Sequence[str | Placeholder]) -> tuple[str, int] | None:
+        """The name or id that begins at a position, the shortest after which the next parts can stand."""
+        pattern = f"({self._pattern(parts[0])})"
+        for index, part in enumerate(parts[1:], 1):
+            if isinstance(part, Placeholder) and part.name == "arguments":
+                after = parts[index + 1] if index + 1 < len(parts) else ""
+                if index == 1:  # arguments with tags, or none
+                    pattern += f"(?:{re.escape(self._arguments.begins)}|{self._pattern(after)})"
+                break
+            pattern += self._pattern(part)
+        match = re.compile(pattern).match(self._text, at)
+        return None if match is None else (match[1], match.end(1))
 
-    def _word(self, at: int, placeholder: Placeholder, ends: str) -> tuple[str, int] | None:
-        pattern = f"{TOOL_NAME.pattern}?" if placeholder.name == "name" else self._layouts.id
-        match = re.compile(f"(?:{pattern})(?={ends})").match(self._text, at)
-        return None if match is None else (match[0], match.end())
+    def _pattern(self, part: str | Placeholder) -> str:
+        if isinstance(part, str):
+            return re.escape(part)
+        return f"{TOOL_NAME.pattern}?" if part.name == "name" else f"(?:{self._layouts.id})"
 
     def _types_of(self, name: str) -> ValueTypes:
         types = self._types.get(name)

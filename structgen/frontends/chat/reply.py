@@ -103,7 +103,10 @@ def answer(what: Any, **options: Any) -> Grammar:
 
 
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
-_CHOICES: Final = ("none", "auto", "required")
+_MODES: Final = ("none", "auto", "required")
+_SCHEMA_NAMES: Final = ("parameters", "input_schema", "inputSchema")
+"""What the schema of a tool's arguments is called by OpenAI, Anthropic and MCP."""
+_NO_ARGUMENTS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 _DEFAULT_LIMITS: Final = Limits()
 _TOOL_STEPS: Final = 60
 
@@ -119,7 +122,7 @@ def tool_calls(
     tools: Iterable[Any],
     *,
     family: str | Path | Family = "hermes",
-    choice: str | Mapping[str, Any] = "auto",
+    choice: str | Mapping[str, Any] | None = "auto",
     parallel: bool | int = True,
     policy: JsonPolicy | None = None,
     limits: Limits | None = None,
@@ -130,11 +133,13 @@ def tool_calls(
 
     Args:
         tools: each in the format of servers (``{"type": "function", "function": {"name": ..., "parameters": schema}}``,
-            or the inner object alone), or a ``structgen.tool``.
+            or the inner object alone, where the schema may be called ``input_schema`` or ``inputSchema``), or a
+            ``structgen.tool``.  A tool without a schema has no arguments.
         family: one of ``families()``, the path of a file, or a ``Family``.
-        choice: ``"none"``: text and no calls.  ``"auto"``: text, or calls, before which the family may allow text.
-            ``"required"``: at least one call and no text.  The name of a tool, or ``{"type": "function", "function":
-            {"name": ...}}``: calls of that tool.
+        choice: ``"none"``: text and no calls.  ``"auto"`` or None: text, or calls, before which the family may allow
+            text.  ``"required"``: at least one call and no text.  The name of a tool, or ``{"type": "function",
+            "function": {"name": ...}}``: calls of that tool.  ``{"type": "allowed_tools", "allowed_tools": {"mode":
+            "auto" or "required", "tools": [...]}}``: as the mode, with these tools alone.
         parallel: whether a reply may hold several calls, or their maximum number.
         policy: how the JSON of arguments is written; white space as in the family by default.
         limits: bounds on the schemas.
@@ -142,29 +147,32 @@ def tool_calls(
     Raises:
         GrammarError: a tool is malformed, two tools have one name, ``choice`` names no tool, a call is required without
             tools, the schema of a tool cannot be enforced, or the family is unknown.
-        ValueError: ``parallel`` is a number below 1.
+        ValueError: ``parallel`` is neither a truth value nor a number from 1 on.
         LimitExceeded: the tools are too many, or their schemas too large.
     """
     chosen = family if isinstance(family, Family) else load_family(family)
     known = tools_of(tools)
-    requested = _requested_tool(choice, known)
-    if isinstance(parallel, int) and not isinstance(parallel, bool) and parallel < 1:
-        raise ValueError(f"tool_calls: parallel is a number of calls from 1 on; found {parallel}")
+    mode, called = _chosen(choice, known)
+    if isinstance(parallel, bool):
+        max_calls = None if parallel else 1
+    elif isinstance(parallel, int) and parallel >= 1:
+        max_calls = parallel
+    else:
+        raise ValueError(f"tool_calls: parallel is a bool or a number of calls from 1 on; found {parallel!r:.60}")
     options: list[Grammar] = []
-    if requested in ("none", "auto"):
+    if mode != "required":
         options.append(_plain_text(chosen))
-    if requested != "none" and known:
-        called = known if requested in _CHOICES else [tool for tool in known if tool.name == requested]
+    if called:
         written = policy or JsonPolicy(whitespace=chosen.whitespace)
         bounds = limits or _DEFAULT_LIMITS
         with counted(bounds):
-            calls = _calls_term(chosen, called, written, bounds, parallel=parallel)
+            calls = _calls_term(chosen, called, written, bounds, max_calls if chosen.calls.is_parallel else 1)
         before = chosen.text_before if chosen.is_always_before else None
         empty = literal("") if before is None else before.layout.filled({"text": literal("")}, chosen.tokens)
         options.append(sequence(empty, calls))
-        if requested == "auto" and chosen.text_before is not None:
+        if mode == "auto" and chosen.text_before is not None:
             options.append(sequence(_free(chosen.text_before, chosen), calls))
-    return Described(_either(options), _description(chosen, known, requested, parallel=parallel))
+    return Described(_either(options), _description(chosen, known, mode, called, parallel=parallel))
 
 
 def _either(options: list[Grammar]) -> Grammar:
@@ -186,7 +194,7 @@ def _free(written: FreeText, family: Family) -> Grammar:
 
 
 def _calls_term(
-    family: Family, tools: list[Tool], policy: JsonPolicy, limits: Limits, *, parallel: bool | int
+    family: Family, tools: list[Tool], policy: JsonPolicy, limits: Limits, max_calls: int | None
 ) -> Grammar:
     layouts = family.calls
     identifier = regex(layouts.id).named("id") if layouts.id else literal("")
@@ -197,9 +205,7 @@ def _calls_term(
             family.arguments.check_name(tool.name)
             arguments = family.arguments.term(tool.parameters, policy, limits, _speller(family.tokens))
         except GrammarError as error:
-            raise GrammarError(
-                f"tool {tool.name}", "its parameters cannot be enforced", evidence=str(error), remedy=error.remedy
-            ) from error
+            raise GrammarError(f"tool {tool.name}", "its parameters cannot be enforced", evidence=str(error)) from error
         places = {
             "name": literal(tool.name).named("name"),
             "arguments": arguments.named("arguments"),
@@ -207,9 +213,6 @@ def _calls_term(
         }
         each.extend(layout.filled(places, family.tokens) for layout in layouts.layouts)
     call = _either(each)
-    max_calls = parallel if isinstance(parallel, int) and not isinstance(parallel, bool) else None
-    if not layouts.is_parallel or parallel is False:
-        max_calls = 1
     between = spelled(layouts.between, family.tokens) if layouts.between else None
     return sequence(
         spelled(layouts.before, family.tokens),
@@ -230,13 +233,13 @@ def tools_of(tools: Iterable[Any]) -> list[Tool]:
     Raises:
         GrammarError: one is malformed, or two have one name.
     """
-    found: list[Tool] = []
+    found: dict[str, Tool] = {}
     for at, given in enumerate(tools):
         tool = _tool(at, given)
-        if any(tool.name == other.name for other in found):
+        if tool.name in found:
             raise GrammarError(f"tools[{at}]", f"there are two tools called {tool.name!r}", remedy="rename one of them")
-        found.append(tool)
-    return found
+        found[tool.name] = tool
+    return list(found.values())
 
 
 def _tool(at: int, given: Any) -> Tool:
@@ -245,7 +248,13 @@ def _tool(at: int, given: Any) -> Tool:
         described = given.get("function", given)
         if not isinstance(described, Mapping):
             raise GrammarError(subject, "'function' is no object", evidence=f"found {described!r:.60}")
-        name, parameters = described.get("name"), described.get("parameters", {"type": "object"})
+        name = described.get("name")
+        schemas = [described[each] for each in _SCHEMA_NAMES if described.get(each) is not None]
+        if len(schemas) > 1:
+            raise GrammarError(
+                subject, f"it has more than one of {', '.join(_SCHEMA_NAMES)}", remedy="keep one of them"
+            )
+        parameters = schemas[0] if schemas else _NO_ARGUMENTS
     else:
         name, parameters = getattr(given, "name", None), getattr(given, "arguments", None)
         if parameters is None:
@@ -264,36 +273,55 @@ def _tool(at: int, given: Any) -> Tool:
     return Tool(name, parameters)
 
 
-def _requested_tool(choice: str | Mapping[str, Any], tools: list[Tool]) -> str:
-    """``"none"``, ``"auto"``, ``"required"``, or the name of the tool to call."""
-    name: Any = choice
-    if isinstance(choice, Mapping):
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
-    elif choice in _CHOICES:
-        if choice == "required" and not tools:
-            raise GrammarError("tool_calls", "a call is required, and there are no tools", remedy="give a tool")
-        return choice
-    if not any(tool.name == name for tool in tools):
+def _chosen(choice: str | Mapping[str, Any] | None, tools: list[Tool]) -> tuple[str, list[Tool]]:
+    """``"none"``, ``"auto"`` or ``"required"``, and the tools that may be called."""
+    mode: Any = "required"
+    names: list[Any] = [choice]
+    if choice is None or choice in _MODES:
+        mode, names = choice or "auto", [tool.name for tool in tools]
+    elif isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)
+        mode, listed = (allowed.get("mode"), allowed.get("tools")) if isinstance(allowed, Mapping) else (None, None)
+        if mode not in ("auto", "required") or not isinstance(listed, list):
+            raise GrammarError(
+                "tool_calls", f"choice {choice!r:.60} has no mode and list of tools", remedy="give 'mode' and 'tools'"
+            )
+        names = [_name_of(each) for each in listed]
+    elif isinstance(choice, Mapping):
+        names = [_name_of(choice)]
+    if mode == "none":
+        return mode, []
+    known = {tool.name: tool for tool in tools}
+    unknown = [name for name in names if not isinstance(name, str) or name not in known]
+    if unknown:
         raise GrammarError(
             "tool_calls",
-            f"choice {name!r:.60} is no tool",
-            evidence=f"there are {', '.join(tool.name for tool in tools[:8]) or 'none'}",
+            f"choice {unknown[0]!r:.60} is no tool",
+            evidence=f"there are {', '.join([*known][:8]) or 'none'}",
             remedy="say 'none', 'auto', 'required' or the name of a tool",
         )
-    return str(name)
+    if mode == "required" and not names:
+        raise GrammarError("tool_calls", "a call is required, and there are no tools", remedy="give a tool")
+    return mode, [tool for tool in tools if tool.name in names]
 
 
-def _description(family: Family, tools: list[Tool], requested: str, *, parallel: bool | int) -> Description:
+def _name_of(choice: Any) -> Any:
+    """The name in ``{"type": "function", "function": {"name": ...}}``, or in the inner object alone."""
+    function = choice.get("function", choice) if isinstance(choice, Mapping) else None
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+def _description(
+    family: Family, tools: list[Tool], mode: str, called: list[Tool], *, parallel: bool | int
+) -> Description:
+    names = {tool.name for tool in called}
     entries = [
-        ReportEntry(
-            f"tool {tool.name}",
-            f"tools[{at}]",
-            Status.ENFORCED if requested in ("auto", "required", tool.name) else Status.ANNOTATION,
-            "" if requested in ("auto", "required", tool.name) else "not called: the choice excludes it",
-        )
+        ReportEntry(f"tool {tool.name}", f"tools[{at}]", Status.ENFORCED)
+        if tool.name in names
+        else ReportEntry(f"tool {tool.name}", f"tools[{at}]", Status.ANNOTATION, "not called: the choice excludes it")
         for at, tool in enumerate(tools)
     ]
     several = str(parallel) if family.calls.is_parallel else "one, as the family has it"
-    policies = (("family", family.name), ("tool choice", requested), ("parallel calls", several))
+    shown = mode if mode == "none" or len(called) == len(tools) else f"{mode}: {', '.join(sorted(names))}"
+    policies = (("family", family.name), ("tool choice", shown), ("parallel calls", several))
     return Description(source="tool calls", entries=tuple(entries), policies=policies)

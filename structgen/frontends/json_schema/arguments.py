@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, final
 
 from structgen.frontends.json_schema.policy import JsonPolicy
-from structgen.frontends.json_schema.source.json_value import ANY, content_of
+from structgen.frontends.json_schema.source.json_value import ANY, ARRAY, OBJECT, content_of, type_of
 from structgen.grammar.flattening import memory_of
 from structgen.grammar.limits import Limits, counted
 from structgen.memory_cache import GRAMMARS, ContentCache
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.arguments import Notation
+    from structgen.frontends.json_schema.normal.container_assertion import ObjectAssertion
+    from structgen.frontends.json_schema.normal.disjunct import AllowedValues, Disjunct
     from structgen.frontends.json_schema.normal.normal_form import NormalForm
     from structgen.frontends.json_schema.source.location import Location
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["ValueTypes", "arguments_term", "value_types"]
+__all__ = ["ObjectKind", "ValueTypes", "arguments_term", "value_types"]
+
+Container = TypeVar("Container")
+ObjectKind: TypeAlias = "tuple[ObjectAssertion, ...]"
 
 _DEFAULT_LIMITS: Final = Limits()
 _ENTRY_BYTES: Final = 4_096
@@ -59,49 +64,75 @@ class ValueTypes:
         types: the types, as bits.
     """
 
-    __slots__ = ("_conjunctions", "_forms", "types")
+    __slots__ = ("_conjunctions", "_forms", "_kinds", "types")
 
     def __init__(self, forms: NormalForm | None, conjunctions: Iterable[tuple[Location, ...]]) -> None:
-        self._forms = forms
         self._conjunctions = tuple(conjunctions)
+        self._forms = forms if all(self._conjunctions) else None  # with no schema everything is allowed
+        self._kinds: list[ObjectKind] | None = None
         self.types = ANY
-        if forms is not None and all(self._conjunctions):
+        if self._forms is not None:
             self.types = 0
-            for locations in self._conjunctions:
-                for disjunct in forms.disjuncts(locations):
-                    self.types |= disjunct.types
+            for disjunct in self._disjuncts():
+                self.types |= disjunct.types
 
     def admits(self, value: Any) -> bool:
         """Whether a value is valid."""
         from structgen.frontends.json_schema.normal.validity import Validity
 
-        if self._forms is None or not all(self._conjunctions):
+        if self._forms is None:
             return True
         validity = Validity(self._forms)
         return any(validity.satisfies(value, locations) for locations in self._conjunctions)
 
-    def member(self, name: str) -> ValueTypes:
-        """What is allowed for the value of a name."""
-        if self._forms is None:
-            return self
+    def kinds(self) -> list[ObjectKind]:
+        """The kinds of objects that are allowed: for each the assertions that hold together."""
+        from structgen.frontends.json_schema.normal.disjunct import exactly_object
+
+        if self._kinds is None:
+            self._kinds = self._containers(OBJECT, lambda disjunct: disjunct.objects, exactly_object)
+        return self._kinds
+
+    def member(self, name: str, kind: ObjectKind | None = None) -> ValueTypes:
+        """What is allowed for the value of a name, in objects of one of ``kinds()`` or of any."""
+        kinds = self.kinds() if kind is None else [kind]
         found = [
-            tuple(place for assertion in disjunct.objects if not assertion.is_negated
-                  for place in assertion.locations_of(name))
-            for locations in self._conjunctions
-            for disjunct in (self._forms.disjuncts(locations) if locations else ())
-        ]  # fmt: skip
+            tuple(place for one in assertions if not one.is_negated for place in one.locations_of(name))
+            for assertions in kinds
+        ]
         return ValueTypes(self._forms, found or [()])
 
     def item(self, index: int) -> ValueTypes:
         """What is allowed for an item of an array."""
-        if self._forms is None:
-            return self
+        from structgen.frontends.json_schema.normal.disjunct import exactly_array
+
         found = []
-        for locations in self._conjunctions:
-            for disjunct in self._forms.disjuncts(locations) if locations else ():
-                places = [assertion.item(index) for assertion in disjunct.arrays if not assertion.is_negated]
-                found.append(tuple(place for place in places if place is not None))
+        for assertions in self._containers(ARRAY, lambda disjunct: disjunct.arrays, exactly_array):
+            places = [one.item(index) for one in assertions if not one.is_negated]
+            found.append(tuple(place for place in places if place is not None))
         return ValueTypes(self._forms, found or [()])
+
+    def _disjuncts(self) -> Iterator[Disjunct]:
+        if self._forms is not None:
+            for locations in self._conjunctions:
+                yield from self._forms.disjuncts(locations)
+
+    def _containers(
+        self,
+        types: int,
+        assertions: Callable[[Disjunct], tuple[Container, ...]],
+        exactly: Callable[[Any, AllowedValues], Container],
+    ) -> list[tuple[Container, ...]]:
+        from structgen.frontends.json_schema.normal.validity import Validity
+
+        found: list[tuple[Container, ...]] = []
+        for disjunct in self._disjuncts():
+            if disjunct.values and self._forms is not None:
+                constants = Validity(self._forms).constants(disjunct)
+                found += [(exactly(one, disjunct.values[0]),) for one in constants if type_of(one) == types]
+            elif disjunct.types & types:
+                found.append(assertions(disjunct))
+        return found
 
 
 _ANYTHING: Final = ValueTypes(None, ())

@@ -180,7 +180,8 @@ class _XmlNotation:
     def key(self, name: str, location: Location, *, is_root: bool) -> Grammar:
         style = self.style
         shown = _with_entities(name) if style.has_entities else name
-        if not shown or style.name_end[0] in shown or (style.item and shown.startswith("/")):
+        ends_early = (shown + style.name_end).find(style.name_end) < len(shown)
+        if not shown or ends_early or (style.repeats_names and shown.startswith("/")):
             refuse_name(
                 location,
                 name,

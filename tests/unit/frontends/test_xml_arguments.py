@@ -5,14 +5,18 @@ from __future__ import annotations
 import html
 import itertools
 import json
+import random
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from data_folder import REAL_SCHEMAS, data_folder, real_schemas
+from grammar_library import walked_member
 from jsonschema import Draft202012Validator, exceptions
 
+from structgen import Vocabulary, compile
 from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.xml_arguments import STYLES, read_xml_arguments, xml_arguments
@@ -264,6 +268,12 @@ def test_white_space() -> None:
         ),
         (
             "minimax_m3_xml",
+            {"properties": {"a": {"type": "array"}}},
+            UnsupportedFeature,
+            "#/properties/a/additional",
+        ),
+        (
+            "minimax_m3_xml",
             {"patternProperties": {"^a": {}}},
             UnsupportedFeature,
             "#/patternProperties.*repeats",
@@ -315,6 +325,113 @@ def test_undeclared_names() -> None:
             assert recognizes(grammar, text) is expected, text
             if expected:
                 assert read_xml_arguments(text, style, schema) == dict(pairs)
+
+
+INTEGER, TEXT = {"type": "integer"}, {"type": "string"}
+
+
+def closed(**members: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": members, "additionalProperties": False}
+
+
+def of_kinds(*kinds: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [{**closed(**kind), "required": list(kind)} for kind in kinds]}
+
+
+@pytest.mark.parametrize(
+    ("style", "schema", "pairs", "value"),
+    [
+        ("qwen_xml", of_kinds({"k": {"const": "a"}, "v": {}}, {"k": {"const": "b"}, "v": TEXT}), "k=a v=5", 5),
+        ("qwen_xml", of_kinds({"k": {"const": "a"}, "v": {}}, {"k": {"const": "b"}, "v": TEXT}), "k=b v=5", "5"),
+        ("glm_xml", of_kinds({"v": TEXT, "k": {"const": "b"}}, {"v": INTEGER, "k": {"const": "a"}}), "v=5 k=b", "5"),
+        (
+            "minimax_xml",
+            {**closed(v={"type": ["string", "integer"]}, w={}), "not": {"properties": {"v": INTEGER}}},
+            "v=5 w=5",
+            "5",
+        ),
+        ("minimax_m3_xml", closed(v={"anyOf": [{**TEXT, "minLength": 1}, {"type": "array", "items": TEXT}]}), "v=", []),
+        ("minimax_m3_xml", closed(v={"anyOf": [{"type": "array", "minItems": 1, "items": TEXT}, closed()]}), "v=", {}),
+        ("minimax_m3_xml", closed(v={"type": ["array", "string"], "items": TEXT}), "v=", ""),
+        ("minimax_m3_xml", closed(v={"const": {"x": "5"}}), f"v={M3}<x>5{M3}</x>", {"x": "5"}),
+        ("minimax_m3_xml", closed(v={"const": ["5"]}), f"v={M3}<item>5{M3}</item>", ["5"]),
+        ("minimax_m3_xml", closed(v={"anyOf": [TEXT, closed(x=TEXT)]}), f"v={M3}<x>5{M3}</x>", {"x": "5"}),
+        *(
+            (
+                "minimax_m3_xml",
+                closed(v={"anyOf": [{"type": "array", "items": INTEGER}, closed(item=TEXT)]}),
+                f"v={M3}<item>{item}{M3}</item>",
+                value,
+            )
+            for item, value in (("5", [5]), ("x", {"item": "x"}))
+        ),
+    ],
+)
+def test_readings_are_valid(style: str, schema: Any, pairs: str, value: Any) -> None:
+    """Of the values that a text can be, the schema as a whole decides."""
+    found = [(name, text) for name, _, text in (pair.partition("=") for pair in pairs.split(" "))]
+    text = written(style, found)
+    assert recognizes(xml_arguments(schema, style), text)
+    read = read_xml_arguments(text, style, schema)
+    assert read["v"] == value
+    assert type(read["v"]) is type(value)
+    assert Draft202012Validator(schema).is_valid(read)
+
+
+def test_readings_are_bounded() -> None:
+    """Tags that can be arrays as well as objects, and many members of two types, take no time out of proportion."""
+    either = {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/n"}}, {"type": "object", "required": ["x"]}]}
+    nested = {"properties": {"t": {"$ref": "#/$defs/n"}}, "$defs": {"n": either}}
+    deep = f"{M3}<t>" + f"{M3}<item>" * 150 + f"{M3}</item>" * 150 + f"{M3}</t>"
+    names = [f"p{at}" for at in range(100)]
+    many = {"properties": {name: {"type": ["string", "integer"]} for name in names}, "required": ["no"]}
+    began = time.process_time()
+    assert list(read_xml_arguments(deep, "minimax_m3_xml", nested)) == ["t"]
+    assert read_xml_arguments(written("qwen_xml", [(name, 5) for name in names]), "qwen_xml", many)["p99"] == 5
+    assert time.process_time() - began < 5
+
+
+def test_names_that_hold_a_part_of_a_mark() -> None:
+    for style, name in (("glm_xml", "a<b</arg"), ("cohere_xml", "/a"), ("kimi_k3_xml", "/a<b>"), ("qwen_xml", "é \n")):
+        schema = closed(**{name: INTEGER})
+        text = written(style, [(name, 5)])
+        assert recognizes(xml_arguments(schema, style), text)
+        assert read_xml_arguments(text, style, schema) == {name: 5}
+
+
+ANYTHING: dict[str, Any] = {"type": ["string", "number", "boolean", "null"]}
+WALKED: list[dict[str, Any]] = [
+    closed(t={"type": ["string", "integer"], "minLength": 1}, u={"enum": ["5", 5, "true", True, None, "null", ""]}),
+    closed(t={"anyOf": [{**TEXT, "maxLength": 3}, {**INTEGER, "minimum": 1000}]}, u=ANYTHING),
+    closed(t={"type": ["array", "object", "null"], "properties": {"a": TEXT}, "additionalProperties": False,
+              "items": {"type": ["string", "integer"]}}),
+    closed(t={"type": "array", "items": {"type": "array", "items": TEXT, "maxItems": 2}, "maxItems": 3}),
+    closed(t={"type": "array", "prefixItems": [TEXT, INTEGER], "items": False, "minItems": 2}, item=TEXT),
+    closed(t={"type": "array", "contains": {"const": 1}, "items": {"type": ["integer", "string"]}, "maxItems": 3}),
+    of_kinds({"k": {"const": "a"}, "v": ANYTHING}, {"k": {"const": "b"}, "v": TEXT}, {"k": {"const": "c"}}),
+    {**closed(v={"type": ["integer", "string"]}, k={"enum": ["b", "c"]}), "required": ["v", "k"],
+     "if": {"properties": {"k": {"const": "b"}}}, "then": {"properties": {"v": TEXT}}},
+    {"type": "object", "additionalProperties": {"type": ["string", "integer"]}, "maxProperties": 1},
+    {**closed(a={"$ref": "#/$defs/n"}),
+     "$defs": {"n": {**closed(t=ANYTHING, n={"$ref": "#/$defs/n"}), "required": ["t"]}}},
+]  # fmt: skip
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("style", sorted(STYLES))
+def test_what_is_written_is_read(style: str) -> None:
+    """Random arguments under the masks are read into values that jsonschema calls valid."""
+    vocabulary = Vocabulary([*(bytes([value]) for value in range(256)), b""], eos=[256])
+    rng = random.Random(7)
+    for schema, any_order in itertools.product(WALKED, (False, True)):
+        if style == "minimax_m3_xml" and "properties" not in schema and "anyOf" not in schema:
+            continue
+        grammar = xml_arguments(schema, style, any_order=any_order, whitespace=rng.choice([None, 0, 2, "any", "runs"]))
+        constraint = compile(grammar, vocabulary)
+        for length in (20, 60, 150):
+            text = walked_member(constraint, rng, length)
+            value = read_xml_arguments(text, style, schema)
+            assert Draft202012Validator(schema).is_valid(value), (text, value)
 
 
 def test_names_with_entities() -> None:
@@ -369,6 +486,8 @@ def test_policies() -> None:
         ("qwen_xml", "<parameter=a>1</parameter><parameter=a>1</parameter>", "character 26: the name 'a' occurs twice"),
         ("qwen_xml", "<parameter=a>x</parameter>", "character 13: a value is no JSON of an allowed type"),
         ("qwen_xml", "<parameter=a>NaN</parameter>", "is no JSON of an allowed type"),
+        ("qwen_xml", "<parameter=a>true</parameter>", "is no JSON of an allowed type"),
+        ("kimi_k3_xml", '<|open|>argument key="a" type="number"<|sep|>true<|close|>argument<|sep|>', "is no JSON of"),
         ("qwen_xml", "<parameter=a>1</parameter>.", "character 26: expected a member or the end"),
         ("kimi_k3_xml", '<|open|>argument key="a" type="set"<|sep|>', "no known mark of a type"),
         ("cohere_xml", '<cofl:value name="a" type="dict">1</cofl:value>', "expected '</cofl:value>'"),

@@ -150,9 +150,9 @@ class ArgumentPlanner(Planner):
         else:
             expand(plan)
 
-    def _disjuncts(self, locations: tuple[Location, ...], types: int) -> list[Disjunct]:
-        """The disjuncts with some of ``types``."""
-        found = self._forms.disjuncts(locations) if locations else [Disjunct((self._place(),))]
+    def _disjuncts(self, locations: tuple[Location, ...], types: int, near: Location) -> list[Disjunct]:
+        """The disjuncts with some of ``types``; ``near`` is named where any value is allowed."""
+        found = self._forms.disjuncts(locations) if locations else [Disjunct((near,))]
         found = [disjunct for disjunct in found if disjunct.types & types]
         self.separate(found)
         for disjunct in found:
@@ -166,15 +166,15 @@ class ArgumentPlanner(Planner):
         return self._start
 
     def _expand_arguments(self, plan: Plan) -> None:
-        disjuncts = self._disjuncts(plan.locations, OBJECT)
+        disjuncts = self._disjuncts(plan.locations, OBJECT, plan.locations[0])
         if not disjuncts:
             self._reasons.append((plan.locations, ": arguments are an object, which it does not allow"))
         plan.children = [part for one in disjuncts for part in self._objects(one, is_root=True)]
 
     # Values
 
-    def value(self, locations: tuple[Location, ...]) -> Plan:
-        """The plan of a value in the notation."""
+    def value(self, locations: tuple[Location, ...], near: Location) -> Plan:
+        """The plan of a value in the notation; ``near`` is the schema of its container."""
         given = tuple(one for one in locations if one.is_negated or (one.schema is not True and one.schema != {}))
         leaf = self._leaf_key(given)
         if leaf is not None and self._known is not None:
@@ -191,9 +191,9 @@ class ArgumentPlanner(Planner):
             return plan
         if self._depth > self._forms.limits.nesting:
             raise LimitExceeded(locations[0].subject(), limit="nesting", maximum=self._forms.limits.nesting)
-        named = given or (self._place().inner({}, "any value"),)
+        named = given or (near.inner({}, "any value"),)
         plan = self._values[key] = Plan(named, self._depth, level=self.level)
-        self._postpone(plan, lambda plan: self._expand_value(plan, given, leaf))
+        self._postpone(plan, lambda plan: self._expand_value(plan, given, leaf, near))
         return plan
 
     def _leaf_key(self, given: tuple[Location, ...]) -> LeafKey | None:
@@ -204,11 +204,11 @@ class ArgumentPlanner(Planner):
             return None
         return self._known.key(given[0].schema)
 
-    def _expand_value(self, plan: Plan, locations: tuple[Location, ...], leaf: LeafKey | None) -> None:
+    def _expand_value(self, plan: Plan, locations: tuple[Location, ...], leaf: LeafKey | None, near: Location) -> None:
         notation = self._notation
         if leaf is not None:
             plan.build = lambda terms: self._kept(leaf, alternatives(*terms))
-        disjuncts = self._disjuncts(locations, -1)
+        disjuncts = self._disjuncts(locations, -1, near)
         types = 0
         for disjunct in disjuncts:
             types |= disjunct.types
@@ -271,9 +271,9 @@ class ArgumentPlanner(Planner):
 
     # Containers
 
-    def _inside(self, conjunctions: Iterable[tuple[Location, ...]]) -> list[Plan]:
+    def _inside(self, conjunctions: Iterable[tuple[Location, ...]], near: Location) -> list[Plan]:
         self.level += 1
-        plans = [self.value(locations) for locations in conjunctions]
+        plans = [self.value(locations, near) for locations in conjunctions]
         self.level -= 1
         return plans
 
@@ -292,12 +292,12 @@ class ArgumentPlanner(Planner):
         plan = Plan((), 0)
         if layout.is_stateful:
             counts = ArrayChain(layout, self._forms.compare)
-            plan.children = self._inside(counts.locations)
+            plan.children = self._inside(counts.locations, assertions[0].location)
             plan.build = lambda terms: counts.term(list(map(item, terms)), syntax)
             return plan
         count = len(layout.items)
         has_rest = layout.max_count is None or layout.max_count > count
-        plan.children = self._inside((*layout.items, *([layout.rest] if has_rest else ())))
+        plan.children = self._inside((*layout.items, *([layout.rest] if has_rest else ())), assertions[0].location)
 
         def build(terms: list[Grammar]) -> Grammar:
             written = [*map(item, terms), EMPTY]
@@ -329,7 +329,7 @@ class ArgumentPlanner(Planner):
         if layout.is_stateful:
             members = ObjectChain(layout, forms.compare)
             names = members.names
-            plan.children = self._inside(members.locations)
+            plan.children = self._inside(members.locations, location)
 
             def build_chain(terms: list[Grammar]) -> Grammar:
                 return _compared(members.term(list(map(member, terms, names)), syntax), location)
@@ -338,7 +338,7 @@ class ArgumentPlanner(Planner):
             return plan
         count = len(layout.entries)
         entries, others = (entry.locations for entry in layout.entries), (region.locations for region in layout.others)
-        plan.children = self._inside((*entries, *others))
+        plan.children = self._inside((*entries, *others), location)
 
         def build(terms: list[Grammar]) -> Grammar:
             declared = [member(term, entry.name) for term, entry in zip(terms, layout.entries, strict=False)]

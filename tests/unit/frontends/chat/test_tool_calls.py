@@ -101,6 +101,68 @@ def test_choices(name: str) -> None:
         assert not family.calls.is_parallel
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    """A choice of OpenAI's that allows some of the tools."""
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{"name": name} for name in names]}}
+
+
+def test_choices_of_servers() -> None:
+    """Modes, named tools and lists of allowed tools, in the forms of OpenAI's interfaces; a tool may be called auto."""
+    tools = [{"name": "auto"}, {"name": "required"}, {"name": "find", "parameters": FIND["parameters"]}]
+    auto, found = (f'<tool_call>\n{{"name": {call}}}\n</tool_call>'
+                   for call in ('"auto", "arguments": {}', '"find", "arguments": {"text": "x"}'))  # fmt: skip
+    flat = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "function": {"name": "find"}}]}
+    choices: list[tuple[Any, bool, bool, bool]] = [
+        (None, True, True, True),
+        ("auto", True, True, True),
+        ("none", True, False, False),
+        ({"type": "function", "function": {"name": "auto"}}, False, True, False),
+        ({"type": "function", "name": "required"}, False, False, False),
+        (allowed("auto", "auto"), True, True, False),
+        (allowed("required", "auto", "find"), False, True, True),
+        (flat, False, False, True),
+    ]
+    for choice, *expected in choices:
+        grammar = tool_calls(tools, choice=choice)
+        assert [recognizes(grammar, text) for text in ("It is 3.", auto, found)] == expected, choice
+
+
+def test_arguments_are_objects() -> None:
+    """Whatever the schema leaves open; a tool without a schema has no arguments, as in OpenAI's interface."""
+    number = {"properties": {"a": {"type": "integer"}}}
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({}, ["{}"]),
+        ({"parameters": None}, ["{}"]),
+        ({"parameters": number}, ["{}", '{"a": 1}']),
+        ({"parameters": {**number, "type": ["object", "string"]}}, ["{}", '{"a": 1}']),
+        ({"parameters": {}}, ["{}", '{"a": 1}', '{"a": "x"}']),
+        ({"parameters": True}, ["{}", '{"a": 1}', '{"a": "x"}']),
+        ({"parameters": {"enum": [5, {"a": 1}]}}, ['{"a": 1}']),
+        ({"input_schema": {**number, "required": ["a"]}}, ['{"a": 1}']),
+        ({"inputSchema": {**number, "required": ["a"]}}, ['{"a": 1}']),
+    ]
+    for given, expected in cases:
+        grammar = tool_calls([{"name": "f", **given}], choice="required")
+        found = [
+            arguments
+            for arguments in ("{}", '{"a": 1}', '{"a": "x"}', "5", '"x"', "[]", "null")
+            if recognizes(grammar, f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>')
+        ]
+        assert found == expected, given
+
+
+@pytest.mark.parametrize("name", ["a:1", "a:b:2", "functions.x", "x/y.z"])
+def test_names_with_marks(name: str) -> None:
+    """A name is read back although it has what stands after names in some families."""
+    for family in families():
+        if family == "llama-python":
+            continue
+        text = next(case.text for case in CASES if (case.family, case.name) == (family, "find")).replace("find", name)
+        assert recognizes(tool_calls([{**FIND, "name": name}], family=family), text), family
+        (call,) = read_reply(text, family=family, tools=[{**FIND, "name": name}]).calls
+        assert (call.name, call.arguments) == (name, {"text": "né"})
+
+
 def test_tools_of_functions() -> None:
     @tool
     def double(number: int) -> int:
@@ -127,16 +189,22 @@ def test_no_tools() -> None:
         ([3], {}, "a int is no tool"),
         ([{"function": 3}], {}, "'function' is no object"),
         ([ADD], {"choice": "find"}, "choice 'find' is no tool"),
+        ([ADD], {"choice": {"type": "function"}}, "choice None is no tool"),
+        ([ADD], {"choice": {"type": "allowed_tools", "mode": "none", "tools": []}}, "has no mode and list of tools"),
+        ([ADD], {"choice": allowed("required")}, "a call is required, and there are no tools"),
         ([ADD], {"family": "gpt-2"}, "no family has this name"),
+        ([{"name": "f", "parameters": {}, "inputSchema": {}}], {}, "more than one of parameters, input_schema"),
+        ([{"name": "f", "parameters": {"type": "array"}}], {}, "tool f.*arguments are an object"),
         ([{"name": "f", "parameters": {"type": "nothing"}}], {}, "tool f"),
     ],
-    ids=["twice", "blank", "number", "no-tool", "function", "choice", "family", "schema"],
+    ids=str,
 )
 def test_bad_input(tools: list[Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises(GrammarError, match=message):
         tool_calls(tools, **options)
-    with pytest.raises(ValueError, match="parallel is a number of calls from 1 on"):
-        tool_calls([ADD], parallel=0)
+    for parallel in (0, 2.5, "2"):
+        with pytest.raises(ValueError, match="a number of calls from 1 on; found"):
+            tool_calls([ADD], parallel=parallel)  # type: ignore[arg-type]
 
 
 def test_report() -> None:
@@ -155,6 +223,11 @@ def test_families_of_users(tmp_path: Any) -> None:
     text = 'CALL add {"a": 1, "b": 2}; CALL find {"text": "x"}'
     assert recognizes(grammar, text)
     assert read_reply(text, family=file).calls[1] == ToolCall("find", {"text": "x"})
+    file.write_text('[text]\nlayout = "$text"\n[calls]\nlayouts = ["$name: $arguments."]\n'
+                    '[arguments]\nstyle = "glm_xml"\ntext = "  "\n')  # fmt: skip
+    text = "find: <arg_key>text</arg_key><arg_value>   x  </arg_value>."
+    assert recognizes(tool_calls(TOOLS, family=file), text)
+    assert read_reply(text, family=file, tools=TOOLS).calls == (ToolCall("find", {"text": " x"}),)
     plain = '[text]\nlayout = "$text"\n[calls]\nlayouts = ["$name $arguments"]\n'
     for broken, message in [
         ('[text]\nlayout = "$text"\n', "both tables are needed"),
@@ -166,6 +239,7 @@ def test_families_of_users(tmp_path: Any) -> None:
         (f'{plain}[arguments]\nstyle = "html"\n', r"arguments\.style.*no such style; there are cohere_xml"),
         (f'{plain}[arguments]\nvalue = " "\n', "arguments in json have no marks"),
         (f"{plain}[arguments]\nstyle = 3\n", "expected a str, found 3"),
+        (f'{plain}[arguments]\nstyle = "glm_xml"\nvalue = "x"\n', "between marks there is only white space"),
         ("[text", "its file is not valid TOML"),
     ]:
         file.write_text(broken)
