@@ -400,8 +400,7 @@ GUIDANCE: Final = "x-guidance"
 
 def read_guidance(_: Disjunct, location: Location, __: Json) -> None:
     """Refuse ``x-guidance`` below the root of the document; there it was read before (``guidance``)."""
-    document = location.resource.document
-    if document.name or location.schema is not document.resource.root:
+    if location.resource.document.name or location.steps:
         refused(
             location,
             GUIDANCE,

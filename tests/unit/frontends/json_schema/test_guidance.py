@@ -11,6 +11,8 @@ import pytest
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, UnsupportedFeature
 from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.xml_arguments import read_xml_arguments, xml_arguments
+from structgen.grammar.flattening import recognizes
 
 BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 BASE = {
@@ -147,3 +149,16 @@ def test_a_member_of_that_name_and_a_schema_that_nothing_refers_to_are_left_alon
     assert reads({"properties": {"x-guidance": {"type": "null"}}}, ['{"x-guidance": null}']) == [True]
     (entry,) = json_schema({"$defs": {"a": {"x-guidance": {}}}, "type": "null"}).description.entries[1:2]
     assert (entry.where, entry.detail) == ("#/$defs/a/x-guidance", "no value that can be written is judged by it")
+
+
+def test_root_of_references_and_arguments() -> None:
+    """The root stays the root where references depend on the dynamic scope, and where arguments are read back."""
+    options = {"x-guidance": {"whitespace_flexible": False}}
+    tree = {"$id": "http://x/a", "$dynamicAnchor": "n", "type": "object", "properties": {"c": {"$dynamicRef": "#n"}}}
+    grammar = json_schema({**tree, **options})
+    assert recognizes(grammar, '{"c":{"c":{}}}')
+    assert not recognizes(grammar, '{"c": {}}')
+    schema = {"properties": {"a": {"type": "array", "items": {"type": "integer"}}}, **options}
+    for text, expected in (("[1,2]", True), ("[1, 2]", False)):
+        assert recognizes(xml_arguments(schema, "qwen_xml"), f"<parameter=a>{text}</parameter>") is expected
+    assert read_xml_arguments("<parameter=a>[1,2]</parameter>", "qwen_xml", schema) == {"a": [1, 2]}
