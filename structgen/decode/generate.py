@@ -21,8 +21,7 @@ from structgen.errors import ArgumentError, found, meant
 from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
-    from structgen.decode.autoregressive.healing import Healing
-    from structgen.decode.autoregressive.output import Writer
+    from structgen.decode.autoregressive.output import Healing, Writer
     from structgen.decode.diffusion.canvas_run import Snapshot
     from structgen.decode.diffusion.commit_policy import CommitPolicy
     from structgen.decode.diffusion.forward_pass import Reuse
@@ -265,7 +264,7 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
     max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens
     healing, potentials = None, settings.potentials
     if settings.heal:
-        from structgen.decode.autoregressive.healing import heal
+        from structgen.decode.autoregressive.output import heal
 
         if potentials or settings.canonical:
             other = "potentials=" if potentials else "canonical=True"

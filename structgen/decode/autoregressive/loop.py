@@ -1,7 +1,7 @@
 """The autoregressive loop: ``Generation`` writes one output; ``Autoregressive`` holds the settings that only it has.
 
 Each turn of ``Generation._run`` takes the forced tokens (``allowed``).  If there are none, one forward pass returns the
-logits (``passes``), and the sampler chooses an allowed token (``choice``).
+logits, and the sampler chooses an allowed token (``choice``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.autoregressive.allowed import Allowed, ForbiddenTokens, ForcedSteps
-from structgen.decode.autoregressive.choice import TokenChoice
-from structgen.decode.autoregressive.output import Chunk, Costs, Output, Writer
-from structgen.decode.autoregressive.passes import ScoredPasses
+from structgen.decode.autoregressive.choice import ScoredPasses, TokenChoice
+from structgen.decode.autoregressive.output import Chunk, Costs, Healing, Output, Writer
 from structgen.decode.potentials import Potential
 from structgen.decode.potentials.potential import Score
 from structgen.decode.speculative.speculation import AnyDrafter
@@ -30,7 +29,6 @@ from structgen.errors import GenerationError, LimitExceeded
 from structgen.log import log_cut
 
 if TYPE_CHECKING:
-    from structgen.decode.autoregressive.healing import Healing
     from structgen.decode.speculative.speculation import Speculation, SpeculationRounds
     from structgen.decode.step.context import Context
     from structgen.engine import Matcher, Vocabulary

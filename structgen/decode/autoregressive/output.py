@@ -1,4 +1,4 @@
-"""One output while it is written: its tokens and steps, its complete characters, and its costs."""
+"""One output while it is written: its tokens and steps, its complete characters, its costs; and token healing."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, final
 
 from structgen.decode.step.result import BudgetWatch, FinishReason, Seconds, Stats, Step
+from structgen.engine import Constraint, compile
 from structgen.errors import GenerationError
+from structgen.grammar import nodes as ir
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-    from structgen.decode.autoregressive.healing import Healing
     from structgen.decode.potentials import Potential
     from structgen.decode.step.context import Context
     from structgen.decode.step.result import DraftStats, Result
-    from structgen.engine import Constraint
 
-__all__ = ["Chunk", "Costs", "Output", "Writer"]
+__all__ = ["Chunk", "Costs", "Healing", "Output", "Writer", "heal"]
 
 
 class Writer(Protocol):
@@ -97,6 +97,20 @@ class Costs:
             forwards=self._context.forwards - self._forwards_before + self.searches,
             seconds=Seconds(self.mask_s, self.model_s, ended - self._began),
         )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Healing:
+    """What the tokens of an output have before the output.
+
+    Attributes:
+        prefix: the bytes of the prompt's last token.
+        grammar: the grammar of the output after them.
+    """
+
+    prefix: bytes
+    grammar: ir.Grammar
 
 
 @final
@@ -257,6 +271,36 @@ class Output:
         is_cut = cut is not None and cut < chunk.start + count
         text = decoder.decode(self.bytes_of(chunk.start, chunk.start + count))
         return Chunk(text, tokens, chunk.forced, chunk.start, is_cut)
+
+
+def heal(prompt: Sequence[int], constraint: Constraint) -> tuple[list[int], Constraint, Healing | None]:
+    """Take the last token off a prompt, and put its bytes before the strings of a constraint: token healing.
+
+    A prompt that ends within a word of the tokenizer ends with tokens that the model never saw in that place: after the
+    tokens of ``"http:"`` it has seen ``"//"`` only as ``"://"``, one token.  So the last token is taken off the prompt,
+    and the output must begin with its bytes.  Source: S. Lundberg, "The Art of Prompt Design: Prompt Boundaries and
+    Token Healing" (2023), in the library guidance.
+
+    A special token has no bytes, and no other token can span it: then nothing changes, and there is no ``Healing``.
+
+    Raises:
+        ValueError: the prompt is that token alone, so that the model would have nothing to go by.
+        LimitExceeded: a bound of the constraint's limits was reached.
+
+    Complexity: a compilation of the grammar, most of whose terms the engine has already.
+    """
+    vocabulary = constraint.vocabulary
+    prefix = vocabulary.tokens[prompt[-1]] if len(prompt) and 0 <= prompt[-1] < vocabulary.size else b""
+    if not prefix:
+        return list(prompt), constraint, None
+    if len(prompt) == 1:
+        raise ValueError(
+            f"heal=True: the prompt is one token, {prefix!r}, so no token would be left before the output; pass a "
+            "longer prompt, or leave heal out"
+        )
+    grammar = constraint.grammar
+    together = compile(ir.Sequence([ir.Literal(prefix), grammar]), vocabulary, limits=constraint.limits)
+    return list(prompt[:-1]), together, Healing(prefix, grammar)
 
 
 def _forced_step(token: int | None, log_z: float | None) -> Step:

@@ -19,8 +19,7 @@ from structgen.frontends.json_schema.emit.arguments import Scalars, refuse_name
 from structgen.frontends.json_schema.source.json_value import BOOLEAN, NULL, NUMBER
 from structgen.frontends.json_schema.source.location import Location
 from structgen.frontends.json_schema.term import chain, quoted
-from structgen.frontends.xml_arguments import STYLES, Spacing, scan_xml_arguments, xml_term
-from structgen.frontends.xml_arguments.style import style_named
+from structgen.frontends.xml_arguments import STYLES, Spacing, scan_xml_arguments, style_named, xml_term
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EPSILON,

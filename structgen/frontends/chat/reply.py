@@ -32,7 +32,7 @@ from structgen.grammar.nodes import (
     Grammar,
     Intersection,
     Repeat,
-    choice,
+    choice as either,
     literal,
     sequence,
 )
@@ -172,11 +172,7 @@ def tool_calls(
         options.append(sequence(empty, calls))
         if mode == "auto" and chosen.text_before is not None:
             options.append(sequence(_free(chosen.text_before, chosen), calls))
-    return Described(_either(options), _description(chosen, known, mode, called, parallel=parallel))
-
-
-def _either(options: list[Grammar]) -> Grammar:
-    return choice(*options)
+    return Described(either(*options), _description(chosen, known, mode, called, parallel=parallel))
 
 
 def _plain_text(family: Family) -> Grammar:
@@ -212,7 +208,7 @@ def _calls_term(
             "id": identifier,
         }
         each.extend(layout.filled(places, family.tokens) for layout in layouts.layouts)
-    call = _either(each)
+    call = either(*each)
     between = spelled(layouts.between, family.tokens) if layouts.between else None
     return sequence(
         spelled(layouts.before, family.tokens),

@@ -423,12 +423,12 @@ def test_what_is_written_is_read(style: str) -> None:
     """Random arguments under the masks are read into values that jsonschema calls valid."""
     vocabulary = Vocabulary([*(bytes([value]) for value in range(256)), b""], eos=[256])
     rng = random.Random(7)
-    for schema, any_order in itertools.product(WALKED, (False, True)):
+    for schema in WALKED:
         if style == "minimax_m3_xml" and "properties" not in schema and "anyOf" not in schema:
             continue
-        grammar = xml_arguments(schema, style, any_order=any_order, whitespace=rng.choice([None, 0, 2, "any", "runs"]))
+        grammar = xml_arguments(schema, style, any_order=rng.random() < 0.5, whitespace=rng.choice([None, 0, 2, "any"]))
         constraint = compile(grammar, vocabulary)
-        for length in (20, 60, 150):
+        for length in (20, 100):
             text = walked_member(constraint, rng, length)
             value = read_xml_arguments(text, style, schema)
             assert Draft202012Validator(schema).is_valid(value), (text, value)

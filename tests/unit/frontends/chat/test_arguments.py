@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import random
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from chat_replies import CASES, FIND, TOOLS
+from grammar_library import walked_member
 from jsonschema import Draft202012Validator
 
+from structgen import Vocabulary, compile
+from structgen.engine.parse.captures import captures_of_tokens
 from structgen.errors import GrammarError, UnsupportedFeature
-from structgen.frontends.chat import families, load_family, read_reply, tool_calls
+from structgen.frontends.chat import families, load_family, read_reply, think, tool_calls
 from structgen.grammar.flattening import recognizes
 
 ODD: dict[str, Any] = {
@@ -175,6 +179,29 @@ def test_names_that_python_lacks() -> None:
     with pytest.raises(GrammarError, match=r"tool f: its parameters cannot be enforced.*#/properties/a%3Eb") as caught:
         tool_calls([{"name": "f", "parameters": {"properties": {"a>b": {}}}}], family="qwen3-coder")
     assert isinstance(caught.value.__cause__, UnsupportedFeature)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", families())
+def test_replies_are_read_as_they_were_parsed(name: str) -> None:
+    """Random replies under the masks: what is read has the names, texts and thoughts of the grammar's own captures."""
+    vocabulary = Vocabulary([*(bytes([value]) for value in range(256)), b""], eos=[256])
+    schemas = {"odd.name": ODD["parameters"], "f": {**FIND["parameters"], "required": []}, "f_2": {"properties": {}}}
+    given = [{"name": each, "parameters": schema} for each, schema in schemas.items()]
+    rng = random.Random(5)
+    for choice, has_thought in itertools.product(("auto", "required"), (False, True)):
+        grammar = tool_calls(given, family=name, choice=choice)
+        if has_thought and load_family(name).thought is not None:
+            grammar = think(family=name) + grammar
+        constraint = compile(grammar, vocabulary)
+        for length in (30, 150):
+            text = walked_member(constraint, rng, length)
+            parts = captures_of_tokens(grammar, list(text.encode()), vocabulary)
+            reply = read_reply(text, family=name, tools=given)
+            names = parts.get("name", [])
+            assert [call.name for call in reply.calls] == ([names] if isinstance(names, str) else names), text
+            assert (reply.text, reply.thought or "") == (parts.get("text", ""), parts.get("thought", "")), text
+            assert all(Draft202012Validator(schemas[call.name]).is_valid(call.arguments) for call in reply.calls), text
 
 
 FORMATS = {
