@@ -10,13 +10,13 @@ import re
 import warnings
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.frontends.json_schema.arguments import arguments_term
 from structgen.frontends.json_schema.emit.arguments import Scalars, refuse_name
-from structgen.frontends.json_schema.source.json_value import BOOLEAN, NULL, NUMBER
+from structgen.frontends.json_schema.source.json_value import BOOLEAN, NULL, NUMBER, SUBJECT, parse_json, schema_text
 from structgen.frontends.json_schema.source.location import Location
 from structgen.frontends.json_schema.term import chain, quoted
 from structgen.frontends.xml_arguments import STYLES, Spacing, scan_xml_arguments, style_named, xml_term
@@ -45,7 +45,6 @@ __all__ = ["ARGUMENT_STYLES", "ArgumentStyle"]
 
 ARGUMENT_STYLES: Final = frozenset(("json", "python", *STYLES))
 """The notations of arguments."""
-_DECODER: Final = json.JSONDecoder()
 _ANY_TEXT: Final = Repeat(ANY_CHAR)
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _MAX_BRACKETS: Final = 100
@@ -88,7 +87,7 @@ class ArgumentStyle:
             GrammarError: as ``json_schema``, or the notation cannot write what the schema allows.
         """
         if self.style == "json":
-            return json_schema(_of_objects(parameters), policy=policy, limits=limits)
+            return json_schema(_of_objects(parameters, limits), policy=policy, limits=limits)
         if self.style == "python":
             return arguments_term(parameters, _PYTHON, policy=policy, limits=limits)
         return xml_term(parameters, self.style, _fixed(self.spacing), policy=policy, limits=limits, spell=spell)
@@ -110,7 +109,8 @@ class ArgumentStyle:
         """Read arguments that begin at a position, and where they end; None if there are none."""
         try:
             if self.style == "json":
-                return _DECODER.raw_decode(text, at)
+                found, end = _DECODER.raw_decode(text, at)
+                return (found, end) if isinstance(found, dict) else None
             if self.style == "python":
                 return _scan_python(text, at)
             return scan_xml_arguments(text, at, self.style, types, around=dict(self.spacing).get("text"))
@@ -118,8 +118,17 @@ class ArgumentStyle:
             return None
 
 
-def _of_objects(schema: Any) -> Any:
-    """The schema for objects alone: most descriptions of tools leave ``type`` out, or hold other types by mistake."""
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(name)  # NaN and infinity are not JSON
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_number)
+
+
+def _of_objects(schema: Any, limits: Limits) -> Any:
+    """The schema for objects alone: many descriptions of tools leave ``type`` out, or hold other types by mistake."""
+    if isinstance(schema, (str, bytes, bytearray)):
+        schema = parse_json(schema_text(schema, limits), SUBJECT, limits)
     if schema is True:
         return {"type": "object"}
     if not isinstance(schema, dict) or schema.get("type") == "object":

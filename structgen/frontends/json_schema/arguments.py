@@ -37,12 +37,19 @@ def arguments_term(
 
     Raises:
         GrammarError: as ``json_schema``; also where the notation cannot write what the schema allows.
+        ValueError: the policy indents JSON by its depth, and the arguments are several documents.
     """
     from structgen.frontends.json_schema import document_of
     from structgen.frontends.json_schema.emit.arguments import ArgumentPlanner
     from structgen.frontends.json_schema.translation import planned_grammar
 
-    document, python_type, setting = document_of(schema, policy or JsonPolicy(), limits or _DEFAULT_LIMITS)
+    policy = policy or JsonPolicy()
+    if policy.whitespace == "indented":
+        raise ValueError(
+            "arguments that are not JSON: whitespace='indented' depends on the depth in one JSON document; "
+            "take 'flexible', which admits indented values"
+        )
+    document, python_type, setting = document_of(schema, policy, limits or _DEFAULT_LIMITS)
     content = content_of(document, setting.limits) if python_type is None else None
     key = (notation, setting, content)
     known: Grammar | None = None if content is None else _known.get(key)

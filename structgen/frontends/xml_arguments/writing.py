@@ -173,27 +173,36 @@ class Spacing:
     text: Grammar | None = None
 
 
-@lru_cache(maxsize=64)
-def _run(longest: int) -> Spacing:
-    """Up to ``longest`` characters of white space between marks and around values that are no strings."""
-    space = Repeat(ByteClass([(9, 10), (13, 13), (32, 32)]), 0, longest) if longest else EPSILON
-    return Spacing(**dict.fromkeys(_PARTS, space))
-
-
 _PARTS: Final = ("before", "end", "middle", "value")
 
 
 @lru_cache(maxsize=64)
-def _spacing_of(whitespace: Whitespace, indent: int) -> Spacing:
-    """The white space between marks that goes with the one in JSON."""
-    if whitespace == "compact":
-        return Spacing()
+def _run(longest: int | None) -> Spacing:
+    """Up to ``longest`` characters of white space between marks and around values that are no strings."""
+    space = EPSILON if longest == 0 else Repeat(ByteClass([(9, 10), (13, 13), (32, 32)]), 0, longest)
+    return Spacing(**dict.fromkeys(_PARTS, space))
+
+
+@lru_cache(maxsize=64)
+def _lines(indent: int | None) -> Spacing:
+    """A line break, with ``indent`` also a space before it and spaces and tabs after it."""
     line: Grammar = _LINE
-    if whitespace != "single":
+    if indent is not None:
         indentation = Repeat(ByteClass([(9, 9), (32, 32)]), 0, indent)
         line = sequence(Repeat(literal(" "), 0, 1), Repeat(sequence(_LINE, indentation), 0, 1))
-    space = Repeat(line, 0, 1)
-    return Spacing(**dict.fromkeys(_PARTS, space))
+    return Spacing(**dict.fromkeys(_PARTS, Repeat(line, 0, 1)))
+
+
+def _spacing_of(policy: JsonPolicy) -> Spacing:
+    """The white space between marks that goes with the one in JSON."""
+    match policy.whitespace:
+        case "compact":
+            return Spacing()
+        case "runs" | "any":
+            return _run(policy.width if policy.whitespace == "runs" else None)
+        case "single":
+            return _lines(None)
+    return _lines(policy.width)
 
 
 def xml_arguments(
@@ -223,7 +232,7 @@ def xml_arguments(
             which.
         UnsatisfiableGrammar: no arguments are valid.
         LimitExceeded: the schema is too large.
-        ValueError: ``whitespace`` is negative, or no choice of the policy.
+        ValueError: ``whitespace`` is negative, ``"indented"``, or no choice of the policy.
 
     Complexity: as ``json_schema``; equal schemas are looked up.
 
@@ -235,12 +244,12 @@ def xml_arguments(
         chosen = replace(chosen, order="any")
     if isinstance(whitespace, str):
         chosen = replace(chosen, whitespace=whitespace)
-    if isinstance(whitespace, int):
-        if whitespace < 0:
-            raise ValueError(f"xml_arguments: whitespace is a number of characters from 0 on; found {whitespace}")
+    if whitespace is None or isinstance(whitespace, str):
+        spacing = _spacing_of(chosen)
+    elif isinstance(whitespace, int) and not isinstance(whitespace, bool) and whitespace >= 0:
         spacing = _run(whitespace)
     else:
-        spacing = _spacing_of(chosen.whitespace, chosen.indent)
+        raise ValueError(f"xml_arguments: whitespace is a number of characters from 0 on; found {whitespace!r:.60}")
     return xml_term(schema, style, spacing, policy=chosen, limits=limits)
 
 

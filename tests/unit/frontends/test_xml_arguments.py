@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator, exceptions
 
 from structgen import Vocabulary, compile
 from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar, UnsupportedFeature
+from structgen.frontends.chat import tool_calls
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.xml_arguments import STYLES, read_xml_arguments, xml_arguments
 from structgen.grammar.flattening import recognizes
@@ -301,9 +302,34 @@ def test_what_is_refused(style: str, schema: Any, error: type[Exception], messag
         xml_arguments(schema, style)
 
 
+def test_white_space_of_policies() -> None:
+    """Between marks it is what the policy has in JSON, bounded as there; what depends on a depth is refused."""
+    schema = {"properties": {"a": INTEGER}, "required": ["a"]}
+    spaces = ["", "\n", "\n  ", "\n" + " " * 256, "\n" + " " * 257, "\t\t", "\t\n\n\n", " \n\t"]
+    for policy, expected in (
+        (JsonPolicy("single"), "TT......"),
+        (JsonPolicy("compact"), "T......."),
+        (JsonPolicy("flexible"), "TTTT...T"),
+        (JsonPolicy("flexible", indent=2), "TTT....T"),
+        (JsonPolicy("runs", indent=2), "TT...T.."),
+        (JsonPolicy("any"), "TTTTTTTT"),
+    ):
+        grammar = xml_arguments(schema, "qwen_xml", policy=policy)
+        found = [recognizes(grammar, space + "<parameter=a>5</parameter>") for space in spaces]
+        assert found == [each == "T" for each in expected], policy
+    for policy in (JsonPolicy("indented"), JsonPolicy("indented", indent="\t")):
+        for make in (lambda policy: xml_arguments(schema, "qwen_xml", policy=policy),
+                     lambda policy: tool_calls([{"name": "f"}], family="llama-python", policy=policy)):  # fmt: skip
+            with pytest.raises(ValueError, match="'indented' depends on the depth"):
+                make(policy)
+
+
 def test_negative_white_space() -> None:
     with pytest.raises(ValueError, match="whitespace is a number of characters from 0 on"):
         xml_arguments({}, "qwen_xml", whitespace=-1)
+    for wrong in (2.5, True):
+        with pytest.raises(ValueError, match=f"from 0 on; found {wrong}"):
+            xml_arguments({}, "qwen_xml", whitespace=wrong)  # type: ignore[arg-type]
 
 
 def test_undeclared_names() -> None:

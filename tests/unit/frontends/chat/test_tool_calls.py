@@ -138,6 +138,7 @@ def test_arguments_are_objects() -> None:
         ({"parameters": {}}, ["{}", '{"a": 1}', '{"a": "x"}']),
         ({"parameters": True}, ["{}", '{"a": 1}', '{"a": "x"}']),
         ({"parameters": {"enum": [5, {"a": 1}]}}, ['{"a": 1}']),
+        ({"parameters": json.dumps(number)}, ["{}", '{"a": 1}']),
         ({"input_schema": {**number, "required": ["a"]}}, ['{"a": 1}']),
         ({"inputSchema": {**number, "required": ["a"]}}, ['{"a": 1}']),
     ]
@@ -149,6 +150,8 @@ def test_arguments_are_objects() -> None:
             if recognizes(grammar, f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>')
         ]
         assert found == expected, given
+    for arguments in ("5", "[]", "NaN", '{"a": Infinity}'):
+        assert read_reply(f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>').calls == ()
 
 
 @pytest.mark.parametrize("name", ["a:1", "a:b:2", "functions.x", "x/y.z"])
