@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
 from structgen.cli.terminal import UNUSABLE, Failure, ProgressLine
-from structgen.errors import ModelError, meant
+from structgen.errors import ModelError
+from structgen.methods.catalogue import made, unknown
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
@@ -80,35 +80,16 @@ class NamedOption:
         Raises:
             click.UsageError: there is no such name, or its settings are unusable.
         """
-        subject = f"{self.option} {self.name}"
-        if self.name not in homes:
-            raise click.UsageError(unknown(self.option, self.name, homes))
-        home = homes[self.name]
-        made: Any = getattr(importlib.import_module(home.module), home.kind)
-        settable = [field for field in fields(made) if field.init and field.name not in {*(given or ()), *unsaid}]
-        known = [field.name for field in settable]
-        for key in self.settings:
-            if key not in known:
-                raise click.UsageError(unknown(subject, key, known))
         settings = dict(self.settings)
-        if home.counted is not None and count is not None:
-            if home.counted in settings:
-                raise click.UsageError(f"{subject}: {home.counted} is what -n says: give one of them")
-            settings[home.counted] = count
-        for field in settable:
-            if field.default is MISSING and field.default_factory is MISSING and field.name not in settings:
-                raise click.UsageError(f"{subject}: it needs {field.name}: write {self.name}:{field.name}=VALUE")
+        counted = homes[self.name].counted if self.name in homes else None
+        if counted is not None and count is not None:
+            if counted in settings:
+                raise click.UsageError(f"{self.option} {self.name}: {counted} is what -n says: give one of them")
+            settings[counted] = count
         try:
-            return made(**settings, **(given or {}))
-        except (ValueError, TypeError) as error:
-            raise click.UsageError(f"{subject}: {str(error).removeprefix(f'{home.kind}: ')}") from error
-
-
-def unknown(subject: str, name: str, known: Iterable[str]) -> str:
-    """Say that there is no such name, which one may be meant, and which there are."""
-    names = list(known)
-    parts = [f"{subject}: there is no {name!r}", f"there are {', '.join(names) or 'no settings'}", meant(name, names)]
-    return "; ".join(part for part in parts if part)
+            return made(homes, self.name, settings, subject=self.option, given=given, unsaid=unsaid)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
 
 
 RUNTIMES: Final = ("torch", "llama.cpp")

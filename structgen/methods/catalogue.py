@@ -5,9 +5,24 @@ A method registers here by name, as a string, so that reading the table imports 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import importlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Final, NamedTuple
 
-__all__ = ["BRIDGES", "CANVAS_SAMPLERS", "COMMIT_POLICIES", "DRAFTERS", "REUSES", "SAMPLERS", "Method"]
+from structgen.errors import meant
+
+__all__ = [
+    "BRIDGES",
+    "CANVAS_SAMPLERS",
+    "COMMIT_POLICIES",
+    "DRAFTERS",
+    "REUSES",
+    "SAMPLERS",
+    "Method",
+    "made",
+    "unknown",
+]
 
 
 class Method(NamedTuple):
@@ -99,3 +114,50 @@ REUSES: Final = {
     "delayed": Method("structgen.diffusion", "DelayedReuse"),
 }
 """Rules for which slots a pass runs: ``--reuse``."""
+
+
+def made(
+    methods: Mapping[str, Method],
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    subject: str,
+    given: Mapping[str, Any] | None = None,
+    unsaid: Collection[str] = (),
+) -> Any:
+    """Return a method of a table with its settings.
+
+    Args:
+        methods: by name.
+        name: of the method.
+        settings: by name of the field.
+        subject: who asks, for messages.
+        given: settings that ``settings`` may not have.
+        unsaid: settings that it may not have either, and that keep their defaults.
+
+    Raises:
+        ValueError: there is no such name, or its settings are unusable.
+    """
+    if name not in methods:
+        raise ValueError(unknown(subject, name, methods))
+    home, subject = methods[name], f"{subject} {name}"
+    kind: Any = getattr(importlib.import_module(home.module), home.kind)
+    settable = [field for field in fields(kind) if field.init and field.name not in {*(given or ()), *unsaid}]
+    known = [field.name for field in settable]
+    for key in settings:
+        if key not in known:
+            raise ValueError(unknown(subject, key, known))
+    for field in settable:
+        if field.default is MISSING and field.default_factory is MISSING and field.name not in settings:
+            raise ValueError(f"{subject}: it needs {field.name}: write {name}:{field.name}=VALUE")
+    try:
+        return kind(**settings, **(given or {}))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{subject}: {str(error).removeprefix(f'{home.kind}: ')}") from error
+
+
+def unknown(subject: str, name: str, known: Iterable[str]) -> str:
+    """Say that there is no such name, which one may be meant, and which there are."""
+    names = list(known)
+    parts = [f"{subject}: there is no {name!r}", f"there are {', '.join(names) or 'no settings'}", meant(name, names)]
+    return "; ".join(part for part in parts if part)

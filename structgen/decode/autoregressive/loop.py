@@ -22,7 +22,7 @@ from structgen.decode.potentials import Potential
 from structgen.decode.potentials.potential import Score
 from structgen.decode.speculative.speculation import AnyDrafter
 from structgen.decode.step.logits_row import on_host
-from structgen.decode.step.result import Result, Step
+from structgen.decode.step.result import Result, Stats, Step
 from structgen.decode.step.sampler import Sampler, check_tempering
 from structgen.engine import Constraint
 from structgen.errors import GenerationError, LimitExceeded
@@ -179,6 +179,14 @@ class Generation:
         return tuple(self._output.steps)
 
     @property
+    def stats(self) -> Stats:
+        """The statistics of the output so far."""
+        drafts = None if self._drafts is None else self._drafts.counts.stats()
+        if self._writer is not None:
+            drafts = self._writer.drafts
+        return self._costs.stats(self._output.steps, drafts)
+
+    @property
     def remaining(self) -> int:
         """How many tokens are left of the budget."""
         return self._output.remaining
@@ -296,14 +304,11 @@ class Generation:
                 evidence=f"it has {len(output.tokens)} tokens so far",
                 remedy="iterate to its end first",
             )
-        drafts = None if self._drafts is None else self._drafts.counts.stats()
-        if self._writer is not None:
-            drafts = self._writer.drafts
         return Result(
             data=output.data,
             tokens=self.tokens,
             steps=self.steps,
-            stats=self._costs.stats(output.steps, drafts),
+            stats=self.stats,
             grammar=output.grammar,
             vocabulary=output.vocabulary,
             skipped=output.skipped,

@@ -10,33 +10,24 @@ from typing import TYPE_CHECKING, Any, final
 
 from starlette.responses import JSONResponse, Response
 
-from structgen.decode import Chunk
-from structgen.decode.step.result import Result
-from structgen.decode.step.sampler import Greedy, Multinomial
-from structgen.engine import compile
+from structgen.decode import Chunk, Result, Step
 from structgen.integrations.server.description import described
-from structgen.integrations.server.protocol import APIError, ChatRequest, Message, Sampling, parsed
-from structgen.integrations.server.runner import Task
+from structgen.integrations.server.protocol import APIError, ChatRequest, Message, parsed
+from structgen.integrations.server.scores import Answer, field_event, token_scores, usage
+from structgen.integrations.server.settings import task_of
 from structgen.integrations.server.stream import sse
+from structgen.integrations.server.writing import FieldEnd, Scored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.decode import AnySampler
+    from structgen.integrations.server.runner import Task
     from structgen.integrations.server.service import Service
 
-__all__ = ["complete", "sampler_of"]
+__all__ = ["complete", "plain"]
 
 _DEFAULT_TOKENS = 1024
 """Tokens of an answer where the request does not say how many."""
-
-
-def sampler_of(request: Sampling) -> AnySampler:
-    """The sampler for a request: as OpenAI's, its temperature is 1 by default."""
-    if request.temperature == 0:
-        return Greedy()
-    top_k = request.top_k if request.top_k and request.top_k > 0 else None
-    return Multinomial(request.temperature or 1.0, top_k=top_k, top_p=request.top_p, min_p=request.min_p)
 
 
 async def complete(service: Service, data: object) -> Response:
@@ -51,36 +42,39 @@ async def complete(service: Service, data: object) -> Response:
     count = request.n or 1
     service.runner.admit(count)
     description, task = await asyncio.to_thread(_prepared, service, request)
-    answer = _ChatAnswer(service.name, len(task.tokens), seed=task.seed)
+    answer = _ChatAnswer(service, request)
     tasks = [service.task_with_seed(task, task.seed + index) for index in range(count)]
     headers = service.headers(request, description)
     if request.stream:
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
-        return sse(answer.streamed(service, tasks, wants_usage=wants_usage), headers=headers)
-    results = await service.gather(tasks)
-    return JSONResponse(answer.whole(results), headers=headers)
+        return sse(answer.streamed(tasks, wants_usage=wants_usage), headers=headers)
+    return JSONResponse(answer.whole(tasks, await service.answers(tasks)), headers=headers)
 
 
 def _prepared(service: Service, request: ChatRequest) -> tuple[Any, Task]:
     """The description of a request and the task of its first answer; in a thread, for this may take a while."""
     description = described(request, service.limits)
-    messages = [_plain(message) for message in request.messages]
+    messages = [plain(message) for message in request.messages]
     tokens = tuple(service.model.encode_prompt(messages))
     max_tokens = request.max_completion_tokens or request.max_tokens or _DEFAULT_TOKENS
     max_tokens = service.room(
         len(tokens), max_tokens, is_stated=bool(request.max_completion_tokens or request.max_tokens)
     )
-    constraint = compile(description.grammar, service.model.vocabulary, limits=service.limits)
-    return description, Task(
-        tokens,
-        constraint,
-        max_tokens,
-        sampler_of(request),
-        seed=service.seed() if request.seed is None else request.seed,
-    )
+    return description, task_of(service, request, description, tokens, max_tokens, top=_top(request))
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _top(request: ChatRequest) -> int | None:
+    """How many tokens of each step are wanted with their log-probabilities.
+
+    Raises:
+        APIError: a number is given, and that they are wanted is not.
+    """
+    if request.top_logprobs and not request.logprobs:
+        raise APIError(400, "top_logprobs: it needs logprobs: true", param="top_logprobs", code="invalid_value")
+    return request.top_logprobs or 0 if request.logprobs else None
+
+
+def plain(message: Message) -> dict[str, Any]:
     """A message as ``encode_prompt`` takes it.
 
     Raises:
@@ -105,54 +99,65 @@ def _plain(message: Message) -> dict[str, Any]:
 class _ChatAnswer:
     """The objects of one answer."""
 
-    def __init__(self, model: str, prompt_tokens: int, *, seed: int) -> None:
-        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-        self._prompt_tokens = prompt_tokens
-        self._seed = seed
+    def __init__(self, service: Service, request: ChatRequest) -> None:
+        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": service.name}
+        self._service = service
+        self._top = _top(request)
+        self._has_report = request.structgen is not None
 
-    def whole(self, results: Sequence[Result]) -> dict[str, Any]:
+    def whole(self, tasks: Sequence[Task], answers: Sequence[Answer]) -> dict[str, Any]:
         """The answer as a whole."""
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": result.text, "refusal": None},
-                "logprobs": None,
-                "finish_reason": result.finish_reason,
+                "message": {"role": "assistant", "content": answer.result.text, "refusal": None},
+                "logprobs": self._logprobs(answer.steps),
+                "finish_reason": answer.result.finish_reason,
             }
-            for index, result in enumerate(results)
+            | ({"structgen": answer.report(task)} if self._has_report else {})
+            for index, (task, answer) in enumerate(zip(tasks, answers, strict=True))
         ]
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage(results)}
+        return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage(tasks, answers)}
 
-    async def streamed(
-        self, service: Service, tasks: Sequence[Task], *, wants_usage: bool
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    async def streamed(self, tasks: Sequence[Task], *, wants_usage: bool) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of a stream."""
-        results: dict[int, Result] = {}
+        answers = [Answer(self._service.model.vocabulary) for _ in tasks]
         for index in range(len(tasks)):
             yield self._chunk(index, {"role": "assistant", "content": ""})
-        async for index, item in service.merged(tasks):
-            if isinstance(item, Result):
-                results[index] = item
-                yield self._chunk(index, {}, finish_reason=item.finish_reason)
-            elif isinstance(item, Chunk) and item.text:
-                yield self._chunk(index, {"content": item.text})
+        async for index, item in self._service.merged(tasks):
+            answers[index].note(item)
+            match item:
+                case Chunk() if item.text:
+                    yield self._chunk(index, {"content": item.text})
+                case Scored() if self._top is not None:
+                    yield self._chunk(index, {}, logprobs=self._logprobs(item.steps))
+                case FieldEnd():
+                    yield self._chunk(index, {}, report={"events": [field_event(item)]})
+                case Result():
+                    report = answers[index].report(tasks[index]) if self._has_report else None
+                    yield self._chunk(index, {}, finish_reason=item.finish_reason, report=report)
         if wants_usage:
             yield {
                 **self._head,
                 "object": "chat.completion.chunk",
                 "choices": [],
-                "usage": self._usage(list(results.values())),
+                "usage": usage(tasks, answers),
             }
 
-    def _chunk(self, index: int, delta: dict[str, Any], *, finish_reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+    def _logprobs(self, steps: Sequence[Step]) -> dict[str, Any] | None:
+        if self._top is None:
+            return None
+        return {"content": token_scores(self._service.model.vocabulary, steps, self._top), "refusal": None}
 
-    def _usage(self, results: Sequence[Result]) -> dict[str, Any]:
-        tokens = sum(result.stats.tokens for result in results)
-        return {
-            "prompt_tokens": self._prompt_tokens,
-            "completion_tokens": tokens,
-            "total_tokens": self._prompt_tokens + tokens,
-            "completion_tokens_details": {"forced_tokens": sum(result.stats.forced for result in results)},
-        }
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        *,
+        finish_reason: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+        report: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        choice |= {} if report is None else {"structgen": report}
+        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from structgen.errors import BudgetError, GenerationError, LimitExceeded, StructgenError
 
-__all__ = ["APIError", "ChatRequest", "Sampling", "api_error", "parsed"]
+__all__ = ["APIError", "ChatRequest", "Options", "Sampling", "api_error", "parsed"]
 
 _Body = TypeVar("_Body", bound="Body")
 
@@ -35,6 +35,31 @@ NOTES: Final = frozenset(
     }
 )
 """Fields that say something about a request, and do not change its output here."""
+
+_NEUTRAL: Final[Mapping[str, Any]] = {
+    "best_of": 1,
+    "early_stopping": False,
+    "echo": False,
+    "ignore_eos": False,
+    "include_stop_str_in_output": False,
+    "length_penalty": 1.0,
+    "min_tokens": 0,
+    "skip_special_tokens": True,
+    "suffix": "",
+    "use_beam_search": False,
+}
+"""Values of fields that are not done and change nothing: clients send them as their defaults."""
+
+_REASONS: Final[Mapping[str, str]] = {
+    "best_of": "take n and choose, or structgen.sampler 'bestof'",
+    "ignore_eos": "an answer may end where its description ends it",
+    "include_stop_str_in_output": "none of a stop is sent",
+    "min_tokens": "say in the description how long the answer is",
+    "stop_token_ids": "say it with stop",
+    "suffix": "the model writes from left to right",
+    "use_beam_search": "take structgen.sampler 'beam'",
+}
+"""What to do instead."""
 
 
 @final
@@ -107,18 +132,44 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+class Options(BaseModel):
+    """What only this server has.
+
+    Attributes:
+        sampler: of the catalogue, by name; or an object with ``name`` and settings.
+        marginals: add the probability of each value of each field that has few.
+        events: beside the deltas of a stream, say which field is final, with its value.
+        canonical: write only the tokens that the tokenizer itself writes.
+        seed: of the sampler, as the field ``seed``.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    sampler: str | dict[str, Any] | None = None
+    marginals: bool = False
+    events: bool = False
+    canonical: bool = False
+    seed: int | None = None
+
+
 class Sampling(Body):
     """What all endpoints that write have in common."""
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    seed: Annotated[int, Field(ge=0)] | None = None
+    seed: int | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
+    structgen: Options | None = None
 
 
 class Message(BaseModel):
@@ -137,6 +188,8 @@ class ChatRequest(Sampling):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     response_format: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
 
 def parsed(kind: type[_Body], data: object) -> _Body:
@@ -147,7 +200,8 @@ def parsed(kind: type[_Body], data: object) -> _Body:
     """
     if not isinstance(data, dict):
         raise APIError(400, f"the body must be a JSON object; found {type(data).__name__}")
-    ignored = tuple(sorted(name for name in data if name in NOTES and name not in kind.model_fields))
+    unknown = {name: value for name, value in data.items() if name not in kind.model_fields}
+    ignored = tuple(sorted(name for name, value in unknown.items() if name in NOTES or _is_neutral(name, value)))
     try:
         made = kind.model_validate({name: value for name, value in data.items() if name not in ignored})
     except ValidationError as error:
@@ -155,7 +209,12 @@ def parsed(kind: type[_Body], data: object) -> _Body:
         param = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
             message = f"{param}: this field is not supported, and it could change the output; leave it out"
+            message += f", and {_REASONS[param]}" if param in _REASONS else ""
             raise APIError(400, message, param=param, code="unsupported_parameter") from None
         raise APIError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None
     made.ignored = ignored
     return made
+
+
+def _is_neutral(name: str, value: object) -> bool:
+    return value is None or (name in _NEUTRAL and type(value) in (bool, int, float, str) and value == _NEUTRAL[name])

@@ -9,21 +9,25 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
 
-from structgen.decode import start_generation
 from structgen.decode.step.background import streamed
 from structgen.decode.step.context import Context
 from structgen.integrations.server.protocol import APIError
+from structgen.integrations.server.writing import written
 from structgen.models import Batch
+from structgen.models.adjusted import AdjustedModel, Adjustments
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyDrafter, AnySampler, Chunk, Result
+    from structgen.decode import AnyDrafter, AnySampler
     from structgen.engine import Constraint
+    from structgen.integrations.server.writing import Item
     from structgen.models import LanguageModel
 
 __all__ = ["Runner", "Task"]
 
 _PATIENCE: Final = 0.25
 """See ``Batch``: passes wait for those who are choosing a token, which takes a small part of a pass."""
+
+_AS_IT_IS: Final = Adjustments()
 
 
 @final
@@ -39,6 +43,13 @@ class Task:
         seed: of the sampler.
         alternatives: how many other tokens each step records.
         drafter: proposes draft tokens.
+        adjustments: of the model's logits.
+        stops: the answer, which is free text, ends before the first of them.
+        has_scores: whether steps are wanted with the log-probability that the model gives them.
+        has_events: whether the fields of the answer are wanted as they become final.
+        has_marginals: whether the probabilities of the values of its fields are wanted.
+        is_json: whether the answer is JSON, so that it has fields.
+        is_canonical: whether only the tokens that the tokenizer itself writes are allowed.
     """
 
     tokens: tuple[int, ...]
@@ -48,6 +59,13 @@ class Task:
     seed: int = 0
     alternatives: int = 0
     drafter: AnyDrafter = "auto"
+    adjustments: Adjustments = _AS_IT_IS
+    stops: tuple[str, ...] = ()
+    has_scores: bool = False
+    has_events: bool = False
+    has_marginals: bool = False
+    is_json: bool = False
+    is_canonical: bool = False
 
 
 @final
@@ -87,8 +105,8 @@ class Runner:
             message = f"{self.running} answers are being written and {self.waiting} wait; try again later"
             raise APIError(429, message, code="queue_full", headers={"Retry-After": "1"})
 
-    async def run(self, task: Task) -> AsyncGenerator[Chunk | Result, None]:
-        """Yield the chunks of an answer as they are written, and then the result.
+    async def run(self, task: Task) -> AsyncGenerator[Item, None]:
+        """Yield the chunks of an answer as they are written, what else is wanted, and then the result.
 
         The answer ends before its next forward pass if the coroutine is cancelled or the iterator is closed.
 
@@ -114,23 +132,18 @@ class Runner:
             self._free.release()
             self._note_idle()
 
-    def _written(self, task: Task, ends: float | None) -> Generator[Chunk | Result, None, None]:
+    def _written(self, task: Task, ends: float | None) -> Generator[Item, None, None]:
         """Write an answer in this thread."""
-        with self.batch.worker(), Context(self.batch, task.tokens) as context:
-            generation = start_generation(
-                context,
-                task.constraint,
-                max_tokens=task.max_tokens,
-                sampler=task.sampler,
-                seed=task.seed,
-                drafter=task.drafter,
-                alternatives=task.alternatives,
-            )
-            for chunk in generation:
-                if ends is not None and perf_counter() > ends:
-                    raise APIError(504, f"the answer was not done after {self.time_limit_s:g} s", code="time_limit")
-                yield chunk
-            yield generation.result()
+
+        def check_time() -> None:
+            if ends is not None and perf_counter() > ends:
+                raise APIError(504, f"the answer was not done after {self.time_limit_s:g} s", code="time_limit")
+
+        model: LanguageModel = self.batch
+        if task.adjustments:
+            model = AdjustedModel(model, task.adjustments, prompt=len(task.tokens))
+        with self.batch.worker(), Context(model, task.tokens) as context:
+            yield from written(context, task, check_time)
 
     def _note_idle(self) -> None:
         if not (self.running or self.waiting):

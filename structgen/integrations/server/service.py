@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, final
 
 from structgen.decode.step.result import Result
 from structgen.integrations.server.protocol import APIError
+from structgen.integrations.server.scores import Answer
 
 if TYPE_CHECKING:
-    from structgen.decode import Chunk
     from structgen.grammar.limits import Limits
     from structgen.integrations.server.description import Description
     from structgen.integrations.server.protocol import Sampling
     from structgen.integrations.server.runner import Runner, Task
+    from structgen.integrations.server.writing import Item
     from structgen.models import LanguageModel
 
 __all__ = ["Service"]
@@ -96,7 +97,15 @@ class Service:
             results = {index: item async for index, item in items if isinstance(item, Result)}
         return [results[index] for index in range(len(tasks))]
 
-    async def merged(self, tasks: Sequence[Task]) -> AsyncGenerator[tuple[int, Chunk | Result], None]:
+    async def answers(self, tasks: Sequence[Task]) -> list[Answer]:
+        """Write several answers at the same time; with what else was wanted."""
+        found = [Answer(self.model.vocabulary) for _ in tasks]
+        async with aclosing(self.merged(tasks)) as items:
+            async for index, item in items:
+                found[index].note(item)
+        return found
+
+    async def merged(self, tasks: Sequence[Task]) -> AsyncGenerator[tuple[int, Item], None]:
         """The items of several answers, as they come, each with the number of its task."""
         queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
 

@@ -33,7 +33,7 @@ EACH = [
 
 
 def reference(adjustments: Adjustments, tokens: list[int]) -> list[float]:
-    """The logits after all tokens, of which the first are the prompt."""
+    """The logits after all tokens; the first are the prompt."""
     row = [float(value) for value in HashModel(VOCABULARY, seed=3).start().extend(tokens)]
     for token in set(tokens):
         row[token] = row[token] / adjustments.repetition if row[token] > 0 else row[token] * adjustments.repetition
@@ -75,7 +75,7 @@ def test_greedy_outputs_are_those_of_the_loop(adjustments: Adjustments, drafter:
 
 
 def test_trees_of_draft_tokens_have_the_rows_of_their_paths() -> None:
-    """Random trees, of which random paths are kept; forks and cuts between."""
+    """Random trees; random paths are kept; forks and cuts between."""
     chance = random.Random(5)
     session, tokens = adjusted(ALL).start(), []
     for _ in range(40):

@@ -1,0 +1,159 @@
+"""What a request says about sampling, as the ``Task`` of its first answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from structgen.decode.step.sampler import Greedy, Multinomial
+from structgen.engine import compile
+from structgen.errors import StructgenError, UnsatisfiableGrammar
+from structgen.grammar.nodes import ANY_CHAR, Repeat, literal, sequence
+from structgen.integrations.server.protocol import APIError, Options, Sampling
+from structgen.integrations.server.runner import Task
+from structgen.methods.catalogue import SAMPLERS, made
+from structgen.models.adjusted import Adjustments
+
+if TYPE_CHECKING:
+    from structgen.decode import AnySampler
+    from structgen.grammar.nodes import Grammar
+    from structgen.integrations.server.description import Description
+    from structgen.integrations.server.service import Service
+
+__all__ = ["sampler_of", "task_of"]
+
+_SEEDS: Final = 1 << 63
+_MOST_SAMPLES: Final = 64
+"""The most outputs that a sampler may write for one answer."""
+_MOST: Final = 1024
+"""The largest number that a setting of a sampler may be."""
+_SHAPE: Final = {"temperature": (1.0,), "top_p": (1.0,), "top_k": (0, -1), "min_p": (0.0,)}
+"""The settings of token sampling, with the values that change nothing."""
+
+
+def task_of(
+    service: Service,
+    request: Sampling,
+    description: Description,
+    tokens: Sequence[int],
+    max_tokens: int,
+    *,
+    top: int | None = None,
+) -> Task:
+    """Return the task of the first answer.
+
+    Args:
+        service: the model, and limits.
+        request: what is said about sampling.
+        description: what the answer may be.
+        tokens: of the prompt.
+        max_tokens: of the answer.
+        top: how many tokens of each step are wanted with their scores; 0: that which was chosen alone; None: no scores.
+
+    Raises:
+        APIError: a setting is unusable, or does not go with another one.
+        StructgenError: the description cannot be enforced.
+    """
+    options = request.structgen or Options()
+    constraint = compile(description.grammar, service.model.vocabulary, limits=service.limits)
+    is_json = description.kind == "json"
+    if options.marginals and (options.sampler is not None or description.kind not in ("json", "grammar")):
+        other = "leave structgen.sampler out" if options.sampler is not None else "describe the answer"
+        raise _wrong("structgen.marginals", f"they are of answers with fields, written token by token; {other}")
+    return Task(
+        tuple(tokens),
+        constraint,
+        max_tokens,
+        sampler_of(request),
+        seed=_seed(service, request),
+        alternatives=top or 0,
+        adjustments=_adjustments(request, service.model.vocabulary.size),
+        stops=_stops(request, description, service),
+        has_scores=top is not None or request.structgen is not None,
+        has_events=options.events and is_json,
+        has_marginals=options.marginals,
+        is_json=is_json,
+        is_canonical=options.canonical,
+    )
+
+
+def sampler_of(request: Sampling) -> AnySampler:
+    """The sampler for a request: as OpenAI's, its temperature is 1 by default.
+
+    Raises:
+        APIError: there is no such sampler, or its settings are unusable.
+    """
+    wanted = None if request.structgen is None else request.structgen.sampler
+    if wanted is None:
+        if request.temperature == 0:
+            return Greedy()
+        top_k = request.top_k if request.top_k and request.top_k > 0 else None
+        return Multinomial(request.temperature or 1.0, top_k=top_k, top_p=request.top_p, min_p=request.min_p)
+    for name, neutral in _SHAPE.items():
+        if getattr(request, name) not in (None, *neutral):
+            raise _wrong(name, "structgen.sampler says how tokens are chosen; give one of them")
+    settings: dict[str, Any] = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
+    name = settings.pop("name", None)
+    place = "structgen.sampler"
+    if not isinstance(name, str):
+        raise _wrong(place, "expected the name of a sampler, or an object with 'name' and settings")
+    for key, value in settings.items():
+        counted = name in SAMPLERS and SAMPLERS[name].counted == key
+        if not (value is None or isinstance(value, (bool, int, float, str))):
+            raise _wrong(f"{place}.{key}", "expected a number, a text, true, false or null")
+        if isinstance(value, (int, float)) and not abs(value) <= (_MOST_SAMPLES if counted else _MOST):
+            raise _wrong(f"{place}.{key}", f"at most {_MOST_SAMPLES if counted else _MOST} on this server")
+    try:
+        return made(SAMPLERS, name, settings, subject=place)  # type: ignore[no-any-return]  # by name
+    except (ValueError, TypeError) as error:
+        raise _wrong(place, str(error).removeprefix(f"{place}: ")) from None
+
+
+def _seed(service: Service, request: Sampling) -> int:
+    named = None if request.structgen is None else request.structgen.seed
+    if None not in (named, request.seed) and named != request.seed:
+        raise _wrong("structgen.seed", f"seed says {request.seed}; give one of them")
+    given = request.seed if named is None else named
+    return service.seed() if given is None else given % _SEEDS
+
+
+def _adjustments(request: Sampling, size: int) -> Adjustments:
+    bias: dict[int, float] = {}
+    for text, value in (request.logit_bias or {}).items():
+        if not (text.isascii() and text.isdecimal() and int(text) < size):
+            raise _wrong("logit_bias", f"expected ids of tokens, from 0 to {size - 1}; found {text!r:.40}")
+        bias[int(text)] = value
+    return Adjustments(
+        repetition=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        frequency=request.frequency_penalty or 0.0,
+        presence=request.presence_penalty or 0.0,
+        bias=bias,
+    )
+
+
+def _stops(request: Sampling, description: Description, service: Service) -> tuple[str, ...]:
+    """The stops of free text; beside a description those are refused that could cut the answer."""
+    given = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    stops = tuple(stop for stop in dict.fromkeys(given) if stop)
+    if description.kind == "text":
+        return stops
+    for stop in stops:
+        if _may_contain(description.grammar, stop, service):
+            raise _wrong("stop", f"{stop!r:.60} may occur within what {description.source} describes, and would cut it")
+    return ()
+
+
+def _may_contain(grammar: Grammar, text: str, service: Service) -> bool:
+    """Whether a string of a grammar may contain a text; yes, where that is not decided."""
+    anything = Repeat(ANY_CHAR, 0, None)
+    try:
+        compile(grammar & sequence(anything, literal(text), anything), service.model.vocabulary, limits=service.limits)
+    except UnsatisfiableGrammar:
+        return False
+    except (StructgenError, ValueError):
+        return True
+    return True
+
+
+def _wrong(param: str, message: str) -> APIError:
+    return APIError(400, f"{param}: {message}", param=param, code="invalid_value")

@@ -1,0 +1,250 @@
+"""One answer while it is written: stops, scores, fields that are final, marginals, weights; in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from structgen.decode import Chunk, Result, Sampler, Step, start_generation
+from structgen.decode.generate import with_canonical
+from structgen.decode.step.context import refuse_temperatures
+from structgen.integrations.server.protocol import APIError
+from structgen.program.json_cursor import FieldEnd, JsonCursor
+
+if TYPE_CHECKING:
+    from structgen.decode import Context, Generation
+    from structgen.decode.sampling import Proposal, Samples, SequenceSampler
+    from structgen.integrations.server.runner import Task
+
+__all__ = ["FieldEnd", "Item", "Scored", "StopWatch", "Weighed", "written"]
+
+
+class Scored(NamedTuple):
+    """Further steps of an answer, each with its score; they may come later than their text.
+
+    Attributes:
+        steps: after those of earlier ones.
+    """
+
+    steps: tuple[Step, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What is known when an answer is complete.
+
+    Attributes:
+        marginals: for each field its position and the probability of each of its values; None for those with many.
+        samples: all outputs of a sampler of whole outputs.
+    """
+
+    marginals: Sequence[tuple[FieldEnd, Mapping[Any, float] | None]] = ()
+    samples: Samples | None = None
+
+
+Item: TypeAlias = Chunk | Scored | FieldEnd | Weighed | Result
+"""What an answer consists of; the result comes last."""
+
+
+@final
+class StopWatch:
+    """Finds the stop that ends first in a text that comes in pieces.
+
+    Nothing that may begin a stop is given out.  What is given out does not depend on the pieces.
+
+    Args:
+        stops: texts, none of them empty.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """Return the text that is known to come before any stop, and whether a stop was found; O(text) per stop."""
+        self._held += text
+        found = [(at + len(stop), at) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            return self._held[: min(found)[1]], True
+        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        given, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return given, False
+
+    def rest(self) -> str:
+        """What was held, as no stop comes."""
+        return self._held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the end of a text begin a stop, but are not all of it."""
+    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+
+
+def written(context: Context, task: Task, check_time: Callable[[], None]) -> Generator[Item, None, None]:
+    """Write the answer to a prompt.
+
+    Args:
+        context: the prompt.
+        task: what is wanted.
+        check_time: called for each piece; raises an error once the time is over.
+
+    Raises:
+        StructgenError: as ``generate``.
+        APIError: the sampler does not do what is wanted.
+    """
+    if not isinstance(task.sampler, Sampler):
+        yield from _weighed(context, task, task.sampler)
+        return
+    potentials = with_canonical((), task.constraint, task.max_tokens) if task.is_canonical else ()
+    generation = start_generation(
+        context,
+        task.constraint,
+        max_tokens=task.max_tokens,
+        sampler=task.sampler,
+        potentials=potentials,
+        seed=task.seed,
+        drafter=task.drafter,
+        alternatives=task.alternatives,
+        score_ending=task.has_scores,
+    )
+    pieces = _Pieces(generation, task)
+    for chunk in _settled(generation, check_time) if potentials else generation:
+        check_time()
+        yield from pieces.add(chunk)
+        if pieces.is_over:
+            break
+    yield from pieces.end()
+
+
+def _settled(generation: Generation, check_time: Callable[[], None]) -> Iterator[Chunk]:
+    """The output as one chunk: potentials may take tokens back."""
+    for _ in generation:
+        check_time()
+    result = generation.result()
+    yield Chunk(result.text, result.tokens, forced=False, is_cut=result.cut_at is not None)
+
+
+@final
+class _Pieces:
+    """The items of an answer that a ``Generation`` writes."""
+
+    def __init__(self, generation: Generation, task: Task) -> None:
+        self.is_over = False
+        self._generation = generation
+        self._task = task
+        self._watch = StopWatch(task.stops)
+        self._text: list[str] = []
+        self._bytes = 0  # of the text
+        self._token_ends: list[int] = []
+        self._sent = self._scored = 0  # tokens
+        self._cursor = JsonCursor()
+        self._ends: list[FieldEnd] = []
+
+    def add(self, chunk: Chunk) -> Iterator[Item]:
+        """The items of a chunk."""
+        if self._task.stops:
+            given, self.is_over = self._watch.feed(chunk.text)
+            yield from self._stoppable(chunk, given)
+        else:
+            self._sent += len(chunk.tokens)
+            yield chunk
+        yield from self._score(self._generation.steps) if self._task.has_scores else ()
+        if self._task.is_json and (self._task.has_events or self._task.has_marginals):
+            yield from self._fields(self._cursor.feed(self._generation.vocabulary.decode(chunk.tokens)))
+
+    def _stoppable(self, chunk: Chunk, given: str) -> Iterator[Chunk]:
+        """The text that is given, with the tokens that are within it."""
+        texts = self._generation.vocabulary.tokens
+        for token in chunk.tokens:
+            self._token_ends.append((self._token_ends or [0])[-1] + len(texts[token]))
+        self._text.append(given)
+        self._bytes += len(given.encode())
+        start = self._sent
+        while self._sent < len(self._token_ends) and self._token_ends[self._sent] <= self._bytes:
+            self._sent += 1
+        if given or self._sent > start:
+            tokens = self._generation.tokens[start : self._sent]
+            yield Chunk(given, tokens, chunk.forced, start, is_cut=chunk.is_cut)
+
+    def _score(self, steps: Sequence[Step]) -> Iterator[Scored]:
+        end = self._scored
+        while end < min(self._sent, len(steps)) and steps[end].log_z is not None:
+            end += 1
+        if end > self._scored:
+            yield Scored(tuple(steps[self._scored : end]))
+            self._scored = end
+
+    def _fields(self, found: Sequence[Any]) -> Iterator[FieldEnd]:
+        ends = [each for each in found if isinstance(each, FieldEnd)]
+        self._ends += ends
+        yield from ends if self._task.has_events else ()
+
+    def end(self) -> Iterator[Item]:
+        """The last items."""
+        generation, task = self._generation, self._task
+        if not self.is_over and (rest := self._watch.rest()):
+            yield from self._stoppable(Chunk("", (), forced=False, start=self._sent), rest)
+        if self.is_over:
+            result = Result(
+                data="".join(self._text).encode(),
+                tokens=generation.tokens[: self._sent],
+                steps=generation.steps[: self._sent],
+                stats=generation.stats,
+                grammar=task.constraint.grammar,
+                vocabulary=generation.vocabulary,
+            )
+        else:
+            result = generation.result()
+        yield from self._score(result.steps) if task.has_scores else ()
+        yield from self._fields(self._cursor.finish()) if task.is_json else ()
+        if task.has_marginals:
+            yield Weighed(marginals=self._marginals(result))
+        yield result
+
+    def _marginals(self, result: Result) -> Sequence[tuple[FieldEnd, Mapping[Any, float] | None]]:
+        from structgen.program.answer import Answer
+        from structgen.program.backends.field_marginals import field_marginals
+        from structgen.program.outcome import token_offsets
+
+        ends = self._ends if self._task.is_json else [FieldEnd((), result.data, 0, len(result.data))]
+        answer = Answer(None, result.grammar, "json" if self._task.is_json else "text")
+        offsets = token_offsets(result.tokens, result.vocabulary.tokens)
+        found = field_marginals(self._generation, answer, ends, offsets, max_tokens=self._task.max_tokens)
+        return list(zip(ends, found, strict=True))
+
+
+def _weighed(context: Context, task: Task, chosen: SequenceSampler | Proposal) -> Iterator[Item]:
+    """The answer of a sampler of whole outputs, and all of its outputs with their weights."""
+    # Imported here: most answers are written token by token.
+    from structgen.decode.sampling.sampler_run import run_sampler, weighted_sampler, whole_speculation
+
+    try:
+        refuse_temperatures(task.constraint)
+        sampler = weighted_sampler(chosen)
+        speculation = whole_speculation(task.drafter, sampler)
+    except ValueError as error:
+        raise APIError(400, f"structgen.sampler: {error}", param="structgen.sampler", code="invalid_value") from None
+    generator = np.random.Generator(np.random.PCG64(task.seed))
+    potentials = with_canonical((), task.constraint, task.max_tokens) if task.is_canonical else ()
+    samples = run_sampler(
+        sampler,
+        context,
+        task.constraint,
+        potentials=potentials,
+        max_tokens=task.max_tokens,
+        generator=generator,
+        speculation=speculation,
+    )
+    result = samples.best() if sampler.takes_best else samples.draw(generator)
+    yield Chunk(result.text, result.tokens, forced=False, is_cut=result.cut_at is not None)
+    if task.has_scores:
+        yield Scored(result.steps)
+    if task.is_json and task.has_events:
+        cursor = JsonCursor()
+        yield from (end for end in (*cursor.feed(result.data), *cursor.finish()) if isinstance(end, FieldEnd))
+    yield Weighed(samples=samples)
+    yield result
