@@ -1,0 +1,298 @@
+"""``POST /v1/completions``, ``/tokenize`` and ``/detokenize``: texts without a chat."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, final
+
+from pydantic import Field
+from starlette.responses import JSONResponse, Response
+
+from structgen.decode import Chunk, Result, Step
+from structgen.integrations.server.chat import plain
+from structgen.integrations.server.description import described
+from structgen.integrations.server.protocol import APIError, Body, ChatRequest, Message, parsed
+from structgen.integrations.server.scores import Answer, field_event, ranked, text_of, usage
+from structgen.integrations.server.settings import task_of
+from structgen.integrations.server.stream import sse
+from structgen.integrations.server.writing import FieldEnd, Scored
+
+if TYPE_CHECKING:
+    from structgen.engine import Vocabulary
+    from structgen.integrations.server.runner import Task
+    from structgen.integrations.server.service import Service
+
+__all__ = ["complete", "detokenize", "tokenize"]
+
+_DEFAULT_TOKENS: Final = 16
+"""As OpenAI's."""
+_MOST_PROMPTS: Final = 128
+_OF_CHATS: Final = ("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "top_logprobs")
+
+
+class _Own(Body):
+    """The fields of the body that a chat does not have, or has in another form."""
+
+    prompt: Any
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+async def complete(service: Service, data: object) -> Response:
+    """Answer ``POST /v1/completions``.
+
+    Raises:
+        APIError: the request cannot be done.
+        StructgenError: its description cannot be enforced, or the answer cannot be completed.
+    """
+    own, request = _parsed(data)
+    service.check_model(request.model)
+    if own.echo and own.logprobs is not None:
+        raise _wrong("echo", "logprobs are of the answer alone; leave one of them out")
+    prompts = _prompts(service, own)
+    count = request.n or 1
+    service.runner.admit(count * len(prompts))
+    description = await asyncio.to_thread(described, request, service.limits)
+
+    def prepared() -> list[Task]:
+        made: list[Task] = []
+        for tokens in prompts:
+            most = service.room(len(tokens), own.max_tokens or _DEFAULT_TOKENS, is_stated=own.max_tokens is not None)
+            task = task_of(service, request, description, tokens, most, top=own.logprobs)
+            made += [service.task_with_seed(task, task.seed + len(made) + index) for index in range(count)]
+        return made
+
+    tasks = await asyncio.to_thread(prepared)
+    answer = _Completion(service, own, has_report=request.structgen is not None)
+    headers = service.headers(request, description)
+    if request.stream:
+        wants_usage = bool(request.stream_options and request.stream_options.include_usage)
+        return sse(answer.streamed(tasks, wants_usage=wants_usage), headers=headers)
+    return JSONResponse(answer.whole(tasks, await service.answers(tasks)), headers=headers)
+
+
+def _parsed(data: object) -> tuple[_Own, ChatRequest]:
+    """Read a body: its own fields, and those that it shares with chats."""
+    if not isinstance(data, dict):
+        raise APIError(400, f"the body must be a JSON object; found {type(data).__name__}")
+    own = {name: value for name, value in data.items() if name in _Own.model_fields}
+    for name in _OF_CHATS:
+        if data.get(name) is not None:
+            raise APIError(
+                400, f"{name}: it is a field of chats; leave it out", param=name, code="unsupported_parameter"
+            )
+    shared = {name: value for name, value in data.items() if name not in own and name not in _OF_CHATS}
+    request = parsed(ChatRequest, {**shared, "messages": [{"role": "user", "content": ""}]})
+    return parsed(_Own, own), request
+
+
+def _prompts(service: Service, own: _Own) -> list[tuple[int, ...]]:
+    """The tokens of each prompt.
+
+    Raises:
+        APIError: one is empty, or has an id that the model lacks.
+    """
+    given = own.prompt
+    is_one = isinstance(given, str) or (isinstance(given, list) and bool(given) and type(given[0]) is int)
+    each = [given] if is_one else given
+    if not isinstance(each, list) or not 0 < len(each) <= _MOST_PROMPTS:
+        raise _wrong("prompt", f"expected a text, token ids, or a list of 1 to {_MOST_PROMPTS} of these")
+    found: list[tuple[int, ...]] = []
+    for prompt in each:
+        if isinstance(prompt, str):
+            found.append(tuple(service.model.encode_prompt(prompt, chat=False)))
+        elif isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+            found.append(checked_ids(service, prompt, "prompt"))
+        else:
+            raise _wrong("prompt", "expected texts, or lists of at least one token id")
+    return found
+
+
+def checked_ids(service: Service, ids: Any, param: str) -> tuple[int, ...]:
+    """Token ids that the model has.
+
+    Raises:
+        APIError: there is another one.
+    """
+    size = service.model.vocabulary.size
+    wrong = next((token for token in ids if not 0 <= token < size), None)
+    if wrong is not None:
+        raise _wrong(param, f"there is no token {wrong}; ids run from 0 to {size - 1}")
+    return tuple(ids)
+
+
+@final
+class _Completion:
+    """The objects of one answer."""
+
+    def __init__(self, service: Service, own: _Own, *, has_report: bool) -> None:
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": service.name,
+        }
+        self._service = service
+        self._own = own
+        self._has_report = has_report
+
+    def _prompt_text(self, task: Task) -> str:
+        """What ``echo`` puts before an answer."""
+        return _text(self._service.model.vocabulary, task.tokens) if self._own.echo else ""
+
+    def whole(self, tasks: Sequence[Task], answers: Sequence[Answer]) -> dict[str, Any]:
+        """The answer as a whole."""
+        choices = [
+            self._choice(
+                index,
+                self._prompt_text(task) + answer.result.text,
+                finish_reason=answer.result.finish_reason,
+                steps=answer.steps,
+                report=answer.report(task) if self._has_report else None,
+            )
+            for index, (task, answer) in enumerate(zip(tasks, answers, strict=True))
+        ]
+        return {**self._head, "choices": choices, "usage": usage(tasks, answers)}
+
+    async def streamed(self, tasks: Sequence[Task], *, wants_usage: bool) -> AsyncGenerator[dict[str, Any], None]:
+        """The chunks of a stream."""
+        answers = [Answer(self._service.model.vocabulary) for _ in tasks]
+        for index, task in enumerate(tasks):
+            if self._own.echo:
+                yield self._chunk(index, self._prompt_text(task))
+        async for index, item in self._service.merged(tasks):
+            before = len(answers[index].steps)
+            answers[index].note(item)
+            match item:
+                case Chunk() if item.text:
+                    yield self._chunk(index, item.text)
+                case Scored() if self._own.logprobs is not None:
+                    yield self._chunk(index, "", steps=answers[index].steps, start=before)
+                case FieldEnd():
+                    yield self._chunk(index, "", report={"events": [field_event(item)]})
+                case Result():
+                    report = answers[index].report(tasks[index]) if self._has_report else None
+                    yield self._chunk(index, "", finish_reason=item.finish_reason, report=report)
+        if wants_usage:
+            yield {**self._head, "choices": [], "usage": usage(tasks, answers)}
+
+    def _chunk(self, index: int, text: str, **fields: Any) -> dict[str, Any]:
+        return {**self._head, "choices": [self._choice(index, text, **fields)]}
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        *,
+        finish_reason: str | None = None,
+        steps: Sequence[Step] = (),
+        start: int = 0,
+        report: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        top = self._own.logprobs
+        scores = None if top is None or not steps else _scores(self._service.model.vocabulary, steps, top, start)
+        choice = {"index": index, "text": text, "logprobs": scores, "finish_reason": finish_reason}
+        return choice if report is None else choice | {"structgen": report}
+
+
+def _scores(vocabulary: Vocabulary, steps: Sequence[Step], top: int, start: int) -> dict[str, Any]:
+    """The log-probabilities of tokens, in the form of completions, from step ``start`` on.
+
+    Offsets are the characters that are complete before a token.
+    """
+    decoder, length = codecs.getincrementaldecoder("utf-8")("replace"), 0
+    found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for at, step in enumerate(steps):
+        if step.token is None:
+            continue
+        if at >= start:
+            ((_, logprob, _),) = ranked(replace(step, alternatives=()), 1)
+            found["tokens"].append(_name(vocabulary, step.token))
+            found["token_logprobs"].append(logprob)
+            best = {_name(vocabulary, token): share for token, share, _ in ranked(step, top)}
+            found["top_logprobs"].append(best)
+            found["text_offset"].append(length)
+        length += len(decoder.decode(vocabulary.tokens[step.token]))
+    return found
+
+
+def _name(vocabulary: Vocabulary, token: int) -> str:
+    r"""A token as text; one that is a part of a character as OpenAI's interface writes it, ``bytes:\\xc3``."""
+    data = vocabulary.tokens[token]
+    try:
+        return vocabulary.special.get(token) or data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _text(vocabulary: Vocabulary, tokens: Sequence[int]) -> str:
+    """Tokens as text, special tokens by their names."""
+    special, plain_tokens = vocabulary.special, vocabulary.tokens
+    data = [special[token].encode() if token in special else plain_tokens[token] for token in tokens]
+    return b"".join(data).decode("utf-8", "replace")
+
+
+class _TokenizeRequest(Body):
+    """The body of ``/tokenize``: a text, or the messages of a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    return_token_strs: bool | None = None
+    add_special_tokens: bool | None = None
+
+
+async def tokenize(service: Service, data: object) -> Response:
+    """Answer ``POST /tokenize``, in the form of vLLM's server.
+
+    Raises:
+        APIError: the request cannot be done.
+    """
+    request = parsed(_TokenizeRequest, data)
+    service.check_model(request.model)
+    if (request.prompt is None) == (request.messages is None):
+        raise _wrong("prompt", "expected either prompt or messages")
+    vocabulary = service.model.vocabulary
+    if request.messages is not None:
+        messages = [plain(message) for message in request.messages]
+        tokens = await asyncio.to_thread(service.model.encode_prompt, messages)
+    elif request.add_special_tokens is False:
+        tokens = await asyncio.to_thread(vocabulary.tokenize, request.prompt or "")
+    else:
+        tokens = await asyncio.to_thread(_encoded, service, request.prompt or "")
+    held = {"count": len(tokens), "max_model_len": service.model.max_context, "tokens": list(tokens)}
+    strings = [text_of(vocabulary, token) for token in tokens] if request.return_token_strs else None
+    return JSONResponse({**held, "token_strs": strings})
+
+
+def _encoded(service: Service, text: str) -> list[int]:
+    return service.model.encode_prompt(text, chat=False)
+
+
+class _DetokenizeRequest(Body):
+    """The body of ``/detokenize``."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+async def detokenize(service: Service, data: object) -> Response:
+    """Answer ``POST /detokenize``, in the form of vLLM's server.
+
+    Raises:
+        APIError: the request cannot be done.
+    """
+    request = parsed(_DetokenizeRequest, data)
+    service.check_model(request.model)
+    tokens = checked_ids(service, request.tokens, "tokens")
+    return JSONResponse({"prompt": _text(service.model.vocabulary, tokens)})
+
+
+def _wrong(param: str, message: str) -> APIError:
+    return APIError(400, f"{param}: {message}", param=param, code="invalid_value")
