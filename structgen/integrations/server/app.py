@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from structgen.errors import StructgenError
-from structgen.integrations.server import chat, completions
+from structgen.integrations.server import chat, completions, responses
 from structgen.integrations.server.protocol import APIError, api_error
 from structgen.log import logger
 
@@ -73,6 +73,7 @@ def application(service: Service, *, api_key: str | None = None, max_body: int =
             Route("/version", get(lambda _: JSONResponse({"version": _version()}))),
             Route("/v1/chat/completions", post(chat.complete), methods=["POST"]),
             Route("/v1/completions", post(completions.complete), methods=["POST"]),
+            Route("/v1/responses", post(responses.respond), methods=["POST"]),
             Route("/tokenize", post(completions.tokenize), methods=["POST"]),
             Route("/detokenize", post(completions.detokenize), methods=["POST"]),
         ],

@@ -223,7 +223,7 @@ def _scores(vocabulary: Vocabulary, steps: Sequence[Step], top: int, start: int)
 
 
 def _name(vocabulary: Vocabulary, token: int) -> str:
-    r"""A token as text; one that is a part of a character as OpenAI's interface writes it, ``bytes:\\xc3``."""
+    r"""A token as text; one that is a part of a character as OpenAI's interface writes it, ``bytes:\xc3``."""
     data = vocabulary.tokens[token]
     try:
         return vocabulary.special.get(token) or data.decode()

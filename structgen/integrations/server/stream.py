@@ -24,14 +24,19 @@ def event(data: object, *, name: str | None = None) -> bytes:
     return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-def sse(items: AsyncGenerator[dict[str, Any], None], *, headers: Mapping[str, str] | None = None) -> StreamingResponse:
-    """A stream of JSON objects, which ends with ``[DONE]``; an error in the middle becomes an event with the error."""
+def sse(
+    items: AsyncGenerator[dict[str, Any], None], *, headers: Mapping[str, str] | None = None, named: bool = False
+) -> StreamingResponse:
+    """A stream of JSON objects, which ends with ``[DONE]``; an error in the middle becomes an event with the error.
+
+    ``named`` is whether events have the ``type`` of their object as their name.
+    """
 
     async def body() -> AsyncIterator[bytes]:
         async with aclosing(items):
             try:
                 async for item in items:
-                    yield event(item)
+                    yield event(item, name=item["type"] if named else None)
             except Exception as error:  # the status has been sent
                 if (answer := api_error(error)).status == 500:
                     logger.exception("an answer failed while it was streamed")
