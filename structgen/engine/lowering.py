@@ -20,6 +20,7 @@ from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.flattening import flatten
 from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.limits import Limits, counted
+from structgen.grammar.nodes.description import Described
 from structgen.memory_cache import CONSTRAINTS, Followed, Held, Share, report_also, return_memory
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ def _couple(
     Raises:
         _HoldsUp: others that share the engine would wait too long.
     """
+    if engine.is_shared and isinstance(grammar, Described) and grammar.least_bytes > _MAX_SHARED_BYTES:
+        raise _HoldsUp
     flat = flatten(grammar, engine.lowered, vocabulary, limits.grammar_nodes, rewrite)
     if engine.is_shared and flat.memory_bytes > _MAX_SHARED_BYTES:
         raise _HoldsUp
@@ -118,7 +121,7 @@ def _couple(
             evidence="the checker could not tell which token was read",
             remedy="remove uniqueItems and host name formats from the schema, or name special tokens one by one",
         )
-    if shared:
+    if shared and engine.is_shared:
         engine.remember(flat.shared, shared, flat.memory_bytes)
     return None if is_left_recursive else (native, shortest, unspellable, flat.memory_bytes)
 

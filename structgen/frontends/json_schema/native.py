@@ -109,7 +109,7 @@ def simple_grammar(
     return Described.deferred(planned[0], DeferredGrammar(source, setting, None, planned[1], python_type))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, which takes longer than to plan a small schema
 class DeferredGrammar:
     """A grammar whose term and entries the planner in Python makes on demand."""
 

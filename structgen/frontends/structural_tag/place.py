@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from structgen.errors import GrammarError, LimitExceeded, found, meant
+from structgen.frontends.json_schema.source.json_value import SchemaText
 from structgen.grammar import nodes as ir
 from structgen.grammar.limits import Limits
 
-__all__ = ["FIELDS", "LEGACY", "NOTHING", "SUBJECT", "End", "Place"]
+__all__ = ["FIELDS", "LEGACY", "NOTHING", "SCHEMAS", "SUBJECT", "End", "Place"]
 
 SUBJECT: Final = "structural tag"
 LEGACY: Final = "structures"
 """The field of the older form that has its tags."""
+SCHEMAS: Final = ("json_schema", "schema")
+"""The fields that hold schemas."""
 _MAX_COUNT: Final = (1 << 31) - 1
 
 
@@ -92,7 +95,10 @@ _TAGS: Final = (_all(_is_object, 1), "a list of one or more tags, which are obje
 _TOKEN: Final = (_is_token, "the id of a token or its text")
 _TOKENS: Final = (_all(_is_token), "a list of tokens by id or text")
 _TRIGGER_TOKENS: Final = (_all(_is_token, 1), "a list of one or more tokens by id or text")
-_SCHEMA: Final = (lambda value: isinstance(value, (bool, dict)), "a JSON Schema, which is an object or a boolean")
+_SCHEMA: Final = (
+    lambda value: isinstance(value, (bool, dict, SchemaText)),
+    "a JSON Schema, which is an object or a boolean",
+)
 _ANY_SCHEMA: Final = (lambda value: value is not None, "a JSON Schema")
 
 _Kind = tuple[Callable[[Any], bool], str]
@@ -163,7 +169,7 @@ _REQUIRED: Final = {kind: frozenset(fields) - _OPTIONAL for table in (FIELDS, _O
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a tag has thousands
 class Place:
     """An object of a structural tag whose fields are those of its type.
 
@@ -215,14 +221,14 @@ class Place:
             fields = FIELDS[kind]
         place = cls(kind, value, pointer, end, depth)
         for name, given in value.items():
-            if name == "type" and kind != "structure":
-                continue
-            if name not in fields:
+            field = fields.get(name)
+            if field is None:
+                if name == "type" and kind != "structure":
+                    continue
                 remedy = meant(name, fields) or f"its fields are {', '.join(fields)}"
                 raise place.wrong(f"{kind} has no field {name!r:.60}", remedy=remedy)
-            test, wanted = fields[name]
-            if not test(given):
-                raise place.wrong(f"expected {wanted}", name, evidence=_listed(given))
+            if not field[0](given):
+                raise place.wrong(f"expected {field[1]}", name, evidence=_listed(given))
         if not _REQUIRED[kind] <= value.keys():
             name = next(name for name in fields if name in _REQUIRED[kind] and name not in value)
             raise place.wrong(

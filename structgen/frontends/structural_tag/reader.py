@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+from structgen_kernels import _native
+
 from structgen.errors import GrammarError, UnsupportedFeature, found, some
 from structgen.frontends.free_text import dispatched, hidden_by, text_of
 from structgen.frontends.json_schema import JsonPolicy, json_schema
@@ -15,6 +17,7 @@ from structgen.frontends.structural_tag.schema_part import placed, with_whitespa
 from structgen.grammar import nodes as ir
 from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import EPSILON, Grammar
+from structgen.grammar.nodes.description import Described
 from structgen.grammar.visitor import Call, trampoline
 
 __all__ = ["Note", "read"]
@@ -25,15 +28,15 @@ Note: TypeAlias = tuple[str, str, str]
 _FORMAT_STEPS: Final = 20
 
 
-def read(given: Any, policy: JsonPolicy, limits: Limits) -> tuple[Grammar, list[Note]]:
+def read(given: Any, policy: JsonPolicy, limits: Limits) -> tuple[Grammar, list[Note], int]:
     """Read a tag as a value of JSON; without recursion.
 
     Returns:
-        the term, and a note of each format.
+        the term, a note of each format, and what the program of the term takes at least, in bytes.
     """
     reader = _Reader(policy, limits)
     term = trampoline(reader.whole(given))
-    return term, reader.notes
+    return term, reader.notes, sum(plain.memory_bytes for plain in reader.plain.values())
 
 
 class _Reader:
@@ -43,6 +46,8 @@ class _Reader:
         self.policy = policy
         self.limits = limits
         self.notes: list[Note] = []
+        self.plain: dict[int, _native.SimpleTerms] = {}
+        self._ends: dict[str | tuple[str, ...], Grammar] = {}
 
     def note(self, keyword: str, where: str, detail: str = "") -> None:
         self.notes.append((keyword, where, detail))
@@ -73,16 +78,22 @@ class _Reader:
             contents.append(self.schema(tag, "schema", self.policy))
         return self.triggered(place, self.by_trigger(place, tags), contents, [self.end(tag) for tag in tags])
 
-    def format(self, place: Place) -> Call[Grammar]:
+    def leaf(self, place: Place) -> Grammar | None:
+        """Note a format, and read it if none can be inside."""
         spend(_FORMAT_STEPS, lambda: f"{SUBJECT} {place.pointer}")
-        self.note(place.type, place.pointer)
+        self.notes.append((place.type, place.pointer, ""))
         leaf = _LEAVES.get(place.type)
-        return leaf(self, place) if leaf is not None else (yield _COMPOSED[place.type](self, place))
+        return None if leaf is None else leaf(self, place)
+
+    def format(self, place: Place) -> Call[Grammar]:
+        term = self.leaf(place)
+        return (yield _COMPOSED[place.type](self, place)) if term is None else term
 
     def formats(self, places: Iterable[Place]) -> Call[list[Grammar]]:
         made: list[Grammar] = []
         for place in places:
-            made.append((yield self.format(place)))  # noqa: PERF401  a list has no yield
+            term = self.leaf(place)  # most are leaves, which need no suspended call
+            made.append((yield _COMPOSED[place.type](self, place)) if term is None else term)
         return made
 
     def const_string(self, place: Place) -> Grammar:
@@ -112,6 +123,9 @@ class _Reader:
             term = json_schema(place.value[name], policy=policy, limits=self.limits)
         except GrammarError as error:
             raise _refused(error, place, name, "the JSON Schema") from error
+        plain = term.plain if isinstance(term, Described) else None
+        if isinstance(plain, _native.SimpleTerms):
+            self.plain[id(plain)] = plain  # equal schemas are one
         return placed(term, f"{place.pointer}/{name}")
 
     def json_schema(self, place: Place) -> Grammar:
@@ -191,7 +205,7 @@ class _Reader:
     def tag(self, place: Place) -> Call[Grammar]:
         begin = place.value["begin"]
         start = ir.literal(begin) if isinstance(begin, str) else self.token(self.edge(place, "begin"))
-        return ir.sequence(start, (yield self.content(place)), self.end(place))
+        return ir.sequence(start, (yield self.format(self.content(place))), self.end(place))
 
     def edge(self, place: Place, name: str) -> Place:
         """The token that begins or ends a tag."""
@@ -201,25 +215,25 @@ class _Reader:
         end = place.value["end"]
         if isinstance(end, dict):
             return self.token(self.edge(place, "end"))
-        return ir.literal(end) if isinstance(end, str) else ir.choice(*dict.fromkeys(end))
+        key = end if isinstance(end, str) else tuple(end)
+        term = self._ends.get(key)  # most tags end alike
+        if term is None:
+            term = self._ends[key] = ir.choice(*dict.fromkeys([key] if isinstance(key, str) else key))
+        return term
 
-    def content(self, place: Place) -> Call[Grammar]:
+    def content(self, place: Place) -> Place:
         """What stands between the begin and the end of a tag."""
         end = place.value["end"]
         if isinstance(end, dict):
             stop = End(tokens=(_named(self.edge(place, "end").value["token"]),))
         else:
             stop = End(texts=tuple(filter(None, [end] if isinstance(end, str) else end)))
-        made: Grammar = yield self.format(place.inner(self.limits, "content", end=stop))
-        return made
+        return place.inner(self.limits, "content", end=stop)
 
-    def tags(self, place: Place, tags: Sequence[Place]) -> Call[tuple[list[Grammar], list[Grammar]]]:
-        """The contents of the tags, and their ends."""
-        contents: list[Grammar] = []
+    def contents(self, tags: Iterable[Place]) -> Iterator[Place]:
         for tag in tags:
             self.note("tag", tag.pointer)
-            contents.append((yield self.content(tag)))
-        return contents, [self.end(tag) for tag in tags]
+            yield self.content(tag)
 
     def separated(self, place: Place) -> Call[Grammar]:
         tags = list(place.listed(self.limits, "tags", default="tag"))
@@ -236,7 +250,8 @@ class _Reader:
     def triggered_tags(self, place: Place) -> Call[Grammar]:
         tags = list(place.listed(self.limits, "tags", default="tag"))
         groups = self.by_trigger(place, tags)
-        return self.triggered(place, groups, *(yield self.tags(place, tags)))
+        contents = yield self.formats(self.contents(tags))
+        return self.triggered(place, groups, contents, [self.end(tag) for tag in tags])
 
     def by_trigger(self, place: Place, tags: Sequence[Place]) -> dict[str, list[tuple[int, str]]]:
         """The tags of each trigger: their numbers, and the rests of their begins.
@@ -339,8 +354,8 @@ class _Reader:
                 raise place.wrong(
                     "no tag begins with the token", "trigger_tokens", at, evidence=found(trigger), remedy="leave it out"
                 )
-        contents, ends = yield self.tags(place, tags)
-        rests = [ir.sequence(content, end) for content, end in zip(contents, ends, strict=True)]
+        contents = yield self.formats(self.contents(tags))
+        rests = [ir.sequence(content, self.end(tag)) for content, tag in zip(contents, tags, strict=True)]
         must, once = place.flag("at_least_one"), place.flag("stop_after_first")
         rules = list(zip(begins, rests, strict=True))
         first = ir.choice(*(ir.sequence(ir.TokenSet([token]), rest) for token, rest in rules))
