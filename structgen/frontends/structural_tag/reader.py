@@ -12,8 +12,8 @@ from structgen_kernels import _native
 from structgen.errors import GrammarError, UnsupportedFeature, found, some
 from structgen.frontends.free_text import dispatched, hidden_by, text_of
 from structgen.frontends.json_schema import JsonPolicy, json_schema
-from structgen.frontends.structural_tag.place import LEGACY, SUBJECT, End, Place
-from structgen.frontends.structural_tag.schema_part import placed, with_whitespace, without_texts
+from structgen.frontends.json_schema.excluded_texts import without_texts
+from structgen.frontends.structural_tag.place import LEGACY, SUBJECT, End, Place, placed, with_whitespace
 from structgen.grammar import nodes as ir
 from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import EPSILON, Grammar
@@ -47,7 +47,7 @@ class _Reader:
         self.limits = limits
         self.notes: list[Note] = []
         self.plain: dict[int, _native.SimpleTerms] = {}
-        self._ends: dict[str | tuple[str, ...], Grammar] = {}
+        self._ends: dict[str | tuple[str, ...], tuple[Grammar, End]] = {}
 
     def note(self, keyword: str, where: str, detail: str = "") -> None:
         self.notes.append((keyword, where, detail))
@@ -138,12 +138,18 @@ class _Reader:
         if most is not None:
             policy = with_whitespace(policy, most)
         term = self.schema(place, "json_schema", policy)
-        excludes = place.texts("excludes")
+        excludes = self.excludes(place)
         if excludes:
             where = f"{place.pointer}/excludes"
-            self.note("excludes", where, "in names and texts, as they are spelled")
-            term = without_texts(term, excludes, where)
+            term = without_texts(term, excludes, f"{SUBJECT} {where}", where)
         return term
+
+    def excludes(self, place: Place) -> tuple[str, ...]:
+        """What names and strings of a schema do not hold."""
+        excludes = place.texts("excludes")
+        if excludes:
+            self.note("excludes", f"{place.pointer}/excludes", "in names and texts, as they are spelled")
+        return excludes
 
     def arguments(self, place: Place, style: str = "qwen_xml") -> Grammar:
         """Arguments that are not written as JSON."""
@@ -157,14 +163,7 @@ class _Reader:
                 problem=f"there is no style {style!r:.60}",
                 remedy=f"there are {', '.join(sorted({'json', *STYLES}))}",
             )
-        if place.texts("excludes"):
-            raise UnsupportedFeature(
-                f"{SUBJECT} {place.pointer}/excludes",
-                "excludes",
-                where=f"{place.pointer}/excludes",
-                problem=f"excludes are read in JSON only, not in the style {style!r}",
-                remedy="leave them out, or take the style 'json'",
-            )
+        excludes = self.excludes(place)
         with _refused_at(place, "json_schema", "the JSON Schema"):
             return xml_arguments(
                 place.value["json_schema"],
@@ -173,6 +172,7 @@ class _Reader:
                 whitespace=place.count("max_whitespace_cnt"),
                 policy=self.policy,
                 limits=self.limits,
+                excludes=excludes,
             )
 
     def token(self, place: Place) -> Grammar:
@@ -213,13 +213,7 @@ class _Reader:
 
     def end(self, place: Place) -> Grammar:
         end = place.value["end"]
-        if isinstance(end, dict):
-            return self.token(self.edge(place, "end"))
-        key = end if isinstance(end, str) else tuple(end)
-        term = self._ends.get(key)  # most tags end alike
-        if term is None:
-            term = self._ends[key] = ir.choice(*dict.fromkeys([key] if isinstance(key, str) else key))
-        return term
+        return self.token(self.edge(place, "end")) if isinstance(end, dict) else self._end_of(end)[0]
 
     def content(self, place: Place) -> Place:
         """What stands between the begin and the end of a tag."""
@@ -227,8 +221,17 @@ class _Reader:
         if isinstance(end, dict):
             stop = End(tokens=(_named(self.edge(place, "end").value["token"]),))
         else:
-            stop = End(texts=tuple(filter(None, [end] if isinstance(end, str) else end)))
+            stop = self._end_of(end)[1]
         return place.inner(self.limits, "content", end=stop)
+
+    def _end_of(self, given: str | Sequence[str]) -> tuple[Grammar, End]:
+        """The end of a tag that ends with one of some texts, and what its content does not hold."""
+        key = given if isinstance(given, str) else tuple(given)
+        made = self._ends.get(key)  # most tags end alike
+        if made is None:
+            texts = tuple(dict.fromkeys([key] if isinstance(key, str) else key))
+            made = self._ends[key] = ir.choice(*texts), End(texts=tuple(filter(None, texts)))
+        return made
 
     def contents(self, tags: Iterable[Place]) -> Iterator[Place]:
         for tag in tags:
@@ -435,7 +438,7 @@ def _refused_at(place: Place, name: str, what: str) -> Iterator[None]:
 
 def _refused(error: GrammarError, place: Place, name: str, what: str) -> GrammarError:
     if isinstance(error, UnsupportedFeature):
-        where = f"{place.pointer}/{name}"
+        where = f"{place.pointer}/{'excludes' if error.feature == 'excludes' else name}"
         problem = f"{what} is refused: {error}"
         return UnsupportedFeature(f"{SUBJECT} {where}", error.feature, where=where, problem=problem)
     return place.wrong(f"{what} is refused", name, evidence=str(error))
