@@ -211,7 +211,8 @@ def hidden_by(pattern: str, patterns: Iterable[str], excludes: Iterable[str]) ->
     >>> hidden_by("abc", ["abc", "b"], [])
     'b'
     """
-    earlier = (other for other in patterns if other in pattern[:-1])
+    before_end = pattern[:-1]
+    earlier = (other for other in patterns if other in before_end)
     return next(earlier, None) or next((other for other in excludes if other in pattern), None)
 
 
@@ -225,7 +226,7 @@ def dispatched(rules: Sequence[tuple[str, Grammar]], excludes: Sequence[str] = (
         excludes: strings that the text does not hold, alone or with the pattern after it.
         loop: whether text and further patterns may follow a term.
 
-    Complexity: O(n) terms for n patterns, and the comparison of each with all others.
+    Complexity: O(n) terms for n patterns, and for each text a look-up for each length of a pattern.
 
     >>> print(dispatched([("<", ir.literal("a>"))], loop=False))
     (.* "<" & ~(.* "<" .+)) "a>" | ~(.* "<" .*)
@@ -235,12 +236,17 @@ def dispatched(rules: Sequence[tuple[str, Grammar]], excludes: Sequence[str] = (
     if not rules:
         return free
     at_first = ir.Complement(ir.Sequence((_ANYTHING, ir.choice(*stops), ir.Repeat(ir.ANY_CHAR, 1, None))))
+    longer: dict[str, list[str]] = {pattern: [] for pattern, _ in rules}  # the stops that end with a pattern
+    lengths = {len(pattern) for pattern in longer}
+    for stop in stops:
+        for length in lengths:
+            if length < len(stop) and stop[-length:] in longer:
+                longer[stop[-length:]].append(stop)
     parts: list[Grammar] = []
     for pattern, term in rules:
         text: list[Grammar] = [ir.Sequence((_ANYTHING, ir.literal(pattern))), at_first]
-        longer = [stop for stop in stops if stop != pattern and stop.endswith(pattern)]
-        if longer:
-            text.append(ir.Complement(ir.Sequence((_ANYTHING, ir.choice(*longer)))))
+        if longer[pattern]:
+            text.append(ir.Complement(ir.Sequence((_ANYTHING, ir.choice(*longer[pattern])))))
         parts.append(ir.sequence(ir.Intersection(text), term))
     return ir.sequence(ir.Repeat(ir.choice(*parts), 0, None), free) if loop else ir.choice(*parts, free)
 

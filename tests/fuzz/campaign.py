@@ -25,6 +25,7 @@ WORK: Final = Path(os.environ.get("STRUCTGEN_FUZZ_FOLDER", CHECKOUT / "build/fuz
 NAMES: Final = (
     "regex",
     "json_schema",
+    "structural_tag",
     "lark",
     "bnf",
     "chat",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-from structgen.errors import GrammarError, LimitExceeded, found, meant
+from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature, found, meant
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.json_schema.source.json_value import SchemaText
 from structgen.grammar import nodes as ir
@@ -221,7 +221,7 @@ class Place:
         if not isinstance(value, dict):
             raise GrammarError(f"{SUBJECT} {pointer}", "a format is an object", evidence=found(value))
         kind = value.get("type", default)
-        if default in _OUTER:
+        if default is not None and default in _OUTER:
             kind = default
         elif not isinstance(kind, str) or kind not in FIELDS:
             raise _unknown_type(kind, pointer, value)
@@ -250,6 +250,18 @@ class Place:
         """The error about this object, or about what is ``steps`` below it."""
         where = "/".join([self.pointer, *map(str, steps)])
         return GrammarError(f"{SUBJECT} {where}", problem, evidence=evidence, remedy=remedy)
+
+    def refused(self, error: GrammarError | LimitExceeded, name: str, what: str) -> GrammarError | LimitExceeded:
+        """The error about a schema, grammar or regular expression in a field, from its own error."""
+        if isinstance(error, LimitExceeded):
+            where, evidence = f"{SUBJECT} {self.pointer}/{name}", f"{what} is too large: {error.subject}"
+            evidence = f"{evidence}, {error.evidence}" if error.evidence else evidence
+            return LimitExceeded(where, limit=error.limit, maximum=error.maximum, evidence=evidence)
+        if isinstance(error, UnsupportedFeature):
+            where = f"{self.pointer}/{'excludes' if error.feature == 'excludes' else name}"
+            problem = f"{what} is refused: {error}"
+            return UnsupportedFeature(f"{SUBJECT} {where}", error.feature, where=where, problem=problem)
+        return self.wrong(f"{what} is refused", name, evidence=str(error))
 
     def inner(self, limits: Limits, *steps: str | int, end: End | None = None, default: str | None = None) -> Place:
         """The object that is ``steps`` below; free text in it holds none of ``end``, by default as here."""

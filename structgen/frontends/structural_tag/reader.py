@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from structgen_kernels import _native
 
-from structgen.errors import GrammarError, UnsupportedFeature, found, some
+from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature, found, some
 from structgen.frontends.free_text import dispatched, hidden_by, text_of
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.frontends.json_schema.excluded_texts import without_texts
@@ -121,8 +121,8 @@ class _Reader:
     def schema(self, place: Place, name: str, policy: JsonPolicy) -> Grammar:
         try:
             term = json_schema(place.value[name], policy=policy, limits=self.limits)
-        except GrammarError as error:
-            raise _refused(error, place, name, "the JSON Schema") from error
+        except (GrammarError, LimitExceeded) as error:
+            raise place.refused(error, name, "the JSON Schema") from error
         plain = term.plain if isinstance(term, Described) else None
         if isinstance(plain, _native.SimpleTerms):
             self.plain[id(plain)] = plain  # equal schemas are one
@@ -165,7 +165,7 @@ class _Reader:
             )
         excludes = self.excludes(place)
         with _refused_at(place, "json_schema", "the JSON Schema"):
-            return xml_arguments(
+            term = xml_arguments(
                 place.value["json_schema"],
                 style,
                 any_order=place.flag("any_order"),
@@ -174,6 +174,7 @@ class _Reader:
                 limits=self.limits,
                 excludes=excludes,
             )
+        return placed(term, f"{place.pointer}/json_schema")
 
     def token(self, place: Place) -> Grammar:
         return ir.TokenSet([_named(place.value["token"])])
@@ -267,22 +268,23 @@ class _Reader:
         groups: dict[str, list[tuple[int, str]]] = {trigger: [] for trigger in triggers}
         if len(groups) < len(triggers):
             raise place.wrong("a trigger is given twice", "triggers", evidence=found(triggers))
+        lengths = {len(trigger) for trigger in groups}
         for at, tag in enumerate(tags):
             begin = tag.value["begin"]
-            spend(1 + len(groups) // _CHECKS_OF_A_STEP, SUBJECT)
+            spend(1 + len(lengths) // _CHECKS_OF_A_STEP, SUBJECT)
             if not isinstance(begin, str):
                 raise tag.wrong(
                     "a token begins it", "begin", remedy="begin it with a text, or use token_triggered_tags"
                 )
-            matched = [trigger for trigger in groups if begin.startswith(trigger)]
-            if not matched:
+            trigger = next((begin[:length] for length in lengths if begin[:length] in groups), None)  # no other fits
+            if trigger is None:
                 raise tag.wrong(
                     "no trigger is a prefix of the begin",
                     "begin",
                     evidence=f"it is {begin!r:.60}, the triggers are {some(triggers)}",
                     remedy="add a trigger, or begin the tag with one",
                 )
-            groups[matched[0]].append((at, begin[len(matched[0]) :]))
+            groups[trigger].append((at, begin[len(trigger) :]))
         for at, trigger in enumerate(triggers):
             if not groups[trigger]:
                 raise place.wrong(
@@ -295,6 +297,11 @@ class _Reader:
     ) -> None:
         """Refuse a trigger or pattern that free text without ``stops`` can never reach the end of."""
         known = dict.fromkeys(patterns)
+        whole = "\0".join(patterns)
+        spend(1 + (len(known) + len(stops)) * len(whole) // _CHARACTERS_OF_A_STEP, SUBJECT)
+        before_ends = "\0".join(pattern[:-1] for pattern in known)
+        if not any(text in before_ends for text in known) and not any(text in whole for text in stops):
+            return  # a few long searches instead of many short ones
         for step, pattern in zip(steps, patterns, strict=True):
             spend(1 + (len(known) + len(stops)) // _CHECKS_OF_A_STEP, SUBJECT)
             other = hidden_by(pattern, known, stops)
@@ -396,6 +403,8 @@ class _Reader:
 
 _CHECKS_OF_A_STEP: Final = 16
 """How many texts are compared with another one in a microsecond."""
+_CHARACTERS_OF_A_STEP: Final = 250
+"""How many characters are searched for a text in a microsecond."""
 _BOUNDS: Final = {"optional": (0, 1), "star": (0, None), "plus": (1, None)}
 _LEAVES: Final[Mapping[str, Callable[[_Reader, Place], Grammar]]] = {
     "const_string": _Reader.const_string,
@@ -432,13 +441,5 @@ def _named(token: str | float) -> str | int:
 def _refused_at(place: Place, name: str, what: str) -> Iterator[None]:
     try:
         yield
-    except GrammarError as error:
-        raise _refused(error, place, name, what) from error
-
-
-def _refused(error: GrammarError, place: Place, name: str, what: str) -> GrammarError:
-    if isinstance(error, UnsupportedFeature):
-        where = f"{place.pointer}/{'excludes' if error.feature == 'excludes' else name}"
-        problem = f"{what} is refused: {error}"
-        return UnsupportedFeature(f"{SUBJECT} {where}", error.feature, where=where, problem=problem)
-    return place.wrong(f"{what} is refused", name, evidence=str(error))
+    except (GrammarError, LimitExceeded) as error:
+        raise place.refused(error, name, what) from error

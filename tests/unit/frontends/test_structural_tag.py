@@ -174,6 +174,10 @@ def test_depth_takes_no_stack() -> None:
         form = {"type": "star", "content": form}
     with pytest.raises(LimitExceeded, match="nesting=2000"):
         structural_tag(tag(form))
+    deep = '{"items": ' * 2_100 + "{}" + "}" * 2_100
+    text = json.dumps(tag({"type": "json_schema", "json_schema": {}}))
+    with pytest.raises(LimitExceeded, match=r"#/format/json_schema: more than nesting=2000"):
+        structural_tag(text.replace("{}", deep))
 
 
 def test_the_policy_and_what_a_format_says() -> None:
@@ -310,6 +314,8 @@ def test_styles(style: str) -> None:
     string, other = STYLED[style]
     text = string.format("a", "x") + other.format("n", "1", "number")
     grammar = structural_tag(tag({**CALL, "content": form}))
+    entries = sg.compile(grammar, BYTES).report.entries
+    assert "#/format/content/json_schema/properties/a/type" in {entry.where for entry in entries}
     assert accepts(grammar, f"<f>{text}</f>")
     assert not accepts(grammar, f"<f>{text.replace('1', 'y')}</f>")
     if style == "qwen_xml":
