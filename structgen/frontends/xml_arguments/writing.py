@@ -34,7 +34,7 @@ from structgen.grammar.nodes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from structgen.frontends.json_schema.emit.syntax import Syntax
     from structgen.frontends.json_schema.policy import Whitespace
@@ -216,7 +216,7 @@ def xml_arguments(  # noqa: PLR0913  what a schema leaves open, by name
     whitespace: Whitespace | int | None = None,
     policy: JsonPolicy | None = None,
     limits: Limits | None = None,
-    excludes: tuple[str, ...] = (),
+    excludes: Sequence[str] = (),
 ) -> Grammar:
     r"""The arguments that an object schema allows, written between tags.
 
@@ -238,7 +238,7 @@ def xml_arguments(  # noqa: PLR0913  what a schema leaves open, by name
             which.
         UnsatisfiableGrammar: no arguments are valid.
         LimitExceeded: the schema is too large.
-        ValueError: ``whitespace`` is negative, ``"indented"``, or no choice of the policy.
+        ValueError: ``whitespace`` is negative, ``"indented"``, or no choice of the policy; an excluded text is empty.
 
     Complexity: as ``json_schema``; equal schemas are looked up.
 
@@ -258,8 +258,11 @@ def xml_arguments(  # noqa: PLR0913  what a schema leaves open, by name
         raise ValueError(f"xml_arguments: whitespace is a number of characters from 0 on; found {whitespace!r:.60}")
     if not excludes:
         return xml_term(schema, style, spacing, policy=chosen, limits=limits)
+    if isinstance(excludes, str) or not all(isinstance(text, str) and text for text in excludes):
+        raise ValueError(f"xml_arguments: excludes are texts that are not empty; found {excludes!r:.60}")
     spend(sum(map(len, excludes)), "excludes")
-    term = arguments_term(schema, _notation(style, spacing, literal, excludes), policy=chosen, limits=limits)
+    notation = _notation(style, spacing, literal, tuple(excludes))
+    term = arguments_term(schema, notation, policy=chosen, limits=limits)
     return without_texts(term, excludes, "arguments", "excludes")
 
 

@@ -372,3 +372,5 @@ def test_excludes_that_no_style_can_take() -> None:
     with pytest.raises(UnsupportedFeature) as caught:
         structural_tag(tag({"type": "json_schema", "json_schema": schema, "style": "qwen_xml", "excludes": ["x"]}))
     assert caught.value.where == "#/format/excludes"
+    with pytest.raises(ValueError, match="texts that are not empty"):
+        sg.grammars.xml_arguments({}, "qwen_xml", excludes=[""])
