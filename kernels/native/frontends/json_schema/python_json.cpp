@@ -123,7 +123,7 @@ class JsonMaker {
  private:
   enum class Use : uint8_t { kNone, kValue, kText };
 
-  // Says which values are made, and of which ones only the text.
+  // Says which values are made, and where the text alone is kept.
   void choose() {
     uses_[document_.root()] = Use::kValue;
     for (ValueId id = document_.root() + 1; id-- > 0;) {
