@@ -202,18 +202,19 @@ def _class(op: Any, argument: Any, flags: int) -> Ranges:
     if op is not sre.IN:
         ranges = _caseless(((argument, argument),), flags)
         return complement(ranges) if op is sre.NOT_LITERAL else ranges
-    parts: list[Ranges] = []
+    characters: list[tuple[int, int]] = []
+    categories: list[Ranges] = []
     is_negated = False
     for kind, value in argument:
         if kind is sre.NEGATE:
             is_negated = True
         elif kind is sre.LITERAL:
-            parts.append(((value, value),))
+            characters.append((value, value))
         elif kind is sre.RANGE:
-            parts.append(((value[0], value[1]),))
+            characters.append(value)
         else:
-            parts.append(_category(value, flags))
-    ranges = _caseless(union(*parts), flags)
+            categories.append(_category(value, flags))  # these regard case: U+0345 is no word character, iota is
+    ranges = union(_caseless(union(characters), flags), *categories)
     return complement(ranges) if is_negated else ranges
 
 
