@@ -29,6 +29,7 @@ from structgen.grammar.nodes import Grammar
 __all__ = [
     "Unit",
     "any_text",
+    "consecutive",
     "dispatched",
     "hidden_by",
     "occurrences",
@@ -96,6 +97,24 @@ def substrings(text: str, *, whole_words: bool = True, spell: Callable[[str], st
     starts = [at for at in range(len(text)) if _may_start(text, at, whole_words=whole_words)]
     ends = [at for at in range(1, len(text) + 1) if _may_end(text, at, whole_words=whole_words)]
     return _quotations(text, starts, ends, spell)
+
+
+def consecutive(pieces: Iterable[str]) -> Grammar:
+    """Runs of consecutive ``pieces``, the empty one included.
+
+    Raises:
+        ValueError: a piece has a lone surrogate.
+
+    >>> print(consecutive(["to ", "be"]))
+    "to " ("" | "be") | "be" | ""
+    """
+    suffixes: list[Grammar] = [ir.EPSILON]
+    rest: Grammar = ir.EPSILON
+    for piece in reversed([ir.literal(piece) for piece in pieces if piece]):
+        rest = piece if rest is ir.EPSILON else ir.sequence_of((piece, rest))
+        suffixes.append(rest)
+        rest = ir.choice_of((ir.EPSILON, rest))
+    return ir.choice_of(tuple(reversed(suffixes))) if suffixes[1:] else ir.EPSILON
 
 
 def _line_bounds(text: str) -> tuple[list[int], list[int]]:

@@ -7,7 +7,7 @@ explicit stack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from structgen.errors import GrammarError, LimitExceeded
@@ -20,6 +20,7 @@ from structgen.grammar.visitor import NodeTable
 __all__ = [
     "Nullability",
     "check_closed",
+    "cyclic_components",
     "free_references",
     "is_regular",
     "productive_rules",
@@ -76,9 +77,8 @@ def unending_rules(grammar: Grammar) -> list[str]:
         for name, term in rules.items()
         if name not in productive
     }
-    for component in strongly_connected(graph):
-        if len(component) > 1 or component[0] in graph[component[0]]:
-            return [name for name in graph if name in component]
+    for component in cyclic_components(graph):
+        return [name for name in graph if name in component]
     return []
 
 
@@ -226,6 +226,11 @@ def strongly_connected(graph: Mapping[_Key, Iterable[_Key]]) -> list[list[_Key]]
             else:
                 work.append((target, iter(graph[target])))
     return components
+
+
+def cyclic_components(graph: Mapping[_Key, Collection[_Key]]) -> list[list[_Key]]:
+    """Return the strongly connected components whose nodes lead back to themselves, in the same order."""
+    return [group for group in strongly_connected(graph) if len(group) > 1 or group[0] in graph[group[0]]]
 
 
 def _combined(node: Grammar, values: list[bool]) -> bool:

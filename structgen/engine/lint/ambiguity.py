@@ -12,7 +12,7 @@ from structgen.engine.analysis.byte_graph import byte_graphs
 from structgen.engine.analysis.counting import DerivationCounter, LengthCounts
 from structgen.engine.analysis.edge_list import Transitions, deterministic_transitions, network_transitions
 from structgen.engine.analysis.inclusion import included
-from structgen.engine.lint.subject import Finding, Severity, Subject, base_name
+from structgen.engine.lint import Finding, Severity, Subject, base_name
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.algebra import either, with_children
 from structgen.grammar.analysis import free_references

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from structgen.engine.analysis.byte_graph import byte_vocabulary, string_language
 from structgen.engine.constraint import compile
-from structgen.engine.lint.subject import Finding, Severity, base_name
+from structgen.engine.lint import Finding, Severity, base_name
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
 from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import free_references
@@ -19,7 +19,7 @@ from structgen.grammar.nodes.description import Described
 
 if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
-    from structgen.engine.lint.subject import Subject
+    from structgen.engine.lint import Subject
 
 __all__ = ["RulePosition", "RulePositions", "collisions"]
 

@@ -8,10 +8,12 @@ from typing import Final
 
 from structgen.engine.analysis.byte_graph import byte_vocabulary
 from structgen.engine.constraint import compile
-from structgen.engine.lint.subject import Finding, Severity, Subject, base_name
+from structgen.engine.lint import Finding, Severity, Subject, base_name
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, some
 from structgen.grammar import nodes as ir
-from structgen.grammar.analysis import free_references, productive_rules, strongly_connected
+from structgen.grammar.analysis import cyclic_components, free_references, productive_rules
+from structgen.grammar.left_recursion import left_recursive
+from structgen.grammar.left_splitting import LeftPositions
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.nodes.description import ReportEntry, Status
@@ -256,7 +258,7 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
     Complexity: linear.
     """
     graph = _without_budget(subject)
-    cyclic = _cyclic(graph)
+    cyclic = {name for group in cyclic_components(graph) for name in group}
     recursive = [name for name in subject.rules if name in cyclic]
     repeating = [
         name
@@ -273,7 +275,9 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
             f"strings may have any length, by {' and '.join(causes)}",
             "no finite token budget fits all of them; add bounds where you know them",
         )
-    left = _left_recursive(subject)
+    flat = ir.Rules(subject.rules, subject.body)
+    found = {name for group in left_recursive(flat, LeftPositions(flat, subject.nullability)) for name in group}
+    left = [name for name in subject.rules if name in found]
     if left:
         yield Finding(
             "left recursion",
@@ -303,34 +307,3 @@ def _has_budget(node: Grammar) -> bool:
 
 def _repeats(node: Grammar) -> bool:
     return isinstance(node, ir.Repeat) and node.max is None
-
-
-def _left_recursive(subject: Subject) -> list[str]:
-    """Return the rules that may refer to themselves before anything is read."""
-    nullable = subject.nullability
-    graph: dict[str, list[str]] = {}
-    for name, term in subject.rules.items():
-        first: list[str] = []
-        agenda, seen = [term], set()
-        while agenda:
-            node = agenda.pop()
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            if isinstance(node, ir.Reference):
-                first.append(node.name)
-            elif isinstance(node, ir.Sequence):
-                for item in node.items:
-                    agenda.append(item)
-                    if not nullable(item):
-                        break
-            else:
-                agenda += node.children
-        graph[name] = first
-    found = _cyclic(graph)
-    return [name for name in subject.rules if name in found]
-
-
-def _cyclic(graph: dict[str, list[str]]) -> set[str]:
-    """Return the names that lead back to themselves."""
-    return {name for group in strongly_connected(graph) for name in group if len(group) > 1 or name in graph[name]}

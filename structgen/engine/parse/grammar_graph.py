@@ -6,9 +6,9 @@ parser needs one step per node and position.  Nothing here recurses on the depth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence as Items
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (
@@ -36,6 +36,7 @@ from structgen.grammar.nodes import (
     TokenSet,
 )
 from structgen.grammar.nodes.description import Described
+from structgen.grammar.visitor import NodeTable
 
 __all__ = [
     "Both",
@@ -52,6 +53,7 @@ __all__ = [
     "Special",
     "Text",
     "TokenOf",
+    "symbols_of",
 ]
 
 _PermutationState: TypeAlias = "tuple[frozenset[int], int, bool]"
@@ -318,19 +320,9 @@ class Linker:
         return node
 
     def _made(self, term: Grammar, scope: _RuleScope | None) -> GraphNode:
-        make = _MAKERS.get(type(term))
-        if make is None:
+        if type(term) not in _MAKERS:
             raise GrammarError("captures", f"a term of type {type(term).__name__} has no meaning here")
-        return make(self, term, scope)
-
-    def _literal(self, term: Literal, scope: _RuleScope | None) -> GraphNode:
-        return Text(term.data.decode("latin-1"))
-
-    def _bytes(self, term: ByteClass, scope: _RuleScope | None) -> GraphNode:
-        return Characters(term.ranges, utf8=False, min=1, max=1)
-
-    def _characters(self, term: CharClass, scope: _RuleScope | None) -> GraphNode:
-        return Characters(term.ranges, utf8=True, min=1, max=1)
+        return _MAKERS[type(term)](self, term, scope)
 
     def _sequence(self, term: Sequence, scope: _RuleScope | None) -> GraphNode:
         if not term.items:
@@ -340,17 +332,14 @@ class Linker:
             node = Pair(self.later(item, scope), node)
         return self.unfold(node)
 
-    def _choice(self, term: Choice, scope: _RuleScope | None) -> GraphNode:
-        return Either(tuple(self.later(item, scope) for item in term.items))
+    def _several(self, items: Iterable[Grammar], scope: _RuleScope | None) -> tuple[GraphNode, ...]:
+        return tuple(self.later(item, scope) for item in items)
 
     def _repeat(self, term: Repeat, scope: _RuleScope | None) -> GraphNode:
         item = term.item
         if isinstance(item, (ByteClass, CharClass)):
             return Characters(item.ranges, utf8=isinstance(item, CharClass), min=term.min, max=term.max)
         return Repeated(self.later(item, scope), term.min, term.max)
-
-    def _permutation(self, term: Permutation, scope: _RuleScope | None) -> GraphNode:
-        return self.members(term, scope, (frozenset(), 0, False))
 
     def _reference(self, term: Reference, scope: _RuleScope | None) -> GraphNode:
         bound = scope
@@ -367,18 +356,6 @@ class Linker:
             return self.unfold(item)
         texts = Characters(((0, MAX_CODE_POINT),), utf8=True, min=0, max=term.characters)
         return Both((item, texts))
-
-    def _intersection(self, term: Intersection, scope: _RuleScope | None) -> GraphNode:
-        return Both(tuple(self.later(item, scope) for item in term.items))
-
-    def _complement(self, term: Complement, scope: _RuleScope | None) -> GraphNode:
-        return Not(self.later(term.item, scope))
-
-    def _capture(self, term: Capture, scope: _RuleScope | None) -> GraphNode:
-        return Captured(term.name, self.later(term.item, scope))
-
-    def _json_string(self, term: JsonString, scope: _RuleScope | None) -> GraphNode:
-        return JsonText(self.later(term.value, scope))
 
     def _special_token(self, term: SpecialToken, scope: _RuleScope | None) -> GraphNode:
         ids = (
@@ -398,20 +375,39 @@ class Linker:
         return TokenOf(ranges, is_excluded=term.is_excluded)
 
 
-_MAKERS: Final[dict[type[Grammar], Callable[..., GraphNode]]] = {
-    Literal: Linker._literal,
-    ByteClass: Linker._bytes,
-    CharClass: Linker._characters,
-    Sequence: Linker._sequence,
-    Choice: Linker._choice,
-    Repeat: Linker._repeat,
-    Permutation: Linker._permutation,
-    Reference: Linker._reference,
-    Intersection: Linker._intersection,
-    Budget: Linker._budget,
-    Complement: Linker._complement,
-    Capture: Linker._capture,
-    JsonString: Linker._json_string,
-    SpecialToken: Linker._special_token,
-    TokenSet: Linker._token_set,
-}
+_MAKERS: Final[NodeTable[Callable[[Linker, Any, _RuleScope | None], GraphNode]]] = NodeTable(
+    "captures",
+    {
+        Literal: lambda _, term, __: Text(term.data.decode("latin-1")),
+        ByteClass: lambda _, term, __: Characters(term.ranges, utf8=False, min=1, max=1),
+        CharClass: lambda _, term, __: Characters(term.ranges, utf8=True, min=1, max=1),
+        Sequence: Linker._sequence,
+        Choice: lambda linker, term, scope: Either(linker._several(term.items, scope)),
+        Repeat: Linker._repeat,
+        Permutation: lambda linker, term, scope: linker.members(term, scope, (frozenset(), 0, False)),
+        Reference: Linker._reference,
+        Intersection: lambda linker, term, scope: Both(linker._several(term.items, scope)),
+        Budget: Linker._budget,
+        Complement: lambda linker, term, scope: Not(linker.later(term.item, scope)),
+        Capture: lambda linker, term, scope: Captured(term.name, linker.later(term.item, scope)),
+        JsonString: lambda linker, term, scope: JsonText(linker.later(term.value, scope)),
+        SpecialToken: Linker._special_token,
+        TokenSet: Linker._token_set,
+    },
+    excluded=(Shared, Described, Distinct, Label, Tempered, Rules),  # ``unfold`` looks through them
+)
+
+
+def symbols_of(taken: Iterable[int | bytes], texts: Items[bytes]) -> tuple[str, dict[int, tuple[int, int]]]:
+    """Return the symbols of ids of tokens, whose bytes are ``texts``, and bytes; and the tokens, start to (id, end)."""
+    pieces: list[str] = []
+    tokens: dict[int, tuple[int, int]] = {}
+    start = 0
+    for step in taken:
+        data = step if isinstance(step, bytes) else texts[step]
+        pieces.append(data.decode("latin-1") if data or isinstance(step, bytes) else chr(SPECIAL_BASE + step))
+        end = start + len(pieces[-1])
+        if not isinstance(step, bytes):
+            tokens[start] = step, end
+        start = end
+    return "".join(pieces), tokens

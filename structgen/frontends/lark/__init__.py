@@ -22,7 +22,7 @@ from structgen.frontends.indentation.product import product
 from structgen.frontends.lark.contextual import contextual
 from structgen.frontends.lark.definition import Definition, NodeBudget
 from structgen.frontends.lark.lazy import is_plain, plain
-from structgen.frontends.lark.library import Library, builtin_texts, used_rules
+from structgen.frontends.lark.library import Library, builtin_texts
 from structgen.frontends.lark.regexp import pattern_of
 from structgen.frontends.lark.rule import RuleBuilder, built
 from structgen.frontends.lark.syntax import Token, span_of, tokens_of
@@ -31,6 +31,7 @@ from structgen.grammar.flattening import flatten
 from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar, Rules
 from structgen.grammar.nodes.description import Described, Description
+from structgen.grammar.scopes import used_rules
 
 if TYPE_CHECKING:
     from structgen_kernels._native import FlatGrammar

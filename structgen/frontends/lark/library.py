@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -13,10 +12,8 @@ from typing import Final
 from structgen.frontends.grammar_source import GrammarSource, read_source
 from structgen.frontends.lark.definition import Definition, Import, Module, read_module
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import Grammar, Reference, Rules
-from structgen.grammar.nodes.description import Described
 
-__all__ = ["Library", "builtin_texts", "used_rules"]
+__all__ = ["Library", "builtin_texts"]
 
 # Lark writes this terminal with a look-behind; its lexers find exactly these strings.
 _REPLACED: Final = {"common": r'ESCAPED_STRING: /"([^"\\\n]|\\[^\n])*"/'}
@@ -184,21 +181,3 @@ def _builtin_folder() -> Traversable:
 def _listed(names: list[str]) -> str:
     shown = ", ".join(names[:8])
     return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown
-
-
-def used_rules(rules: Mapping[str, Grammar], body: Grammar) -> list[tuple[str, Grammar]]:
-    """Return the rules that are reachable from the body, in the order of their first reference."""
-    found: dict[str, Grammar] = {}
-    stack = [body]
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Reference) and node.name not in found:
-            found[node.name] = rules[node.name]
-            stack.append(rules[node.name])
-        elif isinstance(node, (Described, Rules)):
-            pass  # closed: a schema, or a nested grammar
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.extend(reversed(node.children))
-    return list(found.items())

@@ -14,6 +14,7 @@ from typing import Final
 from lark import Tree
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, StructgenError, UnsupportedFeature
+from structgen.frontends.free_text import consecutive
 from structgen.frontends.grammar_source import GrammarSource
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark.syntax import Node, Token, span_of
@@ -35,10 +36,8 @@ from structgen.grammar.nodes import (
     SpecialToken,
     Tempered,
     TokenSet,
-    choice_of,
     literal,
     postorder,
-    sequence_of,
 )
 
 __all__ = [
@@ -379,16 +378,9 @@ def part_of_text(source: GrammarSource, token: Token) -> Grammar:
     else:
         pieces = list(given) if key == "substring_chars" else _WORDS.findall(given)
     try:
-        spelled = [literal(piece) for piece in pieces if piece]
+        return consecutive(pieces)
     except ValueError as error:
         raise source.syntax_error(span, str(error)) from None
-    suffixes: list[Grammar] = [EPSILON]
-    rest: Grammar = EPSILON
-    for piece in reversed(spelled):
-        rest = sequence_of((piece, rest))
-        suffixes.append(rest)
-        rest = choice_of((EPSILON, rest))
-    return choice_of(tuple(reversed(suffixes))) if len(suffixes) > 1 else EPSILON
 
 
 def schema_of(source: GrammarSource, token: Token, limits: Limits) -> Grammar:

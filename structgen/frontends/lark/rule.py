@@ -12,7 +12,7 @@ from structgen.frontends.free_text import shortest
 from structgen.frontends.indentation.marks import Indentation, NotBefore
 from structgen.frontends.lark.commitment import Unclear, committed
 from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, module_of
-from structgen.frontends.lark.library import Library, used_rules
+from structgen.frontends.lark.library import Library
 from structgen.frontends.lark.llguidance import (
     Attributes,
     before_stop,
@@ -26,6 +26,7 @@ from structgen.frontends.lark.syntax import Node, Token, fold, span_of, tokens_o
 from structgen.frontends.lark.terminal import Surroundings, Terminals, is_regular
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, Reference, Repeat, Rules, postorder
+from structgen.grammar.scopes import used_rules
 
 __all__ = ["RuleBuilder", "built"]
 

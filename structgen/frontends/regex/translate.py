@@ -11,6 +11,7 @@ Inside a loop the rest is unknown, so its body becomes a table first (``context_
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from structgen.errors import LimitExceeded
@@ -39,6 +40,7 @@ from structgen.grammar.nodes import (
     Grammar,
     Intersection,
     Literal,
+    postorder,
 )
 from structgen.grammar.visitor import Call, trampoline
 
@@ -117,21 +119,9 @@ def _anchored(node: Node, alphabet: ContextAlphabet) -> Grammar | None:
 
 def _bounded(found: list[Grammar], max_nodes: int) -> Grammar:
     term = either(found) if found else EMPTY
-    if _size(term) > max_nodes:
+    if sum(1 for _ in islice(postorder(term), max_nodes + 1)) > max_nodes:
         raise LimitExceeded("regex", limit="grammar_nodes", maximum=max_nodes, evidence="its assertions multiply")
     return term
-
-
-def _size(term: Grammar) -> int:
-    """The number of distinct nodes of a term."""
-    seen = {id(term)}
-    stack = [term]
-    while stack:
-        for child in stack.pop().children:
-            if id(child) not in seen:
-                seen.add(id(child))
-                stack.append(child)
-    return len(seen)
 
 
 class _Translator:

@@ -11,12 +11,13 @@ its letters.  One more bit, ``end``, is the end of the input.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from re import _constants as sre, _parser
 from typing import Any, Final, TypeAlias
 
+from structgen.frontends.lark.lalr import bits
 from structgen.frontends.regex.code_point import (
     ALL,
     ASCII_DIGIT,
@@ -46,7 +47,6 @@ __all__ = [
     "Tree",
     "character",
     "classes_of",
-    "letters_of",
     "read_pattern",
     "term_of",
 ]
@@ -321,14 +321,6 @@ class LetterAlphabet:
         """Return the term of one character of the letters of ``mask``."""
         found = self._terms.get(mask)
         if found is None:
-            pairs = [pair for letter in letters_of(mask & ~self.end) for pair in self._ranges[letter]]
+            pairs = [pair for letter in bits(mask & ~self.end) for pair in self._ranges[letter]]
             found = self._terms[mask] = character(union(pairs))
         return found
-
-
-def letters_of(mask: int) -> Iterator[int]:
-    """Yield the positions of the bits of ``mask``, lowest first."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
