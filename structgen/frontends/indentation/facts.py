@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache, reduce
-from operator import is_, or_
+from operator import or_
 from typing import Final, NamedTuple
 
 from structgen.errors import GrammarError
 from structgen.frontends.indentation.marks import GAP, NEWLINE, Block, Enclosed, NotBefore
-from structgen.frontends.regex.code_point import complement, contains, difference, python_word
-from structgen.grammar.algebra import either, joined
+from structgen.frontends.regex.code_point import complement, python_word
+from structgen.frontends.regex.context_table import TermAnalysis
+from structgen.frontends.regex.syntax import Side, alphabet_of
+from structgen.grammar.algebra import either
 from structgen.grammar.analysis import Nullability, strongly_connected
 from structgen.grammar.nodes import (
     ANY_CHAR,
@@ -24,7 +26,6 @@ from structgen.grammar.nodes import (
     Choice,
     Grammar,
     Intersection,
-    Literal,
     Reference,
     Repeat,
     Sequence,
@@ -49,7 +50,6 @@ __all__ = [
     "word_characters",
 ]
 
-_MAX_DEPTH: Final = 40
 _SOME: Final = Repeat(ANY_CHAR, 1, None)
 _nullable: Final = Nullability({})
 
@@ -74,55 +74,10 @@ def without_start(term: Grammar, characters: CharClass) -> Grammar:
 
     The same object if all do.
     """
-    return _without(term, characters, _MAX_DEPTH)
-
-
-def _without(term: Grammar, characters: CharClass, depth: int) -> Grammar:
-    match term:
-        case Literal(data=data):
-            if not data:
-                return EMPTY
-            try:
-                first = ord(data.decode()[0])
-            except UnicodeDecodeError:
-                pass
-            else:
-                return EMPTY if contains(characters.ranges, first) else term
-        case CharClass():
-            left = CharClass(difference(term.ranges, characters.ranges))
-            return term if left == term else left if left.ranges else EMPTY
-        case Choice(items=items) if depth:
-            parts = [_without(item, characters, depth - 1) for item in items]
-            if all(map(is_, parts, items)):
-                return term
-            parts = [part for part in parts if part is not EMPTY]
-            return either(parts) if parts else EMPTY
-        case Sequence(items=items) if depth and items:
-            return _without_in_sequence(term, items, characters, depth - 1)
-        case Intersection(items=items) if depth and items:
-            start = _without(items[0], characters, depth - 1)
-            if start is items[0] or start is EMPTY:
-                return term if start is items[0] else EMPTY
-            return Intersection((start, *items[1:]))
-        case Repeat(item=item, min=low, max=high) if depth and high != 0:
-            start = _without(item, characters, depth - 1)
-            if start is EMPTY:
-                return EMPTY
-            if start is item:
-                return term if low else Repeat(item, 1, high)
-            return joined([start, Repeat(item, max(low - 1, 0), None if high is None else high - 1)])
-    allowed = CharClass(complement(characters.ranges))
-    return Intersection((term, joined([allowed, Repeat(ANY_CHAR)])))
-
-
-def _without_in_sequence(term: Grammar, items: tuple[Grammar, ...], characters: CharClass, depth: int) -> Grammar:
-    head, rest = items[0], joined(items[1:])
-    start = _without(head, characters, depth)
-    if not Nullability({})(head):
-        return term if start is head else EMPTY if start is EMPTY else joined([start, rest])
-    further = _without(rest, characters, depth)
-    parts = [part for part in (EMPTY if start is EMPTY else joined([start, rest]), further) if part is not EMPTY]
-    return either(parts) if parts else EMPTY
+    alphabet = alphabet_of((characters.ranges,))
+    others = alphabet.mask(Side(at_edge=False, characters=complement(characters.ranges)))
+    found = TermAnalysis(alphabet).first_in(term, others)
+    return EMPTY if found is None else found
 
 
 def any_number(item: Grammar) -> Grammar:

@@ -18,17 +18,15 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from structgen.frontends.indentation.marks import NotBefore
+from structgen.frontends.regex.repetition import by_length
 from structgen.grammar.algebra import either, joined, with_children
 from structgen.grammar.analysis import Nullability
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EPSILON,
-    CharClass,
-    Choice,
     Complement,
     Grammar,
     Intersection,
-    Literal,
     Repeat,
     Sequence,
     postorder,
@@ -169,26 +167,8 @@ def first_lazy(pattern: Pattern) -> Lazy:
 
 def _length(term: Grammar) -> int | None:
     """Return the number of characters of every string of ``term``, None if it varies or is not obvious."""
-    lengths: dict[int, int | None] = {}
-    for node in postorder(term):
-        below = [lengths[id(child)] for child in node.children]
-        known = [length for length in below if length is not None]
-        length: int | None = None
-        match node:
-            case Literal():
-                length = len(node.data.decode())
-            case CharClass():
-                length = 1
-            case Sequence() if len(known) == len(below):
-                length = sum(known)
-            case Choice() if len(known) == len(below) and len(set(known)) == 1:
-                length = known[0]
-            case Repeat() if node.min == node.max and known:
-                length = node.min * known[0]
-            case _:
-                length = None
-        lengths[id(node)] = length
-    return lengths[id(term)]
+    lengths = by_length(term) or ()
+    return next(iter(lengths)) if len(lengths) == 1 else None
 
 
 # The pieces of a regexp that matter for finding quantifiers: escapes, classes, groups, bars.

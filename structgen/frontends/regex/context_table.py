@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex.code_point import Ranges, contains, intersection
-from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, LAST_NEWLINE, Cell, ContextAlphabet
+from structgen.frontends.regex.syntax import ANY, CHARACTERS, EDGE, LAST_NEWLINE, Cell, ContextAlphabet
 from structgen.grammar.analysis import Nullability
 from structgen.grammar.limits import spend
 from structgen.grammar.nodes import (
@@ -47,6 +47,7 @@ __all__ = [
     "EMPTY_TABLE",
     "Composer",
     "Table",
+    "TermAnalysis",
     "both",
     "either",
     "gathered",
@@ -245,7 +246,7 @@ class TermAnalysis:
                 return None if part is None else term if part is item else Capture(name, part)
             case Intersection(items=items) if items:
                 part = yield self._restriction(items[0], mask, from_left=from_left)
-                return None if part is None else Intersection((part, *items[1:]))
+                return None if part is None else term if part is items[0] else Intersection((part, *items[1:]))
         edge = self.alphabet.characters(mask)
         shape = Sequence((edge, ANY_TEXT)) if from_left else Sequence((ANY_TEXT, edge))
         return Intersection((term, shape))

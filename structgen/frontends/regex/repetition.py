@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, Cell, ContextAlphabet
 from structgen.frontends.regex.context_table import (
     ANY_TEXT,
     EMPTY_TABLE,
@@ -34,12 +33,23 @@ from structgen.frontends.regex.context_table import (
     table_union,
     then,
 )
-from structgen.frontends.regex.syntax import Boundary, Concatenation, Lookahead, Loop, Node
+from structgen.frontends.regex.syntax import (
+    ANY,
+    CHARACTERS,
+    EDGE,
+    Boundary,
+    Cell,
+    Concatenation,
+    ContextAlphabet,
+    Lookahead,
+    Loop,
+    Node,
+)
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.visitor import fold
 
-__all__ = ["TemperedShape", "TooManyRounds", "repeated", "tempered_language", "tempered_shape"]
+__all__ = ["TemperedShape", "TooManyRounds", "by_length", "repeated", "tempered_language", "tempered_shape"]
 
 MAX_WRITTEN_ROUNDS: Final = 500
 _MAX_POSITIONS: Final = 64
@@ -284,13 +294,13 @@ def tempered_shape(loop: Loop) -> TemperedShape | None:
     """The tempered shape of ``loop``, or ``None``."""
     items: tuple[Node, ...] = loop.item.items if isinstance(loop.item, Concatenation) else (loop.item,)
     *looks, character = items
-    if not isinstance(character, Grammar) or set(_by_length(character) or ()) != {1}:
+    if not isinstance(character, Grammar) or set(by_length(character) or ()) != {1}:
         return None
     found = tuple(look for look in looks if isinstance(look, Lookahead | Boundary))
     return TemperedShape(found, character) if len(found) == len(looks) else None
 
 
-def _by_length(root: Grammar) -> ByLength | None:
+def by_length(root: Grammar) -> ByLength | None:
     """``root`` split by string length in characters; ``None`` for many or unknown lengths."""
 
     def combine(term: Grammar, parts: list[ByLength | None]) -> ByLength | None:
@@ -311,7 +321,7 @@ def tempered_language(character: Grammar, seen: list[tuple[Grammar, bool]], tail
     if seen == [(tail, True)]:
         # The loop ends where the look-ahead fails; any match of the tail can be taken as the first one.
         return then(ir.Repeat(character, 0, None), tail)
-    follows = _by_length(tail)
+    follows = by_length(tail)
     if follows is None:
         return None
     languages: list[Grammar] = []

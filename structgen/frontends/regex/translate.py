@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Final
 
 from structgen.errors import LimitExceeded
-from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, Cell, ContextAlphabet
 from structgen.frontends.regex.context_table import (
     ANY_TEXT,
     ANYWHERE,
@@ -31,7 +30,21 @@ from structgen.frontends.regex.context_table import (
 )
 from structgen.frontends.regex.dialect import refused
 from structgen.frontends.regex.repetition import TooManyRounds, repeated, tempered_language, tempered_shape
-from structgen.frontends.regex.syntax import Alternatives, Boundary, Concatenation, Lookahead, Loop, Named, Node, Span
+from structgen.frontends.regex.syntax import (
+    ANY,
+    CHARACTERS,
+    EDGE,
+    Alternatives,
+    Boundary,
+    Cell,
+    Concatenation,
+    ContextAlphabet,
+    Lookahead,
+    Loop,
+    Named,
+    Node,
+    Span,
+)
 from structgen.grammar.nodes import (
     EMPTY,
     EPSILON,
