@@ -11,30 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
 from structgen.errors import GrammarError
-from structgen.grammar.nodes import (
-    MAX_CODE_POINT,
-    Budget,
-    ByteClass,
-    Capture,
-    CharClass,
-    Choice,
-    Complement,
-    Distinct,
-    Grammar,
-    Intersection,
-    JsonString,
-    Label,
-    Literal,
-    Permutation,
-    Reference,
-    Repeat,
-    Rules,
-    Sequence,
-    Shared,
-    SpecialToken,
-    Tempered,
-    TokenSet,
-)
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.visitor import NodeTable
 
@@ -197,7 +175,9 @@ class Members(GraphNode):
 
     __slots__ = ("_item", "_linker", "count", "is_after", "scope", "term", "used")
 
-    def __init__(self, linker: Linker, term: Permutation, scope: _RuleScope | None, state: _PermutationState) -> None:
+    def __init__(
+        self, linker: Linker, term: ir.Permutation, scope: _RuleScope | None, state: _PermutationState
+    ) -> None:
         self._linker = linker
         self.term = term
         self.scope = scope
@@ -280,11 +260,11 @@ class Linker:
             return node
         if node.node is None:
             term, scope = node.term, node.scope
-            while isinstance(term, (Shared, Described, Distinct, Label, Tempered, Rules)):
-                if isinstance(term, Rules):
+            while isinstance(term, (ir.Shared, Described, ir.Distinct, ir.Label, ir.Tempered, ir.Rules)):
+                if isinstance(term, ir.Rules):
                     scope, term = _RuleScope(dict(term.rules), scope), term.body
                 else:  # what is shared is closed, so it is one node in all scopes
-                    scope, term = None if isinstance(term, Shared) else scope, term.item
+                    scope, term = None if isinstance(term, ir.Shared) else scope, term.item
             node.node = self._made(term, scope)
         return node.node
 
@@ -311,7 +291,7 @@ class Linker:
             node = self._pending[key] = _PendingNode(term, scope)
         return node
 
-    def members(self, term: Permutation, scope: _RuleScope | None, state: _PermutationState) -> Members:
+    def members(self, term: ir.Permutation, scope: _RuleScope | None, state: _PermutationState) -> Members:
         """The node of the rest of a permutation."""
         key = id(term), id(scope), state
         node = self._members.get(key)
@@ -324,7 +304,7 @@ class Linker:
             raise GrammarError("captures", f"a term of type {type(term).__name__} has no meaning here")
         return _MAKERS[type(term)](self, term, scope)
 
-    def _sequence(self, term: Sequence, scope: _RuleScope | None) -> GraphNode:
+    def _sequence(self, term: ir.Sequence, scope: _RuleScope | None) -> GraphNode:
         if not term.items:
             return Text("")
         node: GraphNode = self.later(term.items[-1], scope)
@@ -335,13 +315,13 @@ class Linker:
     def _several(self, items: Iterable[Grammar], scope: _RuleScope | None) -> tuple[GraphNode, ...]:
         return tuple(self.later(item, scope) for item in items)
 
-    def _repeat(self, term: Repeat, scope: _RuleScope | None) -> GraphNode:
+    def _repeat(self, term: ir.Repeat, scope: _RuleScope | None) -> GraphNode:
         item = term.item
-        if isinstance(item, (ByteClass, CharClass)):
-            return Characters(item.ranges, utf8=isinstance(item, CharClass), min=term.min, max=term.max)
+        if isinstance(item, (ir.ByteClass, ir.CharClass)):
+            return Characters(item.ranges, utf8=isinstance(item, ir.CharClass), min=term.min, max=term.max)
         return Repeated(self.later(item, scope), term.min, term.max)
 
-    def _reference(self, term: Reference, scope: _RuleScope | None) -> GraphNode:
+    def _reference(self, term: ir.Reference, scope: _RuleScope | None) -> GraphNode:
         bound = scope
         while bound is not None and term.name not in bound.rules:
             bound = bound.outer
@@ -349,15 +329,15 @@ class Linker:
             raise GrammarError(f"rule {term.name!r}", "no enclosing Rules binds this name")
         return Either((self.later(bound.rules[term.name], bound),), recursive=True)
 
-    def _budget(self, term: Budget, scope: _RuleScope | None) -> GraphNode:
+    def _budget(self, term: ir.Budget, scope: _RuleScope | None) -> GraphNode:
         """Characters are counted; tokens are not, since the text alone does not determine them."""
         item = self.later(term.item, scope)
         if term.characters is None:
             return self.unfold(item)
-        texts = Characters(((0, MAX_CODE_POINT),), utf8=True, min=0, max=term.characters)
+        texts = Characters(((0, ir.MAX_CODE_POINT),), utf8=True, min=0, max=term.characters)
         return Both((item, texts))
 
-    def _special_token(self, term: SpecialToken, scope: _RuleScope | None) -> GraphNode:
+    def _special_token(self, term: ir.SpecialToken, scope: _RuleScope | None) -> GraphNode:
         ids = (
             [term.token]
             if isinstance(term.token, int)
@@ -367,7 +347,7 @@ class Linker:
             return Text(str(term.token).encode().decode("latin-1"))
         return Special(frozenset(chr(SPECIAL_BASE + token) for token in ids))
 
-    def _token_set(self, term: TokenSet, scope: _RuleScope | None) -> GraphNode:
+    def _token_set(self, term: ir.TokenSet, scope: _RuleScope | None) -> GraphNode:
         named = {token for token in term.tokens if isinstance(token, str)}
         ids = [token for token in term.tokens if not isinstance(token, str)]
         ids += [token for token, text in self._special.items() if text in named]
@@ -378,23 +358,23 @@ class Linker:
 _MAKERS: Final[NodeTable[Callable[[Linker, Any, _RuleScope | None], GraphNode]]] = NodeTable(
     "captures",
     {
-        Literal: lambda _, term, __: Text(term.data.decode("latin-1")),
-        ByteClass: lambda _, term, __: Characters(term.ranges, utf8=False, min=1, max=1),
-        CharClass: lambda _, term, __: Characters(term.ranges, utf8=True, min=1, max=1),
-        Sequence: Linker._sequence,
-        Choice: lambda linker, term, scope: Either(linker._several(term.items, scope)),
-        Repeat: Linker._repeat,
-        Permutation: lambda linker, term, scope: linker.members(term, scope, (frozenset(), 0, False)),
-        Reference: Linker._reference,
-        Intersection: lambda linker, term, scope: Both(linker._several(term.items, scope)),
-        Budget: Linker._budget,
-        Complement: lambda linker, term, scope: Not(linker.later(term.item, scope)),
-        Capture: lambda linker, term, scope: Captured(term.name, linker.later(term.item, scope)),
-        JsonString: lambda linker, term, scope: JsonText(linker.later(term.value, scope)),
-        SpecialToken: Linker._special_token,
-        TokenSet: Linker._token_set,
+        ir.Literal: lambda _, term, __: Text(term.data.decode("latin-1")),
+        ir.ByteClass: lambda _, term, __: Characters(term.ranges, utf8=False, min=1, max=1),
+        ir.CharClass: lambda _, term, __: Characters(term.ranges, utf8=True, min=1, max=1),
+        ir.Sequence: Linker._sequence,
+        ir.Choice: lambda linker, term, scope: Either(linker._several(term.items, scope)),
+        ir.Repeat: Linker._repeat,
+        ir.Permutation: lambda linker, term, scope: linker.members(term, scope, (frozenset(), 0, False)),
+        ir.Reference: Linker._reference,
+        ir.Intersection: lambda linker, term, scope: Both(linker._several(term.items, scope)),
+        ir.Budget: Linker._budget,
+        ir.Complement: lambda linker, term, scope: Not(linker.later(term.item, scope)),
+        ir.Capture: lambda linker, term, scope: Captured(term.name, linker.later(term.item, scope)),
+        ir.JsonString: lambda linker, term, scope: JsonText(linker.later(term.value, scope)),
+        ir.SpecialToken: Linker._special_token,
+        ir.TokenSet: Linker._token_set,
     },
-    excluded=(Shared, Described, Distinct, Label, Tempered, Rules),  # ``unfold`` looks through them
+    excluded=(ir.Shared, Described, ir.Distinct, ir.Label, ir.Tempered, ir.Rules),  # ``unfold`` looks through them
 )
 
 

@@ -15,22 +15,10 @@ from structgen.frontends.indentation.marks import GAP, NEWLINE, Block, Enclosed,
 from structgen.frontends.regex.code_point import complement, python_word
 from structgen.frontends.regex.context_table import TermAnalysis
 from structgen.frontends.regex.syntax import Side, alphabet_of
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either
 from structgen.grammar.analysis import Nullability, strongly_connected
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EMPTY,
-    EPSILON,
-    Capture,
-    CharClass,
-    Choice,
-    Grammar,
-    Intersection,
-    Reference,
-    Repeat,
-    Sequence,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.nodes.description import Described
 
 __all__ = [
@@ -50,26 +38,26 @@ __all__ = [
     "word_characters",
 ]
 
-_SOME: Final = Repeat(ANY_CHAR, 1, None)
+_SOME: Final = ir.Repeat(ir.ANY_CHAR, 1, None)
 _nullable: Final = Nullability({})
 
 
 @cache
-def word_characters() -> CharClass:
+def word_characters() -> ir.CharClass:
     r"""The characters of ``\w``."""
-    return CharClass(python_word())
+    return ir.CharClass(python_word())
 
 
 def nonempty(term: Grammar) -> Grammar:
     """Return a regular term without the empty string; the same object if it has none."""
     if not Nullability({})(term):
         return term
-    if isinstance(term, Repeat) and not Nullability({})(term.item):
-        return EMPTY if term.max == 0 else Repeat(term.item, 1, term.max)
-    return Intersection((term, _SOME))
+    if isinstance(term, ir.Repeat) and not Nullability({})(term.item):
+        return ir.EMPTY if term.max == 0 else ir.Repeat(term.item, 1, term.max)
+    return ir.Intersection((term, _SOME))
 
 
-def without_start(term: Grammar, characters: CharClass) -> Grammar:
+def without_start(term: Grammar, characters: ir.CharClass) -> Grammar:
     """Return the strings of a regular term that begin with a character outside ``characters``.
 
     The same object if all do.
@@ -77,22 +65,22 @@ def without_start(term: Grammar, characters: CharClass) -> Grammar:
     alphabet = alphabet_of((characters.ranges,))
     others = alphabet.mask(Side(at_edge=False, characters=complement(characters.ranges)))
     found = TermAnalysis(alphabet).first_in(term, others)
-    return EMPTY if found is None else found
+    return ir.EMPTY if found is None else found
 
 
 def any_number(item: Grammar) -> Grammar:
-    if isinstance(item, Repeat) and item.min <= 1 and item.max is None:
+    if isinstance(item, ir.Repeat) and item.min <= 1 and item.max is None:
         item = item.item  # (x+)* is x*
-    return Repeat(item, 0, None)
+    return ir.Repeat(item, 0, None)
 
 
-def begins_freely(gap: Grammar, guard: CharClass) -> bool:
-    some = EPSILON if gap is EPSILON else nonempty(gap)
-    return some is EPSILON or without_start(some, guard) is some
+def begins_freely(gap: Grammar, guard: ir.CharClass) -> bool:
+    some = ir.EPSILON if gap is ir.EPSILON else nonempty(gap)
+    return some is ir.EPSILON or without_start(some, guard) is some
 
 
 def optional_text(text: Grammar) -> Grammar:
-    return EPSILON if text is EMPTY else either([text, EPSILON])
+    return ir.EPSILON if text is ir.EMPTY else either([text, ir.EPSILON])
 
 
 MIDDLE: Final = 0
@@ -154,9 +142,9 @@ def is_spaced(state: int) -> bool:
     return state == SPACED or (state >= GUARDED and (state - GUARDED) & 1 == 1)
 
 
-def guards_of(terms: Iterable[Grammar]) -> tuple[CharClass, ...]:
+def guards_of(terms: Iterable[Grammar]) -> tuple[ir.CharClass, ...]:
     """Return the guards of terms (sets of characters that may not come next), each once."""
-    found: dict[CharClass, None] = {}
+    found: dict[ir.CharClass, None] = {}
     for term in terms:
         for node in postorder(term):
             if isinstance(node, NotBefore):
@@ -167,7 +155,7 @@ def guards_of(terms: Iterable[Grammar]) -> tuple[CharClass, ...]:
 def facts_of(
     rules: Mapping[str, Grammar],
     body: Grammar,
-    guards: tuple[CharClass, ...],
+    guards: tuple[ir.CharClass, ...],
     *,
     ignored: Grammar | None,
     newline: Grammar | None,
@@ -189,7 +177,7 @@ def facts_of(
 
 class _FactSolver:
     def __init__(
-        self, rules: Mapping[str, Grammar], guards: tuple[CharClass, ...], newline: Grammar | None, *, has_gaps: bool
+        self, rules: Mapping[str, Grammar], guards: tuple[ir.CharClass, ...], newline: Grammar | None, *, has_gaps: bool
     ) -> None:
         self.rules = rules
         self.guards = guards
@@ -215,7 +203,7 @@ class _FactSolver:
 
     def solve(self, body: Grammar) -> dict[int, Facts]:
         orders = {name: self.order(term) for name, term in self.rules.items()}
-        uses = {name: [node.name for node in order if isinstance(node, Reference)] for name, order in orders.items()}
+        uses = {name: [node.name for node in order if isinstance(node, ir.Reference)] for name, order in orders.items()}
         for component in strongly_connected(uses):
             changed = True
             while changed:
@@ -235,7 +223,7 @@ class _FactSolver:
         nodes = list(postorder(term))
         named: set[int] = set()
         for node in nodes:
-            if isinstance(node, (Reference, NotBefore)) or any(id(child) in named for child in node.children):
+            if isinstance(node, (ir.Reference, NotBefore)) or any(id(child) in named for child in node.children):
                 named.add(id(node))
         selected: list[Grammar] = []
         texts: dict[int, Grammar] = {}
@@ -260,12 +248,12 @@ class _FactSolver:
         is_empty = self.nullable(node)
         some = nonempty(node)
         first, after = TEXT, [1 << MIDDLE] * GUARDED
-        if some is EMPTY:
+        if some is ir.EMPTY:
             first, after = 0, [0] * GUARDED
         for index, guard in enumerate(self.guards):
             allowed = without_start(some, guard)
             first |= FORBIDDEN << index if allowed is not some else 0
-            may = 1 << MIDDLE if allowed is not EMPTY else 0
+            may = 1 << MIDDLE if allowed is not ir.EMPTY else 0
             after += [may, after[MIDDLE] if self.has_gaps else may]
         if is_empty:
             after = [states | 1 << state for state, states in enumerate(after)]
@@ -274,7 +262,7 @@ class _FactSolver:
     def combine(self, node: Grammar) -> Facts:
         parts = [self.found[id(child)] for child in node.children]
         match node:
-            case Reference(name=name):
+            case ir.Reference(name=name):
                 return self.marks.get(name) or self.of_rules[name]
             case NotBefore():
                 guarded = 1 << GUARDED + 2 * self.guards.index(node.characters)
@@ -284,13 +272,13 @@ class _FactSolver:
                 return Facts(after, first=MARK, has_gaps=parts[0].has_gaps, has_lines=True)
             case Enclosed():
                 return parts[0]._replace(has_gaps=False, has_lines=False)
-            case Sequence():
+            case ir.Sequence():
                 return reduce(_then, parts, self.identity)
-            case Choice():
+            case ir.Choice():
                 return reduce(_or, parts, self.nothing)
-            case Repeat():
+            case ir.Repeat():
                 return self.repeated(parts[0], node.min, node.max)
-            case Capture() | Described():
+            case ir.Capture() | Described():
                 return parts[0]
             case _:
                 raise GrammarError(

@@ -21,30 +21,16 @@ from typing import Final, TypeAlias
 from structgen.frontends.disjointness import are_disjoint
 from structgen.frontends.indentation.facts import nonempty
 from structgen.frontends.lark.lexeme_automaton import Automaton, Label, Lexeme, Skip, automaton_of
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either, joined, with_children
 from structgen.grammar.limits import spend
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    Budget,
-    Capture,
-    Choice,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
-    Reference,
-    Repeat,
-    Sequence,
-    Tempered,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.visitor import Call, fold, trampoline
 
 __all__ = ["Unclear", "committed"]
 
-_ANY: Final = Repeat(ANY_CHAR, 0, None)
-_MORE: Final = Repeat(ANY_CHAR, 1, None)
+_ANY: Final = ir.Repeat(ir.ANY_CHAR, 0, None)
+_MORE: Final = ir.Repeat(ir.ANY_CHAR, 1, None)
 _STEPS_A_PAIR: Final = 1
 _STEPS_A_NODE: Final = 3
 _STEPS_A_PROOF: Final = 300
@@ -279,25 +265,27 @@ class _Product:
     def _ways(self, term: Grammar, state: int) -> Call[_Ways]:
         spend(_STEPS_A_NODE, self._subject)
         match term:
-            case Sequence(items=items):
+            case ir.Sequence(items=items):
                 in_order: _Ways = yield self._sequence(items, state)
                 return in_order
-            case Choice(items=items):
+            case ir.Choice(items=items):
                 found: dict[int, list[Grammar]] = defaultdict(list)
                 for item in items:
                     for end, part in (yield self._ways(item, state)).items():
                         found[end].append(part)
                 return {end: either(parts) for end, parts in found.items()}
-            case Repeat():
+            case ir.Repeat():
                 rounds: _Ways = yield self._repeat(term, state)
                 return rounds
-            case Capture(item=item) | Budget(item=item) | Tempered(item=item):
+            case ir.Capture(item=item) | ir.Budget(item=item) | ir.Tempered(item=item):
                 ways: _Ways = yield self._ways(item, state)
                 return {end: with_children(term, [part]) for end, part in ways.items()}
-            case Reference(name=name) if name in self._rules:
+            case ir.Reference(name=name) if name in self._rules:
                 ends = self._ends.setdefault((name, state), frozenset())
-                return {end: Reference(self._name(name, state, end)) if self._is_final else EPSILON for end in ends}
-            case Reference() | Literal(data=b""):
+                return {
+                    end: ir.Reference(self._name(name, state, end)) if self._is_final else ir.EPSILON for end in ends
+                }
+            case ir.Reference() | ir.Literal(data=b""):
                 return {state: term}
             case _:
                 return self._leaf(term, state)
@@ -312,18 +300,18 @@ class _Product:
         if target is None:
             return {}
         if not self._is_final:
-            return dict.fromkeys([target, state] if label.is_optional else [target], EPSILON)
+            return dict.fromkeys([target, state] if label.is_optional else [target], ir.EPSILON)
         cut = self._restrictions.get((state, number), ())
         if cut and (state, number) not in self._cut:
             refused = self._refused(cut, _ANY if label.match is None else _MORE)
-            if isinstance(item, Reference):
+            if isinstance(item, ir.Reference):
                 item = self._rules[item.name]
-            self._cut[state, number] = Intersection((item, Complement(refused)))
+            self._cut[state, number] = ir.Intersection((item, ir.Complement(refused)))
         made = self._cut[state, number] if cut else item
         if target == state or not label.is_optional:
             return {target: made}
-        some = nonempty(made) if not isinstance(made, Reference) else nonempty(self._rules[made.name])
-        return {target: some, state: EPSILON}
+        some = nonempty(made) if not isinstance(made, ir.Reference) else nonempty(self._rules[made.name])
+        return {target: some, state: ir.EPSILON}
 
     def _refused(self, cut: tuple[int, ...], rest: Grammar) -> Grammar:
         key = cut, rest is _ANY
@@ -333,7 +321,7 @@ class _Product:
         return self._begun[key]
 
     def _sequence(self, items: tuple[Grammar, ...], state: int) -> Call[_Ways]:
-        so_far: _Ways = {state: EPSILON}
+        so_far: _Ways = {state: ir.EPSILON}
         for item in items:
             found: dict[int, list[Grammar]] = defaultdict(list)
             for middle, before in so_far.items():
@@ -342,7 +330,7 @@ class _Product:
             so_far = {end: either(parts) for end, parts in found.items()}
         return so_far
 
-    def _repeat(self, term: Repeat, state: int) -> Call[_Ways]:
+    def _repeat(self, term: ir.Repeat, state: int) -> Call[_Ways]:
         """The rounds of a repetition; in several states they become rules."""
         rounds: dict[int, _Ways] = {}
         agenda = [state]
@@ -353,10 +341,10 @@ class _Product:
                 agenda += rounds[here]
         if set(rounds) == {state}:
             if not rounds[state]:
-                return {state: EPSILON} if term.min == 0 else {}
-            return {state: Repeat(rounds[state][state], term.min, term.max)}
+                return {state: ir.EPSILON} if term.min == 0 else {}
+            return {state: ir.Repeat(rounds[state][state], term.min, term.max)}
         if term.max is not None:
-            optional, ways = term.max - term.min, {here: {here: EPSILON} for here in rounds}
+            optional, ways = term.max - term.min, {here: {here: ir.EPSILON} for here in rounds}
         else:
             optional, ways = 0, self._loops(rounds)
         for count in range(optional + term.min):
@@ -368,7 +356,7 @@ class _Product:
     def _round(here: int, rounds: dict[int, _Ways], ways: dict[int, _Ways], *, may_end: bool) -> _Ways:
         found: dict[int, list[Grammar]] = defaultdict(list)
         if may_end:
-            found[here].append(EPSILON)
+            found[here].append(ir.EPSILON)
         for middle, part in rounds[here].items():
             for end, rest in ways[middle].items():
                 found[end].append(joined([part, rest]))
@@ -385,14 +373,14 @@ class _Product:
                 agenda += new
             reached[here] = seen
         if not self._is_final:
-            return {here: dict.fromkeys(sorted(ends), EPSILON) for here, ends in reached.items()}
+            return {here: dict.fromkeys(sorted(ends), ir.EPSILON) for here, ends in reached.items()}
         names = {(here, end): self._new_name(self._home) for here in rounds for end in sorted(reached[here])}
         for (here, end), name in names.items():
-            parts = [EPSILON] if here == end else []
+            parts = [ir.EPSILON] if here == end else []
             parts += [
-                joined([part, Reference(names[middle, end])])
+                joined([part, ir.Reference(names[middle, end])])
                 for middle, part in rounds[here].items()
                 if end in reached[middle]
             ]
             self._made[name] = either(parts)
-        return {here: {end: Reference(names[here, end]) for end in sorted(reached[here])} for here in rounds}
+        return {here: {end: ir.Reference(names[here, end]) for end in sorted(reached[here])} for here in rounds}

@@ -19,18 +19,10 @@ from typing import Final, TypeAlias
 
 from structgen.frontends.indentation.marks import NotBefore
 from structgen.frontends.regex.repetition import by_length
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either, joined, with_children
 from structgen.grammar.analysis import Nullability
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    Complement,
-    Grammar,
-    Intersection,
-    Repeat,
-    Sequence,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.visitor import fold
 
 __all__ = [
@@ -111,7 +103,7 @@ def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
         if is_guarded and not isinstance(part, Grammar):
             raise first_lazy((part,)).refuse("a part after it looks at the text that follows")
         if isinstance(part, Grammar):
-            items = part.items if isinstance(part, Sequence) else (part,)
+            items = part.items if isinstance(part, ir.Sequence) else (part,)
             after += reversed(items)
         elif isinstance(part, Branches):
             refuse = first_lazy((part,)).refuse
@@ -122,7 +114,7 @@ def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
             items = (either(_closed(branch, nullable) for branch in part.alternatives),)
             after += items
         elif may_end:
-            items = (Repeat(part.item, part.min, part.min),)
+            items = (ir.Repeat(part.item, part.min, part.min),)
             after += items
         else:
             items = (_stopped(part, after, nullable),)
@@ -137,7 +129,7 @@ def without_guards(term: Grammar) -> Grammar:
     """Return ``term`` with the empty text for each guard; ``term`` itself if it has none."""
     if not any(isinstance(node, NotBefore) for node in postorder(term)):
         return term
-    return fold(term, lambda node, parts: EPSILON if isinstance(node, NotBefore) else with_children(node, parts))
+    return fold(term, lambda node, parts: ir.EPSILON if isinstance(node, NotBefore) else with_children(node, parts))
 
 
 def _stopped(lazy: Lazy, after: list[Grammar], nullable: Nullability) -> Grammar:
@@ -149,9 +141,9 @@ def _stopped(lazy: Lazy, after: list[Grammar], nullable: Nullability) -> Grammar
     if not _length(stop):
         raise lazy.refuse("the part after it has no fixed length")
     del after[ends:]
-    whole = joined([Repeat(lazy.item, lazy.min, lazy.max), stop])
-    later = joined([Repeat(lazy.item, lazy.min, None), stop, Repeat(ANY_CHAR, 1, None)])
-    return Intersection((whole, Complement(later)))
+    whole = joined([ir.Repeat(lazy.item, lazy.min, lazy.max), stop])
+    later = joined([ir.Repeat(lazy.item, lazy.min, None), stop, ir.Repeat(ir.ANY_CHAR, 1, None)])
+    return ir.Intersection((whole, ir.Complement(later)))
 
 
 def first_lazy(pattern: Pattern) -> Lazy:

@@ -17,19 +17,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, final
 
 from structgen.frontends.lark.lazy import without_guards
+from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import Nullability, strongly_connected
 from structgen.grammar.limits import spend
-from structgen.grammar.nodes import (
-    Budget,
-    Capture,
-    Choice,
-    Grammar,
-    Literal,
-    Reference,
-    Repeat,
-    Sequence,
-    Tempered,
-)
+from structgen.grammar.nodes import Grammar
 
 __all__ = ["Automaton", "Label", "Lexeme", "Skip", "automaton_of"]
 
@@ -237,29 +228,29 @@ class _Network:
             spend(_STEPS_A_PLACE, self.subject)
             term, first, last = parts.pop()
             match term:
-                case Sequence(items=items):
+                case ir.Sequence(items=items):
                     nodes = [first, *(self._node(name) for _ in items[1:]), last]
                     parts += [(item, nodes[i], nodes[i + 1]) for i, item in enumerate(items)]
                     if not items:
                         self.free[first].append(last)
-                case Choice(items=items):
+                case ir.Choice(items=items):
                     for item in items:
                         start, end = self._node(name), self._node(name)
                         self.free[first].append(start)
                         self.free[end].append(last)
                         parts.append((item, start, end))
-                case Repeat():
+                case ir.Repeat():
                     parts += self._repeated(name, term, first, last)
-                case Capture(item=item) | Budget(item=item) | Tempered(item=item):
+                case ir.Capture(item=item) | ir.Budget(item=item) | ir.Tempered(item=item):
                     parts.append((item, first, last))
-                case Reference() if term.name in self.rules:
+                case ir.Reference() if term.name in self.rules:
                     self.calls[first].append((term.name, last))
                 case Skip():
                     middle = self._node(name)
                     self.free[first].append(middle)
                     self.free[middle].append(last)
                     self.moves[middle].append((self._label(term), middle))
-                case Reference() | Literal(data=b""):  # a mark: nothing is read
+                case ir.Reference() | ir.Literal(data=b""):  # a mark: nothing is read
                     self.free[first].append(last)
                 case _:
                     number = self._label(term)
@@ -269,7 +260,7 @@ class _Network:
                     if label.is_optional:
                         self.free[first].append(last)
 
-    def _repeated(self, name: str, term: Repeat, first: int, last: int) -> list[tuple[Grammar, int, int]]:
+    def _repeated(self, name: str, term: ir.Repeat, first: int, last: int) -> list[tuple[Grammar, int, int]]:
         parts: list[tuple[Grammar, int, int]] = []
         low, high = term.min, term.max
         if low > _MAX_ROUNDS or (high is not None and high > _MAX_ROUNDS):
@@ -311,7 +302,7 @@ class _Network:
     def _read(self, term: Grammar) -> Label:
         if not isinstance(term, (Lexeme, Skip)):
             return Label(None)
-        text = without_guards(self.rules[term.item.name] if isinstance(term.item, Reference) else term.item)
+        text = without_guards(self.rules[term.item.name] if isinstance(term.item, ir.Reference) else term.item)
         match = term.match if isinstance(term, Lexeme) else None
         is_optional = Nullability({})(text if match is None else match)
         if isinstance(term, Skip) or match is None:

@@ -45,16 +45,8 @@ from structgen.frontends.regex.syntax import (
     Node,
     Span,
 )
-from structgen.grammar.nodes import (
-    EMPTY,
-    EPSILON,
-    Capture,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
-    postorder,
-)
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.visitor import Call, trampoline
 
 __all__ = ["full_language", "search_language_of"]
@@ -62,7 +54,7 @@ __all__ = ["full_language", "search_language_of"]
 Suffix = dict[int, Grammar]
 """Requirement on the left context -> the strings from here to the end."""
 
-_AT_END: Final[Suffix] = {ANY: EPSILON}
+_AT_END: Final[Suffix] = {ANY: ir.EPSILON}
 _ANY_REST: Final[Suffix] = {ANY: ANY_TEXT}
 
 
@@ -122,7 +114,7 @@ def _anchored(node: Node, alphabet: ContextAlphabet) -> Grammar | None:
     (before, right), (left, after) = first.cells[0], last.cells[0]
     if (mask(before), mask(right), mask(left), mask(after)) != (EDGE, ANY, ANY, EDGE):
         return None
-    term = EPSILON
+    term = ir.EPSILON
     for item in reversed(items):
         if not isinstance(item, Grammar):
             return None
@@ -131,7 +123,7 @@ def _anchored(node: Node, alphabet: ContextAlphabet) -> Grammar | None:
 
 
 def _bounded(found: list[Grammar], max_nodes: int) -> Grammar:
-    term = either(found) if found else EMPTY
+    term = either(found) if found else ir.EMPTY
     if sum(1 for _ in islice(postorder(term), max_nodes + 1)) > max_nodes:
         raise LimitExceeded("regex", limit="grammar_nodes", maximum=max_nodes, evidence="its assertions multiply")
     return term
@@ -206,13 +198,13 @@ class _Translator:
 
     def keeping(self, tail: Grammar, promise: int) -> Iterable[Grammar]:
         """The strings of ``tail`` (up to the end of the text) that keep ``promise``."""
-        if promise == ANY or (tail is EPSILON and promise & EDGE):
+        if promise == ANY or (tail is ir.EPSILON and promise & EDGE):
             return (tail,)
         terms = self.composer.terms
-        if tail is not EPSILON and promise & CHARACTERS == 0 and terms.has_capture(tail):
+        if tail is not ir.EPSILON and promise & CHARACTERS == 0 and terms.has_capture(tail):
             # Restricting the rest to its shortest strings would lose its captures.
-            short = [Literal(b"\n")] if promise != EDGE else []
-            return (Intersection((tail, either([EPSILON, *short]))),)
+            short = [ir.Literal(b"\n")] if promise != EDGE else []
+            return (ir.Intersection((tail, either([ir.EPSILON, *short]))),)
         return [part for _, part in self.composer.after(tail, EDGE, promise)]
 
     def looked_ahead(self, node: Lookahead, ahead: Suffix, rest: Suffix) -> Suffix:
@@ -227,7 +219,7 @@ class _Translator:
             for block in _cases(self.composer.alphabet, ahead):
                 if demand & block:
                     seen = [term for left, term in ahead.items() if left & block]
-                    cells.append((demand & block, both(tail, Complement(either(seen))) if seen else tail))
+                    cells.append((demand & block, both(tail, ir.Complement(either(seen))) if seen else tail))
         return gathered(cells)
 
     def looped(self, node: Loop, rest: Suffix) -> Call[Suffix]:
@@ -271,7 +263,7 @@ class _Translator:
             ahead = yield self.suffix(body, _ANY_REST)
             if any(left != ANY for left in ahead):
                 return None
-            seen.append((ahead.get(ANY, EMPTY), negative))
+            seen.append((ahead.get(ANY, ir.EMPTY), negative))
         term = tempered_language(shape.character, seen, rest[ANY])
         return None if term is None else {ANY: term}
 
@@ -288,7 +280,7 @@ class _Translator:
                 reason="is only supported where nothing follows the group",
             )
         inner = yield self.suffix(node.item, _AT_END)
-        return {left: Capture(node.name, term) for left, term in inner.items()}
+        return {left: ir.Capture(node.name, term) for left, term in inner.items()}
 
     def applied(self, table: Table, rest: Suffix) -> Suffix:
         """The strings of ``table`` followed by ``rest`` (up to the end of the text)."""
@@ -299,7 +291,7 @@ class _Translator:
         """The table of a node inside a loop."""
         match node:
             case Boundary():
-                return table_union([(cell, EPSILON) for cell in self.masks(node)])
+                return table_union([(cell, ir.EPSILON) for cell in self.masks(node)])
             case Concatenation(items=items):
                 table = EMPTY_TABLE
                 for item in reversed(items):
@@ -325,7 +317,7 @@ class _Translator:
                     ) from None
             case Named(name=name, item=item):
                 inner = yield self.table(item)
-                return {cell: Capture(name, term) for cell, term in inner.items()}
+                return {cell: ir.Capture(name, term) for cell, term in inner.items()}
             case Lookahead():
                 raise self.lookahead_in_loop(node.span)
         return {ANYWHERE: node}
