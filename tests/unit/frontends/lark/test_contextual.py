@@ -283,3 +283,12 @@ def test_classes_by_category_regard_case(pattern: str) -> None:
     grammar = contextual(f"start: A\nA: /{pattern}/i")
     for text in "ι\u0345":
         assert accepts(grammar, text) == bool(re.fullmatch(pattern, text, re.IGNORECASE))
+
+
+def test_a_terminal_that_no_lexer_looks_for_may_be_empty() -> None:
+    """Lark refuses the empty match only where a state expects the terminal: the rule here is never reached."""
+    text = 'start: "x" | "y"\nunused: T "x"\nT: /y?/\n'
+    assert peer.Lark(text, parser="lalr", lexer="contextual").parse("y")
+    assert accepts(contextual(text), "y")
+    with pytest.raises(GrammarSyntaxError, match="terminal T matches the empty string"):
+        contextual(text.replace('| "y"', "| unused"))
