@@ -150,7 +150,7 @@ class CacheInfo:
 
 
 class Followed(Generic[Value]):
-    """The objects that were added and are alive; equal ones are told apart."""
+    """The objects that were added and are alive; equal ones are distinct."""
 
     def __init__(self) -> None:
         self._by_id: WeakValueDictionary[int, Value] = WeakValueDictionary()

@@ -77,7 +77,7 @@ class Subject:
         grammar: the grammar itself.
         rules: expressions by name, with unique names.
         body: the start expression.
-        places: where rules and terminals are defined, by name.
+        locations: where rules and terminals are defined, by name.
         terminals: the names that the description defines as terminals.
         defined: the names of the rules that it defines, in use or not, without terminals.
     """
@@ -85,13 +85,13 @@ class Subject:
     grammar: Grammar
     rules: dict[str, Grammar]
     body: Grammar
-    places: dict[str, str]
+    locations: dict[str, str]
     terminals: frozenset[str]
     defined: tuple[str, ...]
 
-    def place(self, name: str) -> str:
+    def location(self, name: str) -> str:
         """Return where a rule is defined, or ``""``; instances and variants of a rule are where the rule is."""
-        return self.places.get(name, self.places.get(base_name(name), ""))
+        return self.locations.get(name, self.locations.get(base_name(name), ""))
 
     @cached_property
     def nullability(self) -> Nullability:
@@ -124,16 +124,21 @@ def subject_of(grammar: Grammar, limits: Limits) -> Subject:
         GrammarError: a reference has no rule.
     """
     _, entries, _ = entries_of(grammar)
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     kinds: dict[str, list[str]] = {"rule": [], "terminal": []}
     for entry in entries:
         kind, _, name = entry.keyword.partition(" ")
         if name and kind in kinds:
-            places.setdefault(name, entry.where)
+            locations.setdefault(name, entry.where)
             kinds[kind].append(name)
     flat = _flat(grammar, limits)
     return Subject(
-        grammar, dict(flat.rules), flat.body, places, frozenset(kinds["terminal"]), tuple(dict.fromkeys(kinds["rule"]))
+        grammar,
+        dict(flat.rules),
+        flat.body,
+        locations,
+        frozenset(kinds["terminal"]),
+        tuple(dict.fromkeys(kinds["rule"])),
     )
 
 

@@ -110,7 +110,7 @@ def nullable_terminals(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "empty terminal match",
                 Severity.WARNING,
-                subject.place(name),
+                subject.location(name),
                 f"terminal {name!r} matches the empty string, so it is optional wherever it is used",
                 "let it match at least one character, and write ? after it where it is optional",
             )
@@ -149,7 +149,7 @@ def colliding_terminals(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "colliding terminals",
                 Severity.INFORMATION,
-                subject.place(name),
+                subject.location(name),
                 f"terminal {name!r} shares strings with {others}, for instance {example!r}",
                 "where both are allowed such a string has two parses; exclude it from one of them if that matters",
             )
@@ -185,13 +185,13 @@ def _common(one: ByteGraph, other: ByteGraph, max_pairs: int) -> tuple[bytes | N
     agenda = deque([(one.start, other.start, b"")])
     examined = 0
     while agenda and examined < max_pairs:
-        mine, theirs, text = agenda.popleft()
+        state, other_state, text = agenda.popleft()
         examined += 1
-        if text and mine.is_accepting and theirs.is_accepting:
+        if text and state.is_accepting and other_state.is_accepting:
             return text, examined
-        those = other.successors(theirs)
-        for label, after in one.successors(mine).items():
-            partner = those.get(label)
+        other_successors = other.successors(other_state)
+        for label, after in one.successors(state).items():
+            partner = other_successors.get(label)
             if label >= 0 and partner is not None and (after.number, partner.number) not in seen:
                 seen.add((after.number, partner.number))
                 agenda.append((after, partner, text + one.likely(label)))
@@ -238,7 +238,7 @@ def hidden_parts(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "hidden part",
                 Severity.WARNING,
-                subject.place(name),
+                subject.location(name),
                 f"a part of {f'rule {name!r}' if name else 'the grammar'} constrains nothing, because free text beside "
                 f"it has every text of it: {shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 3] + '...'}",
                 "let the free text end before it: by what it excludes, or with [lazy] of llguidance's dialect",

@@ -218,7 +218,7 @@ def _finding(
     subject: Subject, table: RulePositions, number: int, position: RulePosition, problem: _Collision
 ) -> Finding:
     name = table.names[number]
-    where = subject.place(position.rule)
+    where = subject.location(position.rule)
     inside = f"rule {base_name(position.rule)!r}" + (f" ({where})" if where else "")
     # Terminals often share strings on purpose, and the context decides; a keyword hardly ever does.
     term = table.terms[problem.other]
@@ -226,7 +226,7 @@ def _finding(
     return Finding(
         "terminals at one place",
         Severity.WARNING if is_word else Severity.INFORMATION,
-        subject.place(name),
+        subject.location(name),
         f"terminal {name!r} {problem.text}, in {inside}",
         problem.remedy,
     )

@@ -50,7 +50,7 @@ def useless_captures(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "empty capture",
             Severity.INFORMATION,
-            subject.place(name),
+            subject.location(name),
             f"capture {capture!r} always matches the empty string",
             "put it around the part that it should report, or remove it",
         )
@@ -62,7 +62,7 @@ def useless_captures(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "capture of several parts",
                 Severity.INFORMATION,
-                subject.place(next(iter(captured.values()))),
+                subject.location(next(iter(captured.values()))),
                 f"capture {capture!r} is the name of {len(captured)} different parts, in {inside}",
                 "give each its own name if it matters which part a text comes from",
             )
@@ -103,7 +103,7 @@ def empty_parts(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 f"empty {kind}",
                 Severity.WARNING,
-                subject.place(name),
+                subject.location(name),
                 f"{kind} {name!r} matches no string, so no alternative with it can match",
                 "give it an alternative that ends, or remove it",
             )
@@ -119,7 +119,7 @@ def empty_parts(subject: Subject) -> Iterator[Finding]:
                 yield Finding(
                     "empty part",
                     Severity.WARNING,
-                    subject.place(name),
+                    subject.location(name),
                     f"a part of {f'{kind} {name!r}' if name else 'the grammar'} can never match: {_shown(node)}",
                     "correct it, or remove the alternatives that need it",
                 )
@@ -204,7 +204,7 @@ def unreachable_rules(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "unreachable rule",
                 Severity.WARNING,
-                subject.place(name),
+                subject.location(name),
                 f"rule {name!r} is never used: it cannot be reached from the start",
                 "use it, or remove it",
             )
@@ -224,7 +224,7 @@ def unbounded_white_space(subject: Subject) -> Iterator[Finding]:
         for node in postorder(term):
             is_white[id(node)] = _is_white(node, is_white)
             if isinstance(node, ir.Repeat) and node.max is None and is_white[id(node.item)]:
-                locations.setdefault(name, subject.place(name))
+                locations.setdefault(name, subject.location(name))
     if locations:
         names = some((name for name in locations if name), _MAX_NAMES) or "the grammar itself"
         yield Finding(
@@ -271,7 +271,7 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "no bound on the length",
             Severity.INFORMATION,
-            subject.place((recursive or repeating)[0]),
+            subject.location((recursive or repeating)[0]),
             f"strings may have any length, by {' and '.join(causes)}",
             "no finite token budget fits all of them; add bounds where you know them",
         )
@@ -282,7 +282,7 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "left recursion",
             Severity.INFORMATION,
-            subject.place(left[0]),
+            subject.location(left[0]),
             f"left-recursive rules: {some(left, _MAX_NAMES)}; they are rewritten without changing the language",
         )
 

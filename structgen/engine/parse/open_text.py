@@ -33,7 +33,7 @@ from structgen.engine.parse.grammar_graph import (
     Special,
     symbols_of,
 )
-from structgen.engine.parse.prefixes import goes_on, is_text, opened_string
+from structgen.engine.parse.prefixes import can_continue, is_text, opened_string
 from structgen.grammar.limits import Limits, counted, spend
 from structgen.memory_cache import TERMS, ContentCache
 
@@ -364,7 +364,7 @@ class _Goals:
             case JsonText(value=value):
                 return self._value_of_json(goal, value)
             case _:
-                return _NOTHING if end != _BEYOND or goes_on(node, source, start) else None
+                return _NOTHING if end != _BEYOND or can_continue(node, source, start) else None
 
     @staticmethod
     def _met(parts: Iterator[_Parts | None] | Sequence[_Parts | None]) -> _Parts | None:

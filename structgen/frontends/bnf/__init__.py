@@ -250,7 +250,7 @@ def _token_tag_dispatch(parser: Parser, macro: Token) -> Grammar:
     return _looped(parser, arguments, parts, free)
 
 
-def _token(parser: Parser, macro: Token) -> Grammar:
+def _token_macro(parser: Parser, macro: Token) -> Grammar:
     """``Token``: one token of a set of ids; ``ExcludeToken``: one outside the set."""
     arguments = _arguments(parser, macro, ())
     ids = [_id(parser, _single(parser, arguments, value, "number")) for value in arguments.values]
@@ -302,8 +302,8 @@ def _substring(parser: Parser, macro: Token) -> Grammar:
 _MACROS: Final[Mapping[str, Callable[[Parser, Token], Grammar]]] = {
     "TagDispatch": _tag_dispatch,
     "TokenTagDispatch": _token_tag_dispatch,
-    "Token": _token,
-    "ExcludeToken": _token,
+    "Token": _token_macro,
+    "ExcludeToken": _token_macro,
     "Regex": _regex,
     "Substring": _substring,
 }

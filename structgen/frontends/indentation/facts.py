@@ -127,7 +127,7 @@ class Facts(NamedTuple):
         """Whether it begins with text in every state."""
         return not self.is_empty and not self.first & MARK
 
-    def heeds(self, state: int) -> bool:
+    def depends_on_guard(self, state: int) -> bool:
         """Whether the guard of the state before it matters."""
         return self.is_empty or bool(self.first & (MARK | FORBIDDEN << guard_of(state)))
 

@@ -194,7 +194,7 @@ class _Spacing:
 
     def relevant(self, facts: Facts, state: int) -> int:
         """The equivalent simplest state."""
-        if state < GUARDED or facts.heeds(state):
+        if state < GUARDED or facts.depends_on_guard(state):
             return state
         if not is_spaced(state):
             return MIDDLE

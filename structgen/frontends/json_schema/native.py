@@ -351,7 +351,7 @@ def _names(forms: NormalForm, locations: tuple[Location, ...]) -> NameLanguage:
 
 
 class _MadeTerms(Share):
-    """The terms that native planners asked for: the planners keep them, and so do the grammars that have them.
+    """The terms that native planners requested: the planners keep them, and so do the grammars that have them.
 
     No planner tells which of its terms a grammar has. So all of them are counted as they are made, and when there are
     too many, the planners go with all cached grammars and constraints.

@@ -56,21 +56,21 @@ class Library:
         """Return the definition of ``name`` in ``module`` before ``%override`` and ``%extend``."""
         seen: set[tuple[int, str]] = set()
         while name not in module.definitions:
-            wanted = module.imports.get(name)
-            if wanted is None:
+            statement = module.imports.get(name)
+            if statement is None:
                 return None
-            span = (wanted.position, wanted.position + len(name))
+            span = (statement.position, statement.position + len(name))
             if (id(module), name) in seen:
                 raise module.source.syntax_error(span, f"{name!r} is imported in a circle")
             seen.add((id(module), name))
-            target = self._module(module, wanted)
-            if wanted.name not in target.definitions and wanted.name not in target.imports:
+            target = self._module(module, statement)
+            if statement.name not in target.definitions and statement.name not in target.imports:
                 raise module.source.syntax_error(
                     span,
-                    f"{target.source.name} does not define {wanted.name!r}",
+                    f"{target.source.name} does not define {statement.name!r}",
                     f"it defines {_listed(list(target.definitions))}",
                 )
-            module, name = target, wanted.name
+            module, name = target, statement.name
         return module.definitions[name]
 
     def _settle(self) -> None:
@@ -116,23 +116,23 @@ class Library:
             self._names[key] = name
         return self._names[key]
 
-    def _module(self, module: Module, wanted: Import) -> Module:
+    def _module(self, module: Module, statement: Import) -> Module:
         source = module.source
-        if wanted.is_relative and not source.is_builtin:
+        if statement.is_relative and not source.is_builtin:
             if source.folder is None:
                 raise source.syntax_error(
-                    (wanted.position, wanted.position + 1),
+                    (statement.position, statement.position + 1),
                     "a relative import in a grammar without a path",
                     "pass path=..., or load the grammar from its file",
                 )
-            path = source.folder.joinpath(*wanted.path[:-1], f"{wanted.path[-1]}.lark")
+            path = source.folder.joinpath(*statement.path[:-1], f"{statement.path[-1]}.lark")
             key: object = path.resolve()
             if key not in self.modules:
                 self.modules[key] = self._imported(read_source(path, self._limits, is_imported=True))
         else:
-            key = wanted.path
+            key = statement.path
             if key not in self.modules:
-                self.modules[key] = self._builtin(source, wanted)
+                self.modules[key] = self._builtin(source, statement)
         return self.modules[key]
 
     def _imported(self, source: GrammarSource) -> Module:
@@ -145,14 +145,14 @@ class Library:
             )  # fmt: skip
         return module
 
-    def _builtin(self, source: GrammarSource, wanted: Import) -> Module:
-        name = ".".join(wanted.path)
-        texts = builtin_texts(*wanted.path)
+    def _builtin(self, source: GrammarSource, statement: Import) -> Module:
+        name = ".".join(statement.path)
+        texts = builtin_texts(*statement.path)
         if texts is None:
             folder = _builtin_folder()
             known = sorted(entry.name.removesuffix(".lark") for entry in folder.iterdir() if ".lark" in entry.name)
             raise source.syntax_error(
-                (wanted.position, wanted.position + 1),
+                (statement.position, statement.position + 1),
                 f"Lark has no grammar called {name!r}",
                 f"import from {_listed(known)}, or write %import .{name}.NAME for a file beside this one",
             )

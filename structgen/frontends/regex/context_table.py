@@ -344,51 +344,52 @@ class Composer:
     def composed(self, first: Table, second: Table) -> Table:
         """``first`` and then ``second``."""
         cells: list[tuple[Cell, Grammar]] = []
-        for (left, promise), prefix in first.items():
-            for (demand, right), suffix in second.items():
-                for outer_left, before in self.before(prefix, left, demand):
+        for (left, following), prefix in first.items():
+            for (preceding, right), suffix in second.items():
+                for outer_left, before in self.before(prefix, left, preceding):
                     self.spend(1)
                     cells.extend(
                         ((outer_left, outer_right), then(before, after))
-                        for outer_right, after in self.after(suffix, right, promise)
+                        for outer_right, after in self.after(suffix, right, following)
                     )
         return table_union(cells)
 
-    def before(self, term: Grammar, left: int, demand: int) -> Iterator[tuple[int, Grammar]]:
-        """The strings of ``term`` after which ``demand`` holds, each with its requirement on the left."""
-        if demand == ANY:
+    def before(self, term: Grammar, left: int, preceding: int) -> Iterator[tuple[int, Grammar]]:
+        """The strings of ``term`` that end as ``preceding`` requires, each with its requirement on the left."""
+        if preceding == ANY:
             yield left, term
             return
         self.spend(1)
-        if demand & CHARACTERS:
-            part = self.terms.last_in(term, demand & CHARACTERS)
+        if preceding & CHARACTERS:
+            part = self.terms.last_in(term, preceding & CHARACTERS)
             if part is not None:
                 yield left, part
-        if left & demand and self.terms.nullable(term):
-            yield left & demand, ir.EPSILON
+        if left & preceding and self.terms.nullable(term):
+            yield left & preceding, ir.EPSILON
 
-    def after(self, term: Grammar, right: int, promise: int) -> Iterator[tuple[int, Grammar]]:
-        """The strings of ``term`` that keep ``promise``, each with its requirement on the right."""
-        for part, residual in self.keeping(term, promise):
+    def after(self, term: Grammar, right: int, following: int) -> Iterator[tuple[int, Grammar]]:
+        """The strings of ``term`` that begin as ``following`` requires, each with its requirement on the right."""
+        for part, residual in self.keeping(term, following):
             if right & residual:
                 yield right & residual, part
-        if promise != ANY and promise & right and self.terms.nullable(term):
-            yield promise & right, ir.EPSILON
+        if following != ANY and following & right and self.terms.nullable(term):
+            yield following & right, ir.EPSILON
 
-    def keeping(self, term: Grammar, promise: int) -> Iterator[tuple[Grammar, int]]:
-        """The strings of ``term`` that keep ``promise``, each with the promise for the text after it.
+    def keeping(self, term: Grammar, following: int) -> Iterator[tuple[Grammar, int]]:
+        """The strings of ``term`` that begin as ``following`` requires.
 
-        The empty string is among them only without a promise.
+        Each comes with what is still required of the text after it.
+        The empty string is among them only without a requirement.
         """
-        if promise == ANY:
+        if following == ANY:
             yield term, ANY
             return
         self.spend(1)
-        if promise & CHARACTERS:
-            part = self.terms.first_in(term, promise & CHARACTERS)
+        if following & CHARACTERS:
+            part = self.terms.first_in(term, following & CHARACTERS)
             if part is not None:
                 yield part, ANY
-        if promise & LAST_NEWLINE and not promise & self.alphabet.line_feed and self.terms.holds_newline(term):
+        if following & LAST_NEWLINE and not following & self.alphabet.line_feed and self.terms.holds_newline(term):
             yield _NEWLINE_TEXT, EDGE
 
 

@@ -1,7 +1,7 @@
 """Repetition of a node with assertions: counted and unbounded loops, and tempered loops.
 
 The rounds of a loop form a graph. A node is the last character so far, the requirement of the first rounds on the left
-of the loop, and the promise of the last round about the text after it; an edge is one round. With ``^``, ``$`` and the
+of the loop, and what must follow the last round; an edge is one round. With ``^``, ``$`` and the
 like, a loop passes through a few such nodes in order and stays in one of them at most, so the count remains a count:
 ``(^a|b){1,100000}`` is ``b{1,100000} | a b{0,99999}``.  Line anchors and word boundaries can make longer cycles; then
 an unbounded loop is solved by state elimination, and a bounded one is written out.
@@ -68,12 +68,12 @@ class _LoopPosition:
     Attributes:
         ending: bits of the last character so far; 0 without text.
         required: the requirement of the first rounds on the left of the loop.
-        promised: the promise of the last rounds about the text after them.
+        following: what must follow the last rounds.
     """
 
     ending: int
     required: int
-    promised: int
+    following: int
 
 
 _START: Final = _LoopPosition(_NOTHING_YET, ANY, ANY)
@@ -146,14 +146,14 @@ def _rounds(
             return
     elif position.ending & left == 0:
         return
-    for text, residual in composer.keeping(term, position.promised):
-        promised = right & residual
-        if not promised:
+    for text, residual in composer.keeping(term, position.following):
+        following = right & residual
+        if not following:
             continue
         for block in blocks:
             part = text if block == ANY else composer.terms.last_in(text, block)
             if part is not None:
-                yield _LoopPosition(block & CHARACTERS, required, promised), part
+                yield _LoopPosition(block & CHARACTERS, required, following), part
 
 
 def _empty_round(position: _LoopPosition, cell: Cell) -> Iterator[_LoopPosition]:
@@ -163,8 +163,8 @@ def _empty_round(position: _LoopPosition, cell: Cell) -> Iterator[_LoopPosition]
         required &= left
     elif position.ending & left == 0:
         return
-    if required and position.promised & right:
-        yield _LoopPosition(position.ending, required, position.promised & right)
+    if required and position.following & right:
+        yield _LoopPosition(position.ending, required, position.following & right)
 
 
 _Path = tuple[_LoopPosition, ...]
@@ -232,7 +232,7 @@ def _counted(
                 text = then(text, graph[path[index - 1]][position])
             if position in stays and high != 0:
                 text = then(text, ir.Repeat(graph[position][position], low, high))
-        yield (path[-1].required, path[-1].promised), text
+        yield (path[-1].required, path[-1].following), text
 
 
 def _written_out(composer: Composer, body: Table, minimum: int, maximum: int | None) -> Table:
@@ -252,12 +252,12 @@ def _written_out(composer: Composer, body: Table, minimum: int, maximum: int | N
 
 def _eliminated(composer: Composer, graph: _Graph) -> Iterator[tuple[Cell, Grammar]]:
     """All strings of all paths through ``graph``, by state elimination (Kleene)."""
-    yield (_START.required, _START.promised), ir.EPSILON
+    yield (_START.required, _START.following), ir.EPSILON
     edges: dict[_LoopPosition, dict[_LoopPosition | Cell, Grammar]] = {}
     for position, targets in graph.items():
         edges[position] = dict(targets.items())
         if position != _START:
-            edges[position][position.required, position.promised] = ir.EPSILON
+            edges[position][position.required, position.following] = ir.EPSILON
     for position in [position for position in graph if position != _START]:
         leaving = edges.pop(position)
         again = leaving.pop(position, None)

@@ -177,18 +177,18 @@ class _Translator:
             return {ANY: then(term, tail)}
         return gathered(
             (outer, then(before, tail))
-            for demand, tail in rest.items()
-            for outer, before in self.composer.before(term, ANY, demand)
+            for preceding, tail in rest.items()
+            for outer, before in self.composer.before(term, ANY, preceding)
         )
 
     def asserted(self, node: Boundary, rest: Suffix) -> Suffix:
         """``rest`` where the assertion ``node`` holds."""
         return gathered(
-            (left & demand, part)
-            for left, promise in self.masks(node)
-            for demand, tail in rest.items()
-            if left & demand
-            for part in self.keeping(tail, promise)
+            (left & preceding, part)
+            for left, following in self.masks(node)
+            for preceding, tail in rest.items()
+            if left & preceding
+            for part in self.keeping(tail, following)
         )
 
     def masks(self, node: Boundary) -> list[Cell]:
@@ -196,30 +196,30 @@ class _Translator:
         cells = [(mask(left), mask(right)) for left, right in node.cells]
         return [cell for cell in cells if cell[0] and cell[1]]
 
-    def keeping(self, tail: Grammar, promise: int) -> Iterable[Grammar]:
-        """The strings of ``tail`` (up to the end of the text) that keep ``promise``."""
-        if promise == ANY or (tail is ir.EPSILON and promise & EDGE):
+    def keeping(self, tail: Grammar, following: int) -> Iterable[Grammar]:
+        """The strings of ``tail`` (up to the end of the text) that begin as ``following`` requires."""
+        if following == ANY or (tail is ir.EPSILON and following & EDGE):
             return (tail,)
         terms = self.composer.terms
-        if tail is not ir.EPSILON and promise & CHARACTERS == 0 and terms.has_capture(tail):
+        if tail is not ir.EPSILON and following & CHARACTERS == 0 and terms.has_capture(tail):
             # Restricting the rest to its shortest strings would lose its captures.
-            short = [ir.Literal(b"\n")] if promise != EDGE else []
+            short = [ir.Literal(b"\n")] if following != EDGE else []
             return (ir.Intersection((tail, either([ir.EPSILON, *short]))),)
-        return [part for _, part in self.composer.after(tail, EDGE, promise)]
+        return [part for _, part in self.composer.after(tail, EDGE, following)]
 
     def looked_ahead(self, node: Lookahead, ahead: Suffix, rest: Suffix) -> Suffix:
         """``rest`` intersected with ``ahead`` (or with its complement, for a negative look-ahead)."""
         cells: list[tuple[int, Grammar]] = []
-        for demand, tail in rest.items():
+        for preceding, tail in rest.items():
             self.composer.spend(2)
             if not node.negative:
-                cells.extend((demand & left, both(tail, seen)) for left, seen in ahead.items() if demand & left)
+                cells.extend((preceding & left, both(tail, seen)) for left, seen in ahead.items() if preceding & left)
                 continue
             # The left context decides which parts of the look-ahead apply: one case each.
             for block in _cases(self.composer.alphabet, ahead):
-                if demand & block:
+                if preceding & block:
                     seen = [term for left, term in ahead.items() if left & block]
-                    cells.append((demand & block, both(tail, ir.Complement(either(seen))) if seen else tail))
+                    cells.append((preceding & block, both(tail, ir.Complement(either(seen))) if seen else tail))
         return gathered(cells)
 
     def looped(self, node: Loop, rest: Suffix) -> Call[Suffix]:

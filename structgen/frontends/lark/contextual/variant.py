@@ -195,8 +195,8 @@ class Variants:
         number, context = item
         point = self._points[number]
         self._charge(1 + len(point.edges))
-        for barred in point.ends:
-            self._end(call, Context(context.kind, context.guard, context.barred | barred), item)
+        for forbidden in point.ends:
+            self._end(call, Context(context.kind, context.guard, context.forbidden | forbidden), item)
         for name, target, child in point.edges:
             if name:
                 for after, pieces in self._contexts.shift(context, name, target).items():
