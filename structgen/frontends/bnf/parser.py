@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from structgen.errors import GrammarError, LimitExceeded
+from structgen.errors import LimitExceeded
 from structgen.frontends.bnf.scanner import Notation, Token, class_of, scan, string_of
 from structgen.frontends.grammar_source import GrammarSource, check_text
 from structgen.grammar import nodes as ir
@@ -280,14 +279,7 @@ def _read(text: str, root: str, path: str | Path | None, limits: Limits, notatio
         if name not in definitions:
             raise source.syntax_error(token.span, f"no rule is called {name!r}", _similar(name, definitions))
     if root not in definitions:
-        names = list(definitions)
-        near = get_close_matches(root, names, 1) or names
-        raise GrammarError(
-            source.subject,
-            f"there is no rule called {root!r} to start from",
-            evidence=f"it defines {', '.join(names[:8]) or 'no rules'}{' ...' if len(names) > 8 else ''}",
-            remedy=f"name one of its rules: root={near[0]!r} (--start {near[0]})" if near else f"write {root} ::= ...",
-        )
+        raise source.no_start(root, list(definitions), "root", " ::=")
     _check_regular(parser, definitions)
     body = ir.Reference(root)
     used = {name for name, _ in used_rules({name: each.term for name, each in definitions.items()}, body)}

@@ -130,6 +130,12 @@ class RuleBuilder:
             UnsupportedFeature: a construct is not supported; the error names it.
             LimitExceeded: the grammar has too many nodes, or templates are nested too deeply.
         """
+        if start.has_parameter:
+            raise start.module.source.syntax_error(
+                start.span,
+                f"the start rule {start.name!r} is used without its parameter",
+                f"start at another rule, as in main: {start.name}::0",
+            )
         body = self._reference(start, {}, 0).term
         main = self._library.main
         for name in main.definitions:  # errors in unused definitions are errors too
