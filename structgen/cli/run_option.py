@@ -157,6 +157,7 @@ class Request:
     sampler: str | None
     drafter: str | None
     potential: tuple[str, ...]
+    canonical: bool
     weights: bool
     count: int | None
     seed: int

@@ -280,11 +280,10 @@ class _Search:
         probe = self._matcher.fork()
         if not probe.accept_bytes(bytes([byte])):
             return False
-        vocabulary = probe.constraint.vocabulary
         rest = probe.shortest_completion()
-        if any(token in vocabulary.special for token in rest):
+        if any(symbol < 0 for symbol in rest):  # a special token
             return False
-        needed = self._canonical.length(bytes([byte]) + vocabulary.decode(rest))
+        needed = self._canonical.length(bytes([byte, *rest]))
         return needed is not None and needed <= left
 
     def _spend(self) -> None:

@@ -213,6 +213,14 @@ class Generation:
         """The tokens that are blocked after the output and ``tokens``: see ``reject`` and ``block``."""
         return self._allowed.blocked_after(tokens)
 
+    def restrict(self, mask: NDArray[np.int32], ahead: tuple[int, ...]) -> None:
+        """Remove from a mask after the output and ``ahead`` what potentials forbid by a mask of their own, not EOS."""
+        self._allowed.restrict(mask, ahead)
+
+    def admits(self, ahead: tuple[int, ...], token: int | None) -> bool:
+        """Whether the potentials allow a token, None for EOS, after the output and ``ahead``."""
+        return self._allowed.admits_ahead(ahead, token)
+
     def blocked_at(self, length: int) -> Set[int]:
         """The tokens that are blocked after the first ``length`` tokens of the output."""
         return self._allowed.blocked.get(tuple(self._output.tokens[:length]), frozenset())
