@@ -45,7 +45,8 @@ def walk(constraint: Constraint, tokens: tuple[int, ...], *, is_canonical: bool)
     from structgen.decode.potentials.canonical import Canonical
     from structgen.engine.mask import empty_masks
 
-    row = empty_masks(constraint.vocabulary)
+    rows = empty_masks(constraint.vocabulary)
+    row = rows[0]
     masks = steps = 0.0
     for round_ in range(ROUNDS + 1):
         matcher = constraint.matcher()
@@ -56,9 +57,9 @@ def walk(constraint: Constraint, tokens: tuple[int, ...], *, is_canonical: bool)
         for token in tokens:
             following = here.extended(token)
             began = process_time()
-            matcher.fill_mask(row)
+            matcher.fill_mask(rows)
             if is_canonical:
-                np.bitwise_and(row[0], kept.allowed(here), out=row[0])
+                np.bitwise_and(row, kept.allowed(here), out=row)
             filled = process_time()
             matcher.accept(token)
             if is_canonical:
