@@ -58,7 +58,7 @@ class Autoregressive:
             outputs.
         heal: the last token of the prompt may be rewritten: see ``generate``.
         canonical: write only token sequences that the tokenizer itself writes for the text of the output; exact for
-            byte-level BPE, other tokenizers are refused.
+            most tokenizers of byte pairs (BPE), others are refused.
     """
 
     drafter: AnyDrafter = "auto"
