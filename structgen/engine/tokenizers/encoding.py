@@ -159,14 +159,15 @@ def _marked(normalizers: Sequence[Mapping[str, Any]], pretokenizers: Sequence[Ma
 def _marked_merges(model: Mapping[str, Any], tokens: Sequence[bytes]) -> tuple[Merges, ByteSpelling]:
     """The merges of characters, and the rule for characters that are written as bytes."""
     ids: Mapping[str, int] = {piece: token for piece, token in model["vocab"].items() if token < len(tokens)}
-    is_byte = {piece: token for piece, token in ids.items() if isinstance(byte_or_text(piece), bytes)}
     characters = {piece: token for piece, token in ids.items() if len(piece) == 1 and tokens[token]}
-    bytes_ = set(is_byte.values()) if model.get("byte_fallback") else set[int]()
-    if bytes_ and len(bytes_) != _BYTES:
+    bytes_ = {token for piece, token in ids.items() if isinstance(byte_or_text(piece), bytes)}
+    if not model.get("byte_fallback"):
+        bytes_.clear()
+    elif len(bytes_) != _BYTES:
         raise unsupported("some bytes are no tokens", evidence=f"{len(bytes_)} of {_BYTES} are")
-    spelled = {SPACE_MARK.encode() if piece == SPACE_MARK else tokens[token] for piece, token in characters.items()}
+    spelled = {tokens[token] for token in characters.values()}
     if SPACE_MARK in characters:
-        spelled.add(b" ")
+        spelled.add(SPACE_MARK.encode())  # the tokenizer takes it for a space
     units = [*characters.values(), *(token for token in bytes_ if tokens[token] not in spelled)]
     merges = Merges(tokens, _merges(model, ids, lambda piece: piece.replace(SPACE_MARK, " ").encode(), tokens), units)
     return merges, ByteSpelling(tokens, bytes_, spelled)
