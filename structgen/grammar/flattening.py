@@ -234,6 +234,10 @@ def flatten(
 
     Complexity: linear in the nodes; a node counts once for each scope in which it occurs.
     """
+    if isinstance(grammar, Described) and isinstance(grammar.plain, _native.FlatGrammar):
+        if grammar.plain.size > max_nodes:
+            _Host.exceeded("grammar_nodes", max_nodes)
+        return grammar.plain
     try:
         return _FLATTENER.flatten(grammar, known, _Host, vocabulary, max_nodes, rewrite)
     except _SeveralIds:
