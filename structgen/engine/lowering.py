@@ -82,6 +82,9 @@ def _lower(grammar: Grammar, engine: Engine, vocabulary: Vocabulary, limits: Lim
         # Left recursion is rare, and much cheaper to detect in the terms than in the grammar: lower first, then repair.
         with counted(limits):
             result = _couple(grammar, engine, vocabulary, limits, lambda rules: remove_left_recursion(rules, limits))
+    if result is None and isinstance(getattr(grammar, "plain", None), _native.FlatGrammar):  # of a forged file
+        remedy = "save the constraint again"
+        raise GrammarError("saved constraint", "it is damaged", evidence="its program is left-recursive", remedy=remedy)
     if result is None:
         raise RuntimeError("left recursion is left after it was removed")
     return result

@@ -20,6 +20,7 @@ from structgen.engine import saved
 from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import ArgumentError, GrammarError, LimitExceeded, StructgenError, VocabularyError
 from structgen.grammar.flattening import flatten
+from structgen.grammar.nodes import Reference, Rules
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.packing import sealed
 from structgen.models import HashModel
@@ -243,6 +244,15 @@ def test_a_packed_program_means_the_same(name: str) -> None:
     assert read.rules == flat.rules
     assert read.to_bytes() == flat.to_bytes()
     assert len(set(read.instructions)) == read.size <= flat.size
+
+
+def test_a_left_recursive_program_is_refused(tmp_path: Path) -> None:
+    """What ``save`` never writes: it removes left recursion."""
+    recursive = Rules({"r": Reference("r") + "a" | sg.literal("b")}, Reference("r"))
+    flat = flatten(recursive, {}, VOCABULARY, 10_000)
+    saved.write_constraint(tmp_path / "c", recursive, flat, sg.Limits(), digest=VOCABULARY.digest, size=VOCABULARY.size)
+    with pytest.raises(GrammarError, match="saved constraint: it is damaged; its program is left-recursive"):
+        sg.Constraint.load(tmp_path / "c", VOCABULARY)
 
 
 def packed(instructions: bytes, count: int, operands: int) -> bytes:
