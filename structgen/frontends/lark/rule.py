@@ -184,19 +184,20 @@ class RuleBuilder:
         module, owner = definition.module, definition.name
         lexeme = self.surroundings.lexeme
         self.has_lazy = self.has_lazy or attributes.needs_terminal
-        if self.terminals.has_guards and any(isinstance(node, NotBefore) for node in postorder(body)):
+        suffix = None if attributes.suffix is None else self.terminals.value(module, attributes.suffix)
+        stop = None if attributes.stop is None else self.terminals.value(module, attributes.stop)
+        parts = [part for part in (body, suffix, stop) if part is not None]
+        if self.terminals.has_guards and any(isinstance(node, NotBefore) for part in parts for node in postorder(part)):
             first = next(iter(attributes.places.values()))
             raise module.source.refused(
                 first.start_pos or 0, str(first), "the rule looks at the text after it (\\b)",
                 "remove the boundary or the attribute",
             )  # fmt: skip
         self._budget.charge(_LEXEME_COST, module.source.subject)
-        if attributes.suffix is not None:
-            suffix = self.terminals.value(module, attributes.suffix)
+        if suffix is not None:
             term = with_suffix(body, suffix, attributes.capture, attributes.stop_capture)
             return attributes.bounded(lexeme(term, attributes.matching(joined([body, suffix])), owner=owner))
-        if attributes.stop is not None:
-            stop = self.terminals.value(module, attributes.stop)
+        if stop is not None:
             before = before_stop(body, stop)
             if before is None:
                 raise module.source.refused(

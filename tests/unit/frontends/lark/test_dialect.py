@@ -336,6 +336,8 @@ def test_errors_have_their_place(text: str, place: str, problem: str) -> None:
     [
         ("start[stop=/a+b*/]: /x*/", "stop"),
         ('start[stop="b", stop_capture="x"]: /a*/', "stop_capture"),
+        ("start[suffix=T]: /a*/\nT: /b(?!c)/", "suffix"),
+        (r"start[stop=/b\b/]: /a*/", "stop"),
         ('%llguidance {"allow_invalid_utf8": true}\nstart: /a/', "%llguidance allow_invalid_utf8"),
         ('%llguidance {"fast": true}\nstart: /a/', "%llguidance fast"),
         ('%grammar_options {"fast": true}\nstart: /a/', "%grammar_options fast"),
