@@ -8,6 +8,7 @@ as ``crash-*``, ``timeout-*`` or ``oom-*``, and the counts in ``outcomes.json``.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -16,6 +17,8 @@ import random
 import subprocess
 import sys
 import time
+import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -73,9 +76,28 @@ def options(name: str, folder: Path, arguments: argparse.Namespace) -> list[str]
     return [*chosen, str(folder / "corpus")]
 
 
+class Counts:
+    """How many inputs a target had and what became of them, in all runs: a file that is written every few seconds."""
+
+    def __init__(self, path: Path, outcomes: Counter[str]) -> None:
+        self._path, self._outcomes = path, outcomes
+        self._earlier = Counter(json.loads(path.read_text())) if path.exists() else Counter[str]()
+        self._inputs, self._written = 0, time.monotonic()
+
+    def add(self) -> None:
+        """Count an input."""
+        self._inputs += 1
+        if time.monotonic() - self._written > _EVERY:
+            self.write()
+
+    def write(self) -> None:
+        """Write the file."""
+        self._written = time.monotonic()
+        self._path.write_text(json.dumps(self._earlier + self._outcomes + Counter(inputs=self._inputs)))
+
+
 def run_python(name: str, arguments: argparse.Namespace) -> None:
     """Fuzz a target under atheris; never returns."""
-    os.environ["STRUCTGEN_CACHE"] = ""
     import atheris
 
     with atheris.instrument_imports(include=["structgen", "jinja2"], enable_loader_override=False):
@@ -90,15 +112,12 @@ def run_python(name: str, arguments: argparse.Namespace) -> None:
         target = targets.by_name()[name]
     known = targets.seeds(name)
     folder = prepared(name, known)
-    last = [time.monotonic(), 0]
+    counts = Counts(folder / "outcomes.json", target.outcomes)
+    gc.freeze()
 
     def one_input(data: bytes) -> None:
         target(data)
-        last[1] += 1
-        if time.monotonic() - last[0] > _EVERY:
-            last[0] = time.monotonic()
-            counts = {"inputs": last[1], **target.outcomes}
-            (folder / "outcomes.json").write_text(json.dumps(counts))
+        counts.add()
 
     def mutator(data: bytes, max_size: int, seed: int) -> bytes:
         made = target.mutate(bytes(data), known, random.Random(seed))
@@ -110,42 +129,41 @@ def run_python(name: str, arguments: argparse.Namespace) -> None:
 
 def run_plain(name: str, arguments: argparse.Namespace) -> int:
     """Mutate and run without atheris: several times as fast, and blind. Goes on after a finding; each is kept once."""
-    os.environ["STRUCTGEN_CACHE"] = ""
-    import traceback
-
     import targets
 
     target = targets.by_name()[name]
     known = targets.seeds(name)
     folder = prepared(name, known)
-    pool = [path.read_bytes() for path in sorted((folder / "corpus").iterdir())]
+    kept = [path.read_bytes() for path in sorted((folder / "corpus").iterdir())]
+    pool = list(known)
     rng = random.Random(arguments.seed)
-    found: dict[tuple[str, ...], int] = {}
+    counts = Counts(folder / "outcomes-plain.json", target.outcomes)
+    found: Counter[tuple[str, ...]] = Counter()
+    gc.freeze()  # what all inputs share is not looked at again and again
     began, done = time.monotonic(), 0
     while (not arguments.runs or done < arguments.runs) and (
         not arguments.seconds or time.monotonic() - began < arguments.seconds
     ):
-        data = target.mutate(rng.choice(pool), known, rng)
+        data = kept[done] if done < len(kept) else target.mutate(rng.choice(pool), known, rng)
         done += 1
+        counts.add()
         try:
             outcome = target(data)
         except Exception as error:
             places = [f"{Path(each.filename).name}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__)]
             kind = type(error).__name__, *places[-2:]
-            found[kind] = found.get(kind, 0) + 1
+            found[kind] += 1
             if found[kind] == 1:
                 (folder / f"crash-plain-{arguments.seed}-{len(found)}").write_bytes(data)
                 sys.stdout.write(f"{' '.join(kind)}: {str(error)[:200]!r}\n{data!r}\n")
+                sys.stdout.flush()
             continue
-        if outcome not in _WASTED and len(data) <= _SHORT and rng.random() < _KEPT:
+        if outcome not in _WASTED and len(data) <= _SHORT and (done <= len(kept) or rng.random() < _KEPT):
             if len(pool) < _POOL:
                 pool.append(data)
             else:
                 pool[rng.randrange(len(pool))] = data
-        if done % 1_000 == 0:
-            counts = {"inputs": done, "findings": len(found), **target.outcomes}
-            (folder / "outcomes-plain.json").write_text(json.dumps(counts))
-            sys.stdout.flush()
+    counts.write()
     sys.stdout.write(f"{name}: {done} inputs, {len(found)} findings, {dict(target.outcomes)}\n")
     return 1 if found else 0
 
@@ -197,6 +215,8 @@ def main() -> int:
     parser.add_argument("--input", type=Path, help="run this file alone, without the fuzzer")
     arguments = parser.parse_args()
     sys.path.insert(0, str(HERE))
+    os.environ["STRUCTGEN_CACHE"] = ""
+    os.environ["RUST_BACKTRACE"] = "0"  # a panic of the tokenizers library takes as long as two hundred inputs with it
     if arguments.input is not None:
         from targets import by_name
 
