@@ -157,34 +157,9 @@ def grammar_of(choices: Choices) -> Grammar:
 
 
 _JOINTS: Final = (
-    *(
-        b"aa",
-        b"ab",
-        b"ba",
-        b"bb",
-        b"aab",
-        b"abab",
-        b"bbb",
-        "é".encode(),
-        "é".encode()[:1],
-        "é".encode()[1:],
-        "€".encode(),
-    ),
-    *(
-        "a€".encode()[:3],
-        "€".encode()[2:] + b"b",
-        b'"a',
-        b'a"',
-        b'["',
-        b'"]',
-        b"\\u",
-        b"\\u00",
-        b"e9",
-        b"\\",
-        b'""',
-        b"00e9",
-        b"20ac",
-    ),
+    *(b"aa", b"ab", b"ba", b"bb", b"aab", b"abab", b"bbb"),
+    *(b"\xc3\xa9", b"\xc3", b"\xa9", b"\xe2\x82\xac", b"a\xe2\x82", b"\xacb"),
+    *rb"""'a a' [' '] \u \u00 e9 \ '' 00e9 20ac""".replace(b"'", b'"').split(),
 )
 
 
