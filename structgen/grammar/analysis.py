@@ -210,8 +210,15 @@ def strongly_connected(graph: Mapping[_Key, Iterable[_Key]]) -> list[list[_Key]]
                 index[node] = low[node] = len(index)
                 positions[node] = len(path)
                 path.append(node)
-            target = next((t for t in targets if t in graph and t not in finished), None)
-            if target is None:
+            for target in targets:
+                if target in finished:
+                    continue
+                if target in index:
+                    low[node] = min(low[node], index[target])
+                elif target in graph:
+                    work.append((target, iter(graph[target])))
+                    break
+            else:
                 work.pop()
                 if work:
                     parent = work[-1][0]
@@ -221,10 +228,6 @@ def strongly_connected(graph: Mapping[_Key, Iterable[_Key]]) -> list[list[_Key]]
                     del path[positions[node] :]
                     finished.update(component)
                     components.append(component)
-            elif target in index:
-                low[node] = min(low[node], index[target])
-            else:
-                work.append((target, iter(graph[target])))
     return components
 
 
