@@ -34,7 +34,7 @@ from structgen.frontends.indentation.facts import (
 from structgen.frontends.indentation.marks import GAP, NEWLINE, Block, Enclosed, Indentation, NotBefore
 from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either, joined
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.visitor import Call, trampoline
@@ -84,6 +84,11 @@ def product(
     return _Product(rules, facts, spacing).run(body)
 
 
+_NODE_STEPS: Final = 12
+_SUBJECT: Final = "grammar with indentation"
+_VARIANTS: Final = "each width has variants of the rules that hold blocks: lower max_width, or fix the step"
+
+
 class _Terms:
     """Applies each operator once per operands, so that equal results are one object, and counts the nodes."""
 
@@ -121,13 +126,9 @@ class _Terms:
     def charge(self, count: int) -> None:
         """Count nodes, up to the limit."""
         self.spent += count
+        spend(_NODE_STEPS * count, _SUBJECT, _VARIANTS)
         if self.spent > self.limits.grammar_nodes:
-            raise LimitExceeded(
-                "grammar with indentation",
-                limit="grammar_nodes",
-                maximum=self.limits.grammar_nodes,
-                evidence="each width has variants of the rules that hold blocks: lower max_width, or fix the step",
-            )
+            raise LimitExceeded(_SUBJECT, limit="grammar_nodes", maximum=self.limits.grammar_nodes, evidence=_VARIANTS)
 
 
 class _Spacing:
