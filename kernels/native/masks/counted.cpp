@@ -151,7 +151,7 @@ const Row& Engine::counted_row(const Counted& bounds) {
   };
   for (uint32_t k = min; k < table.exits.size() && k <= max; ++k) append(exits, table.exits[k]);
   std::sort(exits.begin(), exits.end());
-  set_exits(made, std::move(exits));
+  made.exits = exit_list(std::move(exits));
   if (table.size() <= CountTable::kFewTokens) {
     for (const auto* lists : table.token_lists())
       for (uint32_t k = lists == &table.closing ? min : 0; k < lists->size() && k <= max; ++k) append(added, (*lists)[k]);
