@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -98,6 +97,8 @@ class GrammarSource:
 
     def no_start(self, name: str, rules: list[str], option: str, define: str) -> GrammarError:
         """Make the error for a start rule that is not one of ``rules``; ``option`` names it, ``define`` follows it."""
+        from difflib import get_close_matches  # for errors only
+
         near = get_close_matches(name, rules, 1) or rules
         return GrammarError(
             self.subject,
