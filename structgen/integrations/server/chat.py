@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from starlette.responses import JSONResponse, Response
@@ -14,15 +15,18 @@ from structgen.decode import Chunk
 from structgen.decode.step.result import Result
 from structgen.decode.step.sampler import Greedy, Multinomial
 from structgen.engine import compile
-from structgen.integrations.server.description import described
-from structgen.integrations.server.protocol import APIError, ChatRequest, Message, Sampling, parsed
+from structgen.integrations.server.description import Description, described
+from structgen.integrations.server.message import MessageWriter
+from structgen.integrations.server.protocol import ChatRequest, Sampling, parsed
 from structgen.integrations.server.runner import Task
 from structgen.integrations.server.stream import sse
+from structgen.integrations.server.tools import Tools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.decode import AnySampler
+    from structgen.frontends.chat.stream import ReplyReader
     from structgen.integrations.server.service import Service
 
 __all__ = ["complete", "sampler_of"]
@@ -50,92 +54,95 @@ async def complete(service: Service, data: object) -> Response:
     service.check_model(request.model)
     count = request.n or 1
     service.runner.admit(count)
-    description, task = await asyncio.to_thread(_prepared, service, request)
-    answer = _ChatAnswer(service.name, len(task.tokens), seed=task.seed)
+    turn = await asyncio.to_thread(_prepared, service, request)
+    task = turn.task
+    answer = _ChatAnswer(service, turn, report=bool(request.structgen and request.structgen.report))
     tasks = [service.task_with_seed(task, task.seed + index) for index in range(count)]
-    headers = service.headers(request, description)
+    headers = service.headers(request, turn.description)
     if request.stream:
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
-        return sse(answer.streamed(service, tasks, wants_usage=wants_usage), headers=headers)
+        return sse(answer.streamed(tasks, wants_usage=wants_usage), headers=headers)
     results = await service.gather(tasks)
     return JSONResponse(answer.whole(results), headers=headers)
 
 
-def _prepared(service: Service, request: ChatRequest) -> tuple[Any, Task]:
-    """The description of a request and the task of its first answer; in a thread, for this may take a while."""
-    description = described(request, service.limits)
-    messages = [_plain(message) for message in request.messages]
-    tokens = tuple(service.model.encode_prompt(messages))
+@final
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A request that can be answered.
+
+    Attributes:
+        description: what a reply may be.
+        task: of the first reply.
+        reader: makes a reader for one reply; it returns None if a reply is its text.
+    """
+
+    description: Description
+    task: Task
+    reader: Callable[[], ReplyReader | None]
+
+
+def _prepared(service: Service, request: ChatRequest) -> _Turn:
+    """Read a request; in a thread, for this may take a while."""
+    answer, tools, form = described(request, service.limits), Tools.of(request), service.form
+    vocabulary = service.model.vocabulary
+    tokens = tuple(service.model.encode_prompt(form.prompt(request.messages, tools)))
     max_tokens = request.max_completion_tokens or request.max_tokens or _DEFAULT_TOKENS
     max_tokens = service.room(
         len(tokens), max_tokens, is_stated=bool(request.max_completion_tokens or request.max_tokens)
     )
-    constraint = compile(description.grammar, service.model.vocabulary, limits=service.limits)
-    return description, Task(
-        tokens,
-        constraint,
-        max_tokens,
-        sampler_of(request),
-        seed=service.seed() if request.seed is None else request.seed,
+    thinking = form.thinking(request.reasoning_effort, vocabulary, tokens, max_tokens)
+    description = form.replies(answer, tools, thinking, limits=service.limits, vocabulary=vocabulary)
+    constraint = compile(description.grammar, vocabulary, limits=service.limits)
+    seed = service.seed() if request.seed is None else request.seed
+    return _Turn(
+        description,
+        Task(tokens, constraint, max_tokens, sampler_of(request), seed=seed),
+        lambda: form.reader(answer, tools, thinking),
     )
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    """A message as ``encode_prompt`` takes it.
-
-    Raises:
-        APIError: it has parts that are no text.
-    """
-    content = message.content
-    if isinstance(content, list):
-        texts = []
-        for part in content:
-            if not (isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text")):
-                kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-                raise APIError(
-                    400, f"messages: the model reads text only; found a part of type {kind!r:.60}", param="messages"
-                )
-            texts.append(str(part.get("text", "")))
-        content = "".join(texts)
-    role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": "" if content is None else content}
 
 
 @final
 class _ChatAnswer:
     """The objects of one answer."""
 
-    def __init__(self, model: str, prompt_tokens: int, *, seed: int) -> None:
-        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-        self._prompt_tokens = prompt_tokens
-        self._seed = seed
+    def __init__(self, service: Service, turn: _Turn, *, report: bool) -> None:
+        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": service.name}
+        self._extra = {"structgen": {"report": turn.description.report()}} if report else {}
+        self._service = service
+        self._turn = turn
+
+    def _writer(self) -> MessageWriter:
+        family = self._service.form.family
+        return MessageWriter(self._service.model.vocabulary, self._turn.reader(), call_id=family.calls.id)
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         """The answer as a whole."""
-        choices = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": result.text, "refusal": None},
-                "logprobs": None,
-                "finish_reason": result.finish_reason,
-            }
-            for index, result in enumerate(results)
-        ]
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage(results)}
+        choices = []
+        for index, result in enumerate(results):
+            writer = self._writer()
+            message = writer.message(result.text, result.tokens)
+            reason = writer.finish_reason(result)
+            choices.append({"index": index, "message": message, "logprobs": None, "finish_reason": reason})
+        head = {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage(results)}
+        return head | self._extra
 
-    async def streamed(
-        self, service: Service, tasks: Sequence[Task], *, wants_usage: bool
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    async def streamed(self, tasks: Sequence[Task], *, wants_usage: bool) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of a stream."""
         results: dict[int, Result] = {}
+        writers = [self._writer() for _ in tasks]
         for index in range(len(tasks)):
-            yield self._chunk(index, {"role": "assistant", "content": ""})
-        async for index, item in service.merged(tasks):
+            yield self._chunk(index, {"role": "assistant", "content": ""}) | (self._extra if not index else {})
+        async for index, item in self._service.merged(tasks):
+            writer = writers[index]
             if isinstance(item, Result):
                 results[index] = item
-                yield self._chunk(index, {}, finish_reason=item.finish_reason)
-            elif isinstance(item, Chunk) and item.text:
-                yield self._chunk(index, {"content": item.text})
+                for delta in writer.end():
+                    yield self._chunk(index, delta)
+                yield self._chunk(index, {}, finish_reason=writer.finish_reason(item))
+            elif isinstance(item, Chunk):
+                for delta in writer.deltas(item.text, item.tokens):
+                    yield self._chunk(index, delta)
         if wants_usage:
             yield {
                 **self._head,
@@ -149,10 +156,10 @@ class _ChatAnswer:
         return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
 
     def _usage(self, results: Sequence[Result]) -> dict[str, Any]:
-        tokens = sum(result.stats.tokens for result in results)
+        prompt, tokens = len(self._turn.task.tokens), sum(result.stats.tokens for result in results)
         return {
-            "prompt_tokens": self._prompt_tokens,
+            "prompt_tokens": prompt,
             "completion_tokens": tokens,
-            "total_tokens": self._prompt_tokens + tokens,
+            "total_tokens": prompt + tokens,
             "completion_tokens_details": {"forced_tokens": sum(result.stats.forced for result in results)},
         }

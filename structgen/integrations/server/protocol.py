@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from structgen.errors import BudgetError, GenerationError, LimitExceeded, StructgenError
 
-__all__ = ["APIError", "ChatRequest", "Sampling", "api_error", "parsed"]
+__all__ = ["APIError", "ChatRequest", "Describing", "Message", "Options", "Sampling", "api_error", "parsed"]
 
 _Body = TypeVar("_Body", bound="Body")
 
@@ -121,6 +121,38 @@ class Sampling(Body):
     n: Annotated[int, Field(ge=1, le=128)] | None = None
 
 
+class Options(BaseModel):
+    """What only this server has.
+
+    Attributes:
+        report: add to the response what of the description is enforced, and how.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    report: bool = False
+
+
+class Describing(Sampling):
+    """The fields that describe an answer, of OpenAI and of other servers: ``description`` reads them."""
+
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_json_object: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_whitespace_pattern: Any = None
+    structural_tag: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    json_schema: Any = None
+    grammar: Any = None
+    format: Any = None
+    structgen: Options | None = None
+
+
 class Message(BaseModel):
     """A message of a chat."""
 
@@ -130,13 +162,16 @@ class Message(BaseModel):
     content: Any = None
 
 
-class ChatRequest(Sampling):
+class ChatRequest(Describing):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
 
 
 def parsed(kind: type[_Body], data: object) -> _Body:
