@@ -23,7 +23,6 @@ from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.grammar.nodes import choice, literal, sequence
 from structgen.integrations.server.description import Description, located, only, wrong
 from structgen.integrations.server.message import messages_of
-from structgen.models.chat_template import literals_of
 from structgen.models.model_input import template_of
 from structgen.models.protocol import Chat
 
@@ -204,7 +203,11 @@ class Form:
         """
         template = template_of(model)
         is_told = template is not None and re.search(r"\btools\b", template) is not None
-        written = "" if template is None else literals_of(template)
+        written = ""
+        if template is not None:
+            from structgen.models.chat_template import literals_of
+
+            written = literals_of(template)
         is_token = _token_test(model.vocabulary)
         if name is None:
             family = (family_of_template(written) if is_told else None) or PLAIN
