@@ -25,7 +25,7 @@ import numpy as np
 
 import structgen as sg
 from structgen.engine.constraint import compile_together
-from structgen.errors import LimitExceeded
+from structgen.errors import GrammarError, LimitExceeded
 from structgen.frontends.chat.reply import tool_calls
 
 Read: TypeAlias = Callable[[sg.Limits], Any]
@@ -94,6 +94,11 @@ def _rules(count: int, sign: str, start: str) -> str:
     rules = "".join(f'r{index}{sign} "{index}x" r{index + 1} | "y"\n' for index in range(count))
     return f'{start}{sign} r0\n{rules}r{count}{sign} "z"\n'
 
+
+_WEATHER: Final = {
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+}
 
 FAMILIES: Final[dict[str, Family]] = {
     "JSON Schema: optional properties": Family(_schema(lambda n: _named(n, lambda i: {"type": "string"})), 625, 64),
@@ -187,6 +192,23 @@ FAMILIES: Final[dict[str, Family]] = {
 }
 
 
+EVERYDAY: Final[dict[str, Read]] = {
+    "a date": lambda limits: sg.regex(r"\d{4}-\d{2}-\d{2}", limits=limits),
+    "any text": lambda limits: sg.regex(r"(?s:.*)", limits=limits),
+    "a line": lambda limits: sg.regex(r".{1,200}", limits=limits),
+    "any text, then JSON": lambda limits: sg.regex(r"(?s:.*)", limits=limits) + sg.json_schema({}, limits=limits),
+    "text up to a tag": lambda limits: sg.lark('start: TEXT "</think>" /yes|no/\nTEXT: /[^<]*/', limits=limits),
+    "a name": lambda limits: sg.lark('start: WORD (" " WORD)* "."\nWORD: /\\w+/', limits=limits),
+    "any JSON": lambda limits: sg.json_schema({}, limits=limits),
+    "a call of a tool": lambda limits: tool_calls([_WEATHER], family="hermes", limits=limits),
+} | {
+    f"{path.parent.name}/{path.name}": lambda limits, path=path: sg.load(path, limits=limits)
+    for pattern in ("examples/*.lark", "examples/*.schema.json", "grammars/*/grammar.lark")
+    for path in sorted(Path(__file__).resolve().parents[1].glob(pattern))
+}
+"""What clients of a server send: ``Limits.strict()`` must admit it on an engine that has compiled nothing."""
+
+
 @dataclass
 class Run:
     """The CPU seconds of each call, and the states of the constraint."""
@@ -245,6 +267,43 @@ def least_steps(read: Read, vocabulary: sg.Vocabulary, maximum: int) -> int:
     return limits[high]
 
 
+def real_schemas(count: int, path: Path | None = None) -> dict[str, Read]:
+    """Some of the real schemas of less than 4 kB, the same each time."""
+    import gzip
+    import json
+
+    from structgen.cli.bench.measurement import find_data
+
+    with gzip.open(find_data(path), "rt", encoding="utf-8") as lines:
+        every = {case["name"]: json.dumps(case["schema"]) for case in map(json.loads, lines)}
+    small = {name: text for name, text in every.items() if len(text.encode()) < _SMALL_BYTES}
+    return {
+        name: lambda limits, text=small[name]: sg.json_schema(text, limits=limits)
+        for name in random.Random(1).sample(sorted(small), count)
+    }
+
+
+_SMALL_BYTES: Final = 4096
+
+
+def strict_rows() -> list[str]:
+    """The table of what ``Limits.strict()`` admits."""
+    made = ["| input | number | refused by a limit | CPU of the longest call, s |", "| --- | --- | --- | --- |"]
+    for name, cases in (("everyday descriptions", EVERYDAY), ("real schemas below 4 kB", real_schemas(200))):
+        refused, longest = [], 0.0
+        for case, read in cases.items():
+            try:
+                longest = max(longest, *run(read, _vocabulary(), sg.Limits.strict()).seconds)
+            except LimitExceeded as error:
+                refused.append(f"{case} (`{error.limit}`)")
+                longest = max(longest, float(error.__notes__[-1]))
+            except GrammarError:  # refused with any limits
+                continue
+        made.append(f"| {name} | {len(cases)} | {', '.join(refused) or 'none'} | {longest:.2f} |")
+        print(made[-1], file=sys.stderr)
+    return made
+
+
 _RUNS: Final = 3
 
 
@@ -284,7 +343,23 @@ def main() -> None:
     said = (__doc__ or "").partition("\n\n")[2].partition("\n\n")[2]
     machine = f"{platform.machine()}, Python {platform.python_version()}"
     command = f"`python benchmarks/limits.py{' --record ' + str(arguments.record) if arguments.record else ''}`"
-    text = "\n".join(["# Limits", "", command, "", said.rstrip(), "", f"{machine}.", "", *rows(), ""])
+    under = "## Under `Limits.strict()`, each on an engine that has compiled nothing"
+    lines = [
+        "# Limits",
+        "",
+        command,
+        "",
+        said.rstrip(),
+        "",
+        f"{machine}.",
+        "",
+        *rows(),
+        "",
+        under,
+        "",
+        *strict_rows(),
+    ]
+    text = "\n".join([*lines, ""])
     if arguments.record:
         arguments.record.write_text(text, encoding="utf-8")
     else:

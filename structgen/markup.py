@@ -89,7 +89,7 @@ def table(rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def pieces(parts: Iterable[Piece]) -> str:
-    """A text whose pieces are told apart, with a legend; at most 4,000 pieces of it."""
+    """A text whose pieces are distinguished, with a legend; at most 4,000 pieces of it."""
     shown = [part for part in parts if part.text]
     rest = len(shown) - _MAX_PIECES
     kinds = dict.fromkeys(part.kind for part in shown[:_MAX_PIECES])

@@ -150,7 +150,7 @@ class CacheInfo:
 
 
 class Followed(Generic[Value]):
-    """The objects that were added and are alive; equal ones are told apart."""
+    """The objects that were added and are alive; equal ones are distinct."""
 
     def __init__(self) -> None:
         self._by_id: WeakValueDictionary[int, Value] = WeakValueDictionary()
@@ -200,17 +200,17 @@ class ContentCache(Generic[Value]):
 
         Complexity: linear in the number of caches of the share.
         """
-        share = self._share
+        share, most = self._share, self._share.max_bytes
         with share.lock:
             before = self._held.pop(key, None)
             if before is not None:
                 self._add(-before[1])
-            if size > share.max_bytes:
+            if size > most:
                 return
             self._held[key] = value, size
             self._add(size)
             share.uses = self.used = share.uses + 1
-            dropped = share.excess()
+            dropped = share.excess() if share.bytes > most else ()
         del before, dropped  # not under the lock: a value may own much
 
     def pop(self) -> tuple[Value, int]:

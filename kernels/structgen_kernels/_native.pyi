@@ -68,8 +68,11 @@ class FlatGrammar:
     """A grammar as a list of instructions, independent of any engine but for known terms."""
 
     @staticmethod
-    def from_bytes(data: bytes) -> FlatGrammar: ...
+    def from_bytes(data: bytes, max_instructions: int = ...) -> FlatGrammar: ...
     def to_bytes(self) -> bytes: ...
+    @property
+    def size(self) -> int:
+        """The number of instructions."""
     @property
     def memory_bytes(self) -> int: ...
     @property
@@ -85,6 +88,9 @@ class SimpleTerms:
     """The grammar of a simple JSON Schema, as a list of nodes."""
 
     def __len__(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int:
+        """Not more than what they add to a program that has the leaves already."""
 
 class SimplePlanner:
     """Makes the terms of simple JSON Schemas of one dialect and policy."""
@@ -105,6 +111,13 @@ _Planner = TypeVar(
 )
 
 def json_text(value: object, max_depth: int, max_bytes: int) -> str | None: ...
+def read_json(
+    text: str,
+    max_depth: int,
+    make_number: Callable[[str], object],
+    kept: Sequence[str] = (),
+    keep: Callable[[str], object] | None = None,
+) -> Any: ...
 def plan_simple(
     text: str,
     max_depth: int,

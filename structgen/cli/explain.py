@@ -34,9 +34,9 @@ _MAX_STEPS: Final = 60_000
 
 
 def prefixes_before(
-    matcher: Matcher, wanted: bytes, *, most: int = 3, max_steps: int = _MAX_STEPS
+    matcher: Matcher, requested: bytes, *, most: int = 3, max_steps: int = _MAX_STEPS
 ) -> Iterator[tuple[bytes, str | None]]:
-    """Yield up to ``most`` shortest texts after which ``wanted`` may come, each with the rule that reads its end.
+    """Yield up to ``most`` shortest texts after which ``requested`` may come, each with the rule that reads its end.
 
     Texts are looked through in the order of their length, one for each state that they lead to.  Of bytes that lead
     to the same state only the first is followed, printable ones before others.  A rule is listed once.
@@ -62,7 +62,7 @@ def prefixes_before(
             seen.add(after.state_id)
             longer = text + bytes([value])
             probe = after.fork()
-            if probe.accept_bytes(wanted) == len(wanted):
+            if probe.accept_bytes(requested) == len(requested):
                 rule = next((name for name in reversed(probe.rule_path()) if name), None)
                 if rule not in rules:
                     rules.add(rule)
@@ -139,12 +139,12 @@ def explain(
         matcher.accept_bytes(data)
         answer |= _tokens_of(matcher)
     if token is not None:
-        wanted = _bytes(token)
-        answer["token"] = _token_answer(matcher, wanted, with_nearest=model is not None)
+        requested = _bytes(token)
+        answer["token"] = _token_answer(matcher, requested, with_nearest=model is not None)
         if not answer["token"]["allowed"]:
             answer["token"]["after"] = [
                 {"text": before.decode("utf-8", "replace"), "rule": None if rule is None else places.of(rule)}
-                for before, rule in prefixes_before(alone, wanted)
+                for before, rule in prefixes_before(alone, requested)
             ]
     click.echo(json.dumps(answer, ensure_ascii=False) if as_json else _written(answer))
     return DONE

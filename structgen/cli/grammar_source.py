@@ -95,12 +95,12 @@ class SourceOptions:
         """
         expected = names[1:] if self.regex is not None else names
         if len(paths) != len(expected):
-            wanted = " ".join(expected) or "no file beside --regex"
+            listed = " ".join(expected) or "no file beside --regex"
             found = " ".join(paths) or "nothing"
             hint = "" if self.regex is not None else "; --regex R may stand in place of the file"
             if others and len(paths) > len(expected):
                 hint = f"; {others}"
-            raise click.UsageError(f"expected {wanted}, found {found}{hint}")
+            raise click.UsageError(f"expected {listed}, found {found}{hint}")
         return (None, *paths) if self.regex is not None else paths
 
 

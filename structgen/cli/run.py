@@ -56,7 +56,7 @@ _GROUPS: Final = {
     "Model": ("model", "model_name", "device", "runtime", "decoder", "trust_remote_code"),
     "Sampling": (
         *("max_tokens", "temperature", "top_k", "top_p", "min_p", "count", "seed"),
-        *("sampler", "drafter", "potential", "weights"),
+        *("sampler", "drafter", "potential", "canonical", "weights"),
     ),
     "Canvases of diffusion models": ("canvas", "policy", "block", "reuse", "replay"),
 }
@@ -157,6 +157,7 @@ _GROUPS: Final = {
     metavar="FILE.py:NAME",
     help="A predicate or score of the text that outputs have to fulfil; may be repeated.",
 )
+@click.option("--canonical", is_flag=True, help="Only outputs whose tokens the tokenizer itself would write.")
 @click.option("--weights", is_flag=True, help="Write every sample with its normalised weight, and the log-evidence.")
 @click.option(
     "-n",
@@ -312,6 +313,7 @@ def _run_program(path: str, request: Request) -> int:
         "alternatives": None if request.trace is None else _TRACED_ALTERNATIVES,
         "potentials": potentials_of(request.potential) or None,
         "sampler": sampler,
+        "canonical": request.canonical or None,
     }
     progress = ProgressLine()
     if request.drafter is not None:

@@ -52,6 +52,7 @@ _TOKEN_DECODER_OPTIONS: Final = {
     ),
     "runtime": "torch runs diffusion models; leave it out",
     "drafter": "drafts of canvases are policies; give --policy freedave or --policy selfspeculative",
+    "canonical": "a canvas is not written from left to right; leave it out, or take --decoder autoregressive",
     "potential": "canvases take no potentials; say it in the grammar, or take --decoder autoregressive",
 }
 _UNMASKING_OPTIONS: Final = ("policy", "block", "reuse", "replay", "stream")

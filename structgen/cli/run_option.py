@@ -157,6 +157,7 @@ class Request:
     sampler: str | None
     drafter: str | None
     potential: tuple[str, ...]
+    canonical: bool
     weights: bool
     count: int | None
     seed: int
@@ -268,7 +269,7 @@ def sampler_of(text: str, count: int | None, *, weights: bool) -> AnySampler:
     """Return the sampler that ``NAME`` or ``NAME:KEY=VALUE,...`` asks for.
 
     Samplers of whole outputs take ``count``, which is ``-n``, for themselves; None is their default.  Where ``weights``
-    are wanted, AWRS or Multinomial by itself is importance sampling.
+    are requested, AWRS or Multinomial by itself is importance sampling.
 
     Raises:
         click.UsageError: there is no such sampler, or its settings are unusable.

@@ -260,7 +260,7 @@ class _RowFile:
         finished: the keys of the rows that the file holds already.
 
     Raises:
-        Failure: the file cannot be used, or has rows and ``resume`` is not wanted.
+        Failure: the file cannot be used, or has rows and ``resume`` is not set.
     """
 
     def __init__(self, path: str | None, *, resume: bool) -> None:

@@ -34,6 +34,7 @@ _NOT_SERVED: Final = {
     "runtime": "the server has its own; leave it out",
     "chat_template": "the server has its own; leave it out",
     "drafter": "the server drafts by itself; leave it out",
+    "canonical": "the server chooses the tokens; leave it out",
     "potential": "the server does not tell how probable each token is; leave it out",
     "weights": "the server does not tell how probable each token is; leave it out",
     "trust_remote_code": "the server has the model's files; leave it out",

@@ -56,6 +56,7 @@ class TokenTask:
             potentials=self.potentials,
             seed=seed,
             drafter=self.drafter,
+            canonical=self.request.canonical,
         )
 
     def row(self, line: PromptLine, model: AnyModel, stopped: Event) -> dict[str, Any]:
@@ -103,19 +104,22 @@ def write_outputs_with_weights(task: TokenTask, prompt: list[int]) -> None:
     import numpy as np
 
     from structgen.decode import Context
+    from structgen.decode.potentials import with_canonical
     from structgen.decode.sampling import SequenceSampler, run_sampler
     from structgen.decode.sampling.sampler_run import whole_speculation
 
     if not isinstance(task.sampler, SequenceSampler):
         raise click.UsageError("--weights needs a sampler of whole outputs")
+    max_tokens = _max_tokens(request)
+    potentials = with_canonical(task.potentials, task.constraint, max_tokens, canonical=request.canonical)
     task.progress("sample outputs", 0, None)
     with Context(task.model, prompt) as context:
         samples = run_sampler(
             task.sampler,
             context,
             task.constraint,
-            potentials=task.potentials,
-            max_tokens=_max_tokens(request),
+            potentials=potentials,
+            max_tokens=max_tokens,
             generator=np.random.Generator(np.random.PCG64(request.seed)),
             speculation=whole_speculation(task.drafter, task.sampler),
         )

@@ -25,7 +25,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 @click.command(
     cls=Command,
     groups={
-        "Model": ("model", "device", "runtime"),
+        "Model": ("model", "device", "runtime", "tool_family"),
         "Server": ("host", "port", "api_key", "max_running", "max_queue", "time_limit"),
     },
     examples=("structgen serve", "structgen serve --model model.gguf --port 9000 --api-key secret"),
@@ -33,6 +33,11 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 @click.option("--model", metavar="M", help="A hub id, folder or GGUF file.  [default: the embedded model]")
 @click.option("--device", default="auto", show_default=True, help="Where the model runs.")
 @click.option("--runtime", type=click.Choice(RUNTIMES), help="What runs the model.  [default: llama.cpp if it can]")
+@click.option(
+    "--tool-family",
+    metavar="F",
+    help="The form of tool calls: plain, hermes, llama3 ...  [default: the one of the model's chat template, or plain]",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0: any free one."
@@ -46,6 +51,7 @@ def serve(  # noqa: PLR0913  its options
     model: str | None,
     device: str,
     runtime: Runtime | None,
+    tool_family: str | None,
     host: str,
     port: int,
     api_key: str | None,
@@ -71,7 +77,8 @@ def serve(  # noqa: PLR0913  its options
     with _listening(host, port) as listening:
         loaded: LanguageModel = model_of(model or EMBEDDED, ProgressLine(), device=device, runtime=runtime or "auto")
         runner = Runner(loaded, max_running=max_running, max_queue=max_queue, time_limit_s=time_limit)
-        service = Service(loaded, loaded.name, runner, Limits())
+        service = Service(loaded, loaded.name, runner, Limits(), tool_family)
+        _ = service.form  # a wrong family ends the command here
         settings = uvicorn.Config(
             application(service, api_key=api_key), log_level="warning", timeout_graceful_shutdown=_GRACE_S
         )

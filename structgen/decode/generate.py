@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar, Unp
 
 from structgen.decode.autoregressive.loop import AnyPotential, Autoregressive, Chunk, Generation
 from structgen.decode.diffusion.commit_policy import Unmasking
-from structgen.decode.potentials import as_potentials
+from structgen.decode.potentials import with_canonical
 from structgen.decode.speculative.speculation import AnyDrafter, as_speculation
 from structgen.decode.step.background import with_aio
 from structgen.decode.step.context import Context, check_model, check_start, constraint_of
@@ -112,6 +112,7 @@ def start_generation(  # noqa: PLR0913  as generate
     score_ending: bool = False,
     alternatives: int = 0,
     healing: Healing | None = None,
+    canonical: bool = False,
 ) -> Generation:
     """Check that an output can be completed, and return its ``Generation``: ``generate`` for callers who iterate.
 
@@ -123,7 +124,9 @@ def start_generation(  # noqa: PLR0913  as generate
         BudgetError: the shortest string of the grammar takes more than ``max_tokens``.
         GenerationError: prompt and ``max_tokens`` do not fit the model's context.
         VocabularyError: the constraint belongs to another vocabulary.
-        ArgumentError: ``sampler`` is no sampler, ``drafter`` no drafter, or ``seed`` no number.
+        ArgumentError: ``sampler`` is no sampler, ``drafter`` no drafter, or ``seed`` no number; or as
+            ``with_canonical``, if ``canonical``.
+        GrammarError: as ``with_canonical``.
     """
     chooser: Sampler
     writer: Writer | None = None
@@ -150,24 +153,10 @@ def start_generation(  # noqa: PLR0913  as generate
         jump_forward=jump_forward,
         score_ending=score_ending,
         alternatives=alternatives,
-        potentials=as_potentials(potentials),
+        potentials=with_canonical(potentials, constraint, max_tokens, canonical=canonical),
         speculation=speculation,
         healing=healing,
     )
-
-
-def with_canonical(
-    potentials: Sequence[AnyPotential], constraint: Constraint, max_tokens: int
-) -> Sequence[AnyPotential]:
-    """Return the potentials with that of ``canonical=True``.
-
-    Raises:
-        ArgumentError: the tokenizer is of a kind whose canonical tokens are not decided exactly.
-        GrammarError: the grammar speaks of tokens rather than of text, or of bytes that are no text.
-    """
-    from structgen.decode.potentials.canonical import Canonical  # reads tokenizers, which few outputs need
-
-    return (Canonical(constraint, max_tokens), *as_potentials(potentials))
 
 
 @with_aio
@@ -275,8 +264,6 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
         check_start(model, len(tokens), constraint, max_tokens)
         tokens, constraint, healing = heal(tokens, constraint)
         max_tokens += healing is not None
-    if settings.canonical:
-        potentials = with_canonical(potentials, constraint, max_tokens)
     with Context(model, tokens) as context:
         generation = start_generation(
             context,
@@ -289,6 +276,7 @@ def generate(  # noqa: PLR0913  the public contract: ten settings, each a keywor
             jump_forward=settings.jump_forward,
             score_ending=settings.score_ending,
             healing=healing,
+            canonical=settings.canonical,
         )
         return _streamed(generation, cast("Callable[[Chunk], object] | None", stream))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from structgen.decode.potentials import with_canonical
 from structgen.decode.sampling.sampler_run import run_sampler, weighted_sampler, whole_speculation
 from structgen.decode.sampling.smc import SMC
 from structgen.decode.step.background import with_aio
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["sample"]
 
 _DEFAULT_SAMPLER: Final = SMC()
+_MAX_TOKENS: Final = 256
 
 
 @with_aio
@@ -50,11 +52,14 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     drafter: AnyDrafter = "auto",
     chat: bool = True,
     limits: Limits | None = None,
+    canonical: bool = False,
 ) -> Samples:
     """Sample strings of ``grammar`` as answers to ``prompt``, each with a weight.
 
     The target is the model's distribution given that the output is a string of the grammar of at most ``max_tokens``
-    tokens, times the potentials.  ``sampler.lossless`` says whether the weights are those of the target.
+    tokens, times the potentials.  ``sampler.lossless`` says whether the weights are those of the target.  With
+    ``canonical=True`` it is given, besides, that the tokens are those that the tokenizer writes for the text: the
+    log-evidence is then that of one token sequence for each string, the canonical one.
 
     For a diffusion model the target is the distribution of the canvases that the model fills without a grammar, given
     that they spell a string of the grammar: see ``structgen.decode.diffusion.entry``.
@@ -77,6 +82,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
             the same with every drafter, and with None.
         chat: whether a text becomes a message of the model's chat template.
         limits: limits for compiling a grammar; a constraint has its own.
+        canonical: only outputs whose tokens are those that the tokenizer writes for their text, as in ``generate``.
 
     Returns:
         The samples; none if all weights are zero.
@@ -92,7 +98,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     check_seed(seed)
     whole = weighted_sampler(sampler)
     if isinstance(model, DiffusionModel):
-        canvas_sampler = _canvas_sampler(model, sampler, potentials, drafter)
+        canvas_sampler = _canvas_sampler(model, sampler, potentials, drafter, canonical=canonical)
         # Imported here, so that autoregressive sampling does not load canvases.
         from structgen.decode.diffusion.entry import fill_smc
 
@@ -116,13 +122,15 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
             )
     speculation = whole_speculation(drafter, whole)
     constraint = constraint_of(grammar, model, limits)
+    max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens
+    potentials = with_canonical(potentials, constraint, max_tokens, canonical=canonical)
     with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
         return run_sampler(
             whole,
             context,
             constraint,
             potentials=potentials,
-            max_tokens=256 if max_tokens is None else max_tokens,
+            max_tokens=max_tokens,
             generator=np.random.Generator(np.random.PCG64(seed)),
             speculation=speculation,
         )
@@ -133,8 +141,14 @@ def _canvas_sampler(
     sampler: SequenceSampler | Proposal | Multinomial,
     potentials: Sequence[Potential | Constraint | Score],
     drafter: AnyDrafter,
+    *,
+    canonical: bool,
 ) -> SMC:
     """Return the sampler; refuse what only autoregressive models take."""
+    if canonical:
+        raise ValueError(
+            f"canonical=True is not for model {model.name!r}, which fills a canvas; take an autoregressive model"
+        )
     if potentials:
         raise ValueError(
             f"potentials score prefixes of a text, and model {model.name!r} fills a canvas everywhere at once; "

@@ -1,24 +1,28 @@
 """Canonical tokens: only token sequences that the tokenizer itself writes for their text.
 
-A token sequence is canonical iff ``encode(decode(tokens)) == tokens``.  Two automata decide this from left to right:
-one over the splits of the text before byte pairs are merged (``tokenizers/pretokens.py``), one over pairs of tokens
-within a piece (``tokenizers/merges.py``).  A special token ends a text, and another begins after it.
+A token sequence is canonical iff ``encode(decode(tokens)) == tokens``.  Automata decide this from left to right: one
+over the splits of the text before byte pairs are merged (``tokenizers/pretokens.py``), one over pairs of tokens within
+a piece (``tokenizers/merges.py``), and the rules that some tokenizers have besides (``tokenizers/text_rules.py``).  A
+special token ends a text, and another begins after it; so does an added token that is text.
 
 Whether a prefix can be completed depends on the grammar too.  ``CanonicalTokens.can_complete`` decides it by a search
 over pairs of a grammar's state and a state of these automata, and nearly always by its first look: where the text may
-end, or where a byte may follow at which the tokenizer begins anew.
+end, or where a byte may follow at which the tokenizer begins anew, or by the tokens of a shortest completion.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 
-from structgen.engine.mask import MaskWords, allowed_ids, empty_masks, pack
+from structgen.engine.mask import MaskWords, allowed_ids, empty_masks, pack, without
 from structgen.engine.tokenizers.encoding import read_encoding_of
 from structgen.engine.tokenizers.pretokens import START, Place
-from structgen.errors import LimitExceeded
+from structgen.engine.tokenizers.text_rules import TextRule
+from structgen.errors import LimitExceeded, VocabularyError
 from structgen.grammar.limits import PYTHON_STEP
 from structgen.memory_cache import TERMS, ContentCache
 
@@ -28,18 +32,44 @@ if TYPE_CHECKING:
     from structgen.engine.matcher import Matcher
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["CanonicalState", "CanonicalTokens", "canonical_tokens"]
+__all__ = ["AllowedRow", "CanonicalState", "CanonicalTokens", "canonical_tokens"]
 
 _NO_TOKEN: Final = -1
 _STEPS_PER_TRY: Final = 16 * PYTHON_STEP
 _ENTRY_BYTES: Final = 256
+_MAX_STATES: Final = 1 << 14
+_MOST_TESTED: Final = 64
+_MOST_WITNESSES: Final = 8
 
 
-class CanonicalState(NamedTuple):
-    """What decides which tokens may follow: the place among the splits, and the last token of the open piece."""
+@final
+class CanonicalState:
+    """What decides which tokens may follow; one object for equal states, so that it is quick to look up.
 
-    place: Place
-    last: int
+    Attributes:
+        place: the place among the splits.
+        last: the last token of the text; -1 where it begins.
+        rules: the states of the rules.
+    """
+
+    __slots__ = ("last", "place", "rules")
+
+    def __init__(self, place: Place, last: int, rules: tuple[Hashable, ...]) -> None:
+        self.place = place
+        self.last = last
+        self.rules = rules
+
+
+class AllowedRow(NamedTuple):
+    """A mask of tokens that may follow.
+
+    Attributes:
+        row: the mask, ``[ceil(V / 32)]``.
+        is_exact: whether it has no other tokens.
+    """
+
+    row: MaskWords
+    is_exact: bool
 
 
 def canonical_tokens(vocabulary: Vocabulary) -> CanonicalTokens:
@@ -62,7 +92,7 @@ class CanonicalTokens:
     """Which tokens a tokenizer writes after which; safe to share between threads.
 
     Args:
-        vocabulary: its tokenizer is byte-level BPE, from a tokenizer.json, a tekken.json or a GGUF file.
+        vocabulary: its tokenizer is BPE, from a tokenizer.json, a tekken.json or a byte-level GGUF file.
 
     Attributes:
         start: the state before the first token.
@@ -70,38 +100,75 @@ class CanonicalTokens:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         encoding = read_encoding_of(vocabulary.encoder, vocabulary.tokens)
-        self._pretokens, self._merges = encoding.pretokens, encoding.merges
-        self._tokens, self._special = vocabulary.tokens, vocabulary.special
-        self._tokenize = vocabulary.tokenize
+        self._pretokens, self._merges, self._rules = encoding.pretokens, encoding.merges, encoding.rules
+        self._added = encoding.added
+        self._tokens, self._vocabulary_tokenize = vocabulary.tokens, vocabulary.tokenize
         self._size = vocabulary.size
-        self._single = {data[0]: token for token, data in enumerate(self._tokens) if len(data) == 1}
+        reachable = np.flatnonzero(self._merges.reachable).tolist()
+        self._single = {self._tokens[token][0]: token for token in reachable if len(self._tokens[token]) == 1}
+        self._ends = frozenset(vocabulary.special) | frozenset(() if self._added is None else self._added.added)
         special = np.zeros(self._size, dtype=np.bool_)
-        special[list(self._special)] = True
+        special[list(vocabulary.special)] = True
         self._special_mask = pack(special)
         lengths = np.array([len(data) for data in self._tokens], dtype=np.int32)
         by_length = np.argsort(-lengths, kind="stable")
         self._by_length = by_length[~np.isin(by_length, vocabulary.eos)]
         self._masks: ContentCache[tuple[MaskWords, MaskWords]] = ContentCache(TERMS)
-        self.start: Final = CanonicalState(START, _NO_TOKEN)
+        self._rule_masks: ContentCache[MaskWords] = ContentCache(TERMS)
+        self._allowed: ContentCache[AllowedRow] = ContentCache(TERMS)
+        self._states: dict[tuple[Place, int, tuple[Hashable, ...]], CanonicalState] = {}
+        self._after: dict[tuple[CanonicalState, int], CanonicalState | None] = {}
+        self._followed: dict[tuple[int, CanonicalState, int], bool] = {}
+        self.start: Final = CanonicalState(START, _NO_TOKEN, tuple(rule.start for rule in self._rules))
 
     def after(self, state: CanonicalState, token: int) -> CanonicalState | None:
         """Return the state after a token; None if it cannot follow in any canonical sequence, whatever comes later."""
-        if token in self._special:
-            return self.start if self.may_end(state) else None
+        key = state, token
+        if key in self._after:
+            return self._after[key]
+        if len(self._after) >= _MAX_STATES:
+            self._after.clear()
+        found = self._after[key] = self._state_after(state, token)
+        return found
+
+    def _state_after(self, state: CanonicalState, token: int) -> CanonicalState | None:
+        if token in self._ends:
+            return self.start if self._may_stop(state, token) else None
         if not self._merges.reachable[token]:
             return None
         joins = state.last != _NO_TOKEN and not self._merges.conflict(state.last, token)
         place = self._pretokens.after(state.place, token, joins=joins)
-        return None if place is None else CanonicalState(place, token)
+        if place is None:
+            return None
+        rules: list[Hashable] = []
+        for rule, before in zip(self._rules, state.rules, strict=True):
+            after = rule.after(before, token)
+            if after is None:
+                return None
+            rules.append(after)
+        content = place, token, tuple(rules)
+        if len(self._states) >= _MAX_STATES:
+            self._states.clear()
+        return self._states.setdefault(content, CanonicalState(*content))
 
-    def after_all(self, tokens: Iterable[int]) -> CanonicalState | None:
-        """Return the state after tokens from the start; None as for ``after``."""
-        state: CanonicalState | None = self.start
+    def _may_stop(self, state: CanonicalState, token: int) -> bool:
+        """Whether a token that ends the text may follow."""
+        if not self.may_end(state):
+            return False
+        added = self._added
+        if added is None or token not in added.added:
+            return True
+        before = state.rules[0]  # of the added tokens: see ``Encoding``
+        return isinstance(before, bytes) and added.admits(before, token)
+
+    def after_all(self, tokens: Iterable[int], state: CanonicalState | None = None) -> CanonicalState | None:
+        """Return the state after tokens, from the start or another state; None as for ``after``."""
+        here: CanonicalState | None = self.start if state is None else state
         for token in tokens:
-            if state is None:
+            if here is None:
                 break
-            state = self.after(state, token)
-        return state
+            here = self.after(here, token)
+        return here
 
     def may_end(self, state: CanonicalState) -> bool:
         """Whether the tokens so far are canonical as they are."""
@@ -115,12 +182,19 @@ class CanonicalTokens:
     def mask(self, state: CanonicalState) -> MaskWords:
         """Return the mask of the tokens for which ``after`` has a state, EOS and special tokens included.
 
-        Complexity: at steady state two operations on a mask row, O(V / 32).
+        Complexity: at steady state a few operations on a mask row, O(V / 32).
         """
         splitting, going_on = self._rows(state.place)
-        if state.last == _NO_TOKEN:
-            return splitting
-        row: MaskWords = splitting | (going_on & self._merges.row(state.last))
+        row: MaskWords = splitting.copy()
+        if state.last != _NO_TOKEN:
+            row |= going_on & self._merges.row(state.last)
+        for rule, before in zip(self._rules, state.rules, strict=True):
+            row &= self._rule_row(rule, before)
+        if self.may_end(state):
+            row |= self._special_mask
+            for token in () if self._added is None else self._added.added:
+                if self._may_stop(state, token):
+                    row.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
         return row
 
     def _rows(self, place: Place) -> tuple[MaskWords, MaskWords]:
@@ -129,11 +203,71 @@ class CanonicalTokens:
             reachable = self._merges.reachable
             splitting = pack(self._pretokens.alive(place, splits=True) & reachable)
             going_on = pack(self._pretokens.alive(place, splits=False) & reachable)
-            if self._pretokens.ends(place):
-                splitting |= self._special_mask
             known = splitting, going_on
             self._masks.put(place, known, 2 * splitting.nbytes + _ENTRY_BYTES)
         return known
+
+    def _rule_row(self, rule: TextRule, state: Hashable) -> MaskWords:
+        key = self._rules.index(rule), state
+        known = self._rule_masks.get(key)
+        if known is None:
+            known = pack(rule.alive(state))
+            self._rule_masks.put(key, known, known.nbytes + _ENTRY_BYTES)
+        return known
+
+    def allowed(self, matcher: Matcher, state: CanonicalState, budget: int | None = None) -> AllowedRow:
+        """Return a mask of the tokens after which some canonical sequence of the grammar goes on.
+
+        It has no others where at most 64 tokens are left; otherwise it may have some, and ``follows`` decides.
+        Arguments and errors are those of ``can_complete``.
+        """
+        grammar_state = None if budget is not None else matcher.mask_id
+        if grammar_state is None:
+            return self._allowed_row(matcher, state, budget)
+        key = grammar_state, state
+        known = self._allowed.get(key)
+        if known is None:
+            known = self._allowed_row(matcher, state, None)
+            self._allowed.put(key, known, known.row.nbytes + _ENTRY_BYTES)
+        return known
+
+    def _allowed_row(self, matcher: Matcher, state: CanonicalState, budget: int | None) -> AllowedRow:
+        mask = self.mask(state)
+        rows = empty_masks(self._size)
+        matcher.fill_mask(rows)
+        both = rows[0] & mask
+        filled = both[both != 0]
+        if len(filled) > _MOST_TESTED or int.from_bytes(filled.tobytes(), "little").bit_count() > _MOST_TESTED:
+            return AllowedRow(mask, is_exact=False)
+        tokens = allowed_ids(both, self._size).tolist()
+        wrong = [each for each in tokens if not self.follows(matcher, state, each, budget)]
+        return AllowedRow(without(both, wrong), is_exact=True)
+
+    def follows(self, matcher: Matcher, state: CanonicalState, token: int, budget: int | None = None) -> bool:
+        """Whether ``can_complete`` after one more token; False where the grammar refuses it."""
+        grammar_state = None if budget is not None else matcher.mask_id
+        if grammar_state is None:
+            return self._can_follow(matcher, state, token, budget)
+        key = grammar_state, state, token
+        known = self._followed.get(key)
+        if known is None:
+            if len(self._followed) >= _MAX_STATES:
+                self._followed.clear()
+            known = self._followed[key] = self._can_follow(matcher, state, token, None)
+        return known
+
+    def _can_follow(self, matcher: Matcher, state: CanonicalState, token: int, budget: int | None) -> bool:
+        after = self.after(state, token)
+        if after is None or not matcher.accept(token):
+            return False
+        try:
+            if matcher.is_terminated:
+                return True
+            if budget is not None and budget <= 0:
+                return False
+            return self.can_complete(matcher, after, None if budget is None else budget - 1)
+        finally:
+            matcher.rollback(1)
 
     def can_complete(self, matcher: Matcher, state: CanonicalState, budget: int | None = None) -> bool:
         """Whether some canonical sequence of the grammar begins with the tokens so far.
@@ -148,45 +282,26 @@ class CanonicalTokens:
         """
         return _Search(self, matcher, budget).succeeds(state)
 
-    def mask_within(self, matcher: Matcher, state: CanonicalState, budget: int | None = None) -> MaskWords:
-        """Return the mask of exactly the tokens after which some canonical sequence of the grammar goes on.
-
-        Arguments and errors are those of ``can_complete``, which is asked for each token that both masks allow.
-        """
-        rows = empty_masks(self._size)
-        matcher.fill_mask(rows, budget=budget)
-        both = rows[0] & self.mask(state)
-        exact = np.zeros(self._size, dtype=np.bool_)
-        for token in allowed_ids(both, self._size).tolist():
-            exact[token] = self.follows(matcher, state, token, budget)
-        return pack(exact)
-
-    def follows(self, matcher: Matcher, state: CanonicalState, token: int, budget: int | None = None) -> bool:
-        """Whether ``can_complete`` after one more token; False where the grammar refuses it."""
-        after = self.after(state, token)
-        if after is None or not matcher.accept(token):
-            return False
-        try:
-            if matcher.is_terminated:
-                return True
-            if budget is not None and budget <= 0:
-                return False
-            return self.can_complete(matcher, after, None if budget is None else budget - 1)
-        finally:
-            matcher.rollback(1)
-
     def begins_anew(self, state: CanonicalState, live: bytes) -> Iterator[tuple[int, int]]:
         """Return those of ``live`` before which the tokenizer begins anew whatever follows, each with its token."""
         free = self._pretokens.free_bytes(state.place)
         return ((byte, self._single[byte]) for byte in live if byte in free and byte in self._single)
 
-    def length(self, data: bytes) -> int | None:
-        """Return the number of canonical tokens of a text; None if it is no text."""
+    @property
+    def has_rules(self) -> bool:
+        """Whether canonical tokens must obey more than splits and merges, so that not every text has some."""
+        return bool(self._rules)
+
+    def tokens_of(self, data: bytes) -> list[int] | None:
+        """Return the canonical tokens of a text; None if it is no text."""
         try:
-            data.decode()
+            text = data.decode()
         except UnicodeDecodeError:
             return None
-        return len(self._tokenize(data))
+        try:
+            return self._vocabulary_tokenize(text)
+        except VocabularyError:
+            return None
 
     def longest_first(self, mask: MaskWords) -> Iterator[int]:
         """Return the tokens of a mask without EOS, those with most bytes first."""
@@ -263,29 +378,37 @@ class _Search:
 
     def _is_certain(self, state: CanonicalState) -> bool:
         """Whether a completion can be seen at once."""
-        matcher = self._matcher
-        if matcher.is_accepting and self._canonical.may_end(state):
+        matcher, canonical = self._matcher, self._canonical
+        if matcher.is_accepting and canonical.may_end(state):
             return True
         left = self._left()
         if left == 0:
             return False
-        firsts = self._canonical.begins_anew(state, matcher.live_bytes())
+        if canonical.has_rules and self._has_witness(state, b"", left):
+            return True
+        is_enough = left is None and not canonical.has_rules
+        firsts = canonical.begins_anew(state, matcher.live_bytes())
         return any(
-            matcher.validate([token]) == 1 and (left is None or self._fits(byte, left)) for byte, token in firsts
+            matcher.validate([token]) == 1 and (is_enough or self._has_witness(state, bytes([byte]), left))
+            for byte, token in (islice(firsts, _MOST_WITNESSES) if canonical.has_rules else firsts)
         )
 
-    def _fits(self, byte: int, left: int) -> bool:
-        """Whether the canonical tokens of the shortest text that begins with ``byte`` fit."""
+    def _has_witness(self, state: CanonicalState, begin: bytes, left: int | None) -> bool:
+        """Whether the canonical tokens of the shortest text that begins so complete the text, and fit."""
         self._spend()
         probe = self._matcher.fork()
-        if not probe.accept_bytes(bytes([byte])):
+        if probe.accept_bytes(begin) != len(begin):
             return False
-        vocabulary = probe.constraint.vocabulary
         rest = probe.shortest_completion()
-        if any(token in vocabulary.special for token in rest):
+        if any(symbol < 0 for symbol in rest):  # a special token
             return False
-        needed = self._canonical.length(bytes([byte]) + vocabulary.decode(rest))
-        return needed is not None and needed <= left
+        tokens = self._canonical.tokens_of(begin + bytes(rest))
+        if tokens is None or (left is not None and len(tokens) > left):
+            return False
+        if not self._canonical.has_rules:
+            return True
+        end = self._canonical.after_all(tokens, state)
+        return end is not None and self._canonical.may_end(end)
 
     def _spend(self) -> None:
         self._steps += _STEPS_PER_TRY

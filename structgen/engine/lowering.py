@@ -20,6 +20,7 @@ from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.flattening import flatten
 from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.limits import Limits, counted
+from structgen.grammar.nodes.description import Described
 from structgen.memory_cache import CONSTRAINTS, Followed, Held, Share, report_also, return_memory
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ def _lower(grammar: Grammar, engine: Engine, vocabulary: Vocabulary, limits: Lim
         # Left recursion is rare, and much cheaper to detect in the terms than in the grammar: lower first, then repair.
         with counted(limits):
             result = _couple(grammar, engine, vocabulary, limits, lambda rules: remove_left_recursion(rules, limits))
+    if result is None and isinstance(getattr(grammar, "plain", None), _native.FlatGrammar):  # of a forged file
+        remedy = "save the constraint again"
+        raise GrammarError("saved constraint", "it is damaged", evidence="its program is left-recursive", remedy=remedy)
     if result is None:
         raise RuntimeError("left recursion is left after it was removed")
     return result
@@ -98,6 +102,8 @@ def _couple(
     Raises:
         _HoldsUp: others that share the engine would wait too long.
     """
+    if engine.is_shared and isinstance(grammar, Described) and grammar.least_bytes > _MAX_SHARED_BYTES:
+        raise _HoldsUp
     flat = flatten(grammar, engine.lowered, vocabulary, limits.grammar_nodes, rewrite)
     if engine.is_shared and flat.memory_bytes > _MAX_SHARED_BYTES:
         raise _HoldsUp
@@ -118,7 +124,7 @@ def _couple(
             evidence="the checker could not tell which token was read",
             remedy="remove uniqueItems and host name formats from the schema, or name special tokens one by one",
         )
-    if shared:
+    if shared and engine.is_shared:
         engine.remember(flat.shared, shared, flat.memory_bytes)
     return None if is_left_recursive else (native, shortest, unspellable, flat.memory_bytes)
 

@@ -311,35 +311,64 @@ def _closure(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
         reached = further
 
 
-def _minimal(table: _Table) -> Network:
-    """Merge states with equal continuations, by refining a partition until it is stable (E. F. Moore, 1956)."""
-    targets = np.array(table.rows, dtype=np.int64).reshape(len(table.rows), -1)
+def _stable_blocks(targets: NDArray[np.int64], table: _Table) -> NDArray[np.int64]:
+    """Return the block of each state in the coarsest partition in which equal blocks have equal continuations.
+
+    A partition is refined until it is stable (E. F. Moore, 1956).  One part of a divided block keeps its number, so
+    that a round looks only at the states before those whose number is new.
+    """
     block = np.array(table.final, dtype=np.int64)
-    count = len(np.unique(block))
+    size, kinds = targets.shape
+    flat = targets.reshape(-1)
+    edges = np.argsort(flat, kind="stable")
+    before = edges // max(kinds, 1)  # the states before each state: slices of this
+    begin = np.searchsorted(flat[edges], np.arange(size + 1))
     others: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for state, start, after in table.calls:
         others[state].append((-1, start, after))
     for state, token, after in table.specials:
         others[state].append((token, -1, after))
+    sets: dict[frozenset[tuple[int, int, int]], int] = {frozenset(): 0}
+    extra = np.zeros(size, dtype=np.int64)
+    looked, count = np.arange(size), 2
     while True:
-        seen = np.where(targets >= 0, block[targets], -1)
-        extra = np.zeros(len(block), dtype=np.int64)
-        sets: dict[frozenset[tuple[int, int, int]], int] = {frozenset(): 0}
-        for state, edges in others.items():
+        for state, edges_of in others.items():
             blocks = frozenset(
-                (token, int(block[start]) if token < 0 else -1, int(block[after])) for token, start, after in edges
+                (token, int(block[start]) if token < 0 else -1, int(block[after])) for token, start, after in edges_of
             )
-            extra[state] = sets.setdefault(blocks, len(sets))
-        keys = np.concatenate([block[:, None], extra[:, None], seen], axis=1)
-        _, first, block = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        block = block.reshape(-1)
-        if len(first) == count:
-            break
-        count = len(first)
-    rank = np.empty(count, dtype=np.int64)
+            number = sets.setdefault(blocks, len(sets))
+            if number != extra[state]:
+                extra[state], looked = number, np.append(looked, state)
+        looked = np.unique(looked)
+        if not len(looked):
+            return block
+        seen = np.where(targets[looked] >= 0, block[targets[looked]], -1)
+        keys = np.concatenate([block[looked, None], extra[looked, None], seen], axis=1)
+        groups, part, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+        part = part.reshape(-1)
+        numbers = groups[:, 0].copy()
+        # What was not looked at is a part of its own; else the largest part keeps the number.
+        are_all = np.bincount(block[looked], minlength=count) == np.bincount(block, minlength=count)
+        order = np.lexsort((-sizes, numbers))
+        keeps = np.zeros(len(groups), dtype=bool)
+        keeps[order] = np.append(True, np.diff(numbers[order]) != 0) & are_all[numbers[order]]
+        fresh = np.flatnonzero(~keeps)
+        numbers[fresh] = count + np.arange(len(fresh))
+        count += len(fresh)
+        changed = looked[~keeps[part]]
+        block[looked] = numbers[part]
+        looked = np.concatenate([before[begin[state] : begin[state + 1]] for state in changed.tolist()] or [changed])
+
+
+def _minimal(table: _Table) -> Network:
+    """Merge states with equal continuations."""
+    targets = np.array(table.rows, dtype=np.int64).reshape(len(table.rows), -1)
+    block = _stable_blocks(targets, table)
+    _, first, block = np.unique(block, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
     order = np.argsort(first, kind="stable")
-    rank[order] = np.arange(count)
-    block, representatives = rank[block], first[order]
+    rank[order] = np.arange(len(first))
+    block, representatives = rank[block.reshape(-1)], first[order]
     merged = targets[representatives]
     next_ = np.where(merged >= 0, block[np.maximum(merged, 0)], -1).astype(np.int32)[:, table.kind_of_byte]
     final_ = np.array(table.final, dtype=bool)[representatives]

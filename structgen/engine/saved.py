@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from structgen_kernels import _native
 
-from structgen.errors import GrammarError, VocabularyError
+from structgen.errors import GrammarError, LimitExceeded, VocabularyError
 from structgen.grammar import nodes as ir
 from structgen.grammar.flattening import flatten
 from structgen.grammar.limits import Limits
@@ -115,7 +115,8 @@ def read_constraint(
         the grammar itself, where there is no program for this engine.  Then the limits, ``limits`` if they are given.
     """
     with Path(path).open("rb") as file:
-        data = file.read(_MAX_BYTES + 1)
+        size_now = os.fstat(file.fileno()).st_size  # 0 of a pipe; room for the most bytes takes long to get
+        data = file.read(min(size_now or _MAX_BYTES, _MAX_BYTES) + 1)
     if len(data) > _MAX_BYTES:
         raise _damaged(f"it has more than {_MAX_BYTES} bytes")
     reader = ByteReader(unsealed(data, _MAGIC, _VERSION, _SUBJECT))
@@ -140,7 +141,9 @@ def read_constraint(
     if not program or stamp != _stamp():
         return source.item(), limits or bounds
     try:
-        flat = _native.FlatGrammar.from_bytes(program)
+        flat = _native.FlatGrammar.from_bytes(program, (limits or bounds).grammar_nodes)
+    except LimitExceeded:
+        raise
     except ValueError as error:
         raise _damaged(str(error)) from None
     return Described.deferred(flat, source), limits or bounds

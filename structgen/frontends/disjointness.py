@@ -5,7 +5,7 @@ product is searched for a common string. Large counters and complements are over
 a missing proof says nothing.
 
 Of several languages only those pairs are compared whose texts can begin and end alike: patterns such as ``^a_`` and
-``^b_`` are told apart by sorting the literals that they begin with.
+``^b_`` are distinguished by sorting the literals that they begin with.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def overlaps(languages: Sequence[Grammar], count: Callable[[int], None]) -> list
 
     Args:
         languages: the terms.
-        count: is told the steps that were taken, and may raise an error.
+        count: receives the steps that were taken, and may raise an error.
 
     Complexity: O(n log n) for n languages, and a bounded number of steps for each pair that can begin alike.
 
@@ -149,7 +149,7 @@ def _fixed(term: Grammar, depth: int, *, is_start: bool) -> tuple[bytes, bool]:
 class _Proofs:
     """Proofs about pairs of terms; each term becomes an automaton once.
 
-    ``count`` is told the steps that were taken.
+    ``count`` receives the steps that were taken.
     """
 
     def __init__(self, count: Callable[[int], None]) -> None:

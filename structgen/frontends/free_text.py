@@ -29,6 +29,7 @@ from structgen.grammar.nodes import Grammar
 __all__ = [
     "Unit",
     "any_text",
+    "consecutive",
     "dispatched",
     "hidden_by",
     "occurrences",
@@ -96,6 +97,24 @@ def substrings(text: str, *, whole_words: bool = True, spell: Callable[[str], st
     starts = [at for at in range(len(text)) if _may_start(text, at, whole_words=whole_words)]
     ends = [at for at in range(1, len(text) + 1) if _may_end(text, at, whole_words=whole_words)]
     return _quotations(text, starts, ends, spell)
+
+
+def consecutive(pieces: Iterable[str]) -> Grammar:
+    """Runs of consecutive ``pieces``, the empty one included.
+
+    Raises:
+        ValueError: a piece has a lone surrogate.
+
+    >>> print(consecutive(["to ", "be"]))
+    "to " ("" | "be") | "be" | ""
+    """
+    suffixes: list[Grammar] = [ir.EPSILON]
+    rest: Grammar = ir.EPSILON
+    for piece in reversed([ir.literal(piece) for piece in pieces if piece]):
+        rest = piece if rest is ir.EPSILON else ir.sequence_of((piece, rest))
+        suffixes.append(rest)
+        rest = ir.choice_of((ir.EPSILON, rest))
+    return ir.choice_of(tuple(reversed(suffixes))) if suffixes[1:] else ir.EPSILON
 
 
 def _line_bounds(text: str) -> tuple[list[int], list[int]]:
@@ -211,7 +230,8 @@ def hidden_by(pattern: str, patterns: Iterable[str], excludes: Iterable[str]) ->
     >>> hidden_by("abc", ["abc", "b"], [])
     'b'
     """
-    earlier = (other for other in patterns if other in pattern[:-1])
+    before_end = pattern[:-1]
+    earlier = (other for other in patterns if other in before_end)
     return next(earlier, None) or next((other for other in excludes if other in pattern), None)
 
 
@@ -225,7 +245,7 @@ def dispatched(rules: Sequence[tuple[str, Grammar]], excludes: Sequence[str] = (
         excludes: strings that the text does not hold, alone or with the pattern after it.
         loop: whether text and further patterns may follow a term.
 
-    Complexity: O(n) terms for n patterns, and the comparison of each with all others.
+    Complexity: O(n) terms for n patterns, and for each text a look-up for each length of a pattern.
 
     >>> print(dispatched([("<", ir.literal("a>"))], loop=False))
     (.* "<" & ~(.* "<" .+)) "a>" | ~(.* "<" .*)
@@ -235,12 +255,17 @@ def dispatched(rules: Sequence[tuple[str, Grammar]], excludes: Sequence[str] = (
     if not rules:
         return free
     at_first = ir.Complement(ir.Sequence((_ANYTHING, ir.choice(*stops), ir.Repeat(ir.ANY_CHAR, 1, None))))
+    longer: dict[str, list[str]] = {pattern: [] for pattern, _ in rules}  # the stops that end with a pattern
+    lengths = {len(pattern) for pattern in longer}
+    for stop in stops:
+        for length in lengths:
+            if length < len(stop) and stop[-length:] in longer:
+                longer[stop[-length:]].append(stop)
     parts: list[Grammar] = []
     for pattern, term in rules:
         text: list[Grammar] = [ir.Sequence((_ANYTHING, ir.literal(pattern))), at_first]
-        longer = [stop for stop in stops if stop != pattern and stop.endswith(pattern)]
-        if longer:
-            text.append(ir.Complement(ir.Sequence((_ANYTHING, ir.choice(*longer)))))
+        if longer[pattern]:
+            text.append(ir.Complement(ir.Sequence((_ANYTHING, ir.choice(*longer[pattern])))))
         parts.append(ir.sequence(ir.Intersection(text), term))
     return ir.sequence(ir.Repeat(ir.choice(*parts), 0, None), free) if loop else ir.choice(*parts, free)
 

@@ -95,6 +95,20 @@ class GrammarSource:
         subject, where = self.subject_at(position), self.where(position)
         return UnsupportedFeature(subject, feature, where=where, problem=problem, remedy=remedy)
 
+    def no_start(self, name: str, rules: list[str], option: str, define: str) -> GrammarError:
+        """Make the error for a start rule that is not one of ``rules``; ``option`` names it, ``define`` follows it."""
+        from difflib import get_close_matches  # for errors only
+
+        near = get_close_matches(name, rules, 1) or rules
+        return GrammarError(
+            self.subject,
+            f"there is no rule called {name!r} to start from",
+            evidence=f"it defines {', '.join(rules[:8]) or 'no rules'}{' ...' if len(rules) > 8 else ''}",
+            remedy=f"name one of its rules: {option}={near[0]!r} (--start {near[0]})"
+            if near
+            else f"write {name}{define} ...",
+        )
+
 
 def read_source(path: Path, limits: Limits, *, is_imported: bool, kind: str = "lark grammar") -> GrammarSource:
     """Read a grammar file.

@@ -7,7 +7,7 @@ explicit stack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from structgen.errors import GrammarError, LimitExceeded
@@ -20,6 +20,7 @@ from structgen.grammar.visitor import NodeTable
 __all__ = [
     "Nullability",
     "check_closed",
+    "cyclic_components",
     "free_references",
     "is_regular",
     "productive_rules",
@@ -76,9 +77,8 @@ def unending_rules(grammar: Grammar) -> list[str]:
         for name, term in rules.items()
         if name not in productive
     }
-    for component in strongly_connected(graph):
-        if len(component) > 1 or component[0] in graph[component[0]]:
-            return [name for name in graph if name in component]
+    for component in cyclic_components(graph):
+        return [name for name in graph if name in component]
     return []
 
 
@@ -210,8 +210,15 @@ def strongly_connected(graph: Mapping[_Key, Iterable[_Key]]) -> list[list[_Key]]
                 index[node] = low[node] = len(index)
                 positions[node] = len(path)
                 path.append(node)
-            target = next((t for t in targets if t in graph and t not in finished), None)
-            if target is None:
+            for target in targets:
+                if target in finished:
+                    continue
+                if target in index:
+                    low[node] = min(low[node], index[target])
+                elif target in graph:
+                    work.append((target, iter(graph[target])))
+                    break
+            else:
                 work.pop()
                 if work:
                     parent = work[-1][0]
@@ -221,11 +228,12 @@ def strongly_connected(graph: Mapping[_Key, Iterable[_Key]]) -> list[list[_Key]]
                     del path[positions[node] :]
                     finished.update(component)
                     components.append(component)
-            elif target in index:
-                low[node] = min(low[node], index[target])
-            else:
-                work.append((target, iter(graph[target])))
     return components
+
+
+def cyclic_components(graph: Mapping[_Key, Collection[_Key]]) -> list[list[_Key]]:
+    """Return the strongly connected components whose nodes lead back to themselves, in the same order."""
+    return [group for group in strongly_connected(graph) if len(group) > 1 or group[0] in graph[group[0]]]
 
 
 def _combined(node: Grammar, values: list[bool]) -> bool:

@@ -15,14 +15,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from structgen.grammar.algebra import with_children
-from structgen.grammar.analysis import Nullability, strongly_connected
+from structgen.grammar.analysis import Nullability, cyclic_components, strongly_connected
 from structgen.grammar.left_splitting import LeftPositions, Splitter, is_empty_choice
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import EPSILON, Grammar, Reference, Repeat, Rules, Shared, postorder
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import nodes_with_names, resolve
 
-__all__ = ["remove_left_recursion", "solve_left_linear"]
+__all__ = ["left_recursive", "remove_left_recursion", "solve_left_linear"]
 
 
 def solve_left_linear(flat: Rules, positions: LeftPositions, cycles: Iterable[Iterable[str]], limits: Limits) -> Rules:
@@ -243,7 +243,7 @@ def remove_left_recursion(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS) ->
     if not flat.rules:
         return grammar
     positions = LeftPositions(flat, Nullability(dict(flat.rules)))
-    cycles = _cycles(flat, positions)
+    cycles = left_recursive(flat, positions)
     if not cycles:
         return grammar
     if flat is grammar:  # no other scope is inside
@@ -251,14 +251,9 @@ def remove_left_recursion(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS) ->
     return _rewritten(grammar, limits)
 
 
-def _cycles(flat: Rules, positions: LeftPositions) -> list[list[str]]:
-    """Return the sets of rules that reach each other in left position."""
-    graph = {name: positions.references(term) for name, term in flat.rules}
-    return [
-        component
-        for component in strongly_connected(graph)
-        if len(component) > 1 or component[0] in graph[component[0]]
-    ]
+def left_recursive(flat: Rules, positions: LeftPositions) -> list[list[str]]:
+    """Return the sets of rules that reach each other in left position; ``flat`` is a resolved grammar."""
+    return cyclic_components({name: positions.references(term) for name, term in flat.rules})
 
 
 def _rewritten(grammar: Grammar, limits: Limits) -> Grammar:
@@ -287,5 +282,5 @@ def _rewritten(grammar: Grammar, limits: Limits) -> Grammar:
 def _rewritten_scope(term: Grammar, is_nullable: dict[int, bool], limits: Limits) -> tuple[Grammar, bool]:
     flat = resolve(term, limits)
     positions = LeftPositions(flat, Nullability(dict(flat.rules), is_nullable))
-    cycles = _cycles(flat, positions)
+    cycles = left_recursive(flat, positions)
     return solve_left_linear(flat, positions, cycles, limits) if cycles else term, positions.nullable(flat.body)

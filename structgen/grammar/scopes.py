@@ -13,8 +13,9 @@ from structgen.errors import GrammarError, LimitExceeded, some
 from structgen.grammar.algebra import with_children
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, Reference, Rules, Shared, postorder
+from structgen.grammar.nodes.description import Described
 
-__all__ = ["check_closed", "free_references", "nodes_with_names", "resolve"]
+__all__ = ["check_closed", "free_references", "nodes_with_names", "resolve", "used_rules"]
 
 _DEFAULT_LIMITS: Final = Limits()
 
@@ -63,6 +64,25 @@ def resolve(grammar: Grammar, limits: Limits = _DEFAULT_LIMITS, *, through_share
     } in "(" x
     """
     return _Resolver(grammar, limits, through_shared=through_shared).run()
+
+
+def used_rules(rules: Mapping[str, Grammar], body: Grammar) -> list[tuple[str, Grammar]]:
+    """Return the rules that are reachable from the body, in the order of their first reference.
+
+    Nothing is looked for in ``Described`` and ``Rules`` below them, which are closed: a schema, or a nested grammar.
+    """
+    found: dict[str, Grammar] = {}
+    stack = [body]
+    seen: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Reference) and node.name not in found:
+            found[node.name] = rules[node.name]
+            stack.append(rules[node.name])
+        elif id(node) not in seen and not isinstance(node, (Described, Rules)):
+            seen.add(id(node))
+            stack.extend(reversed(node.children))
+    return list(found.items())
 
 
 def nodes_with_names(root: Grammar) -> dict[int, Grammar]:

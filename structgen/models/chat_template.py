@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from functools import lru_cache, wraps
+from functools import cache, lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jinja2 import Template, TemplateError, nodes
@@ -53,21 +53,19 @@ def render_template(source: str, variables: Mapping[str, Any]) -> str:
         Exception: whatever the template raises.
     """
     template = _template(source)
-    environment = template.environment
-    if isinstance(environment, _BoundedEnvironment):
-        environment.steps.taken = 0
+    _environment().steps.taken = 0
     return template.render(**variables)
 
 
 @lru_cache(maxsize=16)
 def _template(source: str) -> Template:
-    return _BoundedEnvironment().from_string(source)
+    return _environment().from_string(source)
 
 
 def literals_of(source: str) -> str:
     """Return the texts that a template writes as they are, and its string constants; empty if it is malformed."""
     try:
-        tree = _BoundedEnvironment().parse(source)
+        tree = _environment().parse(source)
     except (TemplateError, RecursionError):
         return ""
     constants = (node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
@@ -220,6 +218,12 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
             raise SecurityError("an indent is not a number up to 99")
         encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         return self.concat(encoder.iterencode(value))
+
+
+@cache
+def _environment() -> _BoundedEnvironment:
+    """That of all templates: they cannot change it, and to make one takes longer than to render a short template."""
+    return _BoundedEnvironment()
 
 
 class _Checks(NodeTransformer):

@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from structgen.frontends.chat import families, load_family
+from structgen.models.protocol.language import Chat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -198,7 +199,7 @@ class _Marks:
 
 
 def _hide_all(messages: list[dict[str, str]], marks: _Marks) -> list[dict[str, str]]:
-    """Return a copy of messages, in which marks stand for spellings in their texts at any depth."""
+    """Return a copy of messages, in which marks stand for spellings in their texts and names at any depth."""
     copies: list[Any] = list(messages)
     open_lists: list[tuple[Any, bool]] = [(copies, False)]
     while open_lists:  # no recursion: messages may come from anyone
@@ -207,7 +208,17 @@ def _hide_all(messages: list[dict[str, str]], marks: _Marks) -> list[dict[str, s
             if isinstance(value, str) and not (key == "role" and value.isalnum()):
                 values[key] = marks.hide(value, is_models=is_models)
             elif isinstance(value, (dict, list, tuple)):
-                values[key] = dict(value) if isinstance(value, dict) else list(value)
+                values[key] = _with_names(value, marks) if isinstance(value, dict) else list(value)
                 by_model = is_models or (values is copies and values[key].get("role") == "assistant")
                 open_lists.append((values[key], by_model))
+    if isinstance(messages, Chat):
+        copies = Chat(copies, _hide_all(messages.tools, marks))
     return copies
+
+
+def _with_names(value: dict[Any, Any], marks: _Marks) -> dict[Any, Any]:
+    """Return a copy whose names have no spelling; those that templates look for are identifiers."""
+    return {
+        marks.hide(name, is_models=False) if isinstance(name, str) and not name.isidentifier() else name: each
+        for name, each in value.items()
+    }

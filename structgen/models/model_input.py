@@ -12,6 +12,7 @@ import numpy as np
 
 from structgen.errors import GenerationError, ModelError, found
 from structgen.models.control_tokens import ControlTokens
+from structgen.models.protocol.language import Chat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,7 @@ __all__ = [
     "named_eos",
     "plain_prompt",
     "render_chat",
+    "template_of",
     "use_chat_template",
 ]
 
@@ -218,7 +220,7 @@ def messages_of_prompt(prompt: Prompt) -> list[dict[str, str]]:
                 evidence=f"found {str(message)[:80]!r}",
                 remedy="a message is a mapping with the texts 'role' and 'content'",
             )
-    return [dict(message) for message in messages]
+    return Chat(messages, prompt.tools) if isinstance(prompt, Chat) else [dict(message) for message in messages]
 
 
 _MEDIA: Final = ("image", "image_url", "images", "input_image", "audio", "input_audio", "video", "file")
@@ -261,7 +263,7 @@ def render_chat(
 
     Args:
         template: Jinja source.
-        messages: mappings with role and content.
+        messages: mappings with role and content; a ``Chat`` has tools too.
         name: the model's name in error messages.
         special: variables such as ``bos_token`` that templates use.
 
@@ -270,7 +272,8 @@ def render_chat(
     """
     from structgen.models.chat_template import render_template
 
-    variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+    tools = messages.tools if isinstance(messages, Chat) else None
+    variables = {"messages": list(messages), "tools": tools or None, "documents": None, "add_generation_prompt": True}
     try:
         return render_template(template, {**variables, **(special or {})})
     except Exception as error:  # a template may raise anything
@@ -299,6 +302,12 @@ def use_chat_template(model: Any, template: str) -> None:
             "it takes its prompt as it is, so there is no chat template to replace",
             remedy="leave the template out",
         )
+
+
+def template_of(model: Any) -> str | None:
+    """Return the chat template of a model, Jinja source; None if it has none."""
+    held = getattr(model, "chat_template", None)
+    return held if isinstance(held, str) else _template_of(getattr(model, "tokenizer", None))
 
 
 def plain_prompt(vocabulary: Vocabulary, prompt: Prompt) -> list[int]:

@@ -117,7 +117,7 @@ def run_batched(
     Args:
         count: how many calls there are.
         run: called in a thread, with a number, the model to run on, and an event that is set once its value is no
-            longer wanted; raises nothing.
+            longer needed; raises nothing.
         finished: called in the thread of the caller, with each number and what ``run`` returned, as they come.
         model: what the batch runs on.
         batch_size: the number of threads.

@@ -56,6 +56,7 @@ _RESERVED: Final = (
     "think",
     "on_cut",
     "guard",
+    "canonical",
 )
 _NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"})
 
@@ -69,7 +70,8 @@ class Program(ByName, Generic[Parameters, Value]):
     * ``model``: the language model, a diffusion model, or ``structgen.remote(...)``; by default that of the program
       that calls it, else ``structgen.load_model()``;
     * ``max_tokens``, ``sampler``, ``potentials``, ``seed``, ``drafter``, ``tries``, ``alternatives``, ``marginals``,
-      ``unmasking``, ``think``, ``on_cut``, ``guard``: see ``program``, in place of the program's own settings.
+      ``unmasking``, ``think``, ``on_cut``, ``guard``, ``canonical``: see ``program``, in place of the program's own
+      settings.
 
     Attributes:
         function: the function that was decorated.
@@ -318,6 +320,7 @@ def program(
     think: int = 0,
     on_cut: OnCut = "mark",
     guard: Guard | None = ...,
+    canonical: bool = False,
 ) -> Callable[[Callable[Parameters, Value]], Program[Parameters, Value]]: ...
 def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     """Make a program of a function: ``@program``, or ``@program(max_tokens=80)``.
@@ -351,6 +354,8 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
               ``"continue"``: the answer is written again with twice the budget, up to 16 times ``max_tokens``; it is
               the same up to the cut.
             * ``guard``: ends lists and strings that repeat themselves: see ``structgen.program.Guard``; None for none.
+            * ``canonical``: whether answers have only the tokens that the tokenizer writes for their text: see
+              ``structgen.generate``; each answer is a text of its own.
 
     Raises:
         ProgramError: the template names no argument, there is no return annotation, or a parameter has a reserved name.

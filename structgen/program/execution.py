@@ -251,6 +251,13 @@ class Execution:
                 evidence=f"there are {len(settings.potentials)}",
                 remedy="check the value by its type's validators, or take a local model",
             )
+        if settings.canonical:
+            raise ProgramError(
+                self._subject,
+                "canonical=True is for models in this process",
+                evidence="the server chooses the tokens",
+                remedy="leave it out, or take a local model",
+            )
         prompt = conversation.prompt()
         return RemoteAnswerStream(conversation.model, prompt, answer, settings, sampler=self._token_sampler(settings))
 
@@ -258,6 +265,7 @@ class Execution:
         """Refuse by name what only writing token by token can do."""
         refused = {
             "potentials": (bool(settings.potentials), "check the value by its type's validators"),
+            "canonical": (settings.canonical, "leave it out: a canvas is not written from left to right"),
             "alternatives": (settings.alternatives > 0, "leave it out: FieldScore.probability tells how sure it is"),
             "evidence='exact'": (
                 answer.source is not None and bool(answer.source.search_limit),

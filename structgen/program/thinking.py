@@ -157,7 +157,15 @@ def _thought_of(writing: AnswerStream) -> Generator[Thought, None, Thinking]:
 
 def _settings_of_thought(settings: ProgramSettings) -> ProgramSettings:
     seed = seed_of_stream(settings.seed, _STREAM)
-    return replace(settings, max_tokens=settings.think, seed=seed, potentials=(), alternatives=0, marginals=False)
+    return replace(
+        settings,
+        max_tokens=settings.think,
+        seed=seed,
+        potentials=(),
+        alternatives=0,
+        marginals=False,
+        canonical=False,
+    )
 
 
 def _free_answer(form: _Form | None) -> Answer:

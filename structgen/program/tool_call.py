@@ -1,4 +1,4 @@
-"""The calls of an agent's tools: several side by side, coroutines too; and what the model is told of them."""
+"""The calls of an agent's tools: several side by side, coroutines too; and what the model reads of them."""
 
 from __future__ import annotations
 

@@ -146,6 +146,8 @@ class Algebra:
 
     def derivative(self, root: Regex, symbol: Symbol) -> Regex:
         """Return the language of what may follow ``symbol`` in ``root``."""
+        if (root, symbol) in self._derivatives:
+            return self._derivatives[root, symbol]
         stack = [root]
         while stack:
             regex = stack[-1]
@@ -160,6 +162,8 @@ class Algebra:
 
     def is_empty(self, root: Regex) -> bool:
         """Decide whether ``root`` has no string."""
+        if root in self._empty:
+            return self._empty[root]
         stack = [root]
         while stack:
             regex = stack[-1]

@@ -34,8 +34,8 @@ Item: TypeAlias = "tuple[int, ItemState, ItemSet]"
 
 _MAX_VISITED = 20_000
 """Positions that one search for a completion may visit."""
-_CLOSING = b',:}]"'
-"""Bytes that the search tries first, the last one first."""
+_BYTES = tuple(sorted(range(256), key=lambda byte: (b',:}]"'.find(byte), -byte)))
+"""In the order in which the search tries them, the last one first: closing marks."""
 
 REGULAR = (ir.Literal, ir.ByteClass, ir.CharClass, ir.SpecialToken, ir.Intersection, ir.Complement, ir.JsonString)
 """Terms that are read symbol by symbol, by derivatives, together with everything below them."""
@@ -54,6 +54,7 @@ class ItemSet:
         is_accepting: whether what was read is a string of the grammar.
         text: what was read, a zero byte for each special token.
         following: the positions after symbols, as far as they were needed.
+        cuts: bit b is set where bytes b - 1 and b may lead to different positions.
         is_live: a completion exists; not known yet where this is ``None``.
     """
 
@@ -62,6 +63,7 @@ class ItemSet:
     is_accepting: bool = False
     text: bytes = b""
     following: dict[Symbol, ItemSet | None] = field(default_factory=dict)
+    cuts: int = 1
     is_live: bool | None = None
 
 
@@ -71,21 +73,19 @@ class Recogniser:
     Args:
         grammar: any closed term.
         special: id to text of the special tokens; a token means the same by either.
+        algebra: makes the expressions of regular nodes; None: one of its own.
 
     Raises:
         GrammarError: a reference is unbound, or an intersection, complement or JSON string is recursive.
     """
 
-    def __init__(self, grammar: Grammar, special: Mapping[int, str]) -> None:
+    def __init__(self, grammar: Grammar, special: Mapping[int, str], algebra: Algebra | None = None) -> None:
         self._special_texts = special
         self._nodes = resolve(grammar)
-        self._algebra = Algebra()
+        self._algebra = Algebra() if algebra is None else algebra
         self._regular: dict[int, Regex] = {}
         self._entered = self._enter_all()
-        self._symbols: tuple[Symbol, ...] = (
-            *(Special(text) for text in special.values()),
-            *sorted(range(256), key=lambda byte: (_CLOSING.find(byte), -byte)),
-        )
+        self._symbols: tuple[Symbol, ...] = (*(Special(text) for text in special.values()), *_BYTES)
         self._judged = {node for node in self._entered if isinstance(self._nodes[node].term, (ir.Distinct, ir.Label))}
         self._nullable = self._least_fixpoint(lambda regex: regex.nullable)
         self._productive = self._least_fixpoint(lambda regex: not self._algebra.is_empty(regex))
@@ -106,6 +106,8 @@ class Recogniser:
         return following if following is not None and self._is_live(following) else None
 
     def _step(self, position: ItemSet, symbol: Symbol) -> ItemSet | None:
+        if isinstance(symbol, int):  # the first byte of its kind
+            symbol = (position.cuts & (2 << symbol) - 1).bit_length() - 1
         if symbol not in position.following:
             position.following[symbol] = self._read(position, symbol)
         return position.following[symbol]
@@ -124,29 +126,20 @@ class Recogniser:
         return following
 
     def next_bytes(self, position: ItemSet) -> set[int]:
-        """Return the bytes after which :meth:`step` has a position; one byte of each kind is tried."""
-        allowed: set[int] = set()
-        cuts = 0
-        for _, state, _ in position.items:
-            cuts |= state.cuts if isinstance(state, Regex) else 0
-        if self._judged:  # bytes of one kind may differ in what they repeat
-            cuts = -1
-        is_allowed = False
-        for byte in range(256):
-            if byte == 0 or cuts >> byte & 1:
-                is_allowed = self.step(position, byte) is not None
-            if is_allowed:
-                allowed.add(byte)
-        return allowed
+        """Return the bytes after which :meth:`step` has a position."""
+        return {byte for byte in range(256) if self.step(position, byte) is not None}
 
     def _close(self, here: ItemSet, agenda: list[Item]) -> None:
         """Add to ``here`` the items of ``agenda`` and all that they lead to without reading anything."""
+        if self._judged:  # bytes of one kind may differ in what they repeat
+            here.cuts = -1
         while agenda:
             item = agenda.pop()
             if item in here.items:
                 continue
             here.items[item] = None
             node, state, origin = item
+            here.cuts |= state.cuts if isinstance(state, Regex) else 0
             # A node that ends where it was entered read nothing: its callers went on when they called it.
             if origin is not here and self._ends(node, state) and not self._is_refused(node, origin, here):
                 agenda.extend(origin.callers.get(node, ()))

@@ -305,17 +305,17 @@ def spelling_invariance(constraint: AnyConstraint, rng: random.Random, effort: E
                 tokens.append(at.rng.choice(texts))
                 at.matcher.accept(tokens[-1])
         data = b"".join(at.vocabulary.tokens[token] for token in tokens)
-        wanted = snapshot(at.matcher, at.vocabulary)
+        expected = snapshot(at.matcher, at.vocabulary)
         fed = at.constraint.matcher()
         accept_all(fed, at.path)
-        if fed.accept_bytes(data) != len(data) or snapshot(fed, at.vocabulary) != wanted:
+        if fed.accept_bytes(data) != len(data) or snapshot(fed, at.vocabulary) != expected:
             return f"the bytes {data!r} and the tokens {tokens} that spell them lead to different states"
         other = other_spelling(data, spellable, at.rng)
         if other is None:
             return None
         spelled = at.constraint.matcher()
         accept_all(spelled, at.path)
-        if not accept_all(spelled, other) or snapshot(spelled, at.vocabulary) != wanted:
+        if not accept_all(spelled, other) or snapshot(spelled, at.vocabulary) != expected:
             return f"the tokens {tokens} and {other} both spell {data!r} and lead to different states"
         return None
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from structgen.grammar.nodes import Grammar
-from structgen.testing.derivatives import Symbol
+from structgen.testing.derivatives import Algebra, Symbol
 from structgen.testing.earley import Recogniser
 
 __all__ = ["ReferenceMatcher"]
@@ -28,6 +28,7 @@ class ReferenceMatcher:
         grammar: any closed term.
         special: the special tokens of a vocabulary, id to text, so that a ``SpecialToken`` by id and one by text
             are the same symbol.
+        algebra: what is known of regular expressions, for matchers of grammars that are much alike.
 
     Raises:
         GrammarError: a reference is unbound, or an intersection, complement or JSON string is recursive.
@@ -40,9 +41,11 @@ class ReferenceMatcher:
     (4, False, {41})
     """
 
-    def __init__(self, grammar: Grammar, special: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self, grammar: Grammar, special: Mapping[int, str] | None = None, *, algebra: Algebra | None = None
+    ) -> None:
         self._special = dict(special or {})
-        self._recogniser = Recogniser(grammar, self._special)
+        self._recogniser = Recogniser(grammar, self._special, algebra)
         self._history = [self._recogniser.start]
 
     @property
@@ -119,7 +122,9 @@ class ReferenceMatcher:
         before, path = b"", [here]
         for index in sorted(ordinary, key=tokens.__getitem__):
             token = tokens[index]
-            del path[_common_prefix(before, token) + 1 :]
+            while not token.startswith(before):
+                before = before[:-1]
+            del path[len(before) + 1 :]
             while len(path) <= len(token):
                 position = self._recogniser.step(path[-1], token[len(path) - 1])
                 if position is None:
@@ -136,7 +141,3 @@ class ReferenceMatcher:
             return False
         self._history.append(position)
         return True
-
-
-def _common_prefix(one: bytes, other: bytes) -> int:
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

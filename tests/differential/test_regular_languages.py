@@ -15,9 +15,9 @@ import pytest
 
 from structgen.engine import Vocabulary, compile
 from structgen.engine.analysis.inclusion import Inclusion, compare
+from structgen.engine.lint import subject_of
 from structgen.engine.lint.ambiguity import colliding_terminals
 from structgen.engine.lint.collision import collisions
-from structgen.engine.lint.subject import subject_of
 from structgen.errors import UnsatisfiableGrammar
 from structgen.frontends.lark import lark
 from structgen.frontends.regex import regex

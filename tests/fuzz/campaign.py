@@ -8,6 +8,7 @@ as ``crash-*``, ``timeout-*`` or ``oom-*``, and the counts in ``outcomes.json``.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -16,6 +17,8 @@ import random
 import subprocess
 import sys
 import time
+import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +28,7 @@ WORK: Final = Path(os.environ.get("STRUCTGEN_FUZZ_FOLDER", CHECKOUT / "build/fuz
 NAMES: Final = (
     "regex",
     "json_schema",
+    "structural_tag",
     "lark",
     "bnf",
     "chat",
@@ -62,7 +66,7 @@ def options(name: str, folder: Path, arguments: argparse.Namespace) -> list[str]
         "-entropic=0",  # its bookkeeping takes longer than the inputs
         "-len_control=0",
         "-reduce_inputs=0",
-        "-timeout=30",
+        "-timeout=300",  # by the clock on the wall, beside whatever else the machine does
         "-rss_limit_mb=3000",
         "-print_final_stats=1",
         f"-seed={arguments.seed}",
@@ -72,9 +76,28 @@ def options(name: str, folder: Path, arguments: argparse.Namespace) -> list[str]
     return [*chosen, str(folder / "corpus")]
 
 
+class Counts:
+    """How many inputs a target had and what became of them, in all runs: a file that is written every few seconds."""
+
+    def __init__(self, path: Path, outcomes: Counter[str]) -> None:
+        self._path, self._outcomes = path, outcomes
+        self._earlier = Counter(json.loads(path.read_text())) if path.exists() else Counter[str]()
+        self._inputs, self._written = 0, time.monotonic()
+
+    def add(self) -> None:
+        """Count an input."""
+        self._inputs += 1
+        if time.monotonic() - self._written > _EVERY:
+            self.write()
+
+    def write(self) -> None:
+        """Write the file."""
+        self._written = time.monotonic()
+        self._path.write_text(json.dumps(self._earlier + self._outcomes + Counter(inputs=self._inputs)))
+
+
 def run_python(name: str, arguments: argparse.Namespace) -> None:
     """Fuzz a target under atheris; never returns."""
-    os.environ["STRUCTGEN_CACHE"] = ""
     import atheris
 
     with atheris.instrument_imports(include=["structgen", "jinja2"], enable_loader_override=False):
@@ -89,15 +112,12 @@ def run_python(name: str, arguments: argparse.Namespace) -> None:
         target = targets.by_name()[name]
     known = targets.seeds(name)
     folder = prepared(name, known)
-    last = [time.monotonic(), 0]
+    counts = Counts(folder / "outcomes.json", target.outcomes)
+    gc.freeze()
 
     def one_input(data: bytes) -> None:
         target(data)
-        last[1] += 1
-        if time.monotonic() - last[0] > _EVERY:
-            last[0] = time.monotonic()
-            counts = {"inputs": last[1], **target.outcomes}
-            (folder / "outcomes.json").write_text(json.dumps(counts))
+        counts.add()
 
     def mutator(data: bytes, max_size: int, seed: int) -> bytes:
         made = target.mutate(bytes(data), known, random.Random(seed))
@@ -109,42 +129,41 @@ def run_python(name: str, arguments: argparse.Namespace) -> None:
 
 def run_plain(name: str, arguments: argparse.Namespace) -> int:
     """Mutate and run without atheris: several times as fast, and blind. Goes on after a finding; each is kept once."""
-    os.environ["STRUCTGEN_CACHE"] = ""
-    import traceback
-
     import targets
 
     target = targets.by_name()[name]
     known = targets.seeds(name)
     folder = prepared(name, known)
-    pool = [path.read_bytes() for path in sorted((folder / "corpus").iterdir())]
+    kept = [path.read_bytes() for path in sorted((folder / "corpus").iterdir())]
+    pool = list(known)
     rng = random.Random(arguments.seed)
-    found: dict[tuple[str, ...], int] = {}
+    counts = Counts(folder / "outcomes-plain.json", target.outcomes)
+    found: Counter[tuple[str, ...]] = Counter()
+    gc.freeze()  # what all inputs share is not looked at again and again
     began, done = time.monotonic(), 0
     while (not arguments.runs or done < arguments.runs) and (
         not arguments.seconds or time.monotonic() - began < arguments.seconds
     ):
-        data = target.mutate(rng.choice(pool), known, rng)
+        data = kept[done] if done < len(kept) else target.mutate(rng.choice(pool), known, rng)
         done += 1
+        counts.add()
         try:
             outcome = target(data)
         except Exception as error:
             places = [f"{Path(each.filename).name}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__)]
             kind = type(error).__name__, *places[-2:]
-            found[kind] = found.get(kind, 0) + 1
+            found[kind] += 1
             if found[kind] == 1:
                 (folder / f"crash-plain-{arguments.seed}-{len(found)}").write_bytes(data)
                 sys.stdout.write(f"{' '.join(kind)}: {str(error)[:200]!r}\n{data!r}\n")
+                sys.stdout.flush()
             continue
-        if outcome not in _WASTED and len(data) <= _SHORT and rng.random() < _KEPT:
+        if outcome not in _WASTED and len(data) <= _SHORT and (done <= len(kept) or rng.random() < _KEPT):
             if len(pool) < _POOL:
                 pool.append(data)
             else:
                 pool[rng.randrange(len(pool))] = data
-        if done % 1_000 == 0:
-            counts = {"inputs": done, "findings": len(found), **target.outcomes}
-            (folder / "outcomes-plain.json").write_text(json.dumps(counts))
-            sys.stdout.flush()
+    counts.write()
     sys.stdout.write(f"{name}: {done} inputs, {len(found)} findings, {dict(target.outcomes)}\n")
     return 1 if found else 0
 
@@ -155,7 +174,10 @@ def run_native(arguments: argparse.Namespace) -> int:
 
     folder = prepared("native", seeds("native"))
     program = os.environ.get("STRUCTGEN_FUZZER", str(CHECKOUT / "build/fuzz/native_fuzzer"))
-    defaults = {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1", "ASAN_OPTIONS": "malloc_context_size=3"}
+    defaults = {
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "ASAN_OPTIONS": "malloc_context_size=0:quarantine_size_mb=16",  # stacks of all that is allocated take a fifth
+    }
     environment = {**defaults, **os.environ}
     return subprocess.run([program, *options("native", folder, arguments)], check=False, env=environment).returncode
 
@@ -196,6 +218,8 @@ def main() -> int:
     parser.add_argument("--input", type=Path, help="run this file alone, without the fuzzer")
     arguments = parser.parse_args()
     sys.path.insert(0, str(HERE))
+    os.environ["STRUCTGEN_CACHE"] = ""
+    os.environ["RUST_BACKTRACE"] = "0"  # a panic of the tokenizers library takes as long as two hundred inputs with it
     if arguments.input is not None:
         from targets import by_name
 

@@ -102,60 +102,45 @@ _TEMPLATES: Final = Notation(
         |(?P<name>[A-Za-z_]\w*(?:\.\w+)*)|(?P<open>\()|(?P<close>\))|(?P<after>(?!))|(?P<bar>(?!))|(?P<head>(?!))|(?P<blank>\s+)""",
         re.VERBOSE | re.DOTALL,
     ),
-    items=(
-        *(
-            "{{ messages[0]['content'] }}",
-            "{{ bos_token }}",
-            "{{ 'a' * 3 }}",
-            "{{ 10 ** 9 }}",
-            "{{ range(10**9) | list }}",
-        ),
-        *("{% for m in messages %}{{ m.role }}{% endfor %}", "{% if messages %}a{% endif %}", "{{ loop.index0 }}"),
-        *(
-            "{{ messages | tojson }}",
-            "{{ '%99999d' % 3 }}",
-            "{{ 'a'.join(['b'] * 99) }}",
-            "{{ raise_exception('no') }}",
-        ),
-        *(
-            "{{ ''.__class__.__mro__ }}",
-            "{{ messages | map(attribute='content') | join('-') }}",
-            "{{ cycler('a', 'b').next() }}",
-        ),
-        *("{% set x = namespace(n=0) %}", "{% set x.n = x.n + 1 %}", "{% macro f(a) %}{{ a }}{% endmacro %}{{ f(f) }}"),
-        *(
-            "{% for i in range(99) %}{% for j in range(99) %}{{ i }}{% endfor %}{% endfor %}",
-            "{{ lipsum(n=3) }}",
-            "{% break %}",
-        ),
-        *(
-            "{{ messages | batch(2) | list }}",
-            "{{ 'a' | center(99999999) }}",
-            "{{ 'a' | indent(3) }}",
-            "{{ self }}",
-            "{{ dict(a=1) }}",
-        ),
-        *(
-            "{{ 1 // 0 }}",
-            "{{ messages.append(messages) }}",
-            "{{ 'x'.format(*messages) }}",
-            "{{ messages | sort(attribute='role') }}",
-        ),
-    ),
-    repeats=(
+    items="""\
+{{ messages[0]['content'] }}
+{{ bos_token }}
+{{ 'a' * 3 }}
+{{ 10 ** 9 }}
+{{ range(10**9) | list }}
+{% for m in messages %}{{ m.role }}{% endfor %}
+{% if messages %}a{% endif %}
+{{ loop.index0 }}
+{{ messages | tojson }}
+{{ '%99999d' % 3 }}
+{{ 'a'.join(['b'] * 99) }}
+{{ raise_exception('no') }}
+{{ ''.__class__.__mro__ }}
+{{ messages | map(attribute='content') | join('-') }}
+{{ cycler('a', 'b').next() }}
+{% set x = namespace(n=0) %}
+{% set x.n = x.n + 1 %}
+{% macro f(a) %}{{ a }}{% endmacro %}{{ f(f) }}
+{% for i in range(99) %}{% for j in range(99) %}{{ i }}{% endfor %}{% endfor %}
+{{ lipsum(n=3) }}
+{% break %}
+{{ messages | batch(2) | list }}
+{{ 'a' | center(99999999) }}
+{{ 'a' | indent(3) }}
+{{ self }}
+{{ dict(a=1) }}
+{{ 1 // 0 }}
+{{ messages.append(messages) }}
+{{ 'x'.format(*messages) }}
+{{ messages | sort(attribute='role') }}""".splitlines(),
+    repeats=[
         "",
         "",
-        " | length",
-        " | upper",
-        " | tojson",
+        *(f" {word}" for word in ("| length", "| upper", "| tojson", "* 2", "~ 'a'", "+ 1", "is defined")),
         "[0]",
         "['role']",
         ".items()",
-        " * 2",
-        " ~ 'a'",
-        " + 1",
-        " is defined",
-    ),
+    ],
     separator="",
 )
 
@@ -208,21 +193,8 @@ _KEYS: Final = (
         b"general.alignment",
     ),
 )
-_PIECES: Final = (
-    b"a",
-    b"b",
-    b"ab",
-    "Ġa".encode(),
-    "▁a".encode(),
-    b"<0x0A>",
-    b"<0xZZ>",
-    b"<s>",
-    b"",
-    b"\xff",
-    "😀".encode(),
-    b".",
-    b" ",
-)
+_TEXTS: Final = ("a", "b", "ab", "Ġa", "▁a", "<0x0A>", "<0xZZ>", "<s>", "", "😀", ".", " ")
+_PIECES: Final = (*(text.encode() for text in _TEXTS), b"\xff")
 
 
 def _gguf_entries(rng: random.Random) -> dict[bytes, tuple[int, Any]]:

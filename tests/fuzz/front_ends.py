@@ -7,6 +7,7 @@ import random
 from typing import Any, Final
 
 from json_mutation import mutated_json, mutated_schema
+from tag_mutation import mutated_tag
 from targets import BOUNDS, Target, decoded, explored, with_letter
 from text_mutation import NOTATIONS, mutated_text
 
@@ -38,6 +39,11 @@ _POLICIES: Final = (
 def _json_schema(data: bytes) -> str:
     policy = _POLICIES[data[0] % len(_POLICIES)] if data else _POLICIES[0]
     return explored(sg.json_schema(decoded(data[1:]), policy=policy, limits=BOUNDS), data)
+
+
+def _structural_tag(data: bytes) -> str:
+    policy = _POLICIES[data[0] % len(_POLICIES)] if data else _POLICIES[0]
+    return explored(sg.structural_tag(decoded(data[1:]), policy=policy, limits=BOUNDS), data)
 
 
 def _lark(data: bytes) -> str:
@@ -124,6 +130,7 @@ def _mutate_notation(name: str) -> Any:
 TARGETS: Final = (
     Target("regex", _regex, with_letter(_mutate_notation("regex"), len(_REGEX))),
     Target("json_schema", _json_schema, with_letter(mutated_schema, len(_POLICIES))),
+    Target("structural_tag", _structural_tag, with_letter(mutated_tag, len(_POLICIES))),
     Target("lark", _lark, with_letter(_mutate_notation("lark"), 8)),
     Target("bnf", _bnf, with_letter(_mutate_notation("gbnf"), 2)),
     Target("chat", _chat, with_letter(_mutated_chat, len(families()))),

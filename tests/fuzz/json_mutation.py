@@ -8,7 +8,19 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-__all__ = ["mutated_json", "mutated_schema"]
+__all__ = [
+    "PATTERNS",
+    "Json",
+    "Maker",
+    "Place",
+    "change_value",
+    "made_members",
+    "made_schema",
+    "mutated_json",
+    "mutated_schema",
+    "parsed",
+    "places_in",
+]
 
 Json: TypeAlias = Any
 Place: TypeAlias = tuple[Any, Any]
@@ -16,7 +28,7 @@ Place: TypeAlias = tuple[Any, Any]
 
 _NAMES: Final = ("a", "b", "ab", "", "é", "kind", "a/b", "~", "$ref", 'q"', "\ud800", "x" * 40)
 _NUMBERS: Final = (0, 1, 2, 3, 7, -1, 10, 255, 0.5, -2.5, 0.1, 1e2, 1e-7, 2**53 + 1, -(10**20), 1e300, True, None)
-_PATTERNS: Final = (
+PATTERNS: Final = (
     "^a",
     "b$",
     "^[a-z]+$",
@@ -76,7 +88,7 @@ def _value(rng: random.Random, depth: int) -> Json:
     return rng.choice((*_NUMBERS, *_NAMES, "a", "b"))
 
 
-def _schema(rng: random.Random, depth: int) -> Json:
+def made_schema(rng: random.Random, depth: int) -> Json:
     if depth <= 0 or rng.random() < 0.1:
         return rng.choice(
             (True, False, {}, {"type": "integer"}, {"type": "string"}, {"const": "a"}, {"enum": [1, "a", None]})
@@ -93,15 +105,15 @@ def _schema(rng: random.Random, depth: int) -> Json:
 
 
 def _schemas(rng: random.Random, depth: int) -> Json:
-    return [_schema(rng, depth) for _ in range(rng.randint(1, 3))]
+    return [made_schema(rng, depth) for _ in range(rng.randint(1, 3))]
 
 
-def _members(rng: random.Random, depth: int) -> Json:
-    return {rng.choice(_NAMES[:6]): _schema(rng, depth) for _ in range(rng.randint(0, 3))}
+def made_members(rng: random.Random, depth: int) -> Json:
+    return {rng.choice(_NAMES[:6]): made_schema(rng, depth) for _ in range(rng.randint(0, 3))}
 
 
 def _patterned(rng: random.Random, depth: int) -> Json:
-    return {rng.choice(_PATTERNS): _schema(rng, depth) for _ in range(rng.randint(1, 2))}
+    return {rng.choice(PATTERNS): made_schema(rng, depth) for _ in range(rng.randint(1, 2))}
 
 
 def _names(rng: random.Random, _: int) -> Json:
@@ -114,12 +126,12 @@ _ANY: Final[dict[str, Maker]] = {
     "anyOf": _schemas,
     "oneOf": _schemas,
     "allOf": _schemas,
-    "not": _schema,
-    "if": _schema,
-    "then": _schema,
-    "else": _schema,
+    "not": made_schema,
+    "if": made_schema,
+    "then": made_schema,
+    "else": made_schema,
     "$ref": lambda rng, _: rng.choice(_REFERENCES),
-    "$defs": lambda rng, depth: {name: _schema(rng, depth) for name in ("a", "b")},
+    "$defs": lambda rng, depth: {name: made_schema(rng, depth) for name in ("a", "b")},
     "type": lambda rng, _: rng.choice((*_TYPES, rng.sample(_TYPES, 2))),
     "title": lambda rng, _: "a title",
     "default": _value,
@@ -136,7 +148,7 @@ _OF_TYPE: Final[dict[str, dict[str, Maker]]] = {
     "string": {
         "minLength": _count,
         "maxLength": _count,
-        "pattern": lambda rng, _: rng.choice(_PATTERNS),
+        "pattern": lambda rng, _: rng.choice(PATTERNS),
         "format": lambda rng, _: rng.choice(_FORMATS),
         "contentEncoding": lambda rng, _: "base64",
     },
@@ -148,36 +160,36 @@ _OF_TYPE: Final[dict[str, dict[str, Maker]]] = {
         "multipleOf": lambda rng, _: rng.choice((1, 2, 3, 7, 0.5, 0.01, 2.5, 100, 0, 1e-3)),
     },
     "array": {
-        "items": lambda rng, depth: rng.choice((_schema, _schemas))(rng, depth),
+        "items": lambda rng, depth: rng.choice((made_schema, _schemas))(rng, depth),
         "prefixItems": _schemas,
-        "additionalItems": _schema,
+        "additionalItems": made_schema,
         "minItems": _count,
         "maxItems": _count,
         "uniqueItems": lambda rng, _: rng.random() < 0.8,
-        "contains": _schema,
+        "contains": made_schema,
         "minContains": _count,
         "maxContains": _count,
-        "unevaluatedItems": _schema,
+        "unevaluatedItems": made_schema,
     },
     "object": {
-        "properties": _members,
+        "properties": made_members,
         "required": _names,
-        "additionalProperties": _schema,
+        "additionalProperties": made_schema,
         "patternProperties": _patterned,
-        "propertyNames": _schema,
+        "propertyNames": made_schema,
         "minProperties": _count,
         "maxProperties": _count,
         "dependentRequired": lambda rng, depth: {name: _names(rng, depth) for name in ("a", "b")},
-        "dependentSchemas": _members,
-        "dependencies": lambda rng, depth: {"a": rng.choice((_names, _schema))(rng, depth)},
-        "unevaluatedProperties": _schema,
+        "dependentSchemas": made_members,
+        "dependencies": lambda rng, depth: {"a": rng.choice((_names, made_schema))(rng, depth)},
+        "unevaluatedProperties": made_schema,
     },
 }
 _OF_TYPE["integer"] = _OF_TYPE["number"]
 _ALL: Final[dict[str, Maker]] = {**_ANY, **{name: make for each in _OF_TYPE.values() for name, make in each.items()}}
 
 
-def _places(value: Json) -> Iterator[Place]:
+def places_in(value: Json) -> Iterator[Place]:
     stack = [value]
     while stack:
         holder = stack.pop()
@@ -217,8 +229,8 @@ def _schema_places(top: list[Json]) -> list[Place]:
 
 def mutated_schema(text: str, others: Sequence[str], rng: random.Random) -> str:
     """Change a schema, given as JSON text, in a few places; ``others`` are schemas whose parts it may take."""
-    schema = _parsed(text)
-    top = [schema if schema is not None and rng.random() > 0.03 else _schema(rng, 3)]
+    schema = parsed(text)
+    top = [schema if schema is not None and rng.random() > 0.03 else made_schema(rng, 3)]
     for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
         _edit(top, others, rng)
     return json.dumps(top[0], ensure_ascii=rng.random() < 0.5)
@@ -240,40 +252,40 @@ def _edit(top: list[Json], others: Sequence[str], rng: random.Random) -> None:
             if isinstance(schema, dict) and schema:
                 del schema[rng.choice(list(schema))]
         case 3:
-            holder[key] = _schema(rng, 2)
+            holder[key] = made_schema(rng, 2)
         case 4:
-            holder[key] = {rng.choice(("anyOf", "oneOf", "allOf")): [schema, _schema(rng, 1)]}
+            holder[key] = {rng.choice(("anyOf", "oneOf", "allOf")): [schema, made_schema(rng, 1)]}
         case 5:
             holder[key] = rng.choice(
                 ({"not": schema}, {"type": "array", "items": schema}, {"type": "object", "properties": {"a": schema}})
             )
         case 6:
-            source = [_parsed(rng.choice(others))] if others else top
+            source = [parsed(rng.choice(others))] if others else top
             from_holder, from_key = rng.choice(_schema_places(source))
             holder[key] = copy.deepcopy(from_holder[from_key])
         case 7:
             from_holder, from_key = rng.choice(places)
             holder[key] = copy.deepcopy(from_holder[from_key])
         case _:
-            _change_value(top, rng)
+            change_value(top, rng)
 
 
 def mutated_json(text: str, others: Sequence[str], rng: random.Random) -> str:
     """Change a JSON document in a few places, with no regard to what it means."""
-    value = _parsed(text)
+    value = parsed(text)
     top = [value]
     for _ in range(rng.choice((1, 1, 2, 3))):
         if others and rng.random() < 0.3:
-            places, more = list(_places(top)), list(_places([_parsed(rng.choice(others))]))
+            places, more = list(places_in(top)), list(places_in([parsed(rng.choice(others))]))
             (holder, key), (from_holder, from_key) = rng.choice(places), rng.choice(more)
             holder[key] = copy.deepcopy(from_holder[from_key])
         else:
-            _change_value(top, rng)
+            change_value(top, rng)
     return json.dumps(top[0], ensure_ascii=rng.random() < 0.5)
 
 
-def _change_value(top: list[Json], rng: random.Random) -> None:
-    holder, key = rng.choice(list(_places(top)))
+def change_value(top: list[Json], rng: random.Random) -> None:
+    holder, key = rng.choice(list(places_in(top)))
     value = holder[key]
     match rng.randrange(6):
         case 0:
@@ -294,13 +306,13 @@ def _change_value(top: list[Json], rng: random.Random) -> None:
         case 3 if holder is not top:
             del holder[key]
         case 4:
-            other, place = rng.choice(list(_places(top)))
+            other, place = rng.choice(list(places_in(top)))
             holder[key] = copy.deepcopy(other[place])
         case _:
             holder[key] = rng.choice(([value], {"a": value}, str(value), None, value))
 
 
-def _parsed(text: str) -> Json:
+def parsed(text: str) -> Json:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import suppress
 from importlib import import_module
 from math import log2
 from pathlib import Path
 from typing import Any
 
 import pytest
+from data_folder import sampled_schemas
 
 import structgen as sg
-from structgen.errors import LimitExceeded
+from structgen.errors import LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 try:
@@ -68,6 +71,26 @@ def test_strict_limits_are_small_and_one_object() -> None:
     assert 8 * strict.steps <= default.steps
     assert strict.grammar_nodes < default.grammar_nodes
     assert strict.distance_steps < default.distance_steps
+
+
+STRICT = sg.Limits.strict()
+LARGE = ("python/", "html/", "regex/")
+
+
+@pytest.mark.parametrize("name", [name for name in limits.EVERYDAY if not name.startswith(LARGE)])
+def test_strict_limits_admit_everyday_descriptions(name: str, deepseek_vocabulary: sg.Vocabulary) -> None:
+    """Each compiles and has a first mask on an engine that has compiled nothing."""
+    limits.run(limits.EVERYDAY[name], deepseek_vocabulary, STRICT)
+
+
+def test_strict_limits_admit_real_schemas(shared_data: Path, deepseek_vocabulary: sg.Vocabulary) -> None:
+    """The same of some real schemas below 4 kB."""
+    texts = [json.dumps(case["schema"]) for case in sampled_schemas(shared_data, seed=1, count=20)]
+    small = [text for text in texts if len(text) < 4096]
+    assert len(small) > 12
+    for text in small:
+        with suppress(UnsupportedFeature, UnsatisfiableGrammar):  # with any limits
+            limits.run(lambda bounds, text=text: sg.json_schema(text, limits=bounds), deepseek_vocabulary, STRICT)
 
 
 def test_strict_limits_admit_what_clients_send(vocabulary: sg.Vocabulary) -> None:

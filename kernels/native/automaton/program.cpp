@@ -1,10 +1,14 @@
 #include "automaton/program.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <functional>
+#include <initializer_list>
+#include <optional>
 #include <span>
 #include <stdexcept>
+#include <unordered_map>
 
 #include "base/packed.h"
 
@@ -12,6 +16,7 @@ namespace structgen {
 
 namespace {
 
+constexpr uint8_t kDecodedBit = 0x80;  // of the kind of a packed instruction
 constexpr uint32_t kMaxCodePoint = 0x10FFFF, kBeforeSurrogates = 0xD7FF, kAfterSurrogates = 0xE000;
 
 // Makes the terms of one program.
@@ -24,6 +29,7 @@ class Run {
     const auto first = static_cast<RuleId>(terms_.rule_count());
     for (const std::string& name : program_.rules) terms_.add_rule(name);
     made_.resize(program_.instructions.size());
+    reserve();
     make_literals();
     for (size_t i = 0; i < made_.size(); ++i) {
       const Instruction& one = program_.instructions[i];
@@ -38,6 +44,16 @@ class Run {
  private:
   static constexpr size_t kFetched = 64;  // literals for which memory is fetched at once
   static constexpr uint64_t kInstructionSteps = 20, kBytesAStep = 16;
+
+  void reserve() {
+    size_t terms = 0, literals = 0, choices = 0;
+    for (const Instruction& one : program_.instructions) {
+      literals += one.kind == Instruction::Kind::kLiteral;
+      choices += one.kind == Instruction::Kind::kChoice;
+      terms += one.kind == Instruction::Kind::kSequence ? one.end - one.begin : 1;
+    }
+    terms_.reserve(terms, literals, choices);
+  }
 
   // Literals depend on nothing, so that none needs to wait for the memory of another.
   void make_literals() {
@@ -77,8 +93,8 @@ class Run {
       case Kind::kChars: return spelled(one.decoded, [&] { return terms_.chars(ranges(one)); });
       case Kind::kSpecial: return terms_.special(one.low);
       case Kind::kTokens: return terms_.token_set(ranges(one));
-      case Kind::kSequence: return terms_.sequence(parts(operands));
-      case Kind::kChoice: return terms_.choice(parts(operands));
+      case Kind::kSequence: return terms_.sequence(scratch(operands));
+      case Kind::kChoice: return terms_.choice_of(scratch(operands));
       case Kind::kRepeat: return terms_.repeat(made_[operands[0]], one.low, one.high);
       case Kind::kPermutation: return permutation(one, operands);
       case Kind::kAnd: return automaton_.conjunction(operands.empty() ? std::vector{any_text(one.decoded)} : parts(operands));
@@ -111,6 +127,11 @@ class Run {
     terms.reserve(operands.size());
     for (uint32_t operand : operands) terms.push_back(made_[operand]);
     return terms;
+  }
+  std::vector<TermId>& scratch(std::span<const uint32_t> operands) {
+    scratch_.resize(operands.size());
+    for (size_t i = 0; i < operands.size(); ++i) scratch_[i] = made_[operands[i]];
+    return scratch_;
   }
   TermId permutation(const Instruction& one, std::span<const uint32_t> operands) {
     std::vector<std::pair<TermId, bool>> items;
@@ -161,57 +182,85 @@ class Run {
   Automaton& automaton_;
   TermStore& terms_;
   SharedRules& shared_;
-  std::vector<TermId> made_;
+  std::vector<TermId> made_, scratch_;
 };
 
-constexpr size_t kInstructionWords = 6;
+// What a packed instruction has, by its kind: parts, then numbers.
+struct Form {
+  enum Parts : uint8_t { kNoParts, kOne, kSome, kText, kRanges } parts = kNoParts;
+  bool low = false, high = false, required = false;
+};
 
-// Whether the parts of an instruction are there, those that it takes as operands made before it.
-bool is_sound(const Program& program, size_t index) {
+constexpr size_t kKinds = static_cast<size_t>(Instruction::Kind::kTerm) + 1;
+
+// Nothing where an instruction cannot be packed.
+constexpr auto kForms = [] {
+  using Kind = Instruction::Kind;
+  std::array<std::optional<Form>, kKinds> forms;
+  const auto set = [&](std::initializer_list<Kind> kinds, Form form) {
+    for (Kind kind : kinds) forms[static_cast<size_t>(kind)] = form;
+  };
+  set({Kind::kLiteral}, {Form::kText});
+  set({Kind::kBytes, Kind::kChars}, {Form::kRanges});
+  set({Kind::kSequence, Kind::kChoice, Kind::kAnd}, {Form::kSome});
+  set({Kind::kPermutation}, {.parts = Form::kSome, .low = true, .high = true, .required = true});
+  set({Kind::kRepeat, Kind::kTempered}, {.parts = Form::kOne, .low = true, .high = true});
+  set({Kind::kNot, Kind::kJsonString, Kind::kShare}, {Form::kOne});
+  set({Kind::kSetRule, Kind::kScope, Kind::kBudget}, {.parts = Form::kOne, .low = true});
+  set({Kind::kCall}, {.low = true});
+  return forms;
+}();
+
+const Form* form_of(Instruction::Kind kind) {
+  const auto index = static_cast<size_t>(kind);
+  return index < kKinds && kForms[index] ? &*kForms[index] : nullptr;
+}
+
+// Whether the parts of an instruction are there, those that it takes as operands made before it, and boolean operators
+// are not nested too deeply; `nesting`: of the instructions so far.
+bool is_sound(const Program& program, size_t index, std::vector<uint8_t>& nesting) {
   using Kind = Instruction::Kind;
   const Instruction& one = program.instructions[index];
-  if (one.begin > one.end) return false;
-  const size_t count = one.end - one.begin;
-  switch (one.kind) {
-    case Kind::kLiteral: return one.end <= program.text.size();
-    case Kind::kBytes:
-    case Kind::kChars: {
-      if (one.end > program.ranges.size()) return false;
-      const uint32_t max = one.kind == Kind::kBytes ? 0xFF : kMaxCodePoint;
-      for (uint32_t i = one.begin; i < one.end; ++i)
-        if (program.ranges[i].first > program.ranges[i].second || program.ranges[i].second > max) return false;
-      return true;
+  const Form* form = form_of(one.kind);
+  if (form == nullptr || one.begin > one.end) return false;
+  uint8_t inner = is_boolean(one.kind);
+  if (form->parts == Form::kText) {
+    if (one.end > program.text.size()) return false;
+  } else if (form->parts == Form::kRanges) {
+    if (one.end > program.ranges.size()) return false;
+    const uint32_t max = one.kind == Kind::kBytes ? 0xFF : kMaxCodePoint;
+    for (uint32_t i = one.begin; i < one.end; ++i)
+      if (program.ranges[i].first > program.ranges[i].second || program.ranges[i].second > max) return false;
+  } else {
+    if (one.end > program.operands.size()) return false;
+    const std::span operands(program.operands.data() + one.begin, one.end - one.begin);
+    if ((form->parts == Form::kOne && operands.size() != 1) || (form->parts == Form::kNoParts && !operands.empty())) return false;
+    for (const uint32_t operand : operands) {
+      if (operand >= index) return false;
+      inner = std::max<uint8_t>(inner, nesting[operand] + is_boolean(one.kind));
     }
-    case Kind::kCall: return one.low < program.rules.size();
-    case Kind::kSpecial:
-    case Kind::kTokens:
-    case Kind::kTerm: return false;
-    default: break;
   }
-  if (one.end > program.operands.size()) return false;
-  for (uint32_t i = one.begin; i < one.end; ++i)
-    if (program.operands[i] >= index) return false;
+  nesting.push_back(inner);
+  if (inner > kMaxBooleanNesting) return false;
   switch (one.kind) {
-    case Kind::kSequence:
-    case Kind::kChoice:
-    case Kind::kAnd: return true;
-    case Kind::kRepeat: return count == 1 && one.low <= one.high;
-    case Kind::kPermutation: return count >= 2 && one.required <= count - 2 && one.low <= one.high;
-    case Kind::kSetRule: return count == 1 && one.low < program.rules.size();
-    case Kind::kScope: return count == 1 && one.low < kScopes;
-    case Kind::kNot:
-    case Kind::kJsonString:
-    case Kind::kTempered:
-    case Kind::kBudget:
-    case Kind::kShare: return count == 1;
-    default: return false;
+    case Kind::kRepeat: return one.low <= one.high;
+    case Kind::kPermutation: {
+      const uint32_t count = one.end - one.begin;
+      return count >= 2 && one.required <= count - 2 && one.low <= one.high;
+    }
+    case Kind::kCall:
+    case Kind::kSetRule: return one.low < program.rules.size();
+    case Kind::kScope: return one.low < kScopes;
+    default: return true;
   }
 }
 
 bool is_sound(const Program& program) {
   std::vector<bool> is_set(program.rules.size());
+  std::vector<uint8_t> nesting;
+  nesting.reserve(program.instructions.size());
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (!is_sound(program, i)) return false;
+    if (!is_sound(program, i, nesting)) return false;
     const Instruction& one = program.instructions[i];
     if (one.kind != Instruction::Kind::kSetRule) continue;
     if (is_set[one.low]) return false;
@@ -221,6 +270,56 @@ bool is_sound(const Program& program) {
 }
 
 }  // namespace
+
+// Packed: the numbers of instructions, operands, ranges, bytes of text, and rules; the result; the rules' names; for each
+// instruction, its kind with a bit for `decoded`, its parts and numbers.  An operand is the number of instructions back to
+// it, a range two differences, and a bound one more than it is, so that most numbers take a byte.  Of equal instructions
+// only the first is there.
+std::string pack(const Program& program) {
+  if (!is_sound(program)) throw std::invalid_argument("a program that names terms or tokens cannot be packed");
+  std::string body, key;
+  std::unordered_map<std::string, uint32_t> known;
+  std::vector<uint32_t> places;
+  uint32_t count = 0, operands = 0, ranges = 0, bytes = 0;
+  const auto write = [&](std::string& out, const Instruction& one, uint32_t place) {
+    const Form form = *form_of(one.kind);
+    out.push_back(static_cast<char>(static_cast<uint8_t>(one.kind) | (one.decoded ? kDecodedBit : 0)));
+    if (form.parts > Form::kOne) put_number(out, one.end - one.begin);
+    if (form.parts == Form::kText) {
+      out.append(program.text, one.begin, one.end - one.begin);
+    } else if (form.parts == Form::kRanges) {
+      uint32_t last = 0;
+      for (uint32_t at = one.begin; at < one.end; ++at) {
+        put_number(out, program.ranges[at].first - last);
+        put_number(out, program.ranges[at].second - program.ranges[at].first);
+        last = program.ranges[at].second;
+      }
+    } else {
+      for (uint32_t at = one.begin; at < one.end; ++at) put_number(out, place - places[program.operands[at]]);
+    }
+    if (form.low) put_number(out, one.low);
+    if (form.high) put_number(out, one.high + 1);
+    if (form.required) put_number(out, one.required);
+    return form.parts;
+  };
+  for (const Instruction& one : program.instructions) {
+    key.clear();
+    write(key, one, 0);
+    const auto [slot, is_new] = known.try_emplace(key, count);
+    places.push_back(slot->second);
+    if (!is_new) continue;
+    const Form::Parts parts = write(body, one, count++);
+    (parts == Form::kText ? bytes : parts == Form::kRanges ? ranges : operands) += one.end - one.begin;
+  }
+  std::string out;
+  for (const uint32_t number : {count, operands, ranges, bytes, static_cast<uint32_t>(program.rules.size()), places[program.result]})
+    put_number(out, number);
+  for (const std::string& name : program.rules) {
+    put_number(out, static_cast<uint32_t>(name.size()));
+    out += name;
+  }
+  return out + body;
+}
 
 uint32_t Program::splice(const Program& other) {
   using Kind = Instruction::Kind;
@@ -243,55 +342,50 @@ uint32_t Program::splice(const Program& other) {
   return first + other.result;
 }
 
-std::string pack(const Program& program) {
-  if (!is_sound(program)) throw std::invalid_argument("a program that names terms or tokens cannot be packed");
-  std::vector<uint32_t> words = {program.result}, ranges, ends;
-  for (const Instruction& one : program.instructions)
-    words.insert(words.end(), {static_cast<uint32_t>(one.kind) | uint32_t{one.decoded} << 8, one.begin, one.end, one.low, one.high, one.required});
-  for (const auto& [low, high] : program.ranges) ranges.insert(ranges.end(), {low, high});
-  std::vector<char> names;
-  for (const std::string& name : program.rules) {
-    names.insert(names.end(), name.begin(), name.end());
-    ends.push_back(static_cast<uint32_t>(names.size()));
-  }
-  std::string out;
-  put(out, words);
-  put(out, program.operands);
-  put(out, std::vector<char>(program.text.begin(), program.text.end()));
-  put(out, ranges);
-  put(out, names);
-  put(out, ends);
-  return out;
-}
-
-Program unpack(std::string_view data) {
-  std::vector<uint32_t> words, ranges, ends;
-  std::vector<char> text, names;
-  Program program;
-  take(data, words);
-  take(data, program.operands);
-  take(data, text);
-  take(data, ranges);
-  take(data, names);
-  take(data, ends);
+Program unpack(std::string_view data, uint32_t max_instructions) {
   const std::invalid_argument damaged("the program is damaged");
-  if (!data.empty() || words.size() % kInstructionWords != 1 || ranges.size() % 2 != 0) throw damaged;
-  program.result = words[0];
-  for (size_t i = 1; i < words.size(); i += kInstructionWords) {
-    const uint32_t kind = words[i] & 0xFF;
-    if (kind > static_cast<uint32_t>(Instruction::Kind::kTerm) || words[i] >> 9 != 0) throw damaged;
-    program.instructions.push_back({.kind = static_cast<Instruction::Kind>(kind), .decoded = (words[i] >> 8 & 1) != 0, .begin = words[i + 1],
-                                    .end = words[i + 2], .low = words[i + 3], .high = words[i + 4], .required = words[i + 5]});
+  PackedReader reader(data);
+  uint32_t counts[5];
+  for (uint32_t& count : counts) count = reader.number();
+  const auto [instructions, operands, ranges, bytes, rules] = counts;
+  if (instructions > max_instructions) throw LimitError("grammar_nodes", max_instructions, "reading a program");
+  if (std::ranges::max(counts) > reader.left()) throw damaged;  // each takes a byte at least
+  Program program;
+  program.instructions.resize(instructions);
+  program.operands.reserve(operands);
+  program.ranges.reserve(ranges);
+  program.text.reserve(bytes);
+  program.rules.reserve(rules);
+  program.result = reader.number();
+  for (uint32_t rule = 0; rule < rules; ++rule) program.rules.emplace_back(reader.text(reader.number()));
+  for (uint32_t i = 0; i < instructions; ++i) {
+    const auto head = static_cast<uint8_t>(reader.text(1)[0]);
+    Instruction& one = program.instructions[i];
+    one.kind = static_cast<Instruction::Kind>(head & ~kDecodedBit);
+    one.decoded = (head & kDecodedBit) != 0;
+    const Form* form = form_of(one.kind);
+    if (form == nullptr) throw damaged;
+    const uint32_t count = form->parts == Form::kNoParts ? 0 : form->parts == Form::kOne ? 1 : reader.number();
+    if (form->parts == Form::kText) {
+      one.begin = static_cast<uint32_t>(program.text.size());
+      program.text += reader.text(count);
+    } else if (form->parts == Form::kRanges) {
+      one.begin = static_cast<uint32_t>(program.ranges.size());
+      for (uint32_t last = 0, part = 0; part < count; ++part) {
+        const uint32_t low = last + reader.number();
+        last = low + reader.number();
+        program.ranges.emplace_back(low, last);
+      }
+    } else {
+      one.begin = static_cast<uint32_t>(program.operands.size());
+      for (uint32_t part = 0; part < count; ++part) program.operands.push_back(i - reader.number());
+    }
+    one.end = one.begin + count;
+    if (form->low) one.low = reader.number();
+    if (form->high) one.high = reader.number() - 1;
+    if (form->required) one.required = reader.number();
   }
-  program.text.assign(text.begin(), text.end());
-  for (size_t i = 0; i < ranges.size(); i += 2) program.ranges.emplace_back(ranges[i], ranges[i + 1]);
-  uint32_t begin = 0;
-  for (uint32_t end : ends) {
-    if (end < begin || end > names.size()) throw damaged;
-    program.rules.emplace_back(names.begin() + begin, names.begin() + end);
-    begin = end;
-  }
-  if (!is_sound(program)) throw damaged;
+  if (reader.left() != 0 || !is_sound(program)) throw damaged;
   return program;
 }
 

@@ -58,10 +58,17 @@ struct Program {
   uint32_t splice(const Program& other);
 };
 
+// How deep boolean operators may be nested, which bounds the engine's recursion.
+constexpr uint8_t kMaxBooleanNesting = 64;
+constexpr bool is_boolean(Instruction::Kind kind) {
+  return kind == Instruction::Kind::kAnd || kind == Instruction::Kind::kNot || kind == Instruction::Kind::kJsonString;
+}
+
 // A program as bytes, for the same build.  Throws std::invalid_argument where it names terms of an engine, or tokens.
 std::string pack(const Program& program);
-// The program that was packed.  Throws std::invalid_argument where it is none.
-Program unpack(std::string_view data);
+// The program that was packed, its boolean operators not nested too deeply.  Throws std::invalid_argument where it is
+// none, and LimitError where it has too many instructions.  O(bytes), in memory too.
+Program unpack(std::string_view data, uint32_t max_instructions = kNone);
 
 // Rules that are one for all grammars of an engine, by the term of their body.
 struct SharedRules {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,6 +57,22 @@ class IdTable {
     if (parts_.empty()) parts_.push_back(make_part(kFewSlots, 0));
     while (!has_room(parts_[index_of(half)])) enlarge(half);
     put(parts_[index_of(half)], {half, id});
+  }
+  // Makes room for so many more at once, if there are fewer yet.
+  void reserve(size_t more) {
+    if (more < slots_) return;
+    std::vector<Slot> held;
+    for (size_t i = 0; i < parts_.size(); ++i)
+      if (i == 0 || parts_[i].owned != parts_[i - 1].owned) held.insert(held.end(), parts_[i].slots, parts_[i].slots + parts_[i].mask + 1);
+    clear();
+    const size_t slots = std::bit_ceil(2 * (more + held.size()));
+    while (slots >> bits_ > kMaxSlots && bits_ < kMaxBits) ++bits_;
+    parts_.reserve(size_t{1} << bits_);
+    owned_.reserve(size_t{1} << bits_);
+    const auto each = static_cast<uint32_t>(std::clamp<size_t>(slots >> bits_, kFewSlots, kMaxSlots));
+    for (size_t part = 0; part < size_t{1} << bits_; ++part) parts_.push_back(make_part(each, bits_));
+    for (const Slot& slot : held)
+      if (slot.id != kNone) insert(slot.hash, slot.id);
   }
   void clear() {
     owned_.clear();
@@ -196,6 +213,7 @@ class ListPool {
     return mix(hash);
   }
   void prefetch(uint64_t hash) const { table_.prefetch(hash); }  // for intern()
+  void reserve(size_t lists) { table_.reserve(lists); }
   size_t bytes() const { return stored_ * sizeof(Value) + lists_.bytes() + table_.bytes(); }
 
  private:

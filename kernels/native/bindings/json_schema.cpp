@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <optional>
@@ -47,11 +48,20 @@ nb::object plan_simple(nb::str text, size_t max_depth, nb::dict planners, nb::ha
   return nb::make_tuple(std::move(terms), known[2]);
 }
 
+// The value of a text; None for null, and where the text is not plain JSON (`JsonDocument::parse`).
+nb::object read_json(nb::str text, size_t max_depth, nb::handle make_number, const KeptNames& kept, nb::handle keep) {
+  const std::optional<std::string_view> source = utf8(text);
+  if (!source) return nb::none();
+  const std::unique_ptr<const JsonDocument> document = JsonDocument::parse(std::string(*source), max_depth);
+  return document == nullptr ? nb::none() : json_value(*document, make_number, kept, keep);
+}
+
 }  // namespace
 
 void bind_json_schema(nb::module_& m) {
   nb::class_<SimpleTerms>(m, "SimpleTerms", "The grammar of a simple JSON Schema, as a list of nodes.")
-      .def("__len__", [](const SimpleTerms& self) { return self.nodes.size(); });
+      .def("__len__", [](const SimpleTerms& self) { return self.nodes.size(); })
+      .def_prop_ro("memory_bytes", &SimpleTerms::bytes);
 
   nb::class_<SimplePlanner>(m, "SimplePlanner", "Makes the terms of simple JSON Schemas of one dialect and policy.")
       .def("__init__",
@@ -65,6 +75,7 @@ void bind_json_schema(nb::module_& m) {
            "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a, "closes"_a = false, "requires_all"_a = false);
 
   m.def("json_text", &json_text, "value"_a.none(), "max_depth"_a, "max_bytes"_a);
+  m.def("read_json", &read_json, "text"_a, "max_depth"_a, "make_number"_a, "kept"_a = KeptNames(), "keep"_a = nb::none());
   m.def("plan_simple", &plan_simple, "text"_a, "max_depth"_a, "planners"_a, "add_planner"_a);
 }
 

@@ -104,7 +104,12 @@ void Flattening::open(uint32_t entry) {
       if (mode == kText) {
         const nb::handle made = attribute(node, of_.plain_);
         if (const FlatGrammar* flat = nullptr; nb::try_cast(made, flat) && flat != nullptr) return finish(entry, spliced(flat->program));
-        if (!made.is_none()) return finish(entry, plain(nb::cast<const SimpleTerms&>(made)));
+        if (!made.is_none()) {
+          const auto& terms = nb::cast<const SimpleTerms&>(made);
+          const auto [known, is_new] = plain_.try_emplace(&terms, kNone);  // several nodes may have them
+          if (is_new) known->second = plain(terms);
+          return finish(entry, known->second);
+        }
       }
       frame.count = 1;
       break;

@@ -17,7 +17,6 @@ namespace structgen {
 namespace {
 
 constexpr uint32_t kMaxCount = std::numeric_limits<int32_t>::max();
-constexpr uint8_t kMaxBooleanNesting = 64;
 
 }  // namespace
 
@@ -212,10 +211,9 @@ uint32_t Flattening::count(PyObject* number, const char* limit) const {
 
 // How deep boolean operators are nested in an instruction with operands.
 uint8_t Flattening::nesting(const Instruction& one) const {
-  using Kind = Instruction::Kind;
   uint8_t inner = 0;
   for (uint32_t i = one.begin; i < one.end; ++i) inner = std::max(inner, boolean_nesting_[flat_.program.operands[i]]);
-  inner += one.kind == Kind::kAnd || one.kind == Kind::kNot || one.kind == Kind::kJsonString;
+  inner += is_boolean(one.kind);
   if (inner > kMaxBooleanNesting) host_.attr("exceeded")("boolean nesting", kMaxBooleanNesting);
   return inner;
 }

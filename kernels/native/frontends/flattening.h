@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -134,6 +135,7 @@ class Flattening {
   nanobind::handle rewrite_;
   uint64_t max_nodes_;
   FlatGrammar flat_;
+  std::unordered_map<const SimpleTerms*, uint32_t> plain_;  // the instructions that they became
   std::vector<Entry> entries_;
   IdTable table_;
   std::vector<Frame> stack_;

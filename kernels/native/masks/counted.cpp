@@ -5,12 +5,13 @@
 namespace structgen {
 
 // `C{min,max} T` as the only item of a state, if what begins C cannot begin T: then every text is inside the class, or
-// has left it after a number of characters that all readings agree on.
+// has left it after a number of characters that all readings agree on.  Where T begins with tokens as symbols, a row has
+// more than texts.
 std::optional<Engine::Counted> Engine::counted(StateId state) {
   Automaton& automaton = machine_.automaton();
   TermStore& terms = automaton.terms();
   const auto items = automaton.items(state);
-  if (items.size() != 1) return std::nullopt;
+  if (items.size() != 1 || !automaton.expanded(state).specials.empty()) return std::nullopt;
   const TermId item = items[0];
   const Term whole = terms[item];
   if (whole.kind != Kind::kSequence || terms.distance(whole.b) == 0) return std::nullopt;
@@ -150,7 +151,7 @@ const Row& Engine::counted_row(const Counted& bounds) {
   };
   for (uint32_t k = min; k < table.exits.size() && k <= max; ++k) append(exits, table.exits[k]);
   std::sort(exits.begin(), exits.end());
-  set_exits(made, std::move(exits));
+  made.exits = exit_list(std::move(exits));
   if (table.size() <= CountTable::kFewTokens) {
     for (const auto* lists : table.token_lists())
       for (uint32_t k = lists == &table.closing ? min : 0; k < lists->size() && k <= max; ++k) append(added, (*lists)[k]);

@@ -110,7 +110,7 @@ void Engine::trim(size_t maximum) {
 void Engine::drop_rows() {
   // Rows name residual tries and lists of exits, so all go together.
   let_go(cache_bytes_, reaches_, plans_, plan_rows_, own_rows_, row_lists_, rows_, count_tables_, class_masks_, exit_lists_,
-         residuals_, tries_, trie_table_);
+         begun_, residuals_, tries_, trie_table_);
   tries_.emplace_back();
   cache_bytes_ = 0;
 }

@@ -183,9 +183,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool compare(StateId one, StateId other, uint32_t same, Found& more, Found& fewer);
   // Counts the nodes of a trie that are about to be looked at.
   void look_at(uint64_t nodes) { machine_.automaton().meter().work(nodes, "walking the tokens"); }
-  void set_exits(Row& row, std::vector<uint32_t> exits);
   uint32_t exit_list(std::vector<uint32_t> exits);
-  TrieId residual(TrieId of, uint32_t list);
+  TrieId residual(TrieId of, uint32_t list, uint16_t groups);
+  // What is left of tokens after the automaton of a row of the trie ended, as far as the text may go on so after a return
+  // to the frame; kNone: nothing.  The rest, such as all endings of words after a name, would take milliseconds.
+  TrieId residual(TrieId of, const Row& row, FrameId frame);
   std::shared_ptr<const Words> class_mask(uint16_t groups);
 
   // Rows of counted classes (counted.cpp): `C{min,max} T`, also inside a JSON string, for a class of characters C.
@@ -297,7 +299,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   NumberMap<const Row*> rows_;
   ListPool<uint32_t> exit_lists_;
   std::unique_ptr<DenseScratch> dense_scratch_;  // kept from one walk to the next
-  NumberMap<TrieId> residuals_;  // by trie and list of exits from it
+  NumberMap<uint32_t> begun_;    // by list of exits and groups of first bytes: a number
+  NumberMap<TrieId> residuals_;  // by trie and that number
   std::unordered_map<uint16_t, std::shared_ptr<const Words>> class_masks_;
   std::unordered_map<StateId, std::unique_ptr<CountTable>> count_tables_;
   ById<Plan> plans_;

@@ -18,8 +18,7 @@ struct Row {
   std::shared_ptr<const Words> mask;  // none: the empty set
   std::span<const uint32_t> added;    // tokens besides
   std::span<const uint32_t> removed;  // tokens of the mask that are not meant
-  uint32_t residual = kNone;          // trie of what is left of tokens after the state's own automaton ended
-  uint32_t exits = kNone;             // list of the nodes of the vocabulary's trie where it can end within a token
+  uint32_t exits = kNone;             // list of the nodes of the trie where the state's own automaton can end within a token
 
   // Where rules are called after the first bytes of many tokens: the trie of what is left of these, and the state there.
   // The row leaves out the tokens that go on, for the rules have rows that many callers share.

@@ -188,15 +188,15 @@ Row Engine::plain_row(TrieId id, StateId state) {
     const uint32_t reach = own.specials.empty() && onward.empty() ? found.reach : kNone;
     Row made = pack(std::move(found), nullptr);
     made.reach = reach;
-    set_exits(made, std::move(exits));
+    made.exits = exit_list(std::move(exits));
     std::vector<std::pair<TrieId, StateId>> left;
-    for (const auto& [after, positions] : onward) left.emplace_back(residual(kVocabularyTrie, exit_list(positions)), after);
+    for (const auto& [after, positions] : onward) left.emplace_back(residual(kVocabularyTrie, exit_list(positions), kEveryGroup), after);
     made.onward = row_lists_.keep(left);
     return made;
   }
   std::vector<uint32_t> exits = std::move(found.exits);
   Row made = pack(std::move(found), nullptr);
-  if (!exits.empty()) made.residual = residual(id & ~kOwn, exit_list(std::move(exits)));
+  if (!exits.empty()) made.exits = exit_list(std::move(exits));
   return made;
 }
 
@@ -212,7 +212,7 @@ Row Engine::class_row(StateId state, const TriePart& beyond) {
   const uint32_t reach = std::max(found.reach, absorbed.distance);
   Row made = pack(std::move(found), class_mask(absorbed.groups));
   made.reach = reach;
-  set_exits(made, std::move(exits));
+  made.exits = exit_list(std::move(exits));
   return made;
 }
 
@@ -255,14 +255,13 @@ std::optional<Row> Engine::near_row(StateId state, const Near& near) {
     made.added = row_lists_.keep(added);
   }
   made.exits = base.exits;
-  made.residual = base.residual;
   if (more.exits.empty() && fewer.exits.empty()) return made;
   std::vector<uint32_t> kept, exits;
   const auto held = exit_lists_[base.exits];
   std::sort(fewer.exits.begin(), fewer.exits.end());
   std::set_difference(held.begin(), held.end(), fewer.exits.begin(), fewer.exits.end(), std::back_inserter(kept));
   std::set_union(kept.begin(), kept.end(), more.exits.begin(), more.exits.end(), std::back_inserter(exits));
-  set_exits(made, std::move(exits));
+  made.exits = exit_list(std::move(exits));
   return made;
 }
 
@@ -298,12 +297,6 @@ Row Engine::pack(Found&& found, std::shared_ptr<const Words> mask) {
   return made;
 }
 
-// Notes where the automaton may end within tokens of the vocabulary, and what is left of them there.
-void Engine::set_exits(Row& row, std::vector<uint32_t> exits) {
-  row.exits = exit_list(exits);
-  row.residual = exits.empty() ? kNone : residual(kVocabularyTrie, row.exits);
-}
-
 uint32_t Engine::exit_list(std::vector<uint32_t> exits) {
   const size_t before = exit_lists_.bytes();
   const uint32_t list = exit_lists_.intern(std::span<const uint32_t>(exits));
@@ -311,16 +304,37 @@ uint32_t Engine::exit_list(std::vector<uint32_t> exits) {
   return list;
 }
 
-// What is left of the tokens of a trie at the nodes of a list; states of many grammars end at the same nodes.
-TrieId Engine::residual(TrieId of, uint32_t list) {
-  const uint64_t key = row_key(of, list);
+// What is left of the tokens of a trie at the nodes of a list, of what begins with a byte of some groups; states of many
+// grammars end at the same nodes.
+TrieId Engine::residual(TrieId of, uint32_t list, uint16_t groups) {
+  const uint64_t kind = uint64_t{list} << 16 | groups;
+  const uint32_t* known_kind = begun_.find(kind);
+  const uint32_t number = known_kind ? *known_kind : begun_.insert(kind, static_cast<uint32_t>(begun_.size()));
+  const uint64_t key = row_key(of, number);
   if (const TrieId* known = residuals_.find(key)) return *known;
   const std::vector<uint32_t> exits(exit_lists_[list].begin(), exit_lists_[list].end());
   const Trie& walked = trie(of);
-  for (uint32_t exit : exits) look_at(kResidualSteps * (walked.end[exit] - exit));
-  const TrieId made = intern_trie(of == kVocabularyTrie ? tokens_->residual(exits) : std::make_shared<const Trie>(residual_trie(walked, exits)));
-  cache_bytes_ += 48;
+  const ByteSet bytes = bytes_of(groups);
+  for (uint32_t exit : exits) {
+    uint64_t nodes = 0;
+    const uint32_t first = walked.child_begin[exit], stop = walked.child_begin[exit + 1];
+    for (uint32_t at = first; at < stop; ++at)
+      if (bytes.contains(walked.child_byte[at])) nodes += walked.end[walked.child_node[at]] - walked.child_node[at];
+    look_at(1 + (stop - first) + kResidualSteps * nodes);
+  }
+  const TrieId made = intern_trie(of == kVocabularyTrie ? tokens_->residual(exits, groups) : std::make_shared<const Trie>(residual_trie(walked, exits, bytes)));
+  cache_bytes_ += 96;
   return residuals_.insert(key, made);
+}
+
+TrieId Engine::residual(TrieId of, const Row& row, FrameId frame) {
+  if (frame == kRoot || row.exits == kNone || exit_lists_[row.exits].empty()) return kNone;
+  uint16_t groups = groups_of(machine_[machine_.node_of(machine_.entries(frame))].live);
+  if (groups == 0) return kNone;
+  // Coarsely, so that more frames share what is left.
+  for (const uint16_t together : {uint16_t{kLower | kUpper | kDigit}, uint16_t{kSpace | kPunctuation | kQuoting | kControl | kDelete}})
+    if (groups & together) groups |= together;
+  return residual(of & ~kOwn, row.exits, groups);
 }
 
 std::shared_ptr<const Words> Engine::class_mask(uint16_t groups) {

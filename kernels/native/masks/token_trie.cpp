@@ -67,10 +67,12 @@ std::shared_ptr<const TriePart> TokenTrie::part(uint16_t groups, uint16_t breaks
   });
 }
 
-std::shared_ptr<const Trie> TokenTrie::residual(const std::vector<uint32_t>& exits) const {
+std::shared_ptr<const Trie> TokenTrie::residual(const std::vector<uint32_t>& exits, uint16_t groups) const {
   using Made = std::pair<std::shared_ptr<const Trie>, size_t>;
-  return derived_->get(derived_->residuals, exits, derived_limit(), [&]() -> Made {
-    auto made = std::make_shared<const Trie>(residual_trie(trie_, exits));
+  std::vector<uint32_t> key = exits;
+  key.push_back(groups);
+  return derived_->get(derived_->residuals, key, derived_limit(), [&]() -> Made {
+    auto made = std::make_shared<const Trie>(residual_trie(trie_, exits, bytes_of(groups)));
     const size_t size = made->bytes() + exits.size() * sizeof(uint32_t);
     return {std::move(made), size};
   });

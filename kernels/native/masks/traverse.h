@@ -59,11 +59,11 @@ void Engine::traverse(NodeId node, Visit&& visit) {
   for (size_t i = 0; i < sources.size(); ++i) {
     const Source source = sources[i];
     const Row& row = visit(source.trie, source.state, source.frame);
-    const TrieId residual = row.residual;
-    for (const auto& [left, state] : row.onward) enter(left, std::vector{Config{state, source.frame}});
-    if (residual == kNone || source.frame == kRoot || !is_new(residual, source.frame)) continue;
-    if (trie(residual).size() >= kManyNodes) {
-      enter(residual, machine_.entries(source.frame));
+    for (const auto& [begun, state] : row.onward) enter(begun, std::vector{Config{state, source.frame}});
+    const TrieId left = residual(source.trie, row, source.frame);
+    if (left == kNone || !is_new(left, source.frame)) continue;
+    if (trie(left).size() >= kManyNodes) {
+      enter(left, machine_.entries(source.frame));
       continue;
     }
     pops.assign(1, source.frame);
@@ -72,8 +72,8 @@ void Engine::traverse(NodeId node, Visit&& visit) {
       const std::vector<Config> returns(held.begin(), held.end());
       pops.pop_back();
       for (const Config& entry : returns) {
-        add(residual, entry);
-        if (machine_.automaton().expanded(entry.first).final && entry.second != kRoot && is_new(residual, entry.second))
+        add(left, entry);
+        if (machine_.automaton().expanded(entry.first).final && entry.second != kRoot && is_new(left, entry.second))
           pops.push_back(entry.second);
       }
     }

@@ -18,6 +18,14 @@ ByteGroup group_of(uint8_t byte) {
   return byte < 0x20 ? kControl : kPunctuation;
 }
 
+ByteSet bytes_of(uint16_t groups) {
+  ByteSet bytes;
+  for (unsigned byte = 0; byte < 0x80; ++byte)
+    if (group_of(static_cast<uint8_t>(byte)) & groups) bytes.insert(static_cast<uint8_t>(byte));
+  if (groups & (kForeignGroups | kMalformed)) bytes |= ByteSet::range(0x80, 0xFF);
+  return bytes;
+}
+
 namespace {
 
 // A recogniser of UTF-8 (Unicode 15, table 3-7).  The state says which bytes may come next.
@@ -316,7 +324,7 @@ void copy_below(const Trie& trie, uint32_t from, uint16_t depth, Trie& made) {
 }  // namespace
 
 // The union of subtrees, node by node: what several exits have below them is merged, what one has alone is copied.
-Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
+Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits, const ByteSet& bytes) {
   struct Level {
     uint32_t node;                                     // made
     std::vector<std::pair<uint8_t, uint32_t>> below;  // byte, node of the trie; sorted
@@ -326,8 +334,12 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
   Trie made;
   size_t max = 1, max_tokens = 0;
   for (uint32_t exit : exits) {
-    max += trie.end[exit] - exit;
-    max_tokens += trie.token_begin[trie.end[exit]] - trie.token_begin[exit];
+    for (uint32_t at = trie.child_begin[exit]; at < trie.child_begin[exit + 1]; ++at) {
+      if (!bytes.contains(trie.child_byte[at])) continue;
+      const uint32_t top = trie.child_node[at];
+      max += trie.end[top] - top;
+      max_tokens += trie.token_begin[trie.end[top]] - trie.token_begin[top];
+    }
   }
   made.reserve(std::min<size_t>(max, trie.size()));
   made.tokens.reserve(std::min(max_tokens, trie.tokens.size()));
@@ -352,7 +364,7 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
       std::sort(made.tokens.begin() + first, made.tokens.end());
       made.tokens.erase(std::unique(made.tokens.begin() + first, made.tokens.end()), made.tokens.end());
     }
-    if (sources.size() == 1) {
+    if (depth > 0 && sources.size() == 1) {
       copy_below(trie, sources[0], depth, made);
       made.end[made.end.size() - (trie.end[sources[0]] - sources[0])] = made.size();
       return;
@@ -360,7 +372,7 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
     Level level{made.size() - 1, {}, static_cast<uint32_t>(made.child_node.size())};
     for (uint32_t source : sources)
       for (uint32_t at = trie.child_begin[source]; at < trie.child_begin[source + 1]; ++at)
-        level.below.emplace_back(trie.child_byte[at], trie.child_node[at]);
+        if (depth > 0 || bytes.contains(trie.child_byte[at])) level.below.emplace_back(trie.child_byte[at], trie.child_node[at]);
     std::sort(level.below.begin(), level.below.end());
     made.child_begin.push_back(level.child);
     for (size_t i = 0; i < level.below.size(); ++i)

@@ -36,6 +36,7 @@ enum ByteGroup : uint16_t {
   kMalformed = 2048,      // other bytes from 0x80 on
 };
 ByteGroup group_of(uint8_t byte);  // of an ASCII byte
+ByteSet bytes_of(uint16_t groups);  // that characters of the groups may begin with
 constexpr ByteGroup kAsciiGroups[] = {kLower, kUpper, kDigit, kSpace, kPunctuation, kQuoting, kControl, kDelete};
 constexpr uint16_t kForeignGroups = kForeign | kForeignSpace | kLineSeparator;
 constexpr uint16_t kEveryGroup = 0xFFF;
@@ -103,8 +104,8 @@ struct Trie {
 // Entries are (bytes, token), sorted, without repetition; bytes must not be empty.
 Trie build_trie(std::span<const std::pair<std::string_view, uint32_t>> entries);
 
-// The trie of the suffixes that remain below `exits`, nodes of `trie` in increasing order.
-Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits);
+// The trie of the suffixes that remain below `exits`, nodes of `trie` in increasing order, and begin with one of `bytes`.
+Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits, const ByteSet& bytes);
 
 // The tokens of a trie that begin with bytes of `groups` and leave them by a byte of `breaks`, as a trie for walking;
 // origin[i] is the node of the whole trie that node i stands for.
@@ -144,7 +145,7 @@ class TokenTrie : public std::enable_shared_from_this<TokenTrie> {
   // Shared by the engines of a vocabulary, and kept where they are likely to be queried again: what was queried longest
   // ago makes room, so that they take at most derived_limit() bytes.
   std::shared_ptr<const TriePart> part(uint16_t groups, uint16_t breaks) const;  // none: it saves too little
-  std::shared_ptr<const Trie> residual(const std::vector<uint32_t>& exits) const;
+  std::shared_ptr<const Trie> residual(const std::vector<uint32_t>& exits, uint16_t groups) const;
   size_t derived_limit() const { return std::max(size_t{1} << 20, 2 * trie_.bytes()); }
   void drop_derived() const;
   // Of all tables, what is derived included.

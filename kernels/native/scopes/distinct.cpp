@@ -2,6 +2,7 @@
 #include "scopes/distinct.h"
 
 #include <algorithm>
+#include <deque>
 #include <queue>
 #include <unordered_set>
 
@@ -12,6 +13,7 @@ namespace structgen {
 namespace {
 
 constexpr size_t kKnownWays = 4;
+constexpr uint32_t kMaxMade = UINT32_MAX - 1'000;  // steps of a search, which are numbered
 constexpr uint64_t kByteSteps = 8;  // of work, for a byte that is read
 
 bool is_space(char byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
@@ -124,10 +126,11 @@ std::optional<std::vector<int64_t>> Distinct::search(const Position& start, Goal
     uint32_t parent, length;
     int64_t symbol;
   };
-  struct Entry {
-    uint64_t rank, age;  // ties go by age, so that a plateau is searched breadth first
+  struct Entry {  // small: there are millions
+    uint64_t rank;
+    uint32_t age;  // ties go by age, so that a plateau is searched breadth first
     uint32_t parent;
-    int64_t symbol;
+    int32_t symbol;
     bool operator>(const Entry& other) const { return std::pair(rank, age) > std::pair(other.rank, other.age); }
   };
   if (auto known = label_completion(start); known && leads(start, *known, goal, effort)) return known;
@@ -135,9 +138,9 @@ std::optional<std::vector<int64_t>> Distinct::search(const Position& start, Goal
   Machine& machine = engine_.machine();
   std::vector<Visit> visits{{start, kNone, 0, 0}};
   std::unordered_set<std::string> seen{key(start)};
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  std::priority_queue<Entry, std::deque<Entry>, std::greater<>> queue;  // a vector would have twice as much room
   std::vector<ValueId> targets;
-  uint64_t made = 0;
+  uint32_t made = 0;
   for (uint32_t current = 0;;) {
     const Position at = visits[current].at;
     const bool done = machine[at.node].accepting || (goal == Goal::kSafe && !is_uncertain(at, effort.thorough, targets));
@@ -150,12 +153,12 @@ std::optional<std::vector<int64_t>> Distinct::search(const Position& start, Goal
     const auto push = [&](int64_t symbol, NodeId next) {
       if (next == kDeadNode) return;
       const uint64_t rank = uint64_t{machine[next].distance} << 32 | (visits[current].length + 1);
-      queue.push({rank, made++, current, symbol});
+      queue.push({rank, made++, current, static_cast<int32_t>(symbol)});
     };
     const ByteSet live = machine[at.node].live;
     live.for_each([&](uint8_t byte) { push(byte, machine.step(at.node, byte)); });
     for (uint32_t token : machine.specials(at.node)) push(-1 - static_cast<int64_t>(token), machine.step_special(at.node, token));
-    if (made > effort.fuel) throw LimitError("distance_steps", effort.fuel, "searching a completion without repetition");
+    if (made > effort.fuel || made >= kMaxMade) throw LimitError("distance_steps", effort.fuel, "searching a completion without repetition");
     for (;;) {
       if (queue.empty()) return std::nullopt;
       const Entry entry = queue.top();

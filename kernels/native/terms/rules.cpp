@@ -1,6 +1,8 @@
 // Rules: their distances, the scopes and budgets below terms, and whether they are left-recursive.
 #include <algorithm>
-#include <queue>
+#include <array>
+#include <bit>
+#include <limits>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -12,7 +14,40 @@ namespace structgen {
 
 namespace {
 
-constexpr uint64_t kSolvingSteps = 10;  // for each term
+constexpr unsigned kRounds = 3;
+constexpr uint64_t kSolvingSteps = 10, kRoundSteps = 3;  // for each term
+
+// Items by distance, the least first, where none is less than the last that was taken (a radix heap: R. Ahuja,
+// K. Mehlhorn, J. Orlin and R. Tarjan, "Faster algorithms for the shortest path problem", 1990).
+class RadixQueue {
+ public:
+  using Item = std::pair<Distance, uint32_t>;
+  void push(Distance distance, uint32_t number) {
+    buckets_[bucket_of(distance)].emplace_back(distance, number);
+    ++size_;
+  }
+  bool empty() const { return size_ == 0; }
+  Item pop() {
+    if (buckets_[0].empty()) {
+      const auto first = std::ranges::find_if_not(buckets_, &std::vector<Item>::empty);
+      last_ = std::ranges::min(*first).first;
+      for (const Item& item : *first) buckets_[bucket_of(item.first)].push_back(item);
+      first->clear();
+    }
+    const Item least = buckets_[0].back();
+    buckets_[0].pop_back();
+    --size_;
+    return least;
+  }
+
+ private:
+  // By the first bit in which it differs from the last distance.
+  size_t bucket_of(Distance distance) const { return static_cast<size_t>(std::bit_width(distance ^ last_)); }
+
+  std::array<std::vector<Item>, std::numeric_limits<Distance>::digits + 1> buckets_;
+  Distance last_ = 0;
+  size_t size_ = 0;
+};
 
 }  // namespace
 
@@ -186,102 +221,169 @@ Scope TermStore::temperature_scope(double temperature) {
   return static_cast<Scope>(kTempered + static_cast<size_t>(found - temperatures_.begin()));
 }
 
+// The distance of a term that is no choice, from those of its parts and of the bodies of rules.
+template <class Of>
+Distance TermStore::distance_from(const Term& term, Of&& of) const {
+  switch (term.kind) {
+    case Kind::kSequence: return add(of(term.a), of(term.b));
+    case Kind::kRepeat: {
+      const Distance item = of(term.a);
+      return item == kInfinite ? kInfinite : static_cast<Distance>(std::min<uint64_t>(uint64_t{item} * term.b, kFar));
+    }
+    case Kind::kCall: {
+      const Rule& rule = rules_[term.a];
+      return rule.distance == kUnsolved ? of(rule.body) : rule.distance;
+    }
+    case Kind::kPermutation: return PermutationDistances(Permutation(*this, term), of).members();
+    default: return kInfinite;
+  }
+}
+
+// The unsolved terms by number, in their order: parts before what they are part of.
+struct TermStore::Numbering {
+  explicit Numbering(const std::vector<TermId>& unsolved) : terms(unsolved), first(unsolved.empty() ? 0 : unsolved.front()) {
+    numbers.resize(unsolved.empty() ? 0 : unsolved.back() - first + 1, kNone);
+    for (uint32_t number = 0; number < unsolved.size(); ++number) numbers[unsolved[number] - first] = number;
+  }
+  uint32_t of(TermId id) const { return id < first || id - first >= numbers.size() ? kNone : numbers[id - first]; }
+
+  const std::vector<TermId>& terms;
+  TermId first;
+  std::vector<uint32_t> numbers;
+};
+
 void TermStore::solve_rules(Pulse& pulse) {
-  // users[x]: unsolved terms with x as a part; due[x]: permutations that require x, where `missing` counts the required
-  // parts that are still unsolved; bodies[x]: rules whose body is x.
-  std::vector<std::pair<TermId, TermId>> users, due;
-  std::unordered_map<TermId, uint32_t> missing;
-  std::vector<std::pair<TermId, RuleId>> bodies;
-  std::vector<std::pair<RuleId, TermId>> calls;
-  using Item = std::pair<Distance, TermId>;
-  std::priority_queue<Item, std::vector<Item>, std::greater<>> queue;
+  const Numbering numbering(unsolved_);
+  if (!solve_in_rounds(numbering, pulse)) solve_by_distance(numbering, pulse);
+  for (TermId id : unsolved_)
+    if (distances_[id] == kUnsolved) distances_[id] = kInfinite;
   for (RuleId rule : open_rules_)
-    if (rules_[rule].distance == kUnsolved) bodies.emplace_back(rules_[rule].body, rule);
-  for (TermId id : unsolved_) {
+    if (rules_[rule].distance == kUnsolved) rules_[rule].distance = distances_[rules_[rule].body];
+  unsolved_.clear();
+  open_rules_.clear();
+}
+
+// Finds all distances by a few rounds over the terms (R. Bellman, "On a routing problem", 1958); false if that takes more,
+// as where many rules are called before they are set.
+bool TermStore::solve_in_rounds(const Numbering& numbering, Pulse& pulse) {
+  std::vector<Distance> found(unsolved_.size(), kInfinite);
+  const auto known = [&](TermId part) {
+    if (distances_[part] != kUnsolved) return distances_[part];
+    const uint32_t number = numbering.of(part);
+    return number == kNone ? kInfinite : found[number];
+  };
+  const auto is_done = [&](TermId id) { return terms_[id].kind != Kind::kCall || distance_from(terms_[id], known) == known(id); };
+  for (unsigned round = 0; round < kRounds; ++round) {
+    for (uint32_t number = 0; number < found.size(); ++number) {
+      pulse.beat(kRoundSteps);
+      const Term& term = terms_[unsolved_[number]];
+      if (term.kind == Kind::kChoice) {
+        for (TermId item : lists_[term.a]) found[number] = std::min(found[number], known(item));
+      } else {
+        found[number] = distance_from(term, known);
+      }
+    }
+    if (!std::ranges::all_of(unsolved_, is_done)) continue;
+    for (uint32_t number = 0; number < found.size(); ++number) distances_[unsolved_[number]] = known(unsolved_[number]);
+    return true;
+  }
+  return false;
+}
+
+// Finds the distances one by one, the least first (D. Knuth, "A generalization of Dijkstra's algorithm", 1977).
+void TermStore::solve_by_distance(const Numbering& numbering, Pulse& pulse) {
+  // Numbers: the unsolved terms, then the open rules.  users[x]: terms with x as a part, rules with x as their body, calls
+  // of the rule x; due[x]: permutations that require x, where `missing` counts the required parts that are still unsolved.
+  const size_t count = unsolved_.size();
+  std::unordered_map<RuleId, uint32_t> number_of_rule;
+  for (RuleId rule : open_rules_)
+    if (rules_[rule].distance == kUnsolved) number_of_rule.emplace(rule, static_cast<uint32_t>(count + number_of_rule.size()));
+
+  struct Edge {
+    uint32_t user, next;  // the next one of the same part
+  };
+  std::vector<Edge> edges;
+  std::vector<uint32_t> users(count + number_of_rule.size(), kNone);
+  const auto add_edge = [&](uint32_t part, uint32_t user) {
+    if (part == kNone) return;
+    edges.push_back({user, users[part]});
+    users[part] = static_cast<uint32_t>(edges.size() - 1);
+  };
+  std::vector<std::pair<uint32_t, uint32_t>> due;
+  std::unordered_map<TermId, uint32_t> missing;
+  const auto candidate = [&](TermId id) -> Distance {
+    if (terms_[id].kind == Kind::kPermutation && missing[id]) return kInfinite;
+    return distance_from(terms_[id], [&](TermId part) { return distances_[part] == kUnsolved ? kInfinite : distances_[part]; });
+  };
+  RadixQueue queue;
+  std::vector<Distance> least(count, kInfinite);  // that was queued
+  const auto offer = [&](uint32_t number, Distance distance) {
+    if (distance >= least[number]) return;
+    least[number] = distance;
+    queue.push(distance, number);
+  };
+  for (uint32_t user = 0; user < count; ++user) {
     pulse.beat(kSolvingSteps);
+    const TermId id = unsolved_[user];
+    if (distances_[id] != kUnsolved) continue;  // settled before an interruption
     const Term& term = terms_[id];
+    Distance start = kInfinite;
+    const auto add_user = [&](TermId part) {
+      if (distances_[part] == kUnsolved) add_edge(numbering.of(part), user);
+      else if (term.kind == Kind::kChoice) start = std::min(start, distances_[part]);
+    };
     if (term.kind == Kind::kSequence) {
-      users.emplace_back(term.a, id);
-      users.emplace_back(term.b, id);
+      add_user(term.a);
+      add_user(term.b);
     } else if (term.kind == Kind::kChoice) {
-      for (TermId item : lists_[term.a]) users.emplace_back(item, id);
+      for (TermId item : lists_[term.a]) add_user(item);
     } else if (term.kind == Kind::kRepeat) {
-      users.emplace_back(term.a, id);
+      add_user(term.a);
     } else if (term.kind == Kind::kPermutation) {
       const Permutation parts(*this, term);
       const auto need = [&](TermId part) {
         if (distances_[part] != kUnsolved) return;
-        due.emplace_back(part, id);
+        due.emplace_back(numbering.of(part), user);
         ++missing[id];
       };
       uint32_t required = 0;
       for (uint32_t item : parts.items) {
         if (Permutation::is_required(item)) need(Permutation::term_of(item));
-        else users.emplace_back(Permutation::term_of(item), id);
+        else add_user(Permutation::term_of(item));
         required += Permutation::is_required(item);
       }
-      users.emplace_back(parts.rest, id);
+      add_user(parts.rest);
       if (std::max(parts.min, required) > 1) need(parts.separator);
     } else if (term.kind == Kind::kCall) {
-      calls.emplace_back(term.a, id);
+      const auto rule = number_of_rule.find(term.a);
+      if (rule != number_of_rule.end()) add_edge(rule->second, user);
     }
+    offer(user, term.kind == Kind::kChoice ? start : candidate(id));
   }
-  std::sort(users.begin(), users.end());
+  std::vector<RuleId> rules(number_of_rule.size());
+  for (const auto& [rule, number] : number_of_rule) {
+    rules[number - count] = rule;
+    add_edge(numbering.of(rules_[rule].body), number);
+  }
   std::sort(due.begin(), due.end());
-  std::sort(bodies.begin(), bodies.end());
-  std::sort(calls.begin(), calls.end());
-  const auto candidate = [&](TermId id) -> Distance {
-    const Term& term = terms_[id];
-    const auto of = [&](TermId part) { return distances_[part] == kUnsolved ? kInfinite : distances_[part]; };
-    if (term.kind == Kind::kSequence) return add(of(term.a), of(term.b));
-    if (term.kind == Kind::kRepeat) {
-      const Distance item = of(term.a);
-      return item == kInfinite ? kInfinite : static_cast<Distance>(std::min<uint64_t>(uint64_t{item} * term.b, kFar));
-    }
-    if (term.kind == Kind::kCall) return rules_[term.a].distance == kUnsolved ? kInfinite : rules_[term.a].distance;
-    if (term.kind == Kind::kPermutation)
-      return missing[id] ? kInfinite : PermutationDistances(Permutation(*this, term), of).members();
-    return kInfinite;
-  };
-  for (TermId id : unsolved_) {
-    if (distances_[id] != kUnsolved) continue;  // settled before an interruption
-    Distance start = candidate(id);
-    if (terms_[id].kind == Kind::kChoice)
-      for (TermId item : lists_[terms_[id].a])
-        if (distances_[item] != kUnsolved) start = std::min(start, distances_[item]);
-    if (start < kInfinite) queue.emplace(start, id);
-  }
   while (!queue.empty()) {
     pulse.beat(kSolvingSteps);  // may throw: what is settled is right, and the rest is solved anew
-    const auto [distance, id] = queue.top();
-    queue.pop();
-    if (distances_[id] != kUnsolved) continue;
-    distances_[id] = distance;
-    for (auto user = std::lower_bound(users.begin(), users.end(), std::pair<TermId, TermId>{id, 0});
-         user != users.end() && user->first == id; ++user) {
-      if (distances_[user->second] != kUnsolved) continue;
-      const Distance next = terms_[user->second].kind == Kind::kChoice ? distance : candidate(user->second);
-      if (next < kInfinite) queue.emplace(next, user->second);
+    const auto [distance, number] = queue.pop();
+    if (distances_[unsolved_[number]] != kUnsolved) continue;
+    distances_[unsolved_[number]] = distance;
+    for (uint32_t edge = users[number]; edge != kNone; edge = edges[edge].next) {
+      const uint32_t user = edges[edge].user;
+      if (user >= count) {
+        rules_[rules[user - count]].distance = distance;
+        for (uint32_t call = users[user]; call != kNone; call = edges[call].next) offer(edges[call].user, distance);
+      } else if (distances_[unsolved_[user]] == kUnsolved) {
+        offer(user, terms_[unsolved_[user]].kind == Kind::kChoice ? distance : candidate(unsolved_[user]));
+      }
     }
-    for (auto user = std::lower_bound(due.begin(), due.end(), std::pair<TermId, TermId>{id, 0});
-         user != due.end() && user->first == id; ++user) {
-      if (--missing[user->second] != 0) continue;
-      if (const Distance next = candidate(user->second); next < kInfinite) queue.emplace(next, user->second);
-    }
-    for (auto body = std::lower_bound(bodies.begin(), bodies.end(), std::pair<TermId, RuleId>{id, 0});
-         body != bodies.end() && body->first == id; ++body) {
-      rules_[body->second].distance = distance;
-      for (auto call = std::lower_bound(calls.begin(), calls.end(), std::pair<RuleId, TermId>{body->second, 0});
-           call != calls.end() && call->first == body->second; ++call)
-        queue.emplace(distance, call->second);
-    }
+    for (auto user = std::lower_bound(due.begin(), due.end(), std::pair<uint32_t, uint32_t>{number, 0});
+         user != due.end() && user->first == number; ++user)
+      if (--missing[unsolved_[user->second]] == 0) offer(user->second, candidate(unsolved_[user->second]));
   }
-  for (TermId id : unsolved_)
-    if (distances_[id] == kUnsolved) distances_[id] = kInfinite;
-  for (const auto& [body, rule] : bodies)
-    if (rules_[rule].distance == kUnsolved) rules_[rule].distance = kInfinite;
-  unsolved_.clear();
-  open_rules_.clear();
 }
 
 bool TermStore::left_recursive(RuleId first, Pulse& pulse) const {

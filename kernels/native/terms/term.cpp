@@ -111,7 +111,7 @@ uint64_t TermStore::prefetch_blob(std::string_view text) const {
 }
 
 uint32_t TermStore::literal_blob(std::string_view text, uint64_t hash) {
-  if (restricted_) {
+  if (restricted_ && spellable_ != ByteSet::all()) {
     for (char character : text) {
       if (spellable_.contains(static_cast<uint8_t>(character))) continue;
       if (!unspellable_) unspellable_ = static_cast<uint8_t>(character);
@@ -221,27 +221,47 @@ TermId TermStore::sequence(TermId head, TermId tail) {
 
 TermId TermStore::sequence(std::span<const TermId> items) {
   if (items.empty()) return kEpsilonTerm;
-  // Most of the terms will be new, one after the other: fetch where they go, for each look-up would wait for memory.
-  auto next = static_cast<TermId>(terms_.size());
   TermId tail = items.back();
-  for (size_t i = items.size() - 1; i-- > 0; tail = next++) prefetch({Kind::kSequence, items[i], tail, 0});
-  tail = items.back();
+  if (items.size() > 2) {
+    // Most of the terms will be new, one after the other: fetch where they go, for each look-up would wait for memory.
+    auto next = static_cast<TermId>(terms_.size());
+    for (size_t i = items.size() - 1; i-- > 0; tail = next++) prefetch({Kind::kSequence, items[i], tail, 0});
+    tail = items.back();
+  }
   for (size_t i = items.size() - 1; i-- > 0;) tail = sequence(items[i], tail);
   return tail;
 }
 
-TermId TermStore::choice(std::vector<TermId> items) {
-  for (size_t i = 0; i < items.size(); ++i) {  // splice nested choices, but for large ones: see kSpliced
-    if (terms_[items[i]].kind != Kind::kChoice) continue;
+TermId TermStore::choice(std::vector<TermId> items) { return choice_of(items); }
+
+TermId TermStore::choice_of(std::vector<TermId>& items) {
+  // Nested choices are spliced, but for large ones: see kSpliced.  Those that are spliced hold no others.  What they hold
+  // comes first: it is sorted, and most often older than the rest.
+  const auto is_spliced = [&](TermId item) {
+    if (terms_[item].kind != Kind::kChoice) return false;
+    const auto nested = lists_[terms_[item].a];
+    return nested.size() < kSpliced || terms_[nested.back()].kind != Kind::kSequence;
+  };
+  const size_t before = items.size();
+  for (size_t i = 0; i < before; ++i) {
+    if (!is_spliced(items[i])) continue;
     const auto nested = lists_[terms_[items[i]].a];
-    if (nested.size() >= kSpliced && terms_[nested.back()].kind == Kind::kSequence) continue;
-    const std::vector<TermId> copy(nested.begin(), nested.end());
-    items[i] = copy[0];
-    items.insert(items.end(), copy.begin() + 1, copy.end());
+    items[i] = kEmptyTerm;
+    items.insert(items.end(), nested.begin(), nested.end());
   }
-  std::erase_if(items, [&](TermId item) { return distances_[item] == kInfinite; });
-  std::sort(items.begin(), items.end());
-  items.erase(std::unique(items.begin(), items.end()), items.end());
+  if (items.size() > before) std::rotate(items.begin(), items.begin() + static_cast<ptrdiff_t>(before), items.end());
+  size_t kept = 0;
+  bool is_ordered = true;
+  for (TermId item : items) {
+    if (distances_[item] == kInfinite) continue;
+    is_ordered &= kept == 0 || items[kept - 1] < item;
+    items[kept++] = item;
+  }
+  items.resize(kept);
+  if (!is_ordered) {
+    std::sort(items.begin(), items.end());
+    items.erase(std::unique(items.begin(), items.end()), items.end());
+  }
   if (std::binary_search(items.begin(), items.end(), everything_)) return everything_;
   drop_narrower(items);
   if (items.empty()) return kEmptyTerm;
@@ -316,6 +336,12 @@ void TermStore::drop_absorbed(std::vector<TermId>& alternatives) const {
 void TermStore::drop_narrower(std::vector<TermId>& alternatives) const {
   constexpr size_t kMaxCompared = 32;
   if (alternatives.size() < 2) return;
+  const auto begins_with_symbols = [&](TermId item) {
+    const Term& whole = terms_[item];
+    const Kind front = whole.kind == Kind::kSequence ? terms_[whole.a].kind : whole.kind;
+    return front == Kind::kRepeat || (front == Kind::kBytes && whole.kind == Kind::kSequence);
+  };
+  if (std::ranges::none_of(alternatives, begins_with_symbols)) return;  // nothing is dropped below
   drop_absorbed(alternatives);
   std::vector<std::pair<TermId, TermId>> repeated;  // what is repeated at the front, alternative
   for (TermId item : alternatives) {
@@ -421,6 +447,14 @@ TermId TermStore::hex(unsigned digits, std::span<const Target> targets) {
   std::vector<TermId> parts;
   for (const auto& [rest, set] : groups) parts.push_back(sequence(bytes(set), rest));
   return choice(std::move(parts));
+}
+
+void TermStore::reserve(size_t terms, size_t literals, size_t choices) {
+  constexpr size_t kMany = 1'024;
+  if (terms < kMany) return;
+  table_.reserve(terms);
+  blobs_.reserve(literals);
+  lists_.reserve(choices);
 }
 
 size_t TermStore::bytes_used() const {

@@ -135,6 +135,7 @@ class TermStore {
   TermId sequence(TermId head, TermId tail);
   TermId sequence(std::span<const TermId> items);
   TermId choice(std::vector<TermId> items);
+  TermId choice_of(std::vector<TermId>& items);  // which are changed
   // Drops alternatives, sorted, that differ from another only in narrower bounds of repetitions, or that begin with more
   // of what another begins with.  O(n) comparisons.
   void drop_narrower(std::vector<TermId>& alternatives) const;
@@ -210,8 +211,8 @@ class TermStore {
   bool has_budgets_in_scopes(TermId id) const;
   size_t rule_count() const { return rules_.size(); }
   Distance rule_distance(RuleId rule) const { return rules_[rule].distance; }
-  // Finds the distances of all terms that depended on rules without a body (Knuth 1977, a generalisation of
-  // Dijkstra's algorithm).  O(n log n) in the number of such terms, which `pulse` counts.
+  // Finds the distances of all terms that depended on rules without a body.  O(n log n) in the number of such terms,
+  // which `pulse` counts.
   void solve_rules(Pulse& pulse);
   // Whether one of the rules from `first` on can call itself before it has consumed anything.
   bool left_recursive(RuleId first, Pulse& pulse) const;
@@ -225,6 +226,8 @@ class TermStore {
   bool json_known(TermId id) const { return json_distances_[id] != kUnsolved; }
 
   size_t bytes_used() const;
+  // Makes room for so many more terms, of them so many literals and choices, if they are many.
+  void reserve(size_t terms, size_t literals, size_t choices);
 
  private:
   struct Rule {
@@ -237,6 +240,11 @@ class TermStore {
   template <class Visit>
   void for_each_part(TermId id, Visit&& visit) const;
   void bound_rules();
+  struct Numbering;
+  bool solve_in_rounds(const Numbering& numbering, Pulse& pulse);
+  void solve_by_distance(const Numbering& numbering, Pulse& pulse);
+  template <class Of>
+  Distance distance_from(const Term& term, Of&& of) const;
   TermId make(const Term& term) { return make(term, std::nullopt); }
   TermId make(const Term& term, std::optional<Distance> distance);
   void prefetch(const Term& term) const;  // for make()

@@ -109,10 +109,10 @@ def read_cases(path: Path, count: int | None, seed: int, *, order: bool) -> Iter
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             total = sum(1 for _ in lines)
         chosen = range(total) if count is None or count >= total else random.Random(seed).sample(range(total), count)
-        wanted = frozenset(chosen)
+        requested = frozenset(chosen)
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             for index, line in enumerate(lines):
-                if index in wanted:
+                if index in requested:
                     yield _case(json.loads(line), order=order)
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise Failure(f"{path}: not a file of schemas with tests: {type(error).__name__}: {error}") from error

@@ -75,9 +75,13 @@ class Allowed:
         blocked = self.blocked_here()
         if blocked:
             self.mask[:] = without(self.mask, blocked)
-        forbidding = self._gate.mask(self._output.tokens)
+        self.restrict(self.mask)
+
+    def restrict(self, mask: NDArray[np.int32], ahead: tuple[int, ...] = ()) -> None:
+        """Remove from a mask after the output and ``ahead`` what potentials forbid by a mask of their own, not EOS."""
+        forbidding = self._gate.mask([*self._output.tokens, *ahead]) if self._has_potentials else None
         if forbidding is not None:
-            self.mask &= forbidding | ~self._not_eos  # potentials are queried about EOS when it is chosen
+            mask &= forbidding | ~self._not_eos  # potentials are queried about EOS when it is chosen
 
     def grammar_goes_on(self) -> bool:
         """Fill the mask without the budget; return whether it allows more than EOS, or is not known for a limit."""
@@ -86,6 +90,10 @@ class Allowed:
         except LimitExceeded:  # the output is complete: better to report a cut too many
             return True
         return bool(self.ordinary.any())
+
+    def admits_ahead(self, ahead: tuple[int, ...], token: int | None) -> bool:
+        """Return whether the potentials allow a token, None for EOS, after the output and ``ahead``."""
+        return not self._has_potentials or self._gate.admits([*self._output.tokens, *ahead], token)
 
     def admits(self, token: int | None) -> bool:
         """Return whether the potentials allow a token, None for EOS; block it here if they do not."""

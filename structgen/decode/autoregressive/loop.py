@@ -58,7 +58,7 @@ class Autoregressive:
             outputs.
         heal: the last token of the prompt may be rewritten: see ``generate``.
         canonical: write only token sequences that the tokenizer itself writes for the text of the output; exact for
-            byte-level BPE, other tokenizers are refused.
+            most tokenizers of byte pairs (BPE), others are refused.
     """
 
     drafter: AnyDrafter = "auto"
@@ -220,6 +220,14 @@ class Generation:
     def blocked_after(self, tokens: tuple[int, ...]) -> Set[int]:
         """The tokens that are blocked after the output and ``tokens``: see ``reject`` and ``block``."""
         return self._allowed.blocked_after(tokens)
+
+    def restrict(self, mask: NDArray[np.int32], ahead: tuple[int, ...]) -> None:
+        """Remove from a mask after the output and ``ahead`` what potentials forbid by a mask of their own, not EOS."""
+        self._allowed.restrict(mask, ahead)
+
+    def admits(self, ahead: tuple[int, ...], token: int | None) -> bool:
+        """Whether the potentials allow a token, None for EOS, after the output and ``ahead``."""
+        return self._allowed.admits_ahead(ahead, token)
 
     def blocked_at(self, length: int) -> Set[int]:
         """The tokens that are blocked after the first ``length`` tokens of the output."""

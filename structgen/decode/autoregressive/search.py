@@ -80,9 +80,10 @@ def most_probable(
 ) -> FoundRegion | None:
     """Find the most probable token sequence that writes a part of the output; ``generation`` stays where it is.
 
-    All token sequences that the constraint and the budget allow and that write such a part are compared, in any
-    spelling.  Their probability is the model's own, at temperature 1 and not renormalised over the mask.  Tokens that
-    end the part at the same byte count together; the sampler chooses one of them.  Ties go to the lower token ids.
+    All token sequences that the constraint, the budget and the potentials allow and that write such a part are
+    compared, in any spelling.  Their probability is the model's own, at temperature 1 and not renormalised over the
+    mask.  Tokens that end the part at the same byte count together; the sampler chooses one of them.  Ties go to the
+    lower token ids.
 
     Args:
         generation: at the start of the part.
@@ -105,6 +106,8 @@ def most_probable(
     with closing(_PrefixSessions(generation)) as runner:
         while search.heap and not search.is_complete:
             nodes = search.best(len(runner.sessions))
+            if not nodes:  # the potentials forbid those that were left
+                continue
             search.followed += len(nodes)
             if search.followed > limit:
                 generation.plan((), forwards=runner.forwards, time_model_s=runner.time_model_s)  # its cost
@@ -177,7 +180,8 @@ class _RegionSearch:
         nodes: list[_PrefixNode] = []
         while self.heap and len(nodes) < max_count and isinstance(node := self.heap[0][3], _PrefixNode):
             heappop(self.heap)
-            nodes.append(node)
+            if self._generation.admits(node.tokens[:-1], node.tokens[-1]):
+                nodes.append(node)
         return nodes
 
     def expand(self, node: _PrefixNode, logits: Logits) -> None:
@@ -207,8 +211,13 @@ class _RegionSearch:
                 self._push(_PrefixNode(node.score + float(log_p[index]), (*node.tokens, token), data, node))
             else:
                 ends.setdefault(data[:end], []).append(index)
-        for data, lasts in ends.items():
-            self._push_complete(node, data, lasts, log_mass(log_p[lasts]))
+        for data, indices in ends.items():
+            lasts = [index for index in indices if self._admits(node, int(ids[index]))]
+            if lasts:
+                self._push_complete(node, data, lasts, log_mass(log_p[lasts]))
+
+    def _admits(self, node: _PrefixNode, token: int) -> bool:
+        return self._generation.admits(node.tokens, None if token in self._eos else token)
 
     def result(self, forwards: int, time_model_s: float) -> FoundRegion | None:
         """The most probable text; None if there is none."""
@@ -259,6 +268,7 @@ class _RegionSearch:
             if not matcher.accept(token):
                 raise GenerationError("matcher", f"it refuses token {token}, which its own mask allows")
         matcher.fill_mask(mask, budget=remaining)
+        self._generation.restrict(mask[0], tokens)
         accepts = matcher.is_accepting
         matcher.rollback(len(tokens))
         blocked = self._generation.blocked_after(tokens)

@@ -1,6 +1,6 @@
 """Potentials: scores of outputs, besides the probability of the model and the grammar."""
 
-from structgen.decode.potentials.evaluation import Gate, PotentialEvaluator
+from structgen.decode.potentials.evaluation import Gate, PotentialEvaluator, with_canonical
 from structgen.decode.potentials.potential import (
     ConstraintPotential,
     Hypothesis,
@@ -25,4 +25,5 @@ __all__ = [
     "as_potential",
     "as_potentials",
     "potential",
+    "with_canonical",
 ]

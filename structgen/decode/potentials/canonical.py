@@ -1,4 +1,4 @@
-"""``canonical=True`` of ``generate``: outputs whose tokens are those that the tokenizer writes for their text."""
+"""``canonical=True``: outputs whose tokens are those that the tokenizer writes for their text."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from structgen.decode.potentials.potential import Hypothesis, Potential
 from structgen.engine.canonical import CanonicalState, canonical_tokens
-from structgen.engine.mask import allowed_ids, empty_masks, without
+from structgen.engine.mask import contains, empty_masks
 from structgen.errors import GrammarError, VocabularyError
 from structgen.grammar.nodes import ByteClass, Complement, Intersection, Literal, postorder
-from structgen.memory_cache import TERMS, ContentCache
 
 if TYPE_CHECKING:
     from structgen.engine import Constraint, Matcher
@@ -23,9 +22,28 @@ if TYPE_CHECKING:
 __all__ = ["Canonical"]
 
 _MAX_POSITIONS: Final = 256
-_MAX_DECIDED: Final = 1 << 14
-_ENTRY_BYTES: Final = 256
-_MOST_TESTED: Final = 64
+
+
+@final
+class _Position:
+    """What is known after some tokens.
+
+    Attributes:
+        matcher, state: after the tokens.
+        left: how many tokens are left; None where they are plenty.
+        row: the mask of the next token once it is made; ``is_exact`` if it has no other tokens.
+        is_completable: whether it is known that some canonical output begins so.
+    """
+
+    __slots__ = ("is_completable", "is_exact", "left", "matcher", "row", "state")
+
+    def __init__(self, matcher: Matcher, state: CanonicalState, left: int | None) -> None:
+        self.matcher = matcher
+        self.state = state
+        self.left = left
+        self.row: NDArray[np.int32] | None = None
+        self.is_exact = False
+        self.is_completable = False
 
 
 @final
@@ -40,7 +58,7 @@ class Canonical(Potential):
     may have some, and ``prefix`` forbids these when they are sampled.
 
     Args:
-        constraint: of the output; its vocabulary has a tokenizer of byte-level BPE.
+        constraint: of the output; its vocabulary has a tokenizer of byte pairs (BPE).
         max_tokens: maximum number of tokens, EOS not counted, within which the output must be complete.  It is heeded
             once half of the tokens that are left might not do for the grammar alone; None is no limit.
 
@@ -48,7 +66,7 @@ class Canonical(Potential):
         ArgumentError: the tokenizer is of a kind whose canonical tokens are not decided exactly.
         GrammarError: the grammar speaks of tokens rather than of text, or of bytes that are no text.
 
-    Complexity: at steady state a mask takes three operations on a row, and a sampled token about a mask of the grammar.
+    Complexity: at steady state a mask is looked up; a sampled token takes a step of the grammar and look-ups.
     """
 
     sees = "tokens"
@@ -58,10 +76,10 @@ class Canonical(Potential):
         self.constraint = constraint
         self._canonical = canonical_tokens(constraint.vocabulary)
         self._max_tokens = max_tokens
-        self._positions: OrderedDict[tuple[int, ...], tuple[Matcher, CanonicalState]] = OrderedDict()
-        self._decided: dict[tuple[int, CanonicalState, int], bool] = {}
-        self._masks: ContentCache[NDArray[np.int32]] = ContentCache(TERMS)
-        self._rows = empty_masks(constraint.vocabulary)
+        self._positions: OrderedDict[tuple[int, ...], _Position] = OrderedDict()
+        self._latest: tuple[tuple[int, ...], _Position] | None = None  # quicker to find than by content
+        self._vocabulary = constraint.vocabulary
+        self._nothing: NDArray[np.int32] = empty_masks(constraint.vocabulary)[0]
 
     @property
     def name(self) -> str:
@@ -71,46 +89,42 @@ class Canonical(Potential):
     def prefix(self, hypothesis: Hypothesis, /) -> float:
         """See ``Potential``."""
         tokens = hypothesis.tokens
-        if tokens:
-            before = self._at(hypothesis, tokens[:-1])
-            if before is None:
+        here = self._positions.get(tokens)
+        if here is None or not here.is_completable:
+            if not self._is_completable(hypothesis, tokens):
                 return -math.inf
-            left = self._left(before[0], len(tokens) - 1)
-            return 0.0 if self._follows(*before, tokens[-1], left) else -math.inf
-        here = self._at(hypothesis, tokens)
-        return 0.0 if here is not None and self._canonical.can_complete(*here, self._max_tokens) else -math.inf
+            here = self._at(hypothesis, tokens)
+            if here is None:
+                return -math.inf
+            here.is_completable = True
+        self._latest = tokens, here
+        return 0.0
+
+    def _is_completable(self, hypothesis: Hypothesis, tokens: tuple[int, ...]) -> bool:
+        before = self._at(hypothesis, tokens[:-1])
+        if before is None:
+            return False
+        if not tokens:
+            return self._canonical.can_complete(before.matcher, before.state, self._max_tokens)
+        if before.row is not None and before.is_exact:
+            return contains(before.row, tokens[-1])
+        return self._canonical.follows(before.matcher, before.state, tokens[-1], before.left)
 
     def complete(self, hypothesis: Hypothesis, /) -> float:
         """See ``Potential``."""
         here = self._at(hypothesis, hypothesis.tokens)
-        return 0.0 if here is not None and here[0].is_accepting and self._canonical.may_end(here[1]) else -math.inf
+        if here is None:
+            return -math.inf
+        return 0.0 if here.matcher.is_accepting and self._canonical.may_end(here.state) else -math.inf
 
     def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32]:
         """See ``Potential``."""
         here = self._at(hypothesis, hypothesis.tokens)
         if here is None:
-            row: NDArray[np.int32] = np.zeros_like(self._rows[0])
-            return row
-        matcher, state = here
-        left = self._left(matcher, len(hypothesis.tokens))
-        if left is not None or matcher.mask_id is None:
-            return self._mask(matcher, state, left)
-        key = matcher.state_id, state
-        known = self._masks.get(key)
-        if known is None:
-            known = self._mask(matcher, state, None)
-            self._masks.put(key, known, known.nbytes + _ENTRY_BYTES)
-        return known
-
-    def _mask(self, matcher: Matcher, state: CanonicalState, left: int | None) -> NDArray[np.int32]:
-        mask = self._canonical.mask(state)
-        matcher.fill_mask(self._rows)
-        both = self._rows[0] & mask
-        filled = both[both != 0]
-        if len(filled) > _MOST_TESTED or int.from_bytes(filled.tobytes(), "little").bit_count() > _MOST_TESTED:
-            return mask
-        tokens = allowed_ids(both, self.constraint.vocabulary.size).tolist()
-        return without(both, [each for each in tokens if not self._follows(matcher, state, each, left)])
+            return self._nothing
+        if here.row is None:
+            here.row, here.is_exact = self._canonical.allowed(here.matcher, here.state, here.left)
+        return here.row
 
     def _left(self, matcher: Matcher, taken: int) -> int | None:
         """How many tokens are left; None where they are plenty."""
@@ -119,43 +133,37 @@ class Canonical(Potential):
         left = max(self._max_tokens - taken, 0)
         return left if matcher.needs_budget_mask(left // 2) else None
 
-    def _follows(self, matcher: Matcher, state: CanonicalState, token: int, left: int | None) -> bool:
-        """Whether a token may follow; known answers are kept by state, where nothing else matters."""
-        if left is not None or matcher.mask_id is None:
-            return self._canonical.follows(matcher, state, token, left)
-        key = matcher.state_id, state, token
-        known = self._decided.get(key)
-        if known is None:
-            if len(self._decided) >= _MAX_DECIDED:
-                self._decided.clear()
-            known = self._decided[key] = self._canonical.follows(matcher, state, token)
-        return known
+    def _at(self, hypothesis: Hypothesis, tokens: tuple[int, ...]) -> _Position | None:
+        """The position after tokens; None where grammar or tokenizer refuse one of them."""
+        if self._latest is not None and self._latest[0] is tokens:
+            return self._latest[1]
+        if hypothesis.vocabulary is not self._vocabulary:
+            self._check_vocabulary(hypothesis)
+        known = self._positions.get(tokens)
+        if known is not None:
+            return known
+        start = self._positions.get(tokens[:-1]) if tokens else None
+        matcher, state = (self.constraint.matcher(), self._canonical.start)
+        if start is not None:
+            matcher, state = start.matcher.fork(), start.state
+        for token in tokens if start is None else tokens[-1:]:
+            after = self._canonical.after(state, token)
+            if after is None or not matcher.accept(token):
+                return None
+            state = after
+        position = self._positions[tokens] = _Position(matcher, state, self._left(matcher, len(tokens)))
+        if len(self._positions) > _MAX_POSITIONS:
+            self._positions.popitem(last=False)
+        return position
 
-    def _at(self, hypothesis: Hypothesis, tokens: tuple[int, ...]) -> tuple[Matcher, CanonicalState] | None:
-        """The matcher and the state after tokens; None where one of them is refused."""
-        if hypothesis.vocabulary.digest != self.constraint.vocabulary.digest:
+    def _check_vocabulary(self, hypothesis: Hypothesis) -> None:
+        if hypothesis.vocabulary.digest != self._vocabulary.digest:
             raise VocabularyError(
                 "canonical",
                 "its constraint was compiled for another vocabulary, not for that of the model",
                 evidence=f"{self.constraint.vocabulary!r}, not {hypothesis.vocabulary!r}",
                 remedy="compile its grammar with model.vocabulary",
             )
-        known = self._positions.get(tokens)
-        if known is not None:
-            self._positions.move_to_end(tokens)
-            return known
-        start = self._positions.get(tokens[:-1]) if tokens else None
-        matcher, state = (self.constraint.matcher(), self._canonical.start) if start is None else start
-        matcher = matcher if start is None else matcher.fork()
-        for token in tokens if start is None else tokens[-1:]:
-            after = self._canonical.after(state, token)
-            if after is None or not matcher.accept(token):
-                return None
-            state = after
-        self._positions[tokens] = matcher, state
-        if len(self._positions) > _MAX_POSITIONS:
-            self._positions.popitem(last=False)
-        return matcher, state
 
 
 def _check_grammar(constraint: Constraint) -> None:

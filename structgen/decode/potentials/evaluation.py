@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.potentials.potential import Hypothesis, Lifted, Potential, Product
+from structgen.decode.potentials.potential import Hypothesis, Lifted, Potential, Product, Score, as_potentials
 from structgen.errors import GenerationError, StructgenError
 
 if TYPE_CHECKING:
-    from structgen.engine import Vocabulary
+    from structgen.engine import Constraint, Vocabulary
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["Gate", "PotentialEvaluator"]
+__all__ = ["Gate", "PotentialEvaluator", "with_canonical"]
 
 _MAX_SCORES: Final = 1 << 16
 _MAX_TESTED: Final = 16
@@ -236,3 +236,25 @@ class Gate:
         elif now.tokens != tuple(tokens):
             self._now = Hypothesis(now.grammar, now.vocabulary, tuple(tokens))
         return self._now
+
+
+def with_canonical(
+    potentials: Sequence[Potential | Constraint | Score],
+    constraint: Constraint,
+    max_tokens: int | None,
+    *,
+    canonical: bool = True,
+) -> list[Potential]:
+    """Return ``as_potentials``, and with ``canonical`` first that of canonical tokens: see ``potentials.canonical``.
+
+    Raises:
+        ArgumentError: the tokenizer is of a kind whose canonical tokens are not decided exactly; or as
+            ``as_potentials``.
+        GrammarError: the grammar speaks of tokens rather than of text, or of bytes that are no text.
+    """
+    given = as_potentials(potentials)
+    if not canonical:
+        return given
+    from structgen.decode.potentials.canonical import Canonical  # reads tokenizers, which few outputs need
+
+    return [Canonical(constraint, max_tokens), *given]

@@ -110,7 +110,7 @@ class MaskCache:
         self.time_s += perf_counter() - began
         return answer
 
-    def goes_on(self, matcher: Matcher) -> bool:
+    def can_continue(self, matcher: Matcher) -> bool:
         """Whether the grammar, without the budget, allows any token but EOS, or a limit keeps that unknown."""
         try:
             matcher.fill_mask(self._row)

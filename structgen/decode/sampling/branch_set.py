@@ -424,7 +424,7 @@ class Branches(Live):
 
     def _finished(self, branch: Branch, step: Step, log_p: float) -> Branch:
         score = self.evaluator.complete(branch.hypothesis) if self.evaluator.any else 0.0
-        is_cut = self.remaining(branch) <= 0 and self.masks.goes_on(branch.matcher)
+        is_cut = self.remaining(branch) <= 0 and self.masks.can_continue(branch.matcher)
         reason: FinishReason = "length" if is_cut else "stop"
         path = StepPath(branch.path, step)
         return Branch(branch.hypothesis, branch.matcher, None, branch.log_p + log_p, score, reason, path)

@@ -49,14 +49,14 @@ def is_simulated(one: Constraint, other: Constraint) -> bool:
     Source: D. Park, "Concurrency and automata on infinite sequences" (1981), for simulation; that it is sound for calls
     follows by induction on the number of steps of a run.
     """
-    mine, theirs = _native.unfold_calls(one.native, _MAX_STATES), _native.unfold_calls(other.native, _MAX_STATES)
-    if mine is None or theirs is None:
+    left, right = _native.unfold_calls(one.native, _MAX_STATES), _native.unfold_calls(other.native, _MAX_STATES)
+    if left is None or right is None:
         return False
-    columns = np.unique(np.concatenate([mine[0], theirs[0]]), axis=1)
-    size = len(mine[0])
+    columns = np.unique(np.concatenate([left[0], right[0]]), axis=1)
+    size = len(left[0])
     networks = (
-        _UnfoldedNetwork(columns[:size], mine[1].tolist(), mine[2].tolist(), mine[3].tolist()),
-        _UnfoldedNetwork(columns[size:], theirs[1].tolist(), theirs[2].tolist(), theirs[3].tolist()),
+        _UnfoldedNetwork(columns[:size], left[1].tolist(), left[2].tolist(), left[3].tolist()),
+        _UnfoldedNetwork(columns[size:], right[1].tolist(), right[2].tolist(), right[3].tolist()),
     )
     return any(_Simulation(*networks, depth).holds() for depth in _DEPTHS)
 
@@ -146,14 +146,14 @@ class _Simulation:
 
     def _needs(self, pair: _StatePair) -> list[_Clause]:
         """Return what must hold for a pair to correspond: one alternative of each clause; an empty clause fails."""
-        mine, theirs = pair
+        left, right = pair
         one, other = self.one, self.other
-        around, state = mine[:-1], mine[-1]
-        ways = list(other.ways(theirs, self.depth))
+        around, state = left[:-1], left[-1]
+        ways = list(other.ways(right, self.depth))
         clauses: list[_Clause] = []
         if one.final[state]:
             if around:
-                clauses.append([((around, theirs),)])
+                clauses.append([((around, right),)])
             elif not any(len(way) == 1 and other.final[way[0]] for way in ways):
                 return [[]]
         for symbol, target in one.reads[state].items():
@@ -167,8 +167,8 @@ class _Simulation:
                 for way in ways
                 for start_, after_ in other.calls.get(way[-1], ())
             ]
-            if len(mine) < self.depth:
-                alternatives.append(((one.called(around, start, after), theirs),))
+            if len(left) < self.depth:
+                alternatives.append(((one.called(around, start, after), right),))
             clauses.append(alternatives)
         return clauses
 
@@ -295,8 +295,8 @@ class _WitnessSearch:
     def run(self, max_bytes: int | None, max_pairs: int) -> Inclusion:
         """Search until the answer is certain or a bound is reached; may be called again with larger bounds."""
         while self.waiting:
-            length, _, mine, theirs = self.waiting[0]  # no shorter string is missing
-            pair = _node_pair(mine, theirs)
+            length, _, left, right = self.waiting[0]  # no shorter string is missing
+            pair = _node_pair(left, right)
             if pair not in self.done:
                 if max_bytes is not None and length > max_bytes:
                     return Inclusion(None, max_bytes, len(self.done))
@@ -307,35 +307,35 @@ class _WitnessSearch:
             if pair in self.done:
                 continue
             self.done.add(pair)
-            if theirs is None or (mine.is_accepting and not theirs.is_accepting):
-                return Inclusion(self._witness(mine, theirs), None, len(self.done))
-            those = self.those.successors(theirs)
+            if right is None or (left.is_accepting and not right.is_accepting):
+                return Inclusion(self._witness(left, right), None, len(self.done))
+            those = self.those.successors(right)
             read = self.paths[pair][0] + 1
-            for label, after in self.these.successors(mine).items():
+            for label, after in self.these.successors(left).items():
                 self._meet(after, those.get(label), read, (pair, label))
         return Inclusion(None, None, len(self.done))
 
-    def _meet(self, mine: ByteNode, theirs: ByteNode | None, read: int, step: _Step | None) -> None:
-        pair = _node_pair(mine, theirs)
+    def _meet(self, left: ByteNode, right: ByteNode | None, read: int, step: _Step | None) -> None:
+        pair = _node_pair(left, right)
         if pair[0] == pair[1] or (pair in self.paths and self.paths[pair][0] <= read):
             return
         self.paths[pair] = read, step
         self.order += 1
-        heappush(self.waiting, (read + mine.distance, self.order, mine, theirs))
+        heappush(self.waiting, (read + left.distance, self.order, left, right))
 
-    def _witness(self, mine: ByteNode, theirs: ByteNode | None) -> Witness:
-        pair = _node_pair(mine, theirs)
+    def _witness(self, left: ByteNode, right: ByteNode | None) -> Witness:
+        pair = _node_pair(left, right)
         symbols: list[int] = []
         while (step := self.paths[pair][1]) is not None:
             pair, label = step
             symbols.append(self.these.likely(label)[0] if label >= 0 else label)
         symbols.reverse()
-        shared = len(symbols) - (theirs is None)
-        if theirs is None:
-            symbols += mine.shortest_completion()
+        shared = len(symbols) - (right is None)
+        if right is None:
+            symbols += left.shortest_completion()
         written = [bytes([symbol]) if symbol >= 0 else self.these.special[-1 - symbol].encode() for symbol in symbols]
         return Witness(b"".join(written), len(b"".join(written[:shared])))
 
 
-def _node_pair(mine: ByteNode, theirs: ByteNode | None) -> _NodePair:
-    return mine.number, -1 if theirs is None else theirs.number
+def _node_pair(left: ByteNode, right: ByteNode | None) -> _NodePair:
+    return left.number, -1 if right is None else right.number

@@ -12,27 +12,13 @@ from structgen.engine.analysis.byte_graph import byte_graphs
 from structgen.engine.analysis.counting import DerivationCounter, LengthCounts
 from structgen.engine.analysis.edge_list import Transitions, deterministic_transitions, network_transitions
 from structgen.engine.analysis.inclusion import included
-from structgen.engine.lint.subject import Finding, Severity, Subject, base_name
+from structgen.engine.lint import Finding, Severity, Subject, base_name
 from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either, with_children
 from structgen.grammar.analysis import free_references
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    MAX_CODE_POINT,
-    CharClass,
-    Choice,
-    Grammar,
-    Literal,
-    Reference,
-    Repeat,
-    Rules,
-    Sequence,
-    SpecialToken,
-    TokenSet,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.visitor import fold
 
 if TYPE_CHECKING:
@@ -124,7 +110,7 @@ def nullable_terminals(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "empty terminal match",
                 Severity.WARNING,
-                subject.place(name),
+                subject.location(name),
                 f"terminal {name!r} matches the empty string, so it is optional wherever it is used",
                 "let it match at least one character, and write ? after it where it is optional",
             )
@@ -163,7 +149,7 @@ def colliding_terminals(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "colliding terminals",
                 Severity.INFORMATION,
-                subject.place(name),
+                subject.location(name),
                 f"terminal {name!r} shares strings with {others}, for instance {example!r}",
                 "where both are allowed such a string has two parses; exclude it from one of them if that matters",
             )
@@ -183,7 +169,7 @@ def _words(subject: Subject) -> list[bytes]:
     for name, term in subject.rules.items():
         if name not in subject.terminals:
             for node in postorder(term):
-                if isinstance(node, Literal) and node.data[:1].isalpha():
+                if isinstance(node, ir.Literal) and node.data[:1].isalpha():
                     words[node.data] = None
     return list(words)[: _MAX_TERMINALS * 5]
 
@@ -199,13 +185,13 @@ def _common(one: ByteGraph, other: ByteGraph, max_pairs: int) -> tuple[bytes | N
     agenda = deque([(one.start, other.start, b"")])
     examined = 0
     while agenda and examined < max_pairs:
-        mine, theirs, text = agenda.popleft()
+        state, other_state, text = agenda.popleft()
         examined += 1
-        if text and mine.is_accepting and theirs.is_accepting:
+        if text and state.is_accepting and other_state.is_accepting:
             return text, examined
-        those = other.successors(theirs)
-        for label, after in one.successors(mine).items():
-            partner = those.get(label)
+        other_successors = other.successors(other_state)
+        for label, after in one.successors(state).items():
+            partner = other_successors.get(label)
             if label >= 0 and partner is not None and (after.number, partner.number) not in seen:
                 seen.add((after.number, partner.number))
                 agenda.append((after, partner, text + one.likely(label)))
@@ -234,10 +220,10 @@ def hidden_parts(subject: Subject) -> Iterator[Finding]:
         return
     hidden: set[str] = set()
     tried = 0
-    whole = Rules(subject.rules, subject.body)
-    has_tokens = any(isinstance(node, (SpecialToken, TokenSet)) for _, term in terms for node in postorder(term))
+    whole = ir.Rules(subject.rules, subject.body)
+    has_tokens = any(isinstance(node, (ir.SpecialToken, ir.TokenSet)) for _, term in terms for node in postorder(term))
     larger: list[Grammar] = [whole]
-    anything = Repeat(ANY_CHAR, 0, None)
+    anything = ir.Repeat(ir.ANY_CHAR, 0, None)
     if not has_tokens and _has_all(whole, anything) is not False:
         larger.insert(0, anything)  # the usual case, and simpler
     for name, part, reduced in _reductions(subject):
@@ -245,14 +231,14 @@ def hidden_parts(subject: Subject) -> Iterator[Finding]:
             continue
         tried += 1
         terms_without = subject.rules | ({name: reduced} if name else {})
-        without = Rules(terms_without, subject.body if name else reduced)
+        without = ir.Rules(terms_without, subject.body if name else reduced)
         if any(_has_all(without, each) for each in larger):
-            hidden |= {name} | {node.name for node in postorder(part) if isinstance(node, Reference)}
+            hidden |= {name} | {node.name for node in postorder(part) if isinstance(node, ir.Reference)}
             shown = str(part)
             yield Finding(
                 "hidden part",
                 Severity.WARNING,
-                subject.place(name),
+                subject.location(name),
                 f"a part of {f'rule {name!r}' if name else 'the grammar'} constrains nothing, because free text beside "
                 f"it has every text of it: {shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 3] + '...'}",
                 "let the free text end before it: by what it excludes, or with [lazy] of llguidance's dialect",
@@ -272,18 +258,18 @@ def _reductions(subject: Subject) -> Iterator[tuple[str, Grammar, Grammar]]:
         if name in subject.terminals or (name and subject.defined and base_name(name) not in subject.defined):
             continue  # in a terminal, a template or a schema
         for node in reversed(list(postorder(term))):
-            if isinstance(node, Choice) and len(node.items) > 1:
+            if isinstance(node, ir.Choice) and len(node.items) > 1:
                 for part in node.items:
                     if _is_structure(part, subject):
                         yield name, part, _with(term, node, either([each for each in node.items if each is not part]))
-            elif isinstance(node, Repeat) and node.min == 0 and _is_structure(node.item, subject):
-                yield name, node.item, _with(term, node, EPSILON)
+            elif isinstance(node, ir.Repeat) and node.min == 0 and _is_structure(node.item, subject):
+                yield name, node.item, _with(term, node, ir.EPSILON)
 
 
 def _is_structure(part: Grammar, subject: Subject) -> bool:
-    if isinstance(part, Reference):
+    if isinstance(part, ir.Reference):
         return part.name not in subject.terminals
-    return isinstance(part, Sequence) or any(_is_structure(child, subject) for child in part.children)
+    return isinstance(part, ir.Sequence) or any(_is_structure(child, subject) for child in part.children)
 
 
 def _with(term: Grammar, old: Grammar, new: Grammar) -> Grammar:
@@ -293,8 +279,8 @@ def _with(term: Grammar, old: Grammar, new: Grammar) -> Grammar:
 
 def _is_free(node: Grammar) -> bool:
     """Return whether a term repeats most characters without bound."""
-    if not isinstance(node, Repeat) or node.max is not None:
+    if not isinstance(node, ir.Repeat) or node.max is not None:
         return False
-    items = node.item.items if isinstance(node.item, Choice) else (node.item,)
-    ranges = [bounds for item in items if isinstance(item, CharClass) for bounds in item.ranges]
-    return 2 * sum(high - low + 1 for low, high in ranges) > MAX_CODE_POINT
+    items = node.item.items if isinstance(node.item, ir.Choice) else (node.item,)
+    ranges = [bounds for item in items if isinstance(item, ir.CharClass) for bounds in item.ranges]
+    return 2 * sum(high - low + 1 for low, high in ranges) > ir.MAX_CODE_POINT

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from structgen.engine.analysis.byte_graph import byte_vocabulary, string_language
 from structgen.engine.constraint import compile
-from structgen.engine.lint.subject import Finding, Severity, base_name
+from structgen.engine.lint import Finding, Severity, base_name
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
 from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import free_references
@@ -19,7 +19,7 @@ from structgen.grammar.nodes.description import Described
 
 if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
-    from structgen.engine.lint.subject import Subject
+    from structgen.engine.lint import Subject
 
 __all__ = ["RulePosition", "RulePositions", "collisions"]
 
@@ -218,7 +218,7 @@ def _finding(
     subject: Subject, table: RulePositions, number: int, position: RulePosition, problem: _Collision
 ) -> Finding:
     name = table.names[number]
-    where = subject.place(position.rule)
+    where = subject.location(position.rule)
     inside = f"rule {base_name(position.rule)!r}" + (f" ({where})" if where else "")
     # Terminals often share strings on purpose, and the context decides; a keyword hardly ever does.
     term = table.terms[problem.other]
@@ -226,7 +226,7 @@ def _finding(
     return Finding(
         "terminals at one place",
         Severity.WARNING if is_word else Severity.INFORMATION,
-        subject.place(name),
+        subject.location(name),
         f"terminal {name!r} {problem.text}, in {inside}",
         problem.remedy,
     )

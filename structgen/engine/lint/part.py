@@ -8,10 +8,12 @@ from typing import Final
 
 from structgen.engine.analysis.byte_graph import byte_vocabulary
 from structgen.engine.constraint import compile
-from structgen.engine.lint.subject import Finding, Severity, Subject, base_name
+from structgen.engine.lint import Finding, Severity, Subject, base_name
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, some
 from structgen.grammar import nodes as ir
-from structgen.grammar.analysis import free_references, productive_rules, strongly_connected
+from structgen.grammar.analysis import cyclic_components, free_references, productive_rules
+from structgen.grammar.left_recursion import left_recursive
+from structgen.grammar.left_splitting import LeftPositions
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.nodes.description import ReportEntry, Status
@@ -48,7 +50,7 @@ def useless_captures(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "empty capture",
             Severity.INFORMATION,
-            subject.place(name),
+            subject.location(name),
             f"capture {capture!r} always matches the empty string",
             "put it around the part that it should report, or remove it",
         )
@@ -60,7 +62,7 @@ def useless_captures(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "capture of several parts",
                 Severity.INFORMATION,
-                subject.place(next(iter(captured.values()))),
+                subject.location(next(iter(captured.values()))),
                 f"capture {capture!r} is the name of {len(captured)} different parts, in {inside}",
                 "give each its own name if it matters which part a text comes from",
             )
@@ -101,7 +103,7 @@ def empty_parts(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 f"empty {kind}",
                 Severity.WARNING,
-                subject.place(name),
+                subject.location(name),
                 f"{kind} {name!r} matches no string, so no alternative with it can match",
                 "give it an alternative that ends, or remove it",
             )
@@ -117,7 +119,7 @@ def empty_parts(subject: Subject) -> Iterator[Finding]:
                 yield Finding(
                     "empty part",
                     Severity.WARNING,
-                    subject.place(name),
+                    subject.location(name),
                     f"a part of {f'{kind} {name!r}' if name else 'the grammar'} can never match: {_shown(node)}",
                     "correct it, or remove the alternatives that need it",
                 )
@@ -202,7 +204,7 @@ def unreachable_rules(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "unreachable rule",
                 Severity.WARNING,
-                subject.place(name),
+                subject.location(name),
                 f"rule {name!r} is never used: it cannot be reached from the start",
                 "use it, or remove it",
             )
@@ -222,7 +224,7 @@ def unbounded_white_space(subject: Subject) -> Iterator[Finding]:
         for node in postorder(term):
             is_white[id(node)] = _is_white(node, is_white)
             if isinstance(node, ir.Repeat) and node.max is None and is_white[id(node.item)]:
-                locations.setdefault(name, subject.place(name))
+                locations.setdefault(name, subject.location(name))
     if locations:
         names = some((name for name in locations if name), _MAX_NAMES) or "the grammar itself"
         yield Finding(
@@ -256,7 +258,7 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
     Complexity: linear.
     """
     graph = _without_budget(subject)
-    cyclic = _cyclic(graph)
+    cyclic = {name for group in cyclic_components(graph) for name in group}
     recursive = [name for name in subject.rules if name in cyclic]
     repeating = [
         name
@@ -269,16 +271,18 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "no bound on the length",
             Severity.INFORMATION,
-            subject.place((recursive or repeating)[0]),
+            subject.location((recursive or repeating)[0]),
             f"strings may have any length, by {' and '.join(causes)}",
             "no finite token budget fits all of them; add bounds where you know them",
         )
-    left = _left_recursive(subject)
+    flat = ir.Rules(subject.rules, subject.body)
+    found = {name for group in left_recursive(flat, LeftPositions(flat, subject.nullability)) for name in group}
+    left = [name for name in subject.rules if name in found]
     if left:
         yield Finding(
             "left recursion",
             Severity.INFORMATION,
-            subject.place(left[0]),
+            subject.location(left[0]),
             f"left-recursive rules: {some(left, _MAX_NAMES)}; they are rewritten without changing the language",
         )
 
@@ -303,34 +307,3 @@ def _has_budget(node: Grammar) -> bool:
 
 def _repeats(node: Grammar) -> bool:
     return isinstance(node, ir.Repeat) and node.max is None
-
-
-def _left_recursive(subject: Subject) -> list[str]:
-    """Return the rules that may refer to themselves before anything is read."""
-    nullable = subject.nullability
-    graph: dict[str, list[str]] = {}
-    for name, term in subject.rules.items():
-        first: list[str] = []
-        agenda, seen = [term], set()
-        while agenda:
-            node = agenda.pop()
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            if isinstance(node, ir.Reference):
-                first.append(node.name)
-            elif isinstance(node, ir.Sequence):
-                for item in node.items:
-                    agenda.append(item)
-                    if not nullable(item):
-                        break
-            else:
-                agenda += node.children
-        graph[name] = first
-    found = _cyclic(graph)
-    return [name for name in subject.rules if name in found]
-
-
-def _cyclic(graph: dict[str, list[str]]) -> set[str]:
-    """Return the names that lead back to themselves."""
-    return {name for group in strongly_connected(graph) for name in group if len(group) > 1 or name in graph[name]}

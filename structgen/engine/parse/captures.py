@@ -6,12 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.engine.parse.chart import NO_ENDS, Chart, ChartEntry, EndSet, ParsedInput
 from structgen.engine.parse.grammar_graph import (
-    SPECIAL_BASE,
     Both,
     Captured,
     Characters,
@@ -23,6 +21,7 @@ from structgen.engine.parse.grammar_graph import (
     Not,
     Pair,
     Repeated,
+    symbols_of,
 )
 from structgen.errors import GenerationError, GrammarError
 from structgen.grammar.nodes import Capture, Grammar, Shared, postorder
@@ -47,14 +46,9 @@ def captures_of_tokens(
     """``find_captures`` of an output given as token ids, EOS left out; ``skipped`` bytes come before the output."""
     if not has_captures(grammar):
         return {}
-    texts = vocabulary.tokens
-    pieces = [texts[token].decode("latin-1") if texts[token] else chr(SPECIAL_BASE + token) for token in tokens]
-    ends = list(accumulate(map(len, pieces)))
-    by_start = {
-        end - len(piece) - skipped: (token, end - skipped)
-        for token, piece, end in zip(tokens, pieces, ends, strict=True)
-    }
-    return find_captures(grammar, "".join(pieces)[skipped:], vocabulary.special, by_start)
+    symbols, by_start = symbols_of(tokens, vocabulary.tokens)
+    by_start = {start - skipped: (token, end - skipped) for start, (token, end) in by_start.items()}
+    return find_captures(grammar, symbols[skipped:], vocabulary.special, by_start)
 
 
 def find_captures(

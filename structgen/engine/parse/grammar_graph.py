@@ -6,36 +6,15 @@ parser needs one step per node and position.  Nothing here recurses on the depth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence as Items
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from structgen.errors import GrammarError
-from structgen.grammar.nodes import (
-    MAX_CODE_POINT,
-    Budget,
-    ByteClass,
-    Capture,
-    CharClass,
-    Choice,
-    Complement,
-    Distinct,
-    Grammar,
-    Intersection,
-    JsonString,
-    Label,
-    Literal,
-    Permutation,
-    Reference,
-    Repeat,
-    Rules,
-    Sequence,
-    Shared,
-    SpecialToken,
-    Tempered,
-    TokenSet,
-)
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
+from structgen.grammar.visitor import NodeTable
 
 __all__ = [
     "Both",
@@ -52,6 +31,7 @@ __all__ = [
     "Special",
     "Text",
     "TokenOf",
+    "symbols_of",
 ]
 
 _PermutationState: TypeAlias = "tuple[frozenset[int], int, bool]"
@@ -195,7 +175,9 @@ class Members(GraphNode):
 
     __slots__ = ("_item", "_linker", "count", "is_after", "scope", "term", "used")
 
-    def __init__(self, linker: Linker, term: Permutation, scope: _RuleScope | None, state: _PermutationState) -> None:
+    def __init__(
+        self, linker: Linker, term: ir.Permutation, scope: _RuleScope | None, state: _PermutationState
+    ) -> None:
         self._linker = linker
         self.term = term
         self.scope = scope
@@ -278,11 +260,11 @@ class Linker:
             return node
         if node.node is None:
             term, scope = node.term, node.scope
-            while isinstance(term, (Shared, Described, Distinct, Label, Tempered, Rules)):
-                if isinstance(term, Rules):
+            while isinstance(term, (ir.Shared, Described, ir.Distinct, ir.Label, ir.Tempered, ir.Rules)):
+                if isinstance(term, ir.Rules):
                     scope, term = _RuleScope(dict(term.rules), scope), term.body
                 else:  # what is shared is closed, so it is one node in all scopes
-                    scope, term = None if isinstance(term, Shared) else scope, term.item
+                    scope, term = None if isinstance(term, ir.Shared) else scope, term.item
             node.node = self._made(term, scope)
         return node.node
 
@@ -309,7 +291,7 @@ class Linker:
             node = self._pending[key] = _PendingNode(term, scope)
         return node
 
-    def members(self, term: Permutation, scope: _RuleScope | None, state: _PermutationState) -> Members:
+    def members(self, term: ir.Permutation, scope: _RuleScope | None, state: _PermutationState) -> Members:
         """The node of the rest of a permutation."""
         key = id(term), id(scope), state
         node = self._members.get(key)
@@ -318,21 +300,11 @@ class Linker:
         return node
 
     def _made(self, term: Grammar, scope: _RuleScope | None) -> GraphNode:
-        make = _MAKERS.get(type(term))
-        if make is None:
+        if type(term) not in _MAKERS:
             raise GrammarError("captures", f"a term of type {type(term).__name__} has no meaning here")
-        return make(self, term, scope)
+        return _MAKERS[type(term)](self, term, scope)
 
-    def _literal(self, term: Literal, scope: _RuleScope | None) -> GraphNode:
-        return Text(term.data.decode("latin-1"))
-
-    def _bytes(self, term: ByteClass, scope: _RuleScope | None) -> GraphNode:
-        return Characters(term.ranges, utf8=False, min=1, max=1)
-
-    def _characters(self, term: CharClass, scope: _RuleScope | None) -> GraphNode:
-        return Characters(term.ranges, utf8=True, min=1, max=1)
-
-    def _sequence(self, term: Sequence, scope: _RuleScope | None) -> GraphNode:
+    def _sequence(self, term: ir.Sequence, scope: _RuleScope | None) -> GraphNode:
         if not term.items:
             return Text("")
         node: GraphNode = self.later(term.items[-1], scope)
@@ -340,19 +312,16 @@ class Linker:
             node = Pair(self.later(item, scope), node)
         return self.unfold(node)
 
-    def _choice(self, term: Choice, scope: _RuleScope | None) -> GraphNode:
-        return Either(tuple(self.later(item, scope) for item in term.items))
+    def _several(self, items: Iterable[Grammar], scope: _RuleScope | None) -> tuple[GraphNode, ...]:
+        return tuple(self.later(item, scope) for item in items)
 
-    def _repeat(self, term: Repeat, scope: _RuleScope | None) -> GraphNode:
+    def _repeat(self, term: ir.Repeat, scope: _RuleScope | None) -> GraphNode:
         item = term.item
-        if isinstance(item, (ByteClass, CharClass)):
-            return Characters(item.ranges, utf8=isinstance(item, CharClass), min=term.min, max=term.max)
+        if isinstance(item, (ir.ByteClass, ir.CharClass)):
+            return Characters(item.ranges, utf8=isinstance(item, ir.CharClass), min=term.min, max=term.max)
         return Repeated(self.later(item, scope), term.min, term.max)
 
-    def _permutation(self, term: Permutation, scope: _RuleScope | None) -> GraphNode:
-        return self.members(term, scope, (frozenset(), 0, False))
-
-    def _reference(self, term: Reference, scope: _RuleScope | None) -> GraphNode:
+    def _reference(self, term: ir.Reference, scope: _RuleScope | None) -> GraphNode:
         bound = scope
         while bound is not None and term.name not in bound.rules:
             bound = bound.outer
@@ -360,27 +329,15 @@ class Linker:
             raise GrammarError(f"rule {term.name!r}", "no enclosing Rules binds this name")
         return Either((self.later(bound.rules[term.name], bound),), recursive=True)
 
-    def _budget(self, term: Budget, scope: _RuleScope | None) -> GraphNode:
+    def _budget(self, term: ir.Budget, scope: _RuleScope | None) -> GraphNode:
         """Characters are counted; tokens are not, since the text alone does not determine them."""
         item = self.later(term.item, scope)
         if term.characters is None:
             return self.unfold(item)
-        texts = Characters(((0, MAX_CODE_POINT),), utf8=True, min=0, max=term.characters)
+        texts = Characters(((0, ir.MAX_CODE_POINT),), utf8=True, min=0, max=term.characters)
         return Both((item, texts))
 
-    def _intersection(self, term: Intersection, scope: _RuleScope | None) -> GraphNode:
-        return Both(tuple(self.later(item, scope) for item in term.items))
-
-    def _complement(self, term: Complement, scope: _RuleScope | None) -> GraphNode:
-        return Not(self.later(term.item, scope))
-
-    def _capture(self, term: Capture, scope: _RuleScope | None) -> GraphNode:
-        return Captured(term.name, self.later(term.item, scope))
-
-    def _json_string(self, term: JsonString, scope: _RuleScope | None) -> GraphNode:
-        return JsonText(self.later(term.value, scope))
-
-    def _special_token(self, term: SpecialToken, scope: _RuleScope | None) -> GraphNode:
+    def _special_token(self, term: ir.SpecialToken, scope: _RuleScope | None) -> GraphNode:
         ids = (
             [term.token]
             if isinstance(term.token, int)
@@ -390,7 +347,7 @@ class Linker:
             return Text(str(term.token).encode().decode("latin-1"))
         return Special(frozenset(chr(SPECIAL_BASE + token) for token in ids))
 
-    def _token_set(self, term: TokenSet, scope: _RuleScope | None) -> GraphNode:
+    def _token_set(self, term: ir.TokenSet, scope: _RuleScope | None) -> GraphNode:
         named = {token for token in term.tokens if isinstance(token, str)}
         ids = [token for token in term.tokens if not isinstance(token, str)]
         ids += [token for token, text in self._special.items() if text in named]
@@ -398,20 +355,39 @@ class Linker:
         return TokenOf(ranges, is_excluded=term.is_excluded)
 
 
-_MAKERS: Final[dict[type[Grammar], Callable[..., GraphNode]]] = {
-    Literal: Linker._literal,
-    ByteClass: Linker._bytes,
-    CharClass: Linker._characters,
-    Sequence: Linker._sequence,
-    Choice: Linker._choice,
-    Repeat: Linker._repeat,
-    Permutation: Linker._permutation,
-    Reference: Linker._reference,
-    Intersection: Linker._intersection,
-    Budget: Linker._budget,
-    Complement: Linker._complement,
-    Capture: Linker._capture,
-    JsonString: Linker._json_string,
-    SpecialToken: Linker._special_token,
-    TokenSet: Linker._token_set,
-}
+_MAKERS: Final[NodeTable[Callable[[Linker, Any, _RuleScope | None], GraphNode]]] = NodeTable(
+    "captures",
+    {
+        ir.Literal: lambda _, term, __: Text(term.data.decode("latin-1")),
+        ir.ByteClass: lambda _, term, __: Characters(term.ranges, utf8=False, min=1, max=1),
+        ir.CharClass: lambda _, term, __: Characters(term.ranges, utf8=True, min=1, max=1),
+        ir.Sequence: Linker._sequence,
+        ir.Choice: lambda linker, term, scope: Either(linker._several(term.items, scope)),
+        ir.Repeat: Linker._repeat,
+        ir.Permutation: lambda linker, term, scope: linker.members(term, scope, (frozenset(), 0, False)),
+        ir.Reference: Linker._reference,
+        ir.Intersection: lambda linker, term, scope: Both(linker._several(term.items, scope)),
+        ir.Budget: Linker._budget,
+        ir.Complement: lambda linker, term, scope: Not(linker.later(term.item, scope)),
+        ir.Capture: lambda linker, term, scope: Captured(term.name, linker.later(term.item, scope)),
+        ir.JsonString: lambda linker, term, scope: JsonText(linker.later(term.value, scope)),
+        ir.SpecialToken: Linker._special_token,
+        ir.TokenSet: Linker._token_set,
+    },
+    excluded=(ir.Shared, Described, ir.Distinct, ir.Label, ir.Tempered, ir.Rules),  # ``unfold`` looks through them
+)
+
+
+def symbols_of(taken: Iterable[int | bytes], texts: Items[bytes]) -> tuple[str, dict[int, tuple[int, int]]]:
+    """Return the symbols of ids of tokens, whose bytes are ``texts``, and bytes; and the tokens, start to (id, end)."""
+    pieces: list[str] = []
+    tokens: dict[int, tuple[int, int]] = {}
+    start = 0
+    for step in taken:
+        data = step if isinstance(step, bytes) else texts[step]
+        pieces.append(data.decode("latin-1") if data or isinstance(step, bytes) else chr(SPECIAL_BASE + step))
+        end = start + len(pieces[-1])
+        if not isinstance(step, bytes):
+            tokens[start] = step, end
+        start = end
+    return "".join(pieces), tokens

@@ -15,12 +15,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from structgen.engine.parse.chart import Chart, EndSet, ParsedInput
 from structgen.engine.parse.grammar_graph import (
-    SPECIAL_BASE,
     Both,
     Captured,
     Characters,
@@ -33,8 +31,9 @@ from structgen.engine.parse.grammar_graph import (
     Pair,
     Repeated,
     Special,
+    symbols_of,
 )
-from structgen.engine.parse.prefixes import goes_on, is_text, opened_string
+from structgen.engine.parse.prefixes import can_continue, is_text, opened_string
 from structgen.grammar.limits import Limits, counted, spend
 from structgen.memory_cache import TERMS, ContentCache
 
@@ -125,21 +124,8 @@ def parts_of_tokens(
     is_over: bool,
 ) -> tuple[NamedPart, ...]:
     """``parts_of_prefix`` of what a matcher took: ids of tokens, whose bytes are ``texts``, and bytes; EOS left out."""
-    pieces = [
-        step.decode("latin-1")
-        if isinstance(step, bytes)
-        else texts[step].decode("latin-1")
-        if texts[step]
-        else chr(SPECIAL_BASE + step)
-        for step in taken
-    ]
-    ends = accumulate(map(len, pieces))
-    tokens = {
-        end - len(piece): (step, end)
-        for step, piece, end in zip(taken, pieces, ends, strict=True)
-        if not isinstance(step, bytes)
-    }
-    return parts_of_prefix(grammar, "".join(pieces), special, tokens, limits, is_over=is_over)
+    symbols, tokens = symbols_of(taken, texts)
+    return parts_of_prefix(grammar, symbols, special, tokens, limits, is_over=is_over)
 
 
 def parts_of_prefix(
@@ -378,7 +364,7 @@ class _Goals:
             case JsonText(value=value):
                 return self._value_of_json(goal, value)
             case _:
-                return _NOTHING if end != _BEYOND or goes_on(node, source, start) else None
+                return _NOTHING if end != _BEYOND or can_continue(node, source, start) else None
 
     @staticmethod
     def _met(parts: Iterator[_Parts | None] | Sequence[_Parts | None]) -> _Parts | None:

@@ -9,7 +9,7 @@ from typing import Final
 from structgen.engine.parse.chart import ParsedInput
 from structgen.engine.parse.grammar_graph import SPECIAL_BASE, Characters, GraphNode, Special, Text, TokenOf
 
-__all__ = ["goes_on", "is_text", "opened_string"]
+__all__ = ["can_continue", "is_text", "opened_string"]
 
 _OPEN_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 _REST_OF_ESCAPE: Final = re.compile(r"(?:\\(?:u[0-9a-fA-F]{0,3})?)?")
@@ -40,14 +40,14 @@ def opened_string(symbols: str, start: int, index: int) -> ParsedInput | None:
     return None
 
 
-def goes_on(node: GraphNode, source: ParsedInput, start: int) -> bool:
+def can_continue(node: GraphNode, source: ParsedInput, start: int) -> bool:
     """Whether a leaf that begins at ``start`` can end beyond the text."""
     symbols = source.symbols
     match node:
         case Text(symbols=text):
             return len(text) > len(symbols) - start and text.startswith(symbols[start:])
         case Characters():
-            return _class_goes_on(node, source, start)
+            return _class_can_continue(node, source, start)
         case Special(symbols=tokens):
             return start == len(symbols) and bool(tokens)
         case TokenOf():
@@ -56,7 +56,7 @@ def goes_on(node: GraphNode, source: ParsedInput, start: int) -> bool:
             return is_text(source, start)
 
 
-def _class_goes_on(node: Characters, source: ParsedInput, start: int) -> bool:
+def _class_can_continue(node: Characters, source: ParsedInput, start: int) -> bool:
     position, count, end = start, 0, len(source.symbols)
     while position < end:
         if node.utf8:
@@ -99,4 +99,4 @@ def _characters_from(symbols: str) -> list[tuple[int, int]]:
 
 def is_text(source: ParsedInput, start: int) -> bool:
     """Whether the rest is a prefix of well-formed text."""
-    return _class_goes_on(Characters(((0, 0x10FFFF),), utf8=True, min=0, max=None), source, start)
+    return _class_can_continue(Characters(((0, 0x10FFFF),), utf8=True, min=0, max=None), source, start)

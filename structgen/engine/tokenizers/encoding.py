@@ -1,7 +1,8 @@
 """How a tokenizer encodes a text, read from its file: the stages that split it, its classes of characters, its merges.
 
-Read are byte-level encodings by byte pairs: a tokenizer.json with ``ByteLevel``, ``Split`` and ``Digits``, the
-tokenizers of GGUF files, which are put into that form, and ranks of tiktoken.  All else is refused by name.
+Read are encodings by byte pairs: a byte-level tokenizer.json with ``ByteLevel``, ``Split`` and ``Digits``, also with
+NFC; the tokenizers of GGUF files, which are put into that form; a tokenizer.json made of a SentencePiece model, with
+spaces written as a mark and with byte fallback; and ranks of tiktoken.  All else is refused by name.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 
 from structgen.cache import fetch, keep
 from structgen.engine.tokenizers.merges import Merges
-from structgen.engine.tokenizers.model_file import TokenizerJsonEncoder
-from structgen.engine.tokenizers.piece_bytes import from_byte_level
+from structgen.engine.tokenizers.model_file import SPACE_MARK, TokenizerJsonEncoder
+from structgen.engine.tokenizers.piece_bytes import byte_or_text, from_byte_level
 from structgen.engine.tokenizers.pretokens import Pretokens, Stage
 from structgen.engine.tokenizers.split_pattern import Program, read_pattern, unsupported
 from structgen.engine.tokenizers.table import Encoder, need
+from structgen.engine.tokenizers.text_rules import AddedContents, AddedToken, ByteSpelling, ComposedText, TextRule
 from structgen.engine.tokenizers.tiktoken_ranks import RanksEncoder
 from structgen.memory_cache import TERMS, ContentCache
 
@@ -44,10 +46,14 @@ class Encoding:
     Attributes:
         pretokens: where a text may be split.
         merges: which tokens may stand side by side in a piece.
+        rules: what else the text obeys; the rule of added tokens is the first.
+        added: added tokens that the tokenizer looks for in the text.
     """
 
     pretokens: Pretokens
     merges: Merges
+    rules: tuple[TextRule, ...] = ()
+    added: AddedContents | None = None
 
 
 def read_encoding_of(encode: Encoder | None, tokens: Sequence[bytes]) -> Encoding:
@@ -66,7 +72,7 @@ def read_encoding_of(encode: Encoder | None, tokens: Sequence[bytes]) -> Encodin
     if isinstance(encode, RanksEncoder):
         return _read_ranks(encode, tokens)
     found = "it has no tokenizer" if encode is None else f"its tokenizer is a {type(encode).__name__}"
-    raise unsupported("only byte-level BPE of a tokenizer.json, tekken.json or GGUF file is read", evidence=found)
+    raise unsupported("only BPE of a tokenizer.json, tekken.json or byte-level GGUF file is read", evidence=found)
 
 
 def _read_json(spec: Mapping[str, Any], tokens: Sequence[bytes]) -> Encoding:
@@ -74,20 +80,100 @@ def _read_json(spec: Mapping[str, Any], tokens: Sequence[bytes]) -> Encoding:
     kind = model.get("type") or ("BPE" if "merges" in model else "another kind")
     if kind != "BPE":
         raise unsupported("its model is not BPE", evidence=f"the model is {kind}")
-    for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "fuse_unk"):
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name):
             raise unsupported(f"its model has {name}", evidence=f"found {model[name]!r}")
-    normalizers = [each["type"] for each in _flat(spec.get("normalizer"), "normalizers")]
+    normalizers = _flat(spec.get("normalizer"), "normalizers")
+    pretokenizers = _flat(spec.get("pre_tokenizer"), "pretokenizers")
+    is_marked = any(each["type"] == "Metaspace" for each in pretokenizers) or any(
+        each["type"] == "Replace" and each.get("content") == SPACE_MARK for each in normalizers
+    )
+    added = _added(spec, tokens, is_changed=is_marked)
+    rules: list[TextRule] = [] if added is None else [added]
+    if is_marked:
+        program = _marked(normalizers, pretokenizers)
+        merges, spelling = _marked_merges(model, tokens)
+        rules.append(spelling)
+        if model.get("ignore_merges"):
+            _check_whole(merges, tokens)
+        return Encoding(
+            _pretokens([program], _outside_of_tokenizers, "tokenizers", tokens), merges, tuple(rules), added
+        )
+    for each in normalizers:
+        if each["type"] != "NFC":
+            raise unsupported("a normalizer changes the text", evidence=f"found {each['type']}")
+    for name in ("byte_fallback", "fuse_unk"):
+        if model.get(name):
+            raise unsupported(f"its model has {name}", evidence="its spaces have no mark")
     if normalizers:
-        raise unsupported("a normalizer changes the text", evidence=f"found {', '.join(normalizers)}")
-    for added in spec.get("added_tokens") or ():
-        if not added.get("special") and added["id"] < len(tokens) and tokens[added["id"]]:
-            raise unsupported("added tokens are found in the text", evidence=f"for instance {added['content']!r}")
-    programs = _programs(_flat(spec.get("pre_tokenizer"), "pretokenizers"))
+        rules.append(ComposedText(tokens))
+    programs = _programs(pretokenizers)
     merges = Merges(tokens, _json_merges(model, tokens))
     if model.get("ignore_merges"):
         _check_whole(merges, tokens)
-    return Encoding(_pretokens(programs, _outside_of_tokenizers, "tokenizers", tokens), merges)
+    return Encoding(_pretokens(programs, _outside_of_tokenizers, "tokenizers", tokens), merges, tuple(rules), added)
+
+
+def _added(spec: Mapping[str, Any], tokens: Sequence[bytes], *, is_changed: bool) -> AddedContents | None:
+    """The added tokens that are found in texts; None if there are none."""
+    found = [
+        AddedToken(
+            each["id"],
+            each["content"].encode(),
+            is_first=not each.get("normalized"),
+            is_text=not each.get("special") and each["id"] < len(tokens) and bool(tokens[each["id"]]),
+        )
+        for each in spec.get("added_tokens") or ()
+    ]
+    if not any(each.is_text for each in found):
+        return None
+    for each in spec["added_tokens"]:
+        for name in ("single_word", "lstrip", "rstrip"):
+            if each.get(name):
+                raise unsupported(f"an added token has {name}", evidence=f"for instance {each['content']!r}")
+    if is_changed:
+        raise unsupported(
+            "added tokens are found in the text, which is another text after them",
+            evidence=f"for instance {next(each.content for each in found if each.is_text)!r}",
+        )
+    return AddedContents(tokens, found)
+
+
+def _marked(normalizers: Sequence[Mapping[str, Any]], pretokenizers: Sequence[Mapping[str, Any]]) -> Program:
+    """The stage of a tokenizer that writes spaces as a mark; what it adds before a text is left out."""
+    splits = False
+    for each in normalizers:
+        if each["type"] == "Prepend" and each.get("prepend") == SPACE_MARK:
+            continue
+        if each["type"] == "Replace" and each.get("pattern") == {"String": " "} and each.get("content") == SPACE_MARK:
+            continue
+        raise unsupported("a normalizer changes the text", evidence=f"found {dict(each)!r:.160}")
+    for each in pretokenizers:
+        if each["type"] == "Metaspace" and each.get("replacement") == SPACE_MARK:
+            splits = splits or bool(each.get("split", True))
+        elif each["type"] != "Split" or each.get("pattern") != {"String": " "} or not normalizers:
+            raise unsupported("its pre-tokenizer is not read", evidence=f"found {dict(each)!r:.160}")
+    return read_pattern(r" [^ ]*|[^ ]+" if splits else r"[\s\S]+", keeps_gaps=True)
+
+
+def _marked_merges(model: Mapping[str, Any], tokens: Sequence[bytes]) -> tuple[Merges, ByteSpelling]:
+    """The merges of characters, and the rule for characters that are written as bytes."""
+    ids: Mapping[str, int] = {piece: token for piece, token in model["vocab"].items() if token < len(tokens)}
+    characters = {piece: token for piece, token in ids.items() if len(piece) == 1 and tokens[token]}
+    bytes_ = {token for piece, token in ids.items() if isinstance(byte_or_text(piece), bytes)}
+    if not model.get("byte_fallback"):
+        bytes_.clear()
+    elif len(bytes_) != _BYTES:
+        raise unsupported("some bytes are no tokens", evidence=f"{len(bytes_)} of {_BYTES} are")
+    spelled = {tokens[token] for token in characters.values()}
+    if SPACE_MARK in characters:
+        spelled.add(SPACE_MARK.encode())  # the tokenizer takes it for a space
+    units = [*characters.values(), *(token for token in bytes_ if tokens[token] not in spelled)]
+    merges = Merges(tokens, _merges(model, ids, lambda piece: piece.replace(SPACE_MARK, " ").encode(), tokens), units)
+    return merges, ByteSpelling(tokens, bytes_, spelled)
+
+
+_BYTES: Final = 256
 
 
 def _flat(part: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
@@ -135,11 +221,17 @@ def _digits(*, is_single: bool) -> Program:
 def _json_merges(model: Mapping[str, Any], tokens: Sequence[bytes]) -> list[tuple[int, int, int]]:
     ids: dict[str, int] = model["vocab"]
     _check_bytes({tokens[token] for token in ids.values() if token < len(tokens)}, tokens)
+    return _merges(model, ids, from_byte_level, tokens)
+
+
+def _merges(
+    model: Mapping[str, Any], ids: Mapping[str, int], text_of: Callable[[str], bytes], tokens: Sequence[bytes]
+) -> list[tuple[int, int, int]]:
     merges: list[tuple[int, int, int]] = []
     for merge in model["merges"]:
         left, right = merge.split(" ") if isinstance(merge, str) else merge
         whole, one, other = ids[left + right], ids[left], ids[right]
-        if whole >= len(tokens) or tokens[whole] != from_byte_level(left + right):
+        if whole >= len(tokens) or tokens[whole] != text_of(left + right):
             raise unsupported(
                 "a merge makes a token that is no text of the vocabulary",
                 evidence=f"found token {whole}, of {left!r} and {right!r}",

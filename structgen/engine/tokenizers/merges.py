@@ -10,7 +10,7 @@ Source: T. Vieira et al., "Language Models over Canonical Byte-Pair Encodings" (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Final, final
 
@@ -36,20 +36,25 @@ class Merges:
     Args:
         tokens: the bytes of each token.
         merges: the two parts and the token that they make, by rank.
+        units: the tokens that a text consists of before anything is merged; by default those of single bytes.
 
     Complexity: ``row`` takes as many steps as there are tokens whose left edge has a part that some part at the right
         edge of the token merges with; rows are cached.
     """
 
-    def __init__(self, tokens: Sequence[bytes], merges: Sequence[tuple[int, int, int]]) -> None:
+    def __init__(
+        self, tokens: Sequence[bytes], merges: Sequence[tuple[int, int, int]], units: Collection[int] | None = None
+    ) -> None:
         self._tokens = tokens
         self._rank: dict[tuple[int, int], int] = {}
         self._right: dict[int, _Spine] = {}
         self._left: dict[int, _Spine] = {}
-        made = {whole for _, _, whole in merges}
-        for token, data in enumerate(tokens):
-            if len(data) == 1 and token not in made:
-                self._right[token] = self._left[token] = ((token, _NEVER),)
+        if units is None:
+            made = {whole for _, _, whole in merges}
+            units = [token for token, data in enumerate(tokens) if len(data) == 1 and token not in made]
+        for token in units:
+            self._right[token] = self._left[token] = ((token, _NEVER),)
+        self._units = {tokens[token]: token for token in units}
         for rank, (left, right, whole) in enumerate(merges):
             # A token is always made by the pair that makes it when its bytes alone are encoded: by no other.
             if whole in self._left or left not in self._left or right not in self._left:
@@ -73,15 +78,20 @@ class Merges:
         ranks: dict[tuple[int, int], tuple[int, int]] = {}
         for rank, (left, right, whole) in enumerate(merges):
             ranks.setdefault((left, right), (rank, whole))
-        single = {self._tokens[token]: token for token in known if len(self._tokens[token]) == 1}
         for token in late:
-            parts = [single[bytes([byte])] for byte in self._tokens[token]]
+            parts = self._units_of(self._tokens[token])
             while found := [(*ranks[pair], at) for at, pair in enumerate(pairwise(parts)) if pair in ranks]:
                 _, whole, at = min(found, key=lambda each: (each[0], each[2]))
                 parts[at : at + 2] = [whole]
             if parts == [token]:
                 problem = "a merge comes before the merges of its parts"
                 raise unsupported(problem, evidence=f"it makes {self._tokens[token]!r}")
+
+    def _units_of(self, data: bytes) -> list[int]:
+        """The units of a text; those of whole characters where there are such."""
+        if all(bytes([byte]) in self._units for byte in data):
+            return [self._units[bytes([byte])] for byte in data]
+        return [self._units[each.encode()] for each in data.decode()]
 
     def conflict(self, left: int, right: int, before: int = _NEVER) -> bool:
         """Whether a merge of a rank below ``before`` crosses the border of two reachable tokens."""

@@ -203,7 +203,7 @@ class TokenShapes:
     ) -> NDArray[np.int32]:
         """Return the state after the characters of each shape, ``[shapes]``.
 
-        ``table`` reads one character of many shapes, and is told whether it is the first; ``anew`` is the state where
+        ``table`` reads one character of many shapes, and receives whether it is the first; ``anew`` is the state where
         there is none.
         """
         states = np.full(self.count, start, dtype=np.int32)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from structgen.errors import GrammarError, LimitExceeded
+from structgen.errors import LimitExceeded
 from structgen.frontends.bnf.scanner import Notation, Token, class_of, scan, string_of
 from structgen.frontends.grammar_source import GrammarSource, check_text
 from structgen.grammar import nodes as ir
-from structgen.grammar.analysis import Nullability, strongly_connected
+from structgen.grammar.analysis import Nullability, cyclic_components
+from structgen.grammar.left_recursion import left_recursive
 from structgen.grammar.left_splitting import LeftPositions
 from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
+from structgen.grammar.scopes import used_rules
 
 __all__ = ["Definition", "Parser", "read"]
 
@@ -278,17 +279,11 @@ def _read(text: str, root: str, path: str | Path | None, limits: Limits, notatio
         if name not in definitions:
             raise source.syntax_error(token.span, f"no rule is called {name!r}", _similar(name, definitions))
     if root not in definitions:
-        names = list(definitions)
-        near = get_close_matches(root, names, 1) or names
-        raise GrammarError(
-            source.subject,
-            f"there is no rule called {root!r} to start from",
-            evidence=f"it defines {', '.join(names[:8]) or 'no rules'}{' ...' if len(names) > 8 else ''}",
-            remedy=f"name one of its rules: root={near[0]!r} (--start {near[0]})" if near else f"write {root} ::= ...",
-        )
+        raise source.no_start(root, list(definitions), "root", " ::=")
     _check_regular(parser, definitions)
-    rules = _used({name: definition.term for name, definition in definitions.items()}, root)
-    flat = ir.Rules(rules, ir.Reference(root))
+    body = ir.Reference(root)
+    used = {name for name, _ in used_rules({name: each.term for name, each in definitions.items()}, body)}
+    flat = ir.Rules([(name, each.term) for name, each in definitions.items() if name in used], body)
     return Described.deferred(None, _Read(flat, notation.source, parser.entries, definitions))
 
 
@@ -318,8 +313,7 @@ def _check_regular(parser: Parser, definitions: Mapping[str, Definition]) -> Non
     if not parser.regular:
         return
     below = {name: _references(definition.term) for name, definition in definitions.items()}
-    components = strongly_connected(below)
-    recursive = {name for each in components for name in each if len(each) > 1 or name in below[name]}
+    recursive = {name for group in cyclic_components(below) for name in group}
     for name, (token, option) in parser.regular.items():
         seen, stack = {name}, [name]
         while stack:
@@ -338,29 +332,13 @@ def _references(term: Grammar) -> set[str]:
     return {node.name for node in ir.postorder(term) if isinstance(node, ir.Reference)}
 
 
-def _used(rules: Mapping[str, Grammar], root: str) -> list[tuple[str, Grammar]]:
-    """The rules that the root reaches, in source order."""
-    found = {root}
-    seen: set[int] = set()
-    stack = [rules[root]]
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, ir.Reference) and node.name not in found:
-            found.add(node.name)
-            stack.append(rules[node.name])
-        stack.extend(node.children)
-    return [(name, term) for name, term in rules.items() if name in found]
-
-
 def _remarked(
     entries: Iterable[ReportEntry], definitions: Mapping[str, Definition], flat: ir.Rules
 ) -> Iterable[ReportEntry]:
     """The entries, with remarks on rules."""
     used = {name for name, _ in flat.rules}
-    recursive = _left_recursive(flat)
+    positions = LeftPositions(flat, Nullability(dict(flat.rules)))
+    recursive = {name for group in left_recursive(flat, positions) for name in group}
     rules = {f"rule {name}": name for name in definitions}
     for entry in entries:
         name = rules.get(entry.keyword)
@@ -370,17 +348,6 @@ def _remarked(
             yield replace(entry, detail="left-recursive: llama.cpp refuses it, here it is rewritten")
         else:
             yield entry
-
-
-def _left_recursive(flat: ir.Rules) -> frozenset[str]:
-    rules = dict(flat.rules)
-    positions = LeftPositions(flat, Nullability(rules))
-    graph = {name: positions.references(term) for name, term in rules.items()}
-    found: set[str] = set()
-    for component in strongly_connected(graph):
-        if len(component) > 1 or component[0] in graph[component[0]]:
-            found.update(component)
-    return frozenset(found)
 
 
 def _similar(name: str, definitions: Mapping[str, Definition]) -> str:

@@ -118,12 +118,13 @@ class Tool(NamedTuple):
     parameters: Any
 
 
-def tool_calls(
+def tool_calls(  # noqa: PLR0913  how replies are made, by name
     tools: Iterable[Any],
     *,
     family: str | Path | Family = "hermes",
     choice: str | Mapping[str, Any] | None = "auto",
     parallel: bool | int = True,
+    answer: Grammar | None = None,
     policy: JsonPolicy | None = None,
     limits: Limits | None = None,
 ) -> Grammar:
@@ -141,6 +142,7 @@ def tool_calls(
             "function": {"name": ...}}``: calls of that tool.  ``{"type": "allowed_tools", "allowed_tools": {"mode":
             "auto" or "required", "tools": [...]}}``: as the mode, with these tools alone.
         parallel: whether a reply may hold several calls, or their maximum number.
+        answer: what a reply without calls says; then no text stands before calls.  None: any text.
         policy: how the JSON of arguments is written; white space as in the family by default.
         limits: bounds on the schemas.
 
@@ -161,7 +163,7 @@ def tool_calls(
         raise ValueError(f"tool_calls: parallel is a bool or a number of calls from 1 on; found {parallel!r:.60}")
     options: list[Grammar] = []
     if mode != "required":
-        options.append(_plain_text(chosen))
+        options.append(_plain_text(chosen, answer))
     if called:
         written = policy or JsonPolicy(whitespace=chosen.whitespace)
         bounds = limits or _DEFAULT_LIMITS
@@ -170,14 +172,14 @@ def tool_calls(
         before = chosen.text_before if chosen.is_always_before else None
         empty = literal("") if before is None else before.layout.filled({"text": literal("")}, chosen.tokens)
         options.append(sequence(empty, calls))
-        if mode == "auto" and chosen.text_before is not None:
+        if mode == "auto" and answer is None and chosen.text_before is not None:
             options.append(sequence(_free(chosen.text_before, chosen), calls))
     return Described(either(*options), _description(chosen, known, mode, called, parallel=parallel))
 
 
-def _plain_text(family: Family) -> Grammar:
-    text = text_without(family.text.stop)
-    if family.never_begins:
+def _plain_text(family: Family, answer: Grammar | None) -> Grammar:
+    text = text_without(family.text.stop) if answer is None else answer
+    if family.never_begins and answer is None:
         anything = Repeat(ANY_CHAR, 0, None)
         text = Intersection([text, Complement(sequence(literal(family.never_begins), anything))])
     return family.text.layout.filled({"text": text.named("text")}, family.tokens)

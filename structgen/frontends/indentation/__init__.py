@@ -10,29 +10,20 @@ from typing import Final
 from structgen.errors import GrammarError
 from structgen.frontends.indentation.marks import DEDENT, INDENT, NEWLINE, Indentation, nested
 from structgen.frontends.indentation.product import product
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import joined
 from structgen.grammar.flattening import is_empty
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EMPTY,
-    CharClass,
-    Complement,
-    Grammar,
-    Intersection,
-    Repeat,
-    Rules,
-    literal,
-)
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.scopes import resolve
 
 __all__ = ["NEWLINE", "Indentation", "block", "indented", "line_end"]
 
 _DEFAULT_LIMITS: Final = Limits()
 _FOUR_BLANKS: Final = Indentation()
-_BLANKS: Final = Repeat(CharClass([(9, 9), (32, 32)]))
-_ANY: Final = Repeat(ANY_CHAR)
-_LINE_ENDS: Final = joined([literal("\n"), Repeat(joined([_BLANKS, literal("\n")]))])
+_BLANKS: Final = ir.Repeat(ir.CharClass([(9, 9), (32, 32)]))
+_ANY: Final = ir.Repeat(ir.ANY_CHAR)
+_LINE_ENDS: Final = joined([ir.literal("\n"), ir.Repeat(joined([_BLANKS, ir.literal("\n")]))])
 """The end of a line, and blank lines after it."""
 
 
@@ -76,8 +67,8 @@ def indented(
       line.2 = " pass\n" $1
     } in line line*
     """
-    marks = {mark.name: EMPTY for mark in (NEWLINE, INDENT, DEDENT)}
-    flat = resolve(Rules(marks, lines), limits)
+    marks = {mark.name: ir.EMPTY for mark in (NEWLINE, INDENT, DEDENT)}
+    flat = resolve(ir.Rules(marks, lines), limits)
     rules = {name: nested(term) for name, term in flat.rules if name not in marks}
     return product(rules, nested(flat.body), indentation=indentation, newline=newline, ignored=None, limits=limits)
 
@@ -90,15 +81,15 @@ def line_end(newline: Grammar, indentation: Indentation) -> Grammar:
     Raises:
         GrammarError: it does not match exactly with every indentation.
     """
-    ends = Intersection((newline, joined([_ANY, literal("\n")])))
-    whole = Intersection((newline, joined([_ANY, literal("\n"), _BLANKS])))
-    further = joined([ends, Repeat(literal(indentation.character))])
+    ends = ir.Intersection((newline, joined([_ANY, ir.literal("\n")])))
+    whole = ir.Intersection((newline, joined([_ANY, ir.literal("\n"), _BLANKS])))
+    further = joined([ends, ir.Repeat(ir.literal(indentation.character))])
     if is_empty(ends):
         raise GrammarError(
             "newline terminal", "it matches no string that ends with a newline", remedy=r"write /(\r?\n[\t ]*)+/"
         )
-    if not is_empty(Intersection((further, Complement(newline)))) or not is_empty(
-        Intersection((whole, Complement(joined([ends, _BLANKS]))))
+    if not is_empty(ir.Intersection((further, ir.Complement(newline)))) or not is_empty(
+        ir.Intersection((whole, ir.Complement(joined([ends, _BLANKS]))))
     ):
         raise GrammarError(
             "newline terminal",

@@ -7,29 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache, reduce
-from operator import is_, or_
+from operator import or_
 from typing import Final, NamedTuple
 
 from structgen.errors import GrammarError
 from structgen.frontends.indentation.marks import GAP, NEWLINE, Block, Enclosed, NotBefore
-from structgen.frontends.regex.code_point import complement, contains, difference, python_word
-from structgen.grammar.algebra import either, joined
+from structgen.frontends.regex.code_point import complement, python_word
+from structgen.frontends.regex.context_table import TermAnalysis
+from structgen.frontends.regex.syntax import Side, alphabet_of
+from structgen.grammar import nodes as ir
+from structgen.grammar.algebra import either
 from structgen.grammar.analysis import Nullability, strongly_connected
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EMPTY,
-    EPSILON,
-    Capture,
-    CharClass,
-    Choice,
-    Grammar,
-    Intersection,
-    Literal,
-    Reference,
-    Repeat,
-    Sequence,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.nodes.description import Described
 
 __all__ = [
@@ -49,95 +38,49 @@ __all__ = [
     "word_characters",
 ]
 
-_MAX_DEPTH: Final = 40
-_SOME: Final = Repeat(ANY_CHAR, 1, None)
+_SOME: Final = ir.Repeat(ir.ANY_CHAR, 1, None)
 _nullable: Final = Nullability({})
 
 
 @cache
-def word_characters() -> CharClass:
+def word_characters() -> ir.CharClass:
     r"""The characters of ``\w``."""
-    return CharClass(python_word())
+    return ir.CharClass(python_word())
 
 
 def nonempty(term: Grammar) -> Grammar:
     """Return a regular term without the empty string; the same object if it has none."""
     if not Nullability({})(term):
         return term
-    if isinstance(term, Repeat) and not Nullability({})(term.item):
-        return EMPTY if term.max == 0 else Repeat(term.item, 1, term.max)
-    return Intersection((term, _SOME))
+    if isinstance(term, ir.Repeat) and not Nullability({})(term.item):
+        return ir.EMPTY if term.max == 0 else ir.Repeat(term.item, 1, term.max)
+    return ir.Intersection((term, _SOME))
 
 
-def without_start(term: Grammar, characters: CharClass) -> Grammar:
+def without_start(term: Grammar, characters: ir.CharClass) -> Grammar:
     """Return the strings of a regular term that begin with a character outside ``characters``.
 
     The same object if all do.
     """
-    return _without(term, characters, _MAX_DEPTH)
-
-
-def _without(term: Grammar, characters: CharClass, depth: int) -> Grammar:
-    match term:
-        case Literal(data=data):
-            if not data:
-                return EMPTY
-            try:
-                first = ord(data.decode()[0])
-            except UnicodeDecodeError:
-                pass
-            else:
-                return EMPTY if contains(characters.ranges, first) else term
-        case CharClass():
-            left = CharClass(difference(term.ranges, characters.ranges))
-            return term if left == term else left if left.ranges else EMPTY
-        case Choice(items=items) if depth:
-            parts = [_without(item, characters, depth - 1) for item in items]
-            if all(map(is_, parts, items)):
-                return term
-            parts = [part for part in parts if part is not EMPTY]
-            return either(parts) if parts else EMPTY
-        case Sequence(items=items) if depth and items:
-            return _without_in_sequence(term, items, characters, depth - 1)
-        case Intersection(items=items) if depth and items:
-            start = _without(items[0], characters, depth - 1)
-            if start is items[0] or start is EMPTY:
-                return term if start is items[0] else EMPTY
-            return Intersection((start, *items[1:]))
-        case Repeat(item=item, min=low, max=high) if depth and high != 0:
-            start = _without(item, characters, depth - 1)
-            if start is EMPTY:
-                return EMPTY
-            if start is item:
-                return term if low else Repeat(item, 1, high)
-            return joined([start, Repeat(item, max(low - 1, 0), None if high is None else high - 1)])
-    allowed = CharClass(complement(characters.ranges))
-    return Intersection((term, joined([allowed, Repeat(ANY_CHAR)])))
-
-
-def _without_in_sequence(term: Grammar, items: tuple[Grammar, ...], characters: CharClass, depth: int) -> Grammar:
-    head, rest = items[0], joined(items[1:])
-    start = _without(head, characters, depth)
-    if not Nullability({})(head):
-        return term if start is head else EMPTY if start is EMPTY else joined([start, rest])
-    further = _without(rest, characters, depth)
-    parts = [part for part in (EMPTY if start is EMPTY else joined([start, rest]), further) if part is not EMPTY]
-    return either(parts) if parts else EMPTY
+    alphabet = alphabet_of((characters.ranges,))
+    others = alphabet.mask(Side(at_edge=False, characters=complement(characters.ranges)))
+    found = TermAnalysis(alphabet).first_in(term, others)
+    return ir.EMPTY if found is None else found
 
 
 def any_number(item: Grammar) -> Grammar:
-    if isinstance(item, Repeat) and item.min <= 1 and item.max is None:
+    if isinstance(item, ir.Repeat) and item.min <= 1 and item.max is None:
         item = item.item  # (x+)* is x*
-    return Repeat(item, 0, None)
+    return ir.Repeat(item, 0, None)
 
 
-def begins_freely(gap: Grammar, guard: CharClass) -> bool:
-    some = EPSILON if gap is EPSILON else nonempty(gap)
-    return some is EPSILON or without_start(some, guard) is some
+def begins_freely(gap: Grammar, guard: ir.CharClass) -> bool:
+    some = ir.EPSILON if gap is ir.EPSILON else nonempty(gap)
+    return some is ir.EPSILON or without_start(some, guard) is some
 
 
 def optional_text(text: Grammar) -> Grammar:
-    return EPSILON if text is EMPTY else either([text, EPSILON])
+    return ir.EPSILON if text is ir.EMPTY else either([text, ir.EPSILON])
 
 
 MIDDLE: Final = 0
@@ -184,7 +127,7 @@ class Facts(NamedTuple):
         """Whether it begins with text in every state."""
         return not self.is_empty and not self.first & MARK
 
-    def heeds(self, state: int) -> bool:
+    def depends_on_guard(self, state: int) -> bool:
         """Whether the guard of the state before it matters."""
         return self.is_empty or bool(self.first & (MARK | FORBIDDEN << guard_of(state)))
 
@@ -199,9 +142,9 @@ def is_spaced(state: int) -> bool:
     return state == SPACED or (state >= GUARDED and (state - GUARDED) & 1 == 1)
 
 
-def guards_of(terms: Iterable[Grammar]) -> tuple[CharClass, ...]:
+def guards_of(terms: Iterable[Grammar]) -> tuple[ir.CharClass, ...]:
     """Return the guards of terms (sets of characters that may not come next), each once."""
-    found: dict[CharClass, None] = {}
+    found: dict[ir.CharClass, None] = {}
     for term in terms:
         for node in postorder(term):
             if isinstance(node, NotBefore):
@@ -212,7 +155,7 @@ def guards_of(terms: Iterable[Grammar]) -> tuple[CharClass, ...]:
 def facts_of(
     rules: Mapping[str, Grammar],
     body: Grammar,
-    guards: tuple[CharClass, ...],
+    guards: tuple[ir.CharClass, ...],
     *,
     ignored: Grammar | None,
     newline: Grammar | None,
@@ -234,7 +177,7 @@ def facts_of(
 
 class _FactSolver:
     def __init__(
-        self, rules: Mapping[str, Grammar], guards: tuple[CharClass, ...], newline: Grammar | None, *, has_gaps: bool
+        self, rules: Mapping[str, Grammar], guards: tuple[ir.CharClass, ...], newline: Grammar | None, *, has_gaps: bool
     ) -> None:
         self.rules = rules
         self.guards = guards
@@ -260,7 +203,7 @@ class _FactSolver:
 
     def solve(self, body: Grammar) -> dict[int, Facts]:
         orders = {name: self.order(term) for name, term in self.rules.items()}
-        uses = {name: [node.name for node in order if isinstance(node, Reference)] for name, order in orders.items()}
+        uses = {name: [node.name for node in order if isinstance(node, ir.Reference)] for name, order in orders.items()}
         for component in strongly_connected(uses):
             changed = True
             while changed:
@@ -280,7 +223,7 @@ class _FactSolver:
         nodes = list(postorder(term))
         named: set[int] = set()
         for node in nodes:
-            if isinstance(node, (Reference, NotBefore)) or any(id(child) in named for child in node.children):
+            if isinstance(node, (ir.Reference, NotBefore)) or any(id(child) in named for child in node.children):
                 named.add(id(node))
         selected: list[Grammar] = []
         texts: dict[int, Grammar] = {}
@@ -305,12 +248,12 @@ class _FactSolver:
         is_empty = self.nullable(node)
         some = nonempty(node)
         first, after = TEXT, [1 << MIDDLE] * GUARDED
-        if some is EMPTY:
+        if some is ir.EMPTY:
             first, after = 0, [0] * GUARDED
         for index, guard in enumerate(self.guards):
             allowed = without_start(some, guard)
             first |= FORBIDDEN << index if allowed is not some else 0
-            may = 1 << MIDDLE if allowed is not EMPTY else 0
+            may = 1 << MIDDLE if allowed is not ir.EMPTY else 0
             after += [may, after[MIDDLE] if self.has_gaps else may]
         if is_empty:
             after = [states | 1 << state for state, states in enumerate(after)]
@@ -319,7 +262,7 @@ class _FactSolver:
     def combine(self, node: Grammar) -> Facts:
         parts = [self.found[id(child)] for child in node.children]
         match node:
-            case Reference(name=name):
+            case ir.Reference(name=name):
                 return self.marks.get(name) or self.of_rules[name]
             case NotBefore():
                 guarded = 1 << GUARDED + 2 * self.guards.index(node.characters)
@@ -329,13 +272,13 @@ class _FactSolver:
                 return Facts(after, first=MARK, has_gaps=parts[0].has_gaps, has_lines=True)
             case Enclosed():
                 return parts[0]._replace(has_gaps=False, has_lines=False)
-            case Sequence():
+            case ir.Sequence():
                 return reduce(_then, parts, self.identity)
-            case Choice():
+            case ir.Choice():
                 return reduce(_or, parts, self.nothing)
-            case Repeat():
+            case ir.Repeat():
                 return self.repeated(parts[0], node.min, node.max)
-            case Capture() | Described():
+            case ir.Capture() | Described():
                 return parts[0]
             case _:
                 raise GrammarError(

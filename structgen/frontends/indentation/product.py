@@ -32,21 +32,10 @@ from structgen.frontends.indentation.facts import (
     without_start,
 )
 from structgen.frontends.indentation.marks import GAP, NEWLINE, Block, Enclosed, Indentation, NotBefore
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either, joined
-from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    EMPTY,
-    EPSILON,
-    Capture,
-    CharClass,
-    Choice,
-    Grammar,
-    Reference,
-    Repeat,
-    Rules,
-    Sequence,
-    literal,
-)
+from structgen.grammar.limits import Limits, spend
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.visitor import Call, trampoline
 
@@ -58,7 +47,7 @@ _OUTSIDE: Final = -2
 """Outside brackets, at any width."""
 _INSIDE: Final = -3
 """Inside brackets."""
-_BLANKS: Final = CharClass([(9, 9), (32, 32)])
+_BLANKS: Final = ir.CharClass([(9, 9), (32, 32)])
 
 _Key: TypeAlias = tuple[int, int, int, int]
 _VariantKey: TypeAlias = tuple[str, int, int, int]
@@ -72,7 +61,7 @@ def product(
     newline: Grammar | None,
     ignored: Grammar | None,
     limits: Limits,
-) -> Rules:
+) -> ir.Rules:
     """Return a grammar without marks, of the strings that obey them.
 
     Args:
@@ -95,6 +84,11 @@ def product(
     return _Product(rules, facts, spacing).run(body)
 
 
+_NODE_STEPS: Final = 12
+_SUBJECT: Final = "grammar with indentation"
+_VARIANTS: Final = "each width has variants of the rules that hold blocks: lower max_width, or fix the step"
+
+
 class _Terms:
     """Applies each operator once per operands, so that equal results are one object, and counts the nodes."""
 
@@ -105,21 +99,21 @@ class _Terms:
         self.applied: dict[tuple[str, tuple[int, ...]], tuple[tuple[Grammar, ...], Grammar]] = {}
 
     def repeated(self, item: Grammar, low: int, high: int | None) -> Grammar:
-        if item is EMPTY or item is EPSILON:
-            return EPSILON if low == 0 or item is EPSILON else EMPTY
-        return self.remembered(f"{low},{high}", lambda: Repeat(item, low, high), item)
+        if item is ir.EMPTY or item is ir.EPSILON:
+            return ir.EPSILON if low == 0 or item is ir.EPSILON else ir.EMPTY
+        return self.remembered(f"{low},{high}", lambda: ir.Repeat(item, low, high), item)
 
     def join(self, one: Grammar, other: Grammar) -> Grammar:
-        if one is EMPTY or other is EMPTY:
-            return EMPTY
-        if one is EPSILON or other is EPSILON:
-            return other if one is EPSILON else one
+        if one is ir.EMPTY or other is ir.EMPTY:
+            return ir.EMPTY
+        if one is ir.EPSILON or other is ir.EPSILON:
+            return other if one is ir.EPSILON else one
         return self.remembered("join", lambda: joined([one, other]), one, other)
 
     def either(self, parts: Iterable[Grammar]) -> Grammar:
-        unique = tuple({id(part): part for part in parts if part is not EMPTY}.values())
+        unique = tuple({id(part): part for part in parts if part is not ir.EMPTY}.values())
         if len(unique) < 2:
-            return unique[0] if unique else EMPTY
+            return unique[0] if unique else ir.EMPTY
         return self.remembered("either", lambda: either(unique), *unique)
 
     def remembered(self, operator: str, make: Callable[[], Grammar], *parts: Grammar) -> Grammar:
@@ -132,13 +126,9 @@ class _Terms:
     def charge(self, count: int) -> None:
         """Count nodes, up to the limit."""
         self.spent += count
+        spend(_NODE_STEPS * count, _SUBJECT, _VARIANTS)
         if self.spent > self.limits.grammar_nodes:
-            raise LimitExceeded(
-                "grammar with indentation",
-                limit="grammar_nodes",
-                maximum=self.limits.grammar_nodes,
-                evidence="each width has variants of the rules that hold blocks: lower max_width, or fix the step",
-            )
+            raise LimitExceeded(_SUBJECT, limit="grammar_nodes", maximum=self.limits.grammar_nodes, evidence=_VARIANTS)
 
 
 class _Spacing:
@@ -147,7 +137,7 @@ class _Spacing:
     def __init__(
         self,
         terms: _Terms,
-        guards: tuple[CharClass, ...],
+        guards: tuple[ir.CharClass, ...],
         indentation: Indentation | None,
         newline: Grammar | None,
         ignored: Grammar | None,
@@ -157,10 +147,10 @@ class _Spacing:
         self.indentation = indentation
         self.newline = newline
         self.character = "" if indentation is None else indentation.character
-        self.outside = self.inside = EPSILON if ignored is None else any_number(ignored)
+        self.outside = self.inside = ir.EPSILON if ignored is None else any_number(ignored)
         if newline is not None and indentation is not None and (ignored is not None or indentation.brackets):
-            line = joined([newline, Repeat(_BLANKS)])  # between brackets, line ends and indentation are ignored
-            self.inside = Repeat(line) if ignored is None else any_number(either([ignored, line]))
+            line = joined([newline, ir.Repeat(_BLANKS)])  # between brackets, line ends and indentation are ignored
+            self.inside = ir.Repeat(line) if ignored is None else any_number(either([ignored, line]))
         self.is_free = [begins_freely(self.outside, guard) and begins_freely(self.inside, guard) for guard in guards]
         self.indents: dict[int, Grammar] = {}
         self.texts: dict[tuple[int, int, int], Grammar] = {}
@@ -170,7 +160,7 @@ class _Spacing:
         if state == MIDDLE:
             return node
         if not goal & 1:
-            return EPSILON
+            return ir.EPSILON
         key = (id(node), context if is_spaced(state) or state == LINE else _ANY, state)
         if key not in self.texts:
             self.texts[key] = self.preceded(nonempty(node), context, state)
@@ -179,23 +169,23 @@ class _Spacing:
 
     def line_end(self, context: int, state: int) -> Grammar:
         if context == _INSIDE or self.newline is None:
-            return EMPTY
+            return ir.EMPTY
         return self.text(self.newline, context, state, 1, is_empty=False)
 
     def preceded(self, text: Grammar, context: int, state: int) -> Grammar:
         """A non-empty term, after the text that ``state`` requires before it."""
-        if text is EMPTY:
-            return EMPTY
+        if text is ir.EMPTY:
+            return ir.EMPTY
         if state == LINE:
-            return joined([self.indent(context), literal(self.character if context else ""), text])
+            return joined([self.indent(context), ir.literal(self.character if context else ""), text])
         if state == BLANK:
-            return joined([literal(self.character), text])
-        gap = EPSILON if not is_spaced(state) else self.inside if context == _INSIDE else self.outside
+            return joined([ir.literal(self.character), text])
+        gap = ir.EPSILON if not is_spaced(state) else self.inside if context == _INSIDE else self.outside
         if state == SPACED:
             return joined([gap, text])
         guard = self.guards[guard_of(state)]
         bare = without_start(text, guard)
-        if gap is EPSILON:
+        if gap is ir.EPSILON:
             return bare
         some = nonempty(gap)
         rest = without_start(some, guard)
@@ -205,7 +195,7 @@ class _Spacing:
 
     def relevant(self, facts: Facts, state: int) -> int:
         """The equivalent simplest state."""
-        if state < GUARDED or facts.heeds(state):
+        if state < GUARDED or facts.depends_on_guard(state):
             return state
         if not is_spaced(state):
             return MIDDLE
@@ -214,11 +204,11 @@ class _Spacing:
     def indent(self, width: int) -> Grammar:
         """The indentation of a line without its last character: with that in the line, all widths share its rows."""
         if width == _INSIDE:
-            return EMPTY  # no line begins between brackets
+            return ir.EMPTY  # no line begins between brackets
         if not self.character or width < 0:
             raise AssertionError("a line begins without a known width")
         if width not in self.indents:
-            self.indents[width] = literal(self.character * (width - 1)) if width > 1 else EPSILON
+            self.indents[width] = ir.literal(self.character * (width - 1)) if width > 1 else ir.EPSILON
         return self.indents[width]
 
     def after(self, state: int) -> Grammar:
@@ -237,18 +227,18 @@ class _Product:
         self.terms = spacing.terms
         self.states = range(GUARDED + 2 * len(spacing.guards))
         self.made: dict[_Key, Grammar] = {}
-        self.variants: dict[_VariantKey, Reference] = {}
+        self.variants: dict[_VariantKey, ir.Reference] = {}
         self.counts: dict[str, int] = {}  # of the variants of each rule
         self.waiting: deque[tuple[str, _VariantKey]] = deque()
 
-    def run(self, body: Grammar) -> Rules:
+    def run(self, body: Grammar) -> ir.Rules:
         start, context = (MIDDLE, _OUTSIDE) if self.spacing.indentation is None else (LINE, 0)
         whole = self.terms.either([trampoline(self.ended(body, context, start, state)) for state in self.states])
         made: list[tuple[str, Grammar]] = []
         while self.waiting:
             name, (rule, context, state, goal) = self.waiting.popleft()
             made.append((name, trampoline(self.make(self.rules[rule], context, state, goal))))
-        return Rules(made, whole)
+        return ir.Rules(made, whole)
 
     def ended(self, body: Grammar, context: int, start: int, state: int) -> Call[Grammar]:
         """The body, if it ends in ``state``, and trailing ignored text."""
@@ -260,7 +250,7 @@ class _Product:
         facts = self.facts[id(node)]
         goal &= facts.after[state]
         if not goal:
-            return EMPTY
+            return ir.EMPTY
         if state == LINE and facts.begins_line:
             inner = yield self.make(node, context, BLANK if context else MIDDLE, goal)
             return self.terms.join(self.spacing.indent(context), inner)
@@ -275,28 +265,28 @@ class _Product:
     def build(self, node: Grammar, context: int, state: int, goal: int) -> Call[Grammar]:
         match node:
             case NotBefore():
-                return EPSILON
-            case Reference():
+                return ir.EPSILON
+            case ir.Reference():
                 return self.reference(node, context, state, goal)
             case Block():
                 inner: Grammar = yield self.block(node, context)
             case Enclosed():
                 inner = yield self.make(node.item, _INSIDE, state, goal)
-            case Sequence() if not self.is_text(node):
+            case ir.Sequence() if not self.is_text(node):
                 inner = yield self.sequence(node.items, context, state, goal)
-            case Choice() if not self.is_text(node):
+            case ir.Choice() if not self.is_text(node):
                 parts = []
                 for item in node.items:
                     parts.append((yield self.make(item, context, state, goal)))  # noqa: PERF401
                 return self.terms.either(parts)
-            case Repeat() if not self.is_text(node):
+            case ir.Repeat() if not self.is_text(node):
                 inner = yield self.repeat(node, context, state, goal)
-            case Capture() if not self.is_text(node):
+            case ir.Capture() if not self.is_text(node):
                 inner = yield self.make(node.item, context, state, goal)
-                inner = inner if inner is EMPTY else Capture(node.name, inner)
+                inner = inner if inner is ir.EMPTY else ir.Capture(node.name, inner)
             case Described() if not self.is_text(node):
                 inner = yield self.make(node.item, context, state, goal)
-                inner = inner if inner is EMPTY else Described(inner, node.description)
+                inner = inner if inner is ir.EMPTY else Described(inner, node.description)
             case _:
                 return self.spacing.text(node, context, state, goal, is_empty=self.facts[id(node)].is_empty)
         return inner
@@ -305,16 +295,16 @@ class _Product:
         """Whether no mark or rule is below; the children of such nodes have no facts."""
         return bool(node.children) and not all(id(child) in self.facts for child in node.children)
 
-    def reference(self, node: Reference, context: int, state: int, goal: int) -> Grammar:
+    def reference(self, node: ir.Reference, context: int, state: int, goal: int) -> Grammar:
         if node.name == GAP.name:
-            return EPSILON
+            return ir.EPSILON
         if node.name == NEWLINE.name:
             return self.spacing.line_end(context, state)
         key = (node.name, context, state, goal)
         if key not in self.variants:
             self.terms.charge(1)
             name = self.name_of(node.name)
-            self.variants[key] = node if name == node.name else Reference(name)
+            self.variants[key] = node if name == node.name else ir.Reference(name)
             self.waiting.append((name, key))
         return self.variants[key]
 
@@ -337,7 +327,7 @@ class _Product:
         for item in items:
             after = self.facts[id(item)].after
             before.append(states_after(after, before[-1]))
-        rest: dict[int, Grammar] = {each: EPSILON if goal >> each & 1 else EMPTY for each in self.states}
+        rest: dict[int, Grammar] = {each: ir.EPSILON if goal >> each & 1 else ir.EMPTY for each in self.states}
         for index in range(len(items) - 1, -1, -1):
             found = {}
             for each in self.states:
@@ -356,7 +346,7 @@ class _Product:
         state = self.spacing.relevant(facts, state)
         goals: dict[int, int] = {}
         for each in self.states:
-            if after >> each & 1 and rest[each] is not EMPTY:
+            if after >> each & 1 and rest[each] is not ir.EMPTY:
                 goals[id(rest[each])] = goals.get(id(rest[each]), 0) | 1 << each
         parts = []
         for goal in goals.values():
@@ -364,7 +354,7 @@ class _Product:
             parts.append(self.terms.join(part, rest[(goal & -goal).bit_length() - 1]))
         return self.terms.either(parts)
 
-    def repeat(self, node: Repeat, context: int, state: int, goal: int) -> Call[Grammar]:
+    def repeat(self, node: ir.Repeat, context: int, state: int, goal: int) -> Call[Grammar]:
         after = self.facts[id(node.item)].after
         low, high = node.min, node.max
         reached = begun = 1 << state  # after any round, and before one
@@ -374,15 +364,15 @@ class _Product:
         classes = (yield self.classes(node.item, context, states, goal)) if high != 0 and begun == reached else []
         if len(classes) == 1:
             if not goal >> states[0] & 1:
-                return EMPTY
+                return ir.EMPTY
             item = yield self.make(node.item, context, state, reached)
             return self.terms.repeated(item, low, high)
-        ends: dict[int, Grammar] = {each: EPSILON if goal >> each & 1 else EMPTY for each in self.states}
+        ends: dict[int, Grammar] = {each: ir.EPSILON if goal >> each & 1 else ir.EMPTY for each in self.states}
         rest = ends
         if high is None:
             rest = yield self.loops(node.item, context, classes, ends)
         for count in range(low if high is None else high, 0, -1):
-            found = dict.fromkeys(self.states, EMPTY)
+            found = dict.fromkeys(self.states, ir.EMPTY)
             for each in states:
                 part = yield self.step(node.item, context, each, rest)
                 found[each] = self.terms.either([part, ends[each]]) if count > low else part
@@ -423,19 +413,19 @@ class _Product:
             for gone in (each for each in range(count) if each != start):
                 loop = self.terms.repeated(rows[gone][gone], 0, None)
                 for row in range(count):
-                    if row != gone and rows[row][gone] is not EMPTY:
+                    if row != gone and rows[row][gone] is not ir.EMPTY:
                         way = self.terms.join(rows[row][gone], loop)
                         for column in range(count):
                             if column != gone:
                                 further = self.terms.join(way, rows[gone][column])
                                 rows[row][column] = self.terms.either([rows[row][column], further])
                         rests[row] = self.terms.either([rests[row], self.terms.join(way, rests[gone])])
-                        rows[row][gone] = EMPTY
+                        rows[row][gone] = ir.EMPTY
             found = self.terms.join(self.terms.repeated(rows[start][start], 0, None), rests[start])
             for each in self.states:
                 if classes[start] >> each & 1:
                     solved[each] = found
-        return {each: solved.get(each, EMPTY) for each in self.states}
+        return {each: solved.get(each, ir.EMPTY) for each in self.states}
 
 
 def _relevant(facts: Facts, context: int, state: int) -> int:

@@ -79,13 +79,13 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
     ('#/properties/age/minimum', 'enforced')
     """
     chosen = policy or _DEFAULT_POLICY
-    said: dict[str, Any] = {
-        "whitespace": whitespace,
-        "order": order,
-        "additional": additional,
-        "required": required,
-    }
-    if any(said.values()):
+    if whitespace or order or additional or required:
+        said: dict[str, Any] = {
+            "whitespace": whitespace,
+            "order": order,
+            "additional": additional,
+            "required": required,
+        }
         chosen = replace(chosen, **{name: value for name, value in said.items() if value is not None})
     schema, python_type, setting = document_of(schema, chosen, limits, formats)
     is_alone = registry is None and python_type is None and not setting.formats

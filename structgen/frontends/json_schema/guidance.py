@@ -1,4 +1,4 @@
-"""The member ``x-guidance`` of a schema, with which llguidance is told how its documents are written.
+"""The member ``x-guidance`` of a schema, which tells llguidance how its documents are written.
 
 At the root of the schema it is honoured: its options change the setting in which the schema is read. Anywhere else
 llguidance does not see it, so it is refused there, as are options without a counterpart.

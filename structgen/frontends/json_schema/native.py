@@ -109,7 +109,7 @@ def simple_grammar(
     return Described.deferred(planned[0], DeferredGrammar(source, setting, None, planned[1], python_type))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, which takes longer than to plan a small schema
 class DeferredGrammar:
     """A grammar whose term and entries the planner in Python makes on demand."""
 
@@ -351,7 +351,7 @@ def _names(forms: NormalForm, locations: tuple[Location, ...]) -> NameLanguage:
 
 
 class _MadeTerms(Share):
-    """The terms that native planners asked for: the planners keep them, and so do the grammars that have them.
+    """The terms that native planners requested: the planners keep them, and so do the grammars that have them.
 
     No planner tells which of its terms a grammar has. So all of them are counted as they are made, and when there are
     too many, the planners go with all cached grammars and constraints.

@@ -246,11 +246,11 @@ def spacing(pattern: str, mark: str, subject: str) -> Grammar:
     if mark:
         others = rf"[ \t\n\r]*([^ \t\n\r{mark}](?s:.*))?|{others}"
     if not are_disjoint(term, undescribed(regex(others, dialect="rust"))):
-        wanted = f"{mark!r} with white space around it" if mark else "white space"
+        expected = f"{mark!r} with white space around it" if mark else "white space"
         raise GrammarError(
             subject,
-            f"{pattern!r} may match a text that is not {wanted}, so that the document would not be JSON",
-            remedy=f"write an expression for {wanted} only",
+            f"{pattern!r} may match a text that is not {expected}, so that the document would not be JSON",
+            remedy=f"write an expression for {expected} only",
         )
     return term
 

@@ -128,7 +128,7 @@ _memberships: Final[ContentCache[tuple[bool, int]]] = ContentCache(TERMS)
 
 
 def belongs(text: str, language: Grammar, count: Callable[[int], None] = lambda _: None) -> bool:
-    """Whether ``text`` is in the language of a regular term; ``count`` is told the steps, and may raise an error.
+    """Whether ``text`` is in the language of a regular term; ``count`` receives the steps, and may raise an error.
 
     Complexity: at most O(nodes * len(text) ** 2), usually O(nodes * len(text)).
 

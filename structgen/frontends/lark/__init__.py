@@ -7,7 +7,6 @@ Reading order: ``syntax`` (text to tree), ``definition``, ``library`` (imports),
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -22,7 +21,7 @@ from structgen.frontends.indentation.product import product
 from structgen.frontends.lark.contextual import contextual
 from structgen.frontends.lark.definition import Definition, NodeBudget
 from structgen.frontends.lark.lazy import is_plain, plain
-from structgen.frontends.lark.library import Library, builtin_texts, used_rules
+from structgen.frontends.lark.library import Library, builtin_texts
 from structgen.frontends.lark.regexp import pattern_of
 from structgen.frontends.lark.rule import RuleBuilder, built
 from structgen.frontends.lark.syntax import Token, span_of, tokens_of
@@ -31,6 +30,7 @@ from structgen.grammar.flattening import flatten
 from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar, Rules
 from structgen.grammar.nodes.description import Described, Description
+from structgen.grammar.scopes import used_rules
 
 if TYPE_CHECKING:
     from structgen_kernels._native import FlatGrammar
@@ -203,13 +203,7 @@ def _built(
     definition = library.find(library.main, start)
     if definition is None or definition.is_terminal or definition.parameters:
         rules = [name for name, known in library.main.definitions.items() if not known.is_terminal]
-        near = get_close_matches(start, rules, 1) or rules
-        raise GrammarError(
-            source.subject,
-            f"there is no rule called {start!r} to start from",
-            evidence=f"it defines {', '.join(rules[:8]) or 'no rules'}{' ...' if len(rules) > 8 else ''}",
-            remedy=f"name one of its rules: start={near[0]!r} (--start {near[0]})" if near else f"write {start}: ...",
-        )
+        raise source.no_start(start, rules, "start", ":")
     if indentation is None and {_BLOCKS.indent, _BLOCKS.dedent} <= library.main.declared.keys():
         indentation = _BLOCKS
     if lexer == "contextual":

@@ -1,8 +1,8 @@
 """Lazy lexemes commit: where a lazy lexeme has been read, the text before it belongs to no other lexeme.
 
 A lexer reads all lexemes that may come next at once.  The first match of a lazy one ends it, and the others are given
-up.  As languages: at a place where the lazy lexemes ``U`` may come next, a text of another lexeme ``T`` has no prefix
-in ``U``, and a text of a lazy lexeme no proper prefix::
+up.  As languages: at a position where the lazy lexemes ``U`` may come next, a text of another lexeme ``T`` has no
+prefix in ``U``, and a text of a lazy lexeme no proper prefix::
 
     T & ~(U any*)    and    L & ~(U any+)
 
@@ -20,42 +20,28 @@ from typing import Final, TypeAlias
 
 from structgen.frontends.disjointness import are_disjoint
 from structgen.frontends.indentation.facts import nonempty
-from structgen.frontends.lark.lexeme_automaton import Automaton, Label, Lexeme, Skip, automaton_of
+from structgen.frontends.lark.lexeme_automaton import Automaton, Lexeme, LexemeKind, Skip, automaton_of
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either, joined, with_children
 from structgen.grammar.limits import spend
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    Budget,
-    Capture,
-    Choice,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
-    Reference,
-    Repeat,
-    Sequence,
-    Tempered,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.visitor import Call, fold, trampoline
 
 __all__ = ["Unclear", "committed"]
 
-_ANY: Final = Repeat(ANY_CHAR, 0, None)
-_MORE: Final = Repeat(ANY_CHAR, 1, None)
+_ANY: Final = ir.Repeat(ir.ANY_CHAR, 0, None)
+_MORE: Final = ir.Repeat(ir.ANY_CHAR, 1, None)
 _STEPS_A_PAIR: Final = 1
 _STEPS_A_NODE: Final = 3
 _STEPS_A_PROOF: Final = 300
 _MAX_PROOFS: Final = 8
-"""Lazy lexemes at one place that are compared with each other; of more, each is taken to cut the others."""
-_LABELS_A_STEP: Final = 16
+"""Lazy lexemes at one position that are compared with each other; of more, each is taken to cut the others."""
+_KINDS_A_STEP: Final = 16
 _MAX_MERGED: Final = 200
 """States that are compared with each other."""
 
 _Restrictions: TypeAlias = dict[tuple[int, int], tuple[int, ...]]
-"""The lazy labels that cut a label, by state and label."""
+"""The lazy kinds that cut a kind, by state and kind."""
 
 
 class Unclear(Exception):
@@ -86,7 +72,7 @@ def committed(
     if not restrictions:
         return {name: _unmarked(term) for name, term in rules.items()}, _unmarked(body)
     if has_marks:
-        owner = next(iter(_owners(automaton.labels, restrictions)))
+        owner = next(iter(_owners(automaton.kinds, restrictions)))
         raise Unclear(
             owner,
             "its text may be cut out of another lexeme, in a grammar of lines or with a terminal that ends at a \\b",
@@ -105,53 +91,53 @@ def _unmarked(term: Grammar) -> Grammar:
     return fold(term, combine)
 
 
-def _owners(labels: list[Label], restrictions: _Restrictions) -> list[str]:
-    return [labels[number].owner for cut in restrictions.values() for number in cut]
+def _owners(kinds: list[LexemeKind], restrictions: _Restrictions) -> list[str]:
+    return [kinds[number].owner for cut in restrictions.values() for number in cut]
 
 
 def _restrictions(automaton: Automaton, subject: str) -> _Restrictions:
-    labels = automaton.labels
+    kinds = automaton.kinds
     cuts: dict[tuple[int, tuple[int, ...]], bool] = {}
 
     def is_cut(number: int, by: tuple[int, ...]) -> bool:
-        """Return whether a text of a label may begin with a match of a lazy one."""
+        """Return whether a text of a kind may begin with a match of a lazy one."""
         key = number, by
         if key not in cuts:
             spend(_STEPS_A_PROOF, subject)
-            label = labels[number]
-            text, rest = (label.text, _ANY) if label.match is None else (label.match, _MORE)
-            matches = [nonempty(match) for other in by if (match := labels[other].match) is not None]
+            kind = kinds[number]
+            text, rest = (kind.text, _ANY) if kind.match is None else (kind.match, _MORE)
+            matches = [nonempty(match) for other in by if (match := kinds[other].match) is not None]
             cuts[key] = text is not None and not are_disjoint(text, joined([either(matches), rest]))
         return cuts[key]
 
     found: _Restrictions = {}
     for state, steps in enumerate(automaton.steps):
-        lazy = tuple(number for number in steps if labels[number].match is not None)
+        lazy = tuple(number for number in steps if kinds[number].match is not None)
         for number in steps if lazy else ():
-            if labels[number].text is None:
+            if kinds[number].text is None:
                 continue
             if len(lazy) <= _MAX_PROOFS:
                 cut = tuple(other for other in lazy if other != number and is_cut(number, (other,)))
             else:
-                cut = lazy if labels[number].match is not None or is_cut(number, lazy) else ()
+                cut = lazy if kinds[number].match is not None or is_cut(number, lazy) else ()
             if cut:
-                _check_clear(labels, number, cut, automaton.certain[state])
+                _check_clear(kinds, number, cut, automaton.certain[state])
                 found[state, number] = cut
     return found
 
 
-def _check_clear(labels: list[Label], number: int, cut: tuple[int, ...], certain: frozenset[int]) -> None:
+def _check_clear(kinds: list[LexemeKind], number: int, cut: tuple[int, ...], certain: frozenset[int]) -> None:
     unsure = next((other for other in cut if other not in certain), None)
     if unsure is not None:
         raise Unclear(
-            labels[unsure].owner,
+            kinds[unsure].owner,
             "whether it may come next depends on the depth of a recursion or on a large count, and another lexeme may "
             "begin like it",
             "let the other lexeme not begin like it, or write the recursive part as a grammar of its own (%lark)",
         )
-    if labels[number].is_stop:
+    if kinds[number].is_stop:
         raise Unclear(
-            labels[number].owner,
+            kinds[number].owner,
             "its text may begin with that of another lazy rule",
             "write suffix= in place of stop=",
         )
@@ -160,7 +146,7 @@ def _check_clear(labels: list[Label], number: int, cut: tuple[int, ...], certain
 def _merged(
     automaton: Automaton, restrictions: _Restrictions, subject: str
 ) -> tuple[list[dict[int, int]], _Restrictions]:
-    """Merge states where no label tells them apart; return the steps and restrictions of what remains."""
+    """Merge states where no kind tells them apart; return the steps and restrictions of what remains."""
     steps = automaton.steps
     parent = list(range(len(steps)))
 
@@ -169,7 +155,7 @@ def _merged(
             state = parent[state]
         return state
 
-    table = [{label: (target, restrictions.get((state, label), ())) for label, target in steps[state].items()}
+    table = [{kind: (target, restrictions.get((state, kind), ())) for kind, target in steps[state].items()}
              for state in range(len(steps))]  # fmt: skip
     if len(steps) <= _MAX_MERGED:
         kept: list[int] = []
@@ -183,10 +169,10 @@ def _merged(
     new_steps: list[dict[int, int]] = [{} for _ in numbers]
     new_restrictions: _Restrictions = {}
     for state, number in numbers.items():
-        for label, (target, cut) in table[state].items():
-            new_steps[number][label] = numbers[find(target)]
+        for kind, (target, cut) in table[state].items():
+            new_steps[number][kind] = numbers[find(target)]
             if cut:
-                new_restrictions[number, label] = cut
+                new_restrictions[number, kind] = cut
     return new_steps, new_restrictions
 
 
@@ -198,7 +184,7 @@ def _merge(
     other: int,
     subject: str,
 ) -> bool:
-    """Merge two states, and those that they lead to by the same labels; undo it if restrictions differ."""
+    """Merge two states, and those that they lead to by the same kinds; undo it if restrictions differ."""
     undo: list[tuple[int, int, dict[int, tuple[int, tuple[int, ...]]]]] = []
     agenda = [(one, other)]
     while agenda:
@@ -206,15 +192,15 @@ def _merge(
         if first == second:
             continue
         first, second = min(first, second), max(first, second)
-        mine, theirs = table[first], table[second]
-        spend(_STEPS_A_PAIR + len(mine) // _LABELS_A_STEP, subject)
-        if any(label in theirs and theirs[label][1] != cut for label, (_, cut) in mine.items()):
+        row, other_row = table[first], table[second]
+        spend(_STEPS_A_PAIR + len(row) // _KINDS_A_STEP, subject)
+        if any(kind in other_row and other_row[kind][1] != cut for kind, (_, cut) in row.items()):
             for changed, target, row in reversed(undo):
                 parent[changed], table[target] = changed, row
             return False
-        agenda += [(target, theirs[label][0]) for label, (target, _) in mine.items() if label in theirs]
-        undo.append((second, first, mine))
-        parent[second], table[first] = first, theirs | mine
+        agenda += [(target, other_row[kind][0]) for kind, (target, _) in row.items() if kind in other_row]
+        undo.append((second, first, row))
+        parent[second], table[first] = first, other_row | row
     return True
 
 
@@ -234,7 +220,7 @@ class _Product:
         subject: str,
     ) -> None:
         self._rules = rules
-        self._labels, self._numbers = automaton.labels, automaton.numbers
+        self._kinds, self._numbers = automaton.kinds, automaton.numbers
         self._steps, self._restrictions = steps, restrictions
         self._subject = subject
         self._ends: dict[tuple[str, int], frozenset[int]] = {}
@@ -279,61 +265,63 @@ class _Product:
     def _ways(self, term: Grammar, state: int) -> Call[_Ways]:
         spend(_STEPS_A_NODE, self._subject)
         match term:
-            case Sequence(items=items):
+            case ir.Sequence(items=items):
                 in_order: _Ways = yield self._sequence(items, state)
                 return in_order
-            case Choice(items=items):
+            case ir.Choice(items=items):
                 found: dict[int, list[Grammar]] = defaultdict(list)
                 for item in items:
                     for end, part in (yield self._ways(item, state)).items():
                         found[end].append(part)
                 return {end: either(parts) for end, parts in found.items()}
-            case Repeat():
+            case ir.Repeat():
                 rounds: _Ways = yield self._repeat(term, state)
                 return rounds
-            case Capture(item=item) | Budget(item=item) | Tempered(item=item):
+            case ir.Capture(item=item) | ir.Budget(item=item) | ir.Tempered(item=item):
                 ways: _Ways = yield self._ways(item, state)
                 return {end: with_children(term, [part]) for end, part in ways.items()}
-            case Reference(name=name) if name in self._rules:
+            case ir.Reference(name=name) if name in self._rules:
                 ends = self._ends.setdefault((name, state), frozenset())
-                return {end: Reference(self._name(name, state, end)) if self._is_final else EPSILON for end in ends}
-            case Reference() | Literal(data=b""):
+                return {
+                    end: ir.Reference(self._name(name, state, end)) if self._is_final else ir.EPSILON for end in ends
+                }
+            case ir.Reference() | ir.Literal(data=b""):
                 return {state: term}
             case _:
                 return self._leaf(term, state)
 
     def _leaf(self, term: Grammar, state: int) -> _Ways:
         number = self._numbers[term.digest]
-        label = self._labels[number]
+        kind = self._kinds[number]
         item = term.item if isinstance(term, (Lexeme, Skip)) else term
-        if label.is_optional and label.match is not None:
+        if kind.is_optional and kind.match is not None:
             return {state: item}
         target = self._steps[state].get(number)
         if target is None:
             return {}
         if not self._is_final:
-            return dict.fromkeys([target, state] if label.is_optional else [target], EPSILON)
+            return dict.fromkeys([target, state] if kind.is_optional else [target], ir.EPSILON)
         cut = self._restrictions.get((state, number), ())
         if cut and (state, number) not in self._cut:
-            refused = self._refused(cut, _ANY if label.match is None else _MORE)
-            if isinstance(item, Reference):
+            refused = self._refused(cut, _ANY if kind.match is None else _MORE)
+            if isinstance(item, ir.Reference):
                 item = self._rules[item.name]
-            self._cut[state, number] = Intersection((item, Complement(refused)))
+            self._cut[state, number] = ir.Intersection((item, ir.Complement(refused)))
         made = self._cut[state, number] if cut else item
-        if target == state or not label.is_optional:
+        if target == state or not kind.is_optional:
             return {target: made}
-        some = nonempty(made) if not isinstance(made, Reference) else nonempty(self._rules[made.name])
-        return {target: some, state: EPSILON}
+        some = nonempty(made) if not isinstance(made, ir.Reference) else nonempty(self._rules[made.name])
+        return {target: some, state: ir.EPSILON}
 
     def _refused(self, cut: tuple[int, ...], rest: Grammar) -> Grammar:
         key = cut, rest is _ANY
         if key not in self._begun:
-            matches = [match for other in cut if (match := self._labels[other].match) is not None]
+            matches = [match for other in cut if (match := self._kinds[other].match) is not None]
             self._begun[key] = joined([either(matches), rest])
         return self._begun[key]
 
     def _sequence(self, items: tuple[Grammar, ...], state: int) -> Call[_Ways]:
-        so_far: _Ways = {state: EPSILON}
+        so_far: _Ways = {state: ir.EPSILON}
         for item in items:
             found: dict[int, list[Grammar]] = defaultdict(list)
             for middle, before in so_far.items():
@@ -342,7 +330,7 @@ class _Product:
             so_far = {end: either(parts) for end, parts in found.items()}
         return so_far
 
-    def _repeat(self, term: Repeat, state: int) -> Call[_Ways]:
+    def _repeat(self, term: ir.Repeat, state: int) -> Call[_Ways]:
         """The rounds of a repetition; in several states they become rules."""
         rounds: dict[int, _Ways] = {}
         agenda = [state]
@@ -353,10 +341,10 @@ class _Product:
                 agenda += rounds[here]
         if set(rounds) == {state}:
             if not rounds[state]:
-                return {state: EPSILON} if term.min == 0 else {}
-            return {state: Repeat(rounds[state][state], term.min, term.max)}
+                return {state: ir.EPSILON} if term.min == 0 else {}
+            return {state: ir.Repeat(rounds[state][state], term.min, term.max)}
         if term.max is not None:
-            optional, ways = term.max - term.min, {here: {here: EPSILON} for here in rounds}
+            optional, ways = term.max - term.min, {here: {here: ir.EPSILON} for here in rounds}
         else:
             optional, ways = 0, self._loops(rounds)
         for count in range(optional + term.min):
@@ -368,7 +356,7 @@ class _Product:
     def _round(here: int, rounds: dict[int, _Ways], ways: dict[int, _Ways], *, may_end: bool) -> _Ways:
         found: dict[int, list[Grammar]] = defaultdict(list)
         if may_end:
-            found[here].append(EPSILON)
+            found[here].append(ir.EPSILON)
         for middle, part in rounds[here].items():
             for end, rest in ways[middle].items():
                 found[end].append(joined([part, rest]))
@@ -385,14 +373,14 @@ class _Product:
                 agenda += new
             reached[here] = seen
         if not self._is_final:
-            return {here: dict.fromkeys(sorted(ends), EPSILON) for here, ends in reached.items()}
+            return {here: dict.fromkeys(sorted(ends), ir.EPSILON) for here, ends in reached.items()}
         names = {(here, end): self._new_name(self._home) for here in rounds for end in sorted(reached[here])}
         for (here, end), name in names.items():
-            parts = [EPSILON] if here == end else []
+            parts = [ir.EPSILON] if here == end else []
             parts += [
-                joined([part, Reference(names[middle, end])])
+                joined([part, ir.Reference(names[middle, end])])
                 for middle, part in rounds[here].items()
                 if end in reached[middle]
             ]
             self._made[name] = either(parts)
-        return {here: {end: Reference(names[here, end]) for end in sorted(reached[here])} for here in rounds}
+        return {here: {end: ir.Reference(names[here, end]) for end in sorted(reached[here])} for here in rounds}

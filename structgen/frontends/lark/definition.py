@@ -14,7 +14,7 @@ from lark import Tree
 from structgen.errors import LimitExceeded
 from structgen.frontends.grammar_source import GrammarSource
 from structgen.frontends.lark.llguidance import Attributes, json_of, read_attributes
-from structgen.frontends.lark.syntax import Node, Token, parse, span_of
+from structgen.frontends.lark.syntax import Node, Token, parse, span_of, tokens_of
 from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes.description import ReportEntry, Status
 
@@ -141,7 +141,7 @@ def _read_statement(module: Module, statement: Node) -> None:
             _read_definition(module, statement)
         case "ignore":
             tree = _tree(statement.children[0])
-            position = _first_position(tree, len(module.source.text))
+            position = next((token.start_pos or 0 for token in tokens_of(tree)), len(module.source.text))
             module.ignored.append(tree)
             module.note("%ignore", position, Status.ENFORCED, "allowed before and after every terminal")
         case "declare":
@@ -295,18 +295,6 @@ def _noted(tree: Node) -> Iterator[Token]:
                 stack.append(part.children[0])
             else:
                 stack.extend(reversed(part.children))
-
-
-def _first_position(tree: Node, default: int) -> int:
-    """Return the offset of the first token below ``tree``, or ``default`` if there is none."""
-    stack: list[object] = [tree]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, Token):
-            return part.start_pos or 0
-        if isinstance(part, Tree):
-            stack.extend(reversed(part.children))
-    return default
 
 
 def _token(part: object) -> Token:

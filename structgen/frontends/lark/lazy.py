@@ -18,21 +18,11 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from structgen.frontends.indentation.marks import NotBefore
+from structgen.frontends.regex.repetition import by_length
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either, joined, with_children
 from structgen.grammar.analysis import Nullability
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    CharClass,
-    Choice,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
-    Repeat,
-    Sequence,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.visitor import fold
 
 __all__ = [
@@ -113,7 +103,7 @@ def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
         if is_guarded and not isinstance(part, Grammar):
             raise first_lazy((part,)).refuse("a part after it looks at the text that follows")
         if isinstance(part, Grammar):
-            items = part.items if isinstance(part, Sequence) else (part,)
+            items = part.items if isinstance(part, ir.Sequence) else (part,)
             after += reversed(items)
         elif isinstance(part, Branches):
             refuse = first_lazy((part,)).refuse
@@ -124,7 +114,7 @@ def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
             items = (either(_closed(branch, nullable) for branch in part.alternatives),)
             after += items
         elif may_end:
-            items = (Repeat(part.item, part.min, part.min),)
+            items = (ir.Repeat(part.item, part.min, part.min),)
             after += items
         else:
             items = (_stopped(part, after, nullable),)
@@ -139,7 +129,7 @@ def without_guards(term: Grammar) -> Grammar:
     """Return ``term`` with the empty text for each guard; ``term`` itself if it has none."""
     if not any(isinstance(node, NotBefore) for node in postorder(term)):
         return term
-    return fold(term, lambda node, parts: EPSILON if isinstance(node, NotBefore) else with_children(node, parts))
+    return fold(term, lambda node, parts: ir.EPSILON if isinstance(node, NotBefore) else with_children(node, parts))
 
 
 def _stopped(lazy: Lazy, after: list[Grammar], nullable: Nullability) -> Grammar:
@@ -151,9 +141,9 @@ def _stopped(lazy: Lazy, after: list[Grammar], nullable: Nullability) -> Grammar
     if not _length(stop):
         raise lazy.refuse("the part after it has no fixed length")
     del after[ends:]
-    whole = joined([Repeat(lazy.item, lazy.min, lazy.max), stop])
-    later = joined([Repeat(lazy.item, lazy.min, None), stop, Repeat(ANY_CHAR, 1, None)])
-    return Intersection((whole, Complement(later)))
+    whole = joined([ir.Repeat(lazy.item, lazy.min, lazy.max), stop])
+    later = joined([ir.Repeat(lazy.item, lazy.min, None), stop, ir.Repeat(ir.ANY_CHAR, 1, None)])
+    return ir.Intersection((whole, ir.Complement(later)))
 
 
 def first_lazy(pattern: Pattern) -> Lazy:
@@ -169,26 +159,8 @@ def first_lazy(pattern: Pattern) -> Lazy:
 
 def _length(term: Grammar) -> int | None:
     """Return the number of characters of every string of ``term``, None if it varies or is not obvious."""
-    lengths: dict[int, int | None] = {}
-    for node in postorder(term):
-        below = [lengths[id(child)] for child in node.children]
-        known = [length for length in below if length is not None]
-        length: int | None = None
-        match node:
-            case Literal():
-                length = len(node.data.decode())
-            case CharClass():
-                length = 1
-            case Sequence() if len(known) == len(below):
-                length = sum(known)
-            case Choice() if len(known) == len(below) and len(set(known)) == 1:
-                length = known[0]
-            case Repeat() if node.min == node.max and known:
-                length = node.min * known[0]
-            case _:
-                length = None
-        lengths[id(node)] = length
-    return lengths[id(term)]
+    lengths = by_length(term) or ()
+    return next(iter(lengths)) if len(lengths) == 1 else None
 
 
 # The pieces of a regexp that matter for finding quantifiers: escapes, classes, groups, bars.

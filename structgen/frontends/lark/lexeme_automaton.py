@@ -1,10 +1,10 @@
 """Which lexemes may come next after each sequence of lexemes: an automaton over lexemes, for rules with lazy ones.
 
 The rules become a network: for each occurrence of a lexeme an edge, for each use of a rule a call.  A state of the
-automaton is the set of places that a sequence of lexemes leads to, with the calls around each.  Recursive rules share
-the places after their calls: they are a regular language if each recursion is at the end (or each at the start) of its
-rule, and for these the automaton is exact.  For other recursions it has places that no sequence leads to; these are
-marked as possible, so that nothing is concluded from them.
+automaton is the set of configurations (a node, and the calls around it) that a sequence of lexemes leads to.  Recursive
+rules share the nodes after their calls: they are a regular language if each recursion is at the end (or each at the
+start) of its rule, and for these the automaton is exact.  For other recursions it has configurations that no sequence
+leads to; these are marked as possible, so that nothing is concluded from them.
 
 Source: M. Mohri, M.-J. Nederhof, "Regular approximation of context-free grammars through transformation" (2001).
 """
@@ -17,25 +17,16 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, final
 
 from structgen.frontends.lark.lazy import without_guards
+from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import Nullability, strongly_connected
 from structgen.grammar.limits import spend
-from structgen.grammar.nodes import (
-    Budget,
-    Capture,
-    Choice,
-    Grammar,
-    Literal,
-    Reference,
-    Repeat,
-    Sequence,
-    Tempered,
-)
+from structgen.grammar.nodes import Grammar
 
-__all__ = ["Automaton", "Label", "Lexeme", "Skip", "automaton_of"]
+__all__ = ["Automaton", "Lexeme", "LexemeKind", "Skip", "automaton_of"]
 
-_STEPS_A_PLACE: Final = 2
+_STEPS_A_CONFIGURATION: Final = 2
 _MAX_ROUNDS: Final = 8
-"""Rounds of a counted repetition that are told apart."""
+"""Rounds of a counted repetition that are distinguished."""
 
 
 @final
@@ -87,8 +78,8 @@ class Skip(Grammar):
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
-    """A kind of lexeme: those with the same texts.
+class LexemeKind:
+    """Lexemes with the same texts.
 
     Attributes:
         text: its texts; None for what is no lexeme, as a special token or the value of a schema.
@@ -107,20 +98,20 @@ class Label:
 
 _Frame: TypeAlias = tuple[int, str]
 """Where a call returns to, and the rule that was called."""
-_Place: TypeAlias = tuple[int, tuple[_Frame, ...]]
+_Configuration: TypeAlias = tuple[int, tuple[_Frame, ...]]
 
 
 class Automaton(NamedTuple):
     """A deterministic automaton over lexemes; state 0 is the start.
 
     Attributes:
-        labels: the kinds of lexemes.
-        numbers: the number of a label by the digest of its occurrence.
-        steps: for each state, the next state by label.
-        certain: for each state, the labels that surely may come next: of some text with these lexemes before.
+        kinds: those of all lexemes.
+        numbers: the number of a kind by the digest of its occurrence.
+        steps: for each state, the next state by kind.
+        certain: for each state, the kinds that surely may come next: of some text with these lexemes before.
     """
 
-    labels: list[Label]
+    kinds: list[LexemeKind]
     numbers: dict[bytes, int]
     steps: list[dict[int, int]]
     certain: list[frozenset[int]]
@@ -137,7 +128,7 @@ def automaton_of(rules: Mapping[str, Grammar], body: Grammar, subject: str) -> A
     Raises:
         LimitExceeded: it takes more than ``Limits.steps``.
 
-    Complexity: linear in its places; there may be exponentially many in the size of the rules.
+    Complexity: linear in its configurations; there may be exponentially many in the size of the rules.
     """
     network = _Network(rules, subject)
     network.build(body)
@@ -148,14 +139,14 @@ def automaton_of(rules: Mapping[str, Grammar], body: Grammar, subject: str) -> A
 class _Network:
     rules: Mapping[str, Grammar]
     subject: str
-    labels: list[Label] = field(default_factory=list)
-    kinds: dict[tuple[object, ...], int] = field(default_factory=dict)
+    kinds: list[LexemeKind] = field(default_factory=list)
+    numbers_of_kinds: dict[tuple[object, ...], int] = field(default_factory=dict)
     numbers: dict[bytes, int] = field(default_factory=dict)
     moves: list[list[tuple[int, int]]] = field(default_factory=list)
     calls: list[list[tuple[str, int]]] = field(default_factory=list)
     free: list[list[int]] = field(default_factory=list)
     homes: list[str] = field(default_factory=list)  # the rule of each node
-    loose: set[int] = field(default_factory=set)  # nodes that stand for several rounds
+    merged_rounds: set[int] = field(default_factory=set)  # nodes that stand for several rounds
     ends: dict[str, tuple[int, int]] = field(default_factory=dict)
     component: dict[str, int] = field(default_factory=dict)
     inexact: set[int] = field(default_factory=set)
@@ -234,49 +225,49 @@ class _Network:
         """Add the nodes and edges of a rule."""
         parts = [(root, *self.ends[name])]
         while parts:
-            spend(_STEPS_A_PLACE, self.subject)
+            spend(_STEPS_A_CONFIGURATION, self.subject)
             term, first, last = parts.pop()
             match term:
-                case Sequence(items=items):
+                case ir.Sequence(items=items):
                     nodes = [first, *(self._node(name) for _ in items[1:]), last]
                     parts += [(item, nodes[i], nodes[i + 1]) for i, item in enumerate(items)]
                     if not items:
                         self.free[first].append(last)
-                case Choice(items=items):
+                case ir.Choice(items=items):
                     for item in items:
                         start, end = self._node(name), self._node(name)
                         self.free[first].append(start)
                         self.free[end].append(last)
                         parts.append((item, start, end))
-                case Repeat():
+                case ir.Repeat():
                     parts += self._repeated(name, term, first, last)
-                case Capture(item=item) | Budget(item=item) | Tempered(item=item):
+                case ir.Capture(item=item) | ir.Budget(item=item) | ir.Tempered(item=item):
                     parts.append((item, first, last))
-                case Reference() if term.name in self.rules:
+                case ir.Reference() if term.name in self.rules:
                     self.calls[first].append((term.name, last))
                 case Skip():
                     middle = self._node(name)
                     self.free[first].append(middle)
                     self.free[middle].append(last)
-                    self.moves[middle].append((self._label(term), middle))
-                case Reference() | Literal(data=b""):  # a mark: nothing is read
+                    self.moves[middle].append((self._kind(term), middle))
+                case ir.Reference() | ir.Literal(data=b""):  # a mark: nothing is read
                     self.free[first].append(last)
                 case _:
-                    number = self._label(term)
-                    label = self.labels[number]
-                    if label.match is None or not label.is_optional:  # the first match of what may be empty is empty
+                    number = self._kind(term)
+                    kind = self.kinds[number]
+                    if kind.match is None or not kind.is_optional:  # the first match of what may be empty is empty
                         self.moves[first].append((number, last))
-                    if label.is_optional:
+                    if kind.is_optional:
                         self.free[first].append(last)
 
-    def _repeated(self, name: str, term: Repeat, first: int, last: int) -> list[tuple[Grammar, int, int]]:
+    def _repeated(self, name: str, term: ir.Repeat, first: int, last: int) -> list[tuple[Grammar, int, int]]:
         parts: list[tuple[Grammar, int, int]] = []
         low, high = term.min, term.max
         if low > _MAX_ROUNDS or (high is not None and high > _MAX_ROUNDS):
             first_round = self._node(name)
             self.free[first].append(first_round)
             first, low, high = first_round, min(low, 1), None
-            self.loose.add(last)
+            self.merged_rounds.add(last)
         for _ in range(low if high is None else high):
             after = self._node(name)
             parts.append((term.item, first, after))
@@ -293,42 +284,42 @@ class _Network:
             self.free[first].append(last)
         return parts
 
-    def _label(self, term: Grammar) -> int:
+    def _kind(self, term: Grammar) -> int:
         digest = term.digest
         if digest not in self.numbers:
-            label = self._read(term)
+            kind = self._read(term)
             key: tuple[object, ...] = digest, None, False
-            if label.match is not None:
-                key = label.match, label.text if label.is_stop else None, True
-            elif label.text is not None:
-                key = label.text, None, False
-            if key not in self.kinds:
-                self.kinds[key] = len(self.labels)
-                self.labels.append(label)
-            self.numbers[digest] = self.kinds[key]
+            if kind.match is not None:
+                key = kind.match, kind.text if kind.is_stop else None, True
+            elif kind.text is not None:
+                key = kind.text, None, False
+            if key not in self.numbers_of_kinds:
+                self.numbers_of_kinds[key] = len(self.kinds)
+                self.kinds.append(kind)
+            self.numbers[digest] = self.numbers_of_kinds[key]
         return self.numbers[digest]
 
-    def _read(self, term: Grammar) -> Label:
+    def _read(self, term: Grammar) -> LexemeKind:
         if not isinstance(term, (Lexeme, Skip)):
-            return Label(None)
-        text = without_guards(self.rules[term.item.name] if isinstance(term.item, Reference) else term.item)
+            return LexemeKind(None)
+        text = without_guards(self.rules[term.item.name] if isinstance(term.item, ir.Reference) else term.item)
         match = term.match if isinstance(term, Lexeme) else None
         is_optional = Nullability({})(text if match is None else match)
         if isinstance(term, Skip) or match is None:
-            return Label(text, is_optional=is_optional)
-        return Label(text, match, term.is_stop, is_optional, term.owner)
+            return LexemeKind(text, is_optional=is_optional)
+        return LexemeKind(text, match, term.is_stop, is_optional, term.owner)
 
     def determinised(self) -> Automaton:
         steps: list[dict[int, int]] = []
         certain: list[frozenset[int]] = []
-        kernels: dict[frozenset[tuple[_Place, bool]], int] = {}
-        states: dict[frozenset[tuple[_Place, bool]], int] = {}
-        waiting: list[frozenset[tuple[_Place, bool]]] = []
+        kernels: dict[frozenset[tuple[_Configuration, bool]], int] = {}
+        states: dict[frozenset[tuple[_Configuration, bool]], int] = {}
+        waiting: list[frozenset[tuple[_Configuration, bool]]] = []
 
-        def number(places: Iterable[tuple[_Place, bool]]) -> int:
-            kernel = dict[_Place, bool]()
-            for place, is_certain in places:
-                reached = self._followed(place)
+        def number(configurations: Iterable[tuple[_Configuration, bool]]) -> int:
+            kernel = dict[_Configuration, bool]()
+            for configuration, is_certain in configurations:
+                reached = self._followed(configuration)
                 kernel[reached] = kernel.get(reached, False) or is_certain
             if len(kernel) == 1:  # a text with these lexemes leads here, or to nothing
                 kernel = dict.fromkeys(kernel, True)
@@ -343,45 +334,45 @@ class _Network:
 
         number([((self.ends[""][0], ()), True)])
         for state in waiting:  # which grows
-            targets: dict[int, list[tuple[_Place, bool]]] = defaultdict(list)
+            targets: dict[int, list[tuple[_Configuration, bool]]] = defaultdict(list)
             sure: set[int] = set()
             for (node, frames), is_certain in state:
-                for label, target in self.moves[node]:
-                    targets[label].append(((target, frames), is_certain))
+                for kind, target in self.moves[node]:
+                    targets[kind].append(((target, frames), is_certain))
                     if is_certain:
-                        sure.add(label)
-            steps.append({label: number(targets[label]) for label in sorted(targets)})
+                        sure.add(kind)
+            steps.append({kind: number(targets[kind]) for kind in sorted(targets)})
             certain.append(frozenset(sure))
-        return Automaton(self.labels, self.numbers, steps, certain)
+        return Automaton(self.kinds, self.numbers, steps, certain)
 
-    def _followed(self, place: _Place) -> _Place:
-        """Return where the only way from a place leads without reading, so that many kernels are the same."""
+    def _followed(self, configuration: _Configuration) -> _Configuration:
+        """Return where the only way from a configuration leads without reading, so that many kernels are the same."""
         while True:
-            spend(_STEPS_A_PLACE, self.subject)
-            node, frames = place
+            spend(_STEPS_A_CONFIGURATION, self.subject)
+            node, frames = configuration
             name = self.homes[node]
             is_end = node == self.ends[name][1] and bool(frames)
-            if self.moves[node] or self.calls[node] or node in self.loose or len(self.free[node]) + is_end != 1:
-                return place
+            if self.moves[node] or self.calls[node] or node in self.merged_rounds or len(self.free[node]) + is_end != 1:
+                return configuration
             if not is_end:
-                place = self.free[node][0], frames
+                configuration = self.free[node][0], frames
             elif self.component[name] in self.recursive:
-                return place
+                return configuration
             else:
-                place = frames[-1][0], frames[:-1]
+                configuration = frames[-1][0], frames[:-1]
 
-    def _closure(self, kernel: Mapping[_Place, bool]) -> frozenset[tuple[_Place, bool]]:
-        """Return the places with a lexeme next that are reached without reading, and whether each is certain."""
-        found: dict[_Place, bool] = {}
+    def _closure(self, kernel: Mapping[_Configuration, bool]) -> frozenset[tuple[_Configuration, bool]]:
+        """Return the configurations before a lexeme that are reached without reading, and whether each is certain."""
+        found: dict[_Configuration, bool] = {}
         agenda = list(kernel.items())
         while agenda:
-            place, is_certain = agenda.pop()
-            if place in found and (found[place] or not is_certain):
+            configuration, is_certain = agenda.pop()
+            if configuration in found and (found[configuration] or not is_certain):
                 continue
-            found[place] = is_certain
-            spend(_STEPS_A_PLACE, self.subject)
-            node, frames = place
-            is_certain = is_certain and node not in self.loose
+            found[configuration] = is_certain
+            spend(_STEPS_A_CONFIGURATION, self.subject)
+            node, frames = configuration
+            is_certain = is_certain and node not in self.merged_rounds
             name = self.homes[node]
             agenda += [((target, frames), is_certain) for target in self.free[node]]
             for called, after in self.calls[node]:
@@ -392,4 +383,6 @@ class _Network:
                 agenda += [((after, frames), is_certain) for after in self.returns[name]]
                 if frames[-1][1] == name:
                     agenda.append(((frames[-1][0], frames[:-1]), is_certain))
-        return frozenset((place, is_certain) for place, is_certain in found.items() if self.moves[place[0]])
+        return frozenset(
+            (configuration, is_certain) for configuration, is_certain in found.items() if self.moves[configuration[0]]
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -13,10 +12,8 @@ from typing import Final
 from structgen.frontends.grammar_source import GrammarSource, read_source
 from structgen.frontends.lark.definition import Definition, Import, Module, read_module
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import Grammar, Reference, Rules
-from structgen.grammar.nodes.description import Described
 
-__all__ = ["Library", "builtin_texts", "used_rules"]
+__all__ = ["Library", "builtin_texts"]
 
 # Lark writes this terminal with a look-behind; its lexers find exactly these strings.
 _REPLACED: Final = {"common": r'ESCAPED_STRING: /"([^"\\\n]|\\[^\n])*"/'}
@@ -59,21 +56,21 @@ class Library:
         """Return the definition of ``name`` in ``module`` before ``%override`` and ``%extend``."""
         seen: set[tuple[int, str]] = set()
         while name not in module.definitions:
-            wanted = module.imports.get(name)
-            if wanted is None:
+            statement = module.imports.get(name)
+            if statement is None:
                 return None
-            span = (wanted.position, wanted.position + len(name))
+            span = (statement.position, statement.position + len(name))
             if (id(module), name) in seen:
                 raise module.source.syntax_error(span, f"{name!r} is imported in a circle")
             seen.add((id(module), name))
-            target = self._module(module, wanted)
-            if wanted.name not in target.definitions and wanted.name not in target.imports:
+            target = self._module(module, statement)
+            if statement.name not in target.definitions and statement.name not in target.imports:
                 raise module.source.syntax_error(
                     span,
-                    f"{target.source.name} does not define {wanted.name!r}",
+                    f"{target.source.name} does not define {statement.name!r}",
                     f"it defines {_listed(list(target.definitions))}",
                 )
-            module, name = target, wanted.name
+            module, name = target, statement.name
         return module.definitions[name]
 
     def _settle(self) -> None:
@@ -119,23 +116,23 @@ class Library:
             self._names[key] = name
         return self._names[key]
 
-    def _module(self, module: Module, wanted: Import) -> Module:
+    def _module(self, module: Module, statement: Import) -> Module:
         source = module.source
-        if wanted.is_relative and not source.is_builtin:
+        if statement.is_relative and not source.is_builtin:
             if source.folder is None:
                 raise source.syntax_error(
-                    (wanted.position, wanted.position + 1),
+                    (statement.position, statement.position + 1),
                     "a relative import in a grammar without a path",
                     "pass path=..., or load the grammar from its file",
                 )
-            path = source.folder.joinpath(*wanted.path[:-1], f"{wanted.path[-1]}.lark")
+            path = source.folder.joinpath(*statement.path[:-1], f"{statement.path[-1]}.lark")
             key: object = path.resolve()
             if key not in self.modules:
                 self.modules[key] = self._imported(read_source(path, self._limits, is_imported=True))
         else:
-            key = wanted.path
+            key = statement.path
             if key not in self.modules:
-                self.modules[key] = self._builtin(source, wanted)
+                self.modules[key] = self._builtin(source, statement)
         return self.modules[key]
 
     def _imported(self, source: GrammarSource) -> Module:
@@ -148,14 +145,14 @@ class Library:
             )  # fmt: skip
         return module
 
-    def _builtin(self, source: GrammarSource, wanted: Import) -> Module:
-        name = ".".join(wanted.path)
-        texts = builtin_texts(*wanted.path)
+    def _builtin(self, source: GrammarSource, statement: Import) -> Module:
+        name = ".".join(statement.path)
+        texts = builtin_texts(*statement.path)
         if texts is None:
             folder = _builtin_folder()
             known = sorted(entry.name.removesuffix(".lark") for entry in folder.iterdir() if ".lark" in entry.name)
             raise source.syntax_error(
-                (wanted.position, wanted.position + 1),
+                (statement.position, statement.position + 1),
                 f"Lark has no grammar called {name!r}",
                 f"import from {_listed(known)}, or write %import .{name}.NAME for a file beside this one",
             )
@@ -184,21 +181,3 @@ def _builtin_folder() -> Traversable:
 def _listed(names: list[str]) -> str:
     shown = ", ".join(names[:8])
     return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown
-
-
-def used_rules(rules: Mapping[str, Grammar], body: Grammar) -> list[tuple[str, Grammar]]:
-    """Return the rules that are reachable from the body, in the order of their first reference."""
-    found: dict[str, Grammar] = {}
-    stack = [body]
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Reference) and node.name not in found:
-            found[node.name] = rules[node.name]
-            stack.append(rules[node.name])
-        elif isinstance(node, (Described, Rules)):
-            pass  # closed: a schema, or a nested grammar
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.extend(reversed(node.children))
-    return list(found.items())

@@ -14,32 +14,14 @@ from typing import Final
 from lark import Tree
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, StructgenError, UnsupportedFeature
+from structgen.frontends.free_text import consecutive
 from structgen.frontends.grammar_source import GrammarSource
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark.syntax import Node, Token, span_of
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    Budget,
-    Capture,
-    CharClass,
-    Choice,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
-    Repeat,
-    Sequence,
-    SpecialToken,
-    Tempered,
-    TokenSet,
-    choice_of,
-    literal,
-    postorder,
-    sequence_of,
-)
+from structgen.grammar.nodes import Grammar, postorder
 
 __all__ = [
     "Attributes",
@@ -103,22 +85,22 @@ class Attributes:
 
     def matching(self, match: Grammar) -> Grammar:
         """Return the texts that end a lazy rule, within its bound on characters."""
-        return match if self.max_chars is None else Intersection((match, Repeat(ANY_CHAR, 0, self.max_chars)))
+        return match if self.max_chars is None else ir.Intersection((match, ir.Repeat(ir.ANY_CHAR, 0, self.max_chars)))
 
     def around(self, term: Grammar) -> Grammar:
         """Return the term of the rule with its capture, budget and temperature."""
         if self.capture is not None:
-            term = Capture(self.capture, term)
+            term = ir.Capture(self.capture, term)
         return self.bounded(term)
 
     def bounded(self, term: Grammar) -> Grammar:
         """Return a term with the budgets and the temperature; the capture is inside."""
         if self.max_chars is not None:
-            term = Budget(term, characters=self.max_chars)
+            term = ir.Budget(term, characters=self.max_chars)
         if self.max_tokens is not None:
-            term = EPSILON if self.max_tokens == 0 else Budget(term, tokens=self.max_tokens)
+            term = ir.EPSILON if self.max_tokens == 0 else ir.Budget(term, tokens=self.max_tokens)
         if self.temperature is not None:
-            term = Tempered(term, self.temperature)
+            term = ir.Tempered(term, self.temperature)
         return term
 
 
@@ -219,8 +201,8 @@ def _temperature(source: GrammarSource, value: Node | Token | None) -> float | N
     return number
 
 
-_MORE: Final = Repeat(ANY_CHAR, 1, None)
-_ANY: Final = Repeat(ANY_CHAR, 0, None)
+_MORE: Final = ir.Repeat(ir.ANY_CHAR, 1, None)
+_ANY: Final = ir.Repeat(ir.ANY_CHAR, 0, None)
 _MAX_STOPS: Final = 256
 
 
@@ -230,9 +212,9 @@ def with_suffix(body: Grammar, suffix: Grammar, capture: str | None, suffix_capt
     The captures name the part before the suffix, and the suffix.
     """
     whole = joined([body, suffix])
-    head = body if capture is None else Capture(capture, body)
-    tail = suffix if suffix_capture is None else Capture(suffix_capture, suffix)
-    return Intersection((joined([head, tail]), Complement(joined([whole, _MORE]))))
+    head = body if capture is None else ir.Capture(capture, body)
+    tail = suffix if suffix_capture is None else ir.Capture(suffix_capture, suffix)
+    return ir.Intersection((joined([head, tail]), ir.Complement(joined([whole, _MORE]))))
 
 
 def before_stop(body: Grammar, stop: Grammar) -> Grammar | None:
@@ -240,7 +222,7 @@ def before_stop(body: Grammar, stop: Grammar) -> Grammar | None:
     single = _single_characters(stop)
     within = joined([body, stop, _ANY])
     if single:  # a stop of one character cannot begin inside the body and end beyond it
-        return Intersection((body, Complement(within)))
+        return ir.Intersection((body, ir.Complement(within)))
     words = _words(stop)
     if words is None:
         return None
@@ -253,21 +235,21 @@ def before_stop(body: Grammar, stop: Grammar) -> Grammar | None:
             if length < len(other) and other.endswith(word[:length])
         })  # fmt: skip
         if tuple(begun) not in ways:
-            refused = [within, *(joined([body, literal(part)]) for part in begun)]
-            ways[tuple(begun)] = Intersection((body, Complement(either(refused))))
+            refused = [within, *(joined([body, ir.literal(part)]) for part in begun)]
+            ways[tuple(begun)] = ir.Intersection((body, ir.Complement(either(refused))))
     return either(ways.values())
 
 
 def _single_characters(term: Grammar) -> bool:
     match term:
-        case CharClass():
+        case ir.CharClass():
             return True
-        case Literal():
+        case ir.Literal():
             return len(term.data.decode("utf-8", "replace")) == 1
-        case Choice():
+        case ir.Choice():
             return (
                 bool(term.items)
-                and all(isinstance(item, (CharClass, Literal)) for item in term.items)
+                and all(isinstance(item, (ir.CharClass, ir.Literal)) for item in term.items)
                 and all(map(_single_characters, term.items))
             )
     return False
@@ -286,19 +268,19 @@ def _words(term: Grammar) -> list[str] | None:
 def _spelled(node: Grammar, parts: list[frozenset[str]], *, is_complete: bool) -> frozenset[str] | None:
     words: frozenset[str] | None = None
     match node:
-        case Literal():
+        case ir.Literal():
             words = frozenset([node.data.decode("utf-8", "replace")])
-        case CharClass() if sum(high - low + 1 for low, high in node.ranges) <= _MAX_STOPS:
+        case ir.CharClass() if sum(high - low + 1 for low, high in node.ranges) <= _MAX_STOPS:
             words = frozenset(chr(code) for low, high in node.ranges for code in range(low, high + 1))
-        case Choice() if is_complete:
+        case ir.Choice() if is_complete:
             words = frozenset().union(*parts)
-        case Sequence() if is_complete:
+        case ir.Sequence() if is_complete:
             words = frozenset([""])
             for part in parts:
                 if len(words) * len(part) > _MAX_STOPS:
                     return None
                 words = frozenset(head + tail for head in words for tail in part)
-        case Repeat(min=0, max=1) if is_complete:
+        case ir.Repeat(min=0, max=1) if is_complete:
             words = parts[0] | {""}
     return words if words is not None and len(words) <= _MAX_STOPS else None
 
@@ -317,13 +299,13 @@ def special_of(source: GrammarSource, token: Token) -> Grammar:
         GrammarSyntaxError: the ids are malformed.
     """
     if not token.startswith("<["):
-        return SpecialToken(str(token))
+        return ir.SpecialToken(str(token))
     span = span_of(token)
     match = _RANGES.fullmatch(token)
     if match is None or (match[1] and match[2] == "*"):
         raise source.syntax_error(span, "malformed token ids", "write <[7]>, <[1,3-5]>, <[^7]> or <[*]>")
     if match[2] == "*":
-        return TokenSet((), is_excluded=True)
+        return ir.TokenSet((), is_excluded=True)
     ranges: list[tuple[int, int]] = []
     for part in filter(None, map(str.strip, match[2].split(","))):
         ends = [end.strip() for end in part.split("-")]
@@ -335,7 +317,7 @@ def special_of(source: GrammarSource, token: Token) -> Grammar:
         ranges.append((low, high))
     if not ranges:
         raise source.syntax_error(span, "there are no token ids", "write <[7]>, or <[*]> for any token")
-    return TokenSet(ranges, is_excluded=bool(match[1]))
+    return ir.TokenSet(ranges, is_excluded=bool(match[1]))
 
 
 def json_of(source: GrammarSource, token: Token, keyword: str) -> object:
@@ -379,16 +361,9 @@ def part_of_text(source: GrammarSource, token: Token) -> Grammar:
     else:
         pieces = list(given) if key == "substring_chars" else _WORDS.findall(given)
     try:
-        spelled = [literal(piece) for piece in pieces if piece]
+        return consecutive(pieces)
     except ValueError as error:
         raise source.syntax_error(span, str(error)) from None
-    suffixes: list[Grammar] = [EPSILON]
-    rest: Grammar = EPSILON
-    for piece in reversed(spelled):
-        rest = sequence_of((piece, rest))
-        suffixes.append(rest)
-        rest = choice_of((EPSILON, rest))
-    return choice_of(tuple(reversed(suffixes))) if len(suffixes) > 1 else EPSILON
 
 
 def schema_of(source: GrammarSource, token: Token, limits: Limits) -> Grammar:

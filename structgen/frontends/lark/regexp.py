@@ -27,22 +27,10 @@ from structgen.frontends.regex.code_point import complement
 from structgen.frontends.regex.dialect import DIALECTS, LARK, Dialect
 from structgen.frontends.regex.group import flags_of
 from structgen.frontends.regex.parser import parse
+from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import joined, with_children
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    Capture,
-    CharClass,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
-    Repeat,
-    choice,
-    literal,
-    postorder,
-)
+from structgen.grammar.nodes import Grammar, postorder
 
 __all__ = ["Guarded", "guarded", "guarded_text", "pattern_of", "range_of"]
 
@@ -51,7 +39,7 @@ Span: TypeAlias = tuple[int, int]
 _BOUNDARY: Final = r"\b"
 # An unclosed class, an error elsewhere, is one piece too: searching for its end repeatedly would be quadratic.
 _PIECE: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\Z)|.", re.DOTALL)
-_ANY: Final = Repeat(ANY_CHAR)
+_ANY: Final = ir.Repeat(ir.ANY_CHAR)
 
 
 class Guarded(NamedTuple):
@@ -94,10 +82,10 @@ def guarded_text(term: Grammar, excluded: Grammar | None, guard: Grammar | None)
     if nonempty(term) is not term:
         return None  # an empty match would restrict what follows the terminal before, too
     if guard is not None:
-        if isinstance(guard, Literal) and len(guard.data.decode()) == 1:
-            guard = CharClass([(ord(guard.data.decode()),) * 2])
-        return (term, NotBefore(guard)) if isinstance(guard, CharClass) else None
-    others = CharClass(complement(word_characters().ranges))
+        if isinstance(guard, ir.Literal) and len(guard.data.decode()) == 1:
+            guard = ir.CharClass([(ord(guard.data.decode()),) * 2])
+        return (term, NotBefore(guard)) if isinstance(guard, ir.CharClass) else None
+    others = ir.CharClass(complement(word_characters().ranges))
     if not are_disjoint(term, joined([_ANY, others])):
         return None
     if excluded is not None:
@@ -105,8 +93,8 @@ def guarded_text(term: Grammar, excluded: Grammar | None, guard: Grammar | None)
             return None
         words = excluded
         if not are_disjoint(term, joined([_ANY, others, _ANY])):
-            words = joined([excluded, choice(EPSILON, joined([others, _ANY]))])
-        term = Intersection((term, Complement(words)))
+            words = joined([excluded, ir.choice(ir.EPSILON, joined([others, _ANY]))])
+        term = ir.Intersection((term, ir.Complement(words)))
     return term, NotBefore(word_characters())
 
 
@@ -224,7 +212,7 @@ def pattern_of(source: GrammarSource, token: Token, limits: Limits, *, is_rust: 
             escaped = _META.sub(r"\\\g<0>", text)
             return (_plain(_Regexp(spelling, escaped, flags, limits, is_raw=False, dialect=dialect), 0, None),)
         try:
-            return (literal(text),)
+            return (ir.literal(text),)
         except ValueError as error:
             raise spelling.error(str(error)) from None
     if "\n" in body and "x" not in flags:
@@ -272,7 +260,7 @@ def range_of(source: GrammarSource, first: Token, last: Token) -> Grammar:
         codes.append(ord(text))
     if codes[0] > codes[1]:
         raise _Spelling(source, last).error("the range is in the wrong order", "swap its ends")
-    return CharClass([(codes[0], codes[1])])
+    return ir.CharClass([(codes[0], codes[1])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +309,7 @@ def _without_captures(term: Grammar) -> Grammar:
     """Return ``term`` without captures: Lark treats named groups as plain groups."""
     made: dict[int, Grammar] = {}
     for node in postorder(term):
-        if isinstance(node, Capture):
+        if isinstance(node, ir.Capture):
             made[id(node)] = made[id(node.item)]
         else:
             made[id(node)] = with_children(node, [made[id(child)] for child in node.children])

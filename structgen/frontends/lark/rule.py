@@ -12,7 +12,7 @@ from structgen.frontends.free_text import shortest
 from structgen.frontends.indentation.marks import Indentation, NotBefore
 from structgen.frontends.lark.commitment import Unclear, committed
 from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, module_of
-from structgen.frontends.lark.library import Library, used_rules
+from structgen.frontends.lark.library import Library
 from structgen.frontends.lark.llguidance import (
     Attributes,
     before_stop,
@@ -26,6 +26,7 @@ from structgen.frontends.lark.syntax import Node, Token, fold, span_of, tokens_o
 from structgen.frontends.lark.terminal import Surroundings, Terminals, is_regular
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, Reference, Repeat, Rules, postorder
+from structgen.grammar.scopes import used_rules
 
 __all__ = ["RuleBuilder", "built"]
 
@@ -129,6 +130,12 @@ class RuleBuilder:
             UnsupportedFeature: a construct is not supported; the error names it.
             LimitExceeded: the grammar has too many nodes, or templates are nested too deeply.
         """
+        if start.has_parameter:
+            raise start.module.source.syntax_error(
+                start.span,
+                f"the start rule {start.name!r} is used without its parameter",
+                f"start at another rule, as in main: {start.name}::0",
+            )
         body = self._reference(start, {}, 0).term
         main = self._library.main
         for name in main.definitions:  # errors in unused definitions are errors too
@@ -177,19 +184,20 @@ class RuleBuilder:
         module, owner = definition.module, definition.name
         lexeme = self.surroundings.lexeme
         self.has_lazy = self.has_lazy or attributes.needs_terminal
-        if self.terminals.has_guards and any(isinstance(node, NotBefore) for node in postorder(body)):
+        suffix = None if attributes.suffix is None else self.terminals.value(module, attributes.suffix)
+        stop = None if attributes.stop is None else self.terminals.value(module, attributes.stop)
+        parts = [part for part in (body, suffix, stop) if part is not None]
+        if self.terminals.has_guards and any(isinstance(node, NotBefore) for part in parts for node in postorder(part)):
             first = next(iter(attributes.places.values()))
             raise module.source.refused(
                 first.start_pos or 0, str(first), "the rule looks at the text after it (\\b)",
                 "remove the boundary or the attribute",
             )  # fmt: skip
         self._budget.charge(_LEXEME_COST, module.source.subject)
-        if attributes.suffix is not None:
-            suffix = self.terminals.value(module, attributes.suffix)
+        if suffix is not None:
             term = with_suffix(body, suffix, attributes.capture, attributes.stop_capture)
             return attributes.bounded(lexeme(term, attributes.matching(joined([body, suffix])), owner=owner))
-        if attributes.stop is not None:
-            stop = self.terminals.value(module, attributes.stop)
+        if stop is not None:
             before = before_stop(body, stop)
             if before is None:
                 raise module.source.refused(

@@ -25,10 +25,9 @@ from structgen.frontends.regex.code_point import (
     symmetric_difference,
     union,
 )
-from structgen.frontends.regex.context import ANYTHING, Side
 from structgen.frontends.regex.dialect import DIALECTS, LARK, Dialect, Flag, malformed, refused
 from structgen.frontends.regex.escape import Scalar, read_escape, skip_space
-from structgen.frontends.regex.syntax import Boundary
+from structgen.frontends.regex.syntax import ANYTHING, Boundary, Side
 from structgen.grammar.nodes import CharClass, Grammar
 from structgen.memory_cache import TERMS, cached
 

@@ -23,22 +23,11 @@ from typing import Final, TypeVar
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex.code_point import Ranges, contains, intersection
-from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, LAST_NEWLINE, Cell, ContextAlphabet
+from structgen.frontends.regex.syntax import ANY, CHARACTERS, EDGE, LAST_NEWLINE, Cell, ContextAlphabet
+from structgen.grammar import nodes as ir
 from structgen.grammar.analysis import Nullability
 from structgen.grammar.limits import spend
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    EPSILON,
-    Capture,
-    CharClass,
-    Choice,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
-    Repeat,
-    Sequence,
-)
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.visitor import Call, trampoline
 
 __all__ = [
@@ -47,6 +36,7 @@ __all__ = [
     "EMPTY_TABLE",
     "Composer",
     "Table",
+    "TermAnalysis",
     "both",
     "either",
     "gathered",
@@ -55,7 +45,7 @@ __all__ = [
     "then",
 ]
 
-ANY_TEXT: Final[Grammar] = Repeat(ANY_CHAR, 0, None)
+ANY_TEXT: Final[Grammar] = ir.Repeat(ir.ANY_CHAR, 0, None)
 """Every string."""
 
 _Key = TypeVar("_Key")
@@ -66,24 +56,24 @@ _JOINED_ITEMS: Final = 16
 
 def then(first: Grammar, second: Grammar) -> Grammar:
     """``first`` and then ``second``; short sequences are spliced and short literals joined."""
-    if second is EPSILON:
+    if second is ir.EPSILON:
         return first
-    if first is EPSILON:
+    if first is ir.EPSILON:
         return second
     left, right = _spliced(first), _spliced(second)
     end, start = left[-1], right[0]
-    if isinstance(end, Literal) and isinstance(start, Literal) and len(start.data) <= _JOINED_BYTES:
-        joined = Literal(end.data + start.data)
+    if isinstance(end, ir.Literal) and isinstance(start, ir.Literal) and len(start.data) <= _JOINED_BYTES:
+        joined = ir.Literal(end.data + start.data)
         if len(left) + len(right) == 2:
             return joined
-        return Sequence((*left[:-1], joined, *right[1:]))
-    return Sequence(left + right)
+        return ir.Sequence((*left[:-1], joined, *right[1:]))
+    return ir.Sequence(left + right)
 
 
 def either(terms: Items[Grammar]) -> Grammar:
     """Any one of ``terms``, without duplicates."""
     distinct = list({id(term): term for term in terms}.values())
-    return distinct[0] if len(distinct) == 1 else Choice(distinct)
+    return distinct[0] if len(distinct) == 1 else ir.Choice(distinct)
 
 
 def gathered(cells: Iterable[tuple[_Key, Grammar]]) -> dict[_Key, Grammar]:
@@ -111,13 +101,13 @@ def both(left: Grammar, right: Grammar) -> Grammar:
         return left
     items: list[Grammar] = []
     for term in (left, right):
-        short = isinstance(term, Intersection) and len(term.items) <= _JOINED_ITEMS
+        short = isinstance(term, ir.Intersection) and len(term.items) <= _JOINED_ITEMS
         items.extend(term.children if short else (term,))
-    return Intersection(items)
+    return ir.Intersection(items)
 
 
 def _spliced(term: Grammar) -> tuple[Grammar, ...]:
-    if isinstance(term, Sequence) and 0 < len(term.items) <= _SPLICED_ITEMS:
+    if isinstance(term, ir.Sequence) and 0 < len(term.items) <= _SPLICED_ITEMS:
         return term.items
     return (term,)
 
@@ -186,24 +176,24 @@ class TermAnalysis:
 
     def _is_newline(self, term: Grammar, known: Callable[[Grammar], bool]) -> bool:
         match term:
-            case Literal(data=data):
+            case ir.Literal(data=data):
                 return data == _NEWLINE
-            case CharClass(ranges=ranges):
+            case ir.CharClass(ranges=ranges):
                 return contains(ranges, 0x0A)
-            case Sequence(items=items):
+            case ir.Sequence(items=items):
                 filled = [item for item in items if not self.nullable(item)]
                 if filled:
                     return len(filled) == 1 and known(filled[0])
                 return any(map(known, items))
-            case Choice(items=items):
+            case ir.Choice(items=items):
                 return any(map(known, items))
-            case Intersection(items=items):
+            case ir.Intersection(items=items):
                 return all(map(known, items))
-            case Repeat(item=item, min=minimum, max=maximum):
+            case ir.Repeat(item=item, min=minimum, max=maximum):
                 return maximum != 0 and (minimum <= 1 or self.nullable(item)) and known(item)
-            case Capture(item=item):
+            case ir.Capture(item=item):
                 return known(item)
-            case Complement(item=item):
+            case ir.Complement(item=item):
                 return not known(item)
         return False
 
@@ -218,17 +208,17 @@ class TermAnalysis:
 
     def _compute(self, term: Grammar, mask: int, *, from_left: bool) -> Call[Grammar | None]:
         match term:
-            case Literal(data=data):
+            case ir.Literal(data=data):
                 return self._of_literal(term, data, self.alphabet.ranges(mask), from_left=from_left)
-            case CharClass(ranges=members):
+            case ir.CharClass(ranges=members):
                 common = intersection(members, self.alphabet.ranges(mask))
                 if common == members:
                     return term if members else None
-                return CharClass(common) if common else None
-            case Sequence(items=items):
+                return ir.CharClass(common) if common else None
+            case ir.Sequence(items=items):
                 part: Grammar | None = yield self._of_sequence(term, items, mask, from_left=from_left)
                 return part
-            case Choice(items=items):
+            case ir.Choice(items=items):
                 found = []
                 for item in items:
                     part = yield self._restriction(item, mask, from_left=from_left)
@@ -237,18 +227,18 @@ class TermAnalysis:
                 if len(found) == len(items) and all(map(is_, found, items)):
                     return term
                 return either(found) if found else None
-            case Repeat():
+            case ir.Repeat():
                 part = yield self._of_repeat(term, mask, from_left=from_left)
                 return part
-            case Capture(name=name, item=item):
+            case ir.Capture(name=name, item=item):
                 part = yield self._restriction(item, mask, from_left=from_left)
-                return None if part is None else term if part is item else Capture(name, part)
-            case Intersection(items=items) if items:
+                return None if part is None else term if part is item else ir.Capture(name, part)
+            case ir.Intersection(items=items) if items:
                 part = yield self._restriction(items[0], mask, from_left=from_left)
-                return None if part is None else Intersection((part, *items[1:]))
+                return None if part is None else term if part is items[0] else ir.Intersection((part, *items[1:]))
         edge = self.alphabet.characters(mask)
-        shape = Sequence((edge, ANY_TEXT)) if from_left else Sequence((ANY_TEXT, edge))
-        return Intersection((term, shape))
+        shape = ir.Sequence((edge, ANY_TEXT)) if from_left else ir.Sequence((ANY_TEXT, edge))
+        return ir.Intersection((term, shape))
 
     @staticmethod
     def _of_literal(term: Grammar, data: bytes, ranges: Ranges, *, from_left: bool) -> Grammar | None:
@@ -276,11 +266,11 @@ class TermAnalysis:
         for item in reversed(items[:deciding]):
             part = yield self._restriction(item, mask, from_left=from_left)
             here = None if part is None else _ordered(part, rest, from_left=from_left)
-            found = here if found is None else found if here is None else Choice((here, found))
+            found = here if found is None else found if here is None else ir.Choice((here, found))
             rest = _ordered(item, rest, from_left=from_left)
         return found
 
-    def _of_repeat(self, term: Repeat, mask: int, *, from_left: bool) -> Call[Grammar | None]:
+    def _of_repeat(self, term: ir.Repeat, mask: int, *, from_left: bool) -> Call[Grammar | None]:
         part = yield self._restriction(term.item, mask, from_left=from_left)
         if part is None or term.max == 0:
             return None
@@ -288,12 +278,12 @@ class TermAnalysis:
             return term
         # Empty rounds can be moved inward, so that the outermost round is not empty.
         maximum = None if term.max is None else term.max - 1
-        others = EPSILON if maximum == 0 else Repeat(term.item, max(term.min - 1, 0), maximum)
+        others = ir.EPSILON if maximum == 0 else ir.Repeat(term.item, max(term.min - 1, 0), maximum)
         return _ordered(part, others, from_left=from_left)
 
 
 def _has_capture(term: Grammar, known: Callable[[Grammar], bool]) -> bool:
-    return isinstance(term, Capture) or any(map(known, term.children))
+    return isinstance(term, ir.Capture) or any(map(known, term.children))
 
 
 def _ordered(outer: Grammar, inner: Grammar, *, from_left: bool) -> Grammar:
@@ -302,16 +292,16 @@ def _ordered(outer: Grammar, inner: Grammar, *, from_left: bool) -> Grammar:
 
 def _joined(items: tuple[Grammar, ...], *, from_left: bool) -> Grammar:
     if not items:
-        return EPSILON
+        return ir.EPSILON
     if len(items) == 1:
         return items[0]
-    return Sequence(items if from_left else items[::-1])
+    return ir.Sequence(items if from_left else items[::-1])
 
 
 Table = dict[Cell, Grammar]
 
 ANYWHERE: Cell = (ANY, ANY)
-EMPTY_TABLE: Table = {ANYWHERE: EPSILON}
+EMPTY_TABLE: Table = {ANYWHERE: ir.EPSILON}
 """The empty string, without any requirement."""
 
 # A step of translation makes a few nodes, and visits more.
@@ -319,7 +309,7 @@ _NODES_A_STEP: Final = 16
 _RESTRICTION_STEPS: Final = 15
 _COMPOSITION_STEPS: Final = 10
 _MULTIPLIED: Final = "its assertions multiply"
-_NEWLINE_TEXT: Final = Literal(b"\n")
+_NEWLINE_TEXT: Final = ir.Literal(b"\n")
 
 
 class Composer:
@@ -354,57 +344,58 @@ class Composer:
     def composed(self, first: Table, second: Table) -> Table:
         """``first`` and then ``second``."""
         cells: list[tuple[Cell, Grammar]] = []
-        for (left, promise), prefix in first.items():
-            for (demand, right), suffix in second.items():
-                for outer_left, before in self.before(prefix, left, demand):
+        for (left, following), prefix in first.items():
+            for (preceding, right), suffix in second.items():
+                for outer_left, before in self.before(prefix, left, preceding):
                     self.spend(1)
                     cells.extend(
                         ((outer_left, outer_right), then(before, after))
-                        for outer_right, after in self.after(suffix, right, promise)
+                        for outer_right, after in self.after(suffix, right, following)
                     )
         return table_union(cells)
 
-    def before(self, term: Grammar, left: int, demand: int) -> Iterator[tuple[int, Grammar]]:
-        """The strings of ``term`` after which ``demand`` holds, each with its requirement on the left."""
-        if demand == ANY:
+    def before(self, term: Grammar, left: int, preceding: int) -> Iterator[tuple[int, Grammar]]:
+        """The strings of ``term`` that end as ``preceding`` requires, each with its requirement on the left."""
+        if preceding == ANY:
             yield left, term
             return
         self.spend(1)
-        if demand & CHARACTERS:
-            part = self.terms.last_in(term, demand & CHARACTERS)
+        if preceding & CHARACTERS:
+            part = self.terms.last_in(term, preceding & CHARACTERS)
             if part is not None:
                 yield left, part
-        if left & demand and self.terms.nullable(term):
-            yield left & demand, EPSILON
+        if left & preceding and self.terms.nullable(term):
+            yield left & preceding, ir.EPSILON
 
-    def after(self, term: Grammar, right: int, promise: int) -> Iterator[tuple[int, Grammar]]:
-        """The strings of ``term`` that keep ``promise``, each with its requirement on the right."""
-        for part, residual in self.keeping(term, promise):
+    def after(self, term: Grammar, right: int, following: int) -> Iterator[tuple[int, Grammar]]:
+        """The strings of ``term`` that begin as ``following`` requires, each with its requirement on the right."""
+        for part, residual in self.keeping(term, following):
             if right & residual:
                 yield right & residual, part
-        if promise != ANY and promise & right and self.terms.nullable(term):
-            yield promise & right, EPSILON
+        if following != ANY and following & right and self.terms.nullable(term):
+            yield following & right, ir.EPSILON
 
-    def keeping(self, term: Grammar, promise: int) -> Iterator[tuple[Grammar, int]]:
-        """The strings of ``term`` that keep ``promise``, each with the promise for the text after it.
+    def keeping(self, term: Grammar, following: int) -> Iterator[tuple[Grammar, int]]:
+        """The strings of ``term`` that begin as ``following`` requires.
 
-        The empty string is among them only without a promise.
+        Each comes with what is still required of the text after it.
+        The empty string is among them only without a requirement.
         """
-        if promise == ANY:
+        if following == ANY:
             yield term, ANY
             return
         self.spend(1)
-        if promise & CHARACTERS:
-            part = self.terms.first_in(term, promise & CHARACTERS)
+        if following & CHARACTERS:
+            part = self.terms.first_in(term, following & CHARACTERS)
             if part is not None:
                 yield part, ANY
-        if promise & LAST_NEWLINE and not promise & self.alphabet.line_feed and self.terms.holds_newline(term):
+        if following & LAST_NEWLINE and not following & self.alphabet.line_feed and self.terms.holds_newline(term):
             yield _NEWLINE_TEXT, EDGE
 
 
 def table_union(cells: Iterable[tuple[Cell, Grammar]]) -> Table:
     """The table of all ``cells``, without cells that another one covers."""
     table = gathered(cells)
-    if table.get(ANYWHERE) is EPSILON:
-        return {cell: term for cell, term in table.items() if cell == ANYWHERE or term is not EPSILON}
+    if table.get(ANYWHERE) is ir.EPSILON:
+        return {cell: term for cell, term in table.items() if cell == ANYWHERE or term is not ir.EPSILON}
     return table

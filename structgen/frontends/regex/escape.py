@@ -266,7 +266,8 @@ def _loose(kind: str) -> Mapping[str, str]:
         names: Iterable[str] = (*_BINARY, *(name for name in listed_names(kind) if name not in _NOT_IN_RUST))
     else:
         names = CATEGORY_NAMES if kind == "gc" else listed_names(kind)
-    return {_squeezed(name): name for name in names}
+    known = {_squeezed(name): name for name in names}
+    return known | {"wspace": "White_Space"} if kind == "bin" else known
 
 
 def skip_space(text: str, index: int, dialect: Dialect) -> int:
@@ -282,7 +283,10 @@ def skip_space(text: str, index: int, dialect: Dialect) -> int:
 
 
 def _squeezed(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name).lower().removeprefix("is")
+    """A name as the crate ``regex`` compares it: ``is`` at the start counts for nothing, except in ``isc``."""
+    bare = name[2:] if name[:2].lower() == "is" else name
+    squeezed = re.sub(r"[\s_-]", "", bare).lower()
+    return "isc" if squeezed == "c" and bare is not name else squeezed
 
 
 _KEYS: Final = {

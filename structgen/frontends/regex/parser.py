@@ -12,16 +12,18 @@ from typing import ClassVar, Final
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex.character_class import Lexicon, lexicon
-from structgen.frontends.regex.context import ContextAlphabet, TooManyBlocks, alphabet_of
 from structgen.frontends.regex.dialect import Dialect, Flag, malformed, refused
 from structgen.frontends.regex.escape import skip_space
 from structgen.frontends.regex.group import GroupKind, GroupOpening, read_group
 from structgen.frontends.regex.syntax import (
     Boundary,
+    ContextAlphabet,
     Item,
     Lookahead,
     Node,
     Span,
+    TooManyBlocks,
+    alphabet_of,
     alternatives,
     as_boundary,
     concatenation,

@@ -1,7 +1,7 @@
 """Repetition of a node with assertions: counted and unbounded loops, and tempered loops.
 
 The rounds of a loop form a graph. A node is the last character so far, the requirement of the first rounds on the left
-of the loop, and the promise of the last round about the text after it; an edge is one round. With ``^``, ``$`` and the
+of the loop, and what must follow the last round; an edge is one round. With ``^``, ``$`` and the
 like, a loop passes through a few such nodes in order and stays in one of them at most, so the count remains a count:
 ``(^a|b){1,100000}`` is ``b{1,100000} | a b{0,99999}``.  Line anchors and word boundaries can make longer cycles; then
 an unbounded loop is solved by state elimination, and a bounded one is written out.
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, Cell, ContextAlphabet
 from structgen.frontends.regex.context_table import (
     ANY_TEXT,
     EMPTY_TABLE,
@@ -34,12 +33,23 @@ from structgen.frontends.regex.context_table import (
     table_union,
     then,
 )
-from structgen.frontends.regex.syntax import Boundary, Concatenation, Lookahead, Loop, Node
+from structgen.frontends.regex.syntax import (
+    ANY,
+    CHARACTERS,
+    EDGE,
+    Boundary,
+    Cell,
+    Concatenation,
+    ContextAlphabet,
+    Lookahead,
+    Loop,
+    Node,
+)
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.visitor import fold
 
-__all__ = ["TemperedShape", "TooManyRounds", "repeated", "tempered_language", "tempered_shape"]
+__all__ = ["TemperedShape", "TooManyRounds", "by_length", "repeated", "tempered_language", "tempered_shape"]
 
 MAX_WRITTEN_ROUNDS: Final = 500
 _MAX_POSITIONS: Final = 64
@@ -58,12 +68,12 @@ class _LoopPosition:
     Attributes:
         ending: bits of the last character so far; 0 without text.
         required: the requirement of the first rounds on the left of the loop.
-        promised: the promise of the last rounds about the text after them.
+        following: what must follow the last rounds.
     """
 
     ending: int
     required: int
-    promised: int
+    following: int
 
 
 _START: Final = _LoopPosition(_NOTHING_YET, ANY, ANY)
@@ -136,14 +146,14 @@ def _rounds(
             return
     elif position.ending & left == 0:
         return
-    for text, residual in composer.keeping(term, position.promised):
-        promised = right & residual
-        if not promised:
+    for text, residual in composer.keeping(term, position.following):
+        following = right & residual
+        if not following:
             continue
         for block in blocks:
             part = text if block == ANY else composer.terms.last_in(text, block)
             if part is not None:
-                yield _LoopPosition(block & CHARACTERS, required, promised), part
+                yield _LoopPosition(block & CHARACTERS, required, following), part
 
 
 def _empty_round(position: _LoopPosition, cell: Cell) -> Iterator[_LoopPosition]:
@@ -153,8 +163,8 @@ def _empty_round(position: _LoopPosition, cell: Cell) -> Iterator[_LoopPosition]
         required &= left
     elif position.ending & left == 0:
         return
-    if required and position.promised & right:
-        yield _LoopPosition(position.ending, required, position.promised & right)
+    if required and position.following & right:
+        yield _LoopPosition(position.ending, required, position.following & right)
 
 
 _Path = tuple[_LoopPosition, ...]
@@ -222,7 +232,7 @@ def _counted(
                 text = then(text, graph[path[index - 1]][position])
             if position in stays and high != 0:
                 text = then(text, ir.Repeat(graph[position][position], low, high))
-        yield (path[-1].required, path[-1].promised), text
+        yield (path[-1].required, path[-1].following), text
 
 
 def _written_out(composer: Composer, body: Table, minimum: int, maximum: int | None) -> Table:
@@ -242,12 +252,12 @@ def _written_out(composer: Composer, body: Table, minimum: int, maximum: int | N
 
 def _eliminated(composer: Composer, graph: _Graph) -> Iterator[tuple[Cell, Grammar]]:
     """All strings of all paths through ``graph``, by state elimination (Kleene)."""
-    yield (_START.required, _START.promised), ir.EPSILON
+    yield (_START.required, _START.following), ir.EPSILON
     edges: dict[_LoopPosition, dict[_LoopPosition | Cell, Grammar]] = {}
     for position, targets in graph.items():
         edges[position] = dict(targets.items())
         if position != _START:
-            edges[position][position.required, position.promised] = ir.EPSILON
+            edges[position][position.required, position.following] = ir.EPSILON
     for position in [position for position in graph if position != _START]:
         leaving = edges.pop(position)
         again = leaving.pop(position, None)
@@ -284,13 +294,13 @@ def tempered_shape(loop: Loop) -> TemperedShape | None:
     """The tempered shape of ``loop``, or ``None``."""
     items: tuple[Node, ...] = loop.item.items if isinstance(loop.item, Concatenation) else (loop.item,)
     *looks, character = items
-    if not isinstance(character, Grammar) or set(_by_length(character) or ()) != {1}:
+    if not isinstance(character, Grammar) or set(by_length(character) or ()) != {1}:
         return None
     found = tuple(look for look in looks if isinstance(look, Lookahead | Boundary))
     return TemperedShape(found, character) if len(found) == len(looks) else None
 
 
-def _by_length(root: Grammar) -> ByLength | None:
+def by_length(root: Grammar) -> ByLength | None:
     """``root`` split by string length in characters; ``None`` for many or unknown lengths."""
 
     def combine(term: Grammar, parts: list[ByLength | None]) -> ByLength | None:
@@ -311,7 +321,7 @@ def tempered_language(character: Grammar, seen: list[tuple[Grammar, bool]], tail
     if seen == [(tail, True)]:
         # The loop ends where the look-ahead fails; any match of the tail can be taken as the first one.
         return then(ir.Repeat(character, 0, None), tail)
-    follows = _by_length(tail)
+    follows = by_length(tail)
     if follows is None:
         return None
     languages: list[Grammar] = []

@@ -11,10 +11,10 @@ Inside a loop the rest is unknown, so its body becomes a table first (``context_
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from structgen.errors import LimitExceeded
-from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, Cell, ContextAlphabet
 from structgen.frontends.regex.context_table import (
     ANY_TEXT,
     ANYWHERE,
@@ -30,16 +30,23 @@ from structgen.frontends.regex.context_table import (
 )
 from structgen.frontends.regex.dialect import refused
 from structgen.frontends.regex.repetition import TooManyRounds, repeated, tempered_language, tempered_shape
-from structgen.frontends.regex.syntax import Alternatives, Boundary, Concatenation, Lookahead, Loop, Named, Node, Span
-from structgen.grammar.nodes import (
-    EMPTY,
-    EPSILON,
-    Capture,
-    Complement,
-    Grammar,
-    Intersection,
-    Literal,
+from structgen.frontends.regex.syntax import (
+    ANY,
+    CHARACTERS,
+    EDGE,
+    Alternatives,
+    Boundary,
+    Cell,
+    Concatenation,
+    ContextAlphabet,
+    Lookahead,
+    Loop,
+    Named,
+    Node,
+    Span,
 )
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar, postorder
 from structgen.grammar.visitor import Call, trampoline
 
 __all__ = ["full_language", "search_language_of"]
@@ -47,7 +54,7 @@ __all__ = ["full_language", "search_language_of"]
 Suffix = dict[int, Grammar]
 """Requirement on the left context -> the strings from here to the end."""
 
-_AT_END: Final[Suffix] = {ANY: EPSILON}
+_AT_END: Final[Suffix] = {ANY: ir.EPSILON}
 _ANY_REST: Final[Suffix] = {ANY: ANY_TEXT}
 
 
@@ -107,7 +114,7 @@ def _anchored(node: Node, alphabet: ContextAlphabet) -> Grammar | None:
     (before, right), (left, after) = first.cells[0], last.cells[0]
     if (mask(before), mask(right), mask(left), mask(after)) != (EDGE, ANY, ANY, EDGE):
         return None
-    term = EPSILON
+    term = ir.EPSILON
     for item in reversed(items):
         if not isinstance(item, Grammar):
             return None
@@ -116,22 +123,10 @@ def _anchored(node: Node, alphabet: ContextAlphabet) -> Grammar | None:
 
 
 def _bounded(found: list[Grammar], max_nodes: int) -> Grammar:
-    term = either(found) if found else EMPTY
-    if _size(term) > max_nodes:
+    term = either(found) if found else ir.EMPTY
+    if sum(1 for _ in islice(postorder(term), max_nodes + 1)) > max_nodes:
         raise LimitExceeded("regex", limit="grammar_nodes", maximum=max_nodes, evidence="its assertions multiply")
     return term
-
-
-def _size(term: Grammar) -> int:
-    """The number of distinct nodes of a term."""
-    seen = {id(term)}
-    stack = [term]
-    while stack:
-        for child in stack.pop().children:
-            if id(child) not in seen:
-                seen.add(id(child))
-                stack.append(child)
-    return len(seen)
 
 
 class _Translator:
@@ -182,18 +177,18 @@ class _Translator:
             return {ANY: then(term, tail)}
         return gathered(
             (outer, then(before, tail))
-            for demand, tail in rest.items()
-            for outer, before in self.composer.before(term, ANY, demand)
+            for preceding, tail in rest.items()
+            for outer, before in self.composer.before(term, ANY, preceding)
         )
 
     def asserted(self, node: Boundary, rest: Suffix) -> Suffix:
         """``rest`` where the assertion ``node`` holds."""
         return gathered(
-            (left & demand, part)
-            for left, promise in self.masks(node)
-            for demand, tail in rest.items()
-            if left & demand
-            for part in self.keeping(tail, promise)
+            (left & preceding, part)
+            for left, following in self.masks(node)
+            for preceding, tail in rest.items()
+            if left & preceding
+            for part in self.keeping(tail, following)
         )
 
     def masks(self, node: Boundary) -> list[Cell]:
@@ -201,30 +196,30 @@ class _Translator:
         cells = [(mask(left), mask(right)) for left, right in node.cells]
         return [cell for cell in cells if cell[0] and cell[1]]
 
-    def keeping(self, tail: Grammar, promise: int) -> Iterable[Grammar]:
-        """The strings of ``tail`` (up to the end of the text) that keep ``promise``."""
-        if promise == ANY or (tail is EPSILON and promise & EDGE):
+    def keeping(self, tail: Grammar, following: int) -> Iterable[Grammar]:
+        """The strings of ``tail`` (up to the end of the text) that begin as ``following`` requires."""
+        if following == ANY or (tail is ir.EPSILON and following & EDGE):
             return (tail,)
         terms = self.composer.terms
-        if tail is not EPSILON and promise & CHARACTERS == 0 and terms.has_capture(tail):
+        if tail is not ir.EPSILON and following & CHARACTERS == 0 and terms.has_capture(tail):
             # Restricting the rest to its shortest strings would lose its captures.
-            short = [Literal(b"\n")] if promise != EDGE else []
-            return (Intersection((tail, either([EPSILON, *short]))),)
-        return [part for _, part in self.composer.after(tail, EDGE, promise)]
+            short = [ir.Literal(b"\n")] if following != EDGE else []
+            return (ir.Intersection((tail, either([ir.EPSILON, *short]))),)
+        return [part for _, part in self.composer.after(tail, EDGE, following)]
 
     def looked_ahead(self, node: Lookahead, ahead: Suffix, rest: Suffix) -> Suffix:
         """``rest`` intersected with ``ahead`` (or with its complement, for a negative look-ahead)."""
         cells: list[tuple[int, Grammar]] = []
-        for demand, tail in rest.items():
+        for preceding, tail in rest.items():
             self.composer.spend(2)
             if not node.negative:
-                cells.extend((demand & left, both(tail, seen)) for left, seen in ahead.items() if demand & left)
+                cells.extend((preceding & left, both(tail, seen)) for left, seen in ahead.items() if preceding & left)
                 continue
             # The left context decides which parts of the look-ahead apply: one case each.
             for block in _cases(self.composer.alphabet, ahead):
-                if demand & block:
+                if preceding & block:
                     seen = [term for left, term in ahead.items() if left & block]
-                    cells.append((demand & block, both(tail, Complement(either(seen))) if seen else tail))
+                    cells.append((preceding & block, both(tail, ir.Complement(either(seen))) if seen else tail))
         return gathered(cells)
 
     def looped(self, node: Loop, rest: Suffix) -> Call[Suffix]:
@@ -268,7 +263,7 @@ class _Translator:
             ahead = yield self.suffix(body, _ANY_REST)
             if any(left != ANY for left in ahead):
                 return None
-            seen.append((ahead.get(ANY, EMPTY), negative))
+            seen.append((ahead.get(ANY, ir.EMPTY), negative))
         term = tempered_language(shape.character, seen, rest[ANY])
         return None if term is None else {ANY: term}
 
@@ -285,7 +280,7 @@ class _Translator:
                 reason="is only supported where nothing follows the group",
             )
         inner = yield self.suffix(node.item, _AT_END)
-        return {left: Capture(node.name, term) for left, term in inner.items()}
+        return {left: ir.Capture(node.name, term) for left, term in inner.items()}
 
     def applied(self, table: Table, rest: Suffix) -> Suffix:
         """The strings of ``table`` followed by ``rest`` (up to the end of the text)."""
@@ -296,7 +291,7 @@ class _Translator:
         """The table of a node inside a loop."""
         match node:
             case Boundary():
-                return table_union([(cell, EPSILON) for cell in self.masks(node)])
+                return table_union([(cell, ir.EPSILON) for cell in self.masks(node)])
             case Concatenation(items=items):
                 table = EMPTY_TABLE
                 for item in reversed(items):
@@ -322,7 +317,7 @@ class _Translator:
                     ) from None
             case Named(name=name, item=item):
                 inner = yield self.table(item)
-                return {cell: Capture(name, term) for cell, term in inner.items()}
+                return {cell: ir.Capture(name, term) for cell, term in inner.items()}
             case Lookahead():
                 raise self.lookahead_in_loop(node.span)
         return {ANYWHERE: node}

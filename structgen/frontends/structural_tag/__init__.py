@@ -18,7 +18,7 @@ from typing import Any, Final
 from structgen.errors import ArgumentError, found
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.json_schema.source.json_value import SchemaDump, parse_json, schema_text
-from structgen.frontends.structural_tag.place import SUBJECT
+from structgen.frontends.structural_tag.place import SCHEMAS, SUBJECT
 from structgen.frontends.structural_tag.reader import Note, read
 from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar
@@ -79,12 +79,11 @@ def structural_tag(
     grammar = None if content is None else _grammar_cache.get(key)
     if grammar is None:
         # The formats and schemas bound their nesting themselves.
-        given = (
-            tag if isinstance(tag, dict) else parse_json(text, SUBJECT, replace(limits, nesting=limits.source_bytes))
-        )
+        unbounded = replace(limits, nesting=limits.source_bytes)
+        given = tag if isinstance(tag, dict) else parse_json(text, SUBJECT, unbounded, kept=SCHEMAS)
         with counted(limits):
-            term, notes = read(given, chosen, limits)
-        grammar = Described(term, TagDescription(notes, content))
+            term, notes, least_bytes = read(given, chosen, limits)
+        grammar = Described(term, TagDescription(notes, content), least_bytes)
         if content is not None:
             _grammar_cache.put(key, grammar, _ENTRY_BYTES + _BYTES_PER_BYTE * len(content))
     return grammar

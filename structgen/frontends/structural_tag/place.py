@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-from structgen.errors import GrammarError, LimitExceeded, found, meant
+from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature, found, meant
+from structgen.frontends.json_schema import JsonPolicy
+from structgen.frontends.json_schema.source.json_value import SchemaText
 from structgen.grammar import nodes as ir
 from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Grammar
+from structgen.grammar.nodes.description import Described, Description
 
-__all__ = ["FIELDS", "LEGACY", "NOTHING", "SUBJECT", "End", "Place"]
+__all__ = ["FIELDS", "LEGACY", "NOTHING", "SCHEMAS", "SUBJECT", "End", "Place", "placed", "with_whitespace"]
 
 SUBJECT: Final = "structural tag"
 LEGACY: Final = "structures"
 """The field of the older form that has its tags."""
+SCHEMAS: Final = ("json_schema", "schema")
+"""The fields that hold schemas."""
 _MAX_COUNT: Final = (1 << 31) - 1
 
 
@@ -92,7 +98,10 @@ _TAGS: Final = (_all(_is_object, 1), "a list of one or more tags, which are obje
 _TOKEN: Final = (_is_token, "the id of a token or its text")
 _TOKENS: Final = (_all(_is_token), "a list of tokens by id or text")
 _TRIGGER_TOKENS: Final = (_all(_is_token, 1), "a list of one or more tokens by id or text")
-_SCHEMA: Final = (lambda value: isinstance(value, (bool, dict)), "a JSON Schema, which is an object or a boolean")
+_SCHEMA: Final = (
+    lambda value: isinstance(value, (bool, dict, SchemaText)),
+    "a JSON Schema, which is an object or a boolean",
+)
 _ANY_SCHEMA: Final = (lambda value: value is not None, "a JSON Schema")
 
 _Kind = tuple[Callable[[Any], bool], str]
@@ -159,11 +168,18 @@ _OUTER: Final[Mapping[str, Mapping[str, _Kind]]] = {
 }  # fmt: skip
 """The objects that are no formats."""
 
-_REQUIRED: Final = {kind: frozenset(fields) - _OPTIONAL for table in (FIELDS, _OUTER) for kind, fields in table.items()}
+_TYPE: Final[Mapping[str, _Kind]] = {"type": (lambda _: True, "the type")}
+"""Checked before the other fields."""
+_CHECKS: Final = {
+    kind: (fields if kind == "structure" else {**fields, **_TYPE}, frozenset(fields) - _OPTIONAL)
+    for table in (FIELDS, _OUTER)
+    for kind, fields in table.items()
+}
+"""What the fields of each object may hold, and which ones there must be."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a tag has thousands
 class Place:
     """An object of a structural tag whose fields are those of its type.
 
@@ -206,25 +222,23 @@ class Place:
             raise GrammarError(f"{SUBJECT} {pointer}", "a format is an object", evidence=found(value))
         kind = value.get("type", default)
         if default is not None and default in _OUTER:
-            kind, fields = default, _OUTER[default]
+            kind = default
         elif not isinstance(kind, str) or kind not in FIELDS:
             raise _unknown_type(kind, pointer, value)
         elif default is not None and kind != default:
             raise GrammarError(f"{SUBJECT} {pointer}/type", f"only a {default} may stand here", evidence=found(kind))
-        else:
-            fields = FIELDS[kind]
         place = cls(kind, value, pointer, end, depth)
+        fields, required = _CHECKS[kind]
         for name, given in value.items():
-            if name == "type" and kind != "structure":
-                continue
-            if name not in fields:
-                remedy = meant(name, fields) or f"its fields are {', '.join(fields)}"
+            field = fields.get(name)
+            if field is None:
+                names = [name for name in fields if name not in _TYPE]
+                remedy = meant(name, names) or f"its fields are {', '.join(names)}"
                 raise place.wrong(f"{kind} has no field {name!r:.60}", remedy=remedy)
-            test, wanted = fields[name]
-            if not test(given):
-                raise place.wrong(f"expected {wanted}", name, evidence=_listed(given))
-        if not _REQUIRED[kind] <= value.keys():
-            name = next(name for name in fields if name in _REQUIRED[kind] and name not in value)
+            if not field[0](given):
+                raise place.wrong(f"expected {field[1]}", name, evidence=_listed(given))
+        if not required <= value.keys():
+            name = next(name for name in fields if name in required and name not in value)
             raise place.wrong(
                 f"{kind} needs the field {name!r}",
                 evidence=f"there are {', '.join(map(repr, value))}",
@@ -237,12 +251,25 @@ class Place:
         where = "/".join([self.pointer, *map(str, steps)])
         return GrammarError(f"{SUBJECT} {where}", problem, evidence=evidence, remedy=remedy)
 
+    def refused(self, error: GrammarError | LimitExceeded, name: str, what: str) -> GrammarError | LimitExceeded:
+        """The error about a schema, grammar or regular expression in a field, from its own error."""
+        if isinstance(error, LimitExceeded):
+            where, evidence = f"{SUBJECT} {self.pointer}/{name}", f"{what} is too large: {error.subject}"
+            evidence = f"{evidence}, {error.evidence}" if error.evidence else evidence
+            return LimitExceeded(where, limit=error.limit, maximum=error.maximum, evidence=evidence)
+        if isinstance(error, UnsupportedFeature):
+            where = f"{self.pointer}/{'excludes' if error.feature == 'excludes' else name}"
+            problem = f"{what} is refused: {error}"
+            return UnsupportedFeature(f"{SUBJECT} {where}", error.feature, where=where, problem=problem)
+        return self.wrong(f"{what} is refused", name, evidence=str(error))
+
     def inner(self, limits: Limits, *steps: str | int, end: End | None = None, default: str | None = None) -> Place:
         """The object that is ``steps`` below; free text in it holds none of ``end``, by default as here."""
         value: Any = self.value
+        pointer = self.pointer
         for step in steps:
             value = value[step]
-        pointer = "/".join([self.pointer, *map(str, steps)])  # the names of fields need no escapes
+            pointer = f"{pointer}/{step}"  # the names of fields need no escapes
         return Place.of(value, pointer, limits, self.end if end is None else end, self.depth + 1, default)
 
     def listed(self, limits: Limits, name: str, default: str | None = None) -> Iterator[Place]:
@@ -286,3 +313,34 @@ def _unknown_type(kind: object, pointer: str, value: Mapping[str, Any]) -> Gramm
 def _listed(value: object) -> str:
     """Name a value of the wrong kind; a short list as it is."""
     return f"found {value!r:.80}" if isinstance(value, (list, tuple)) else found(value)
+
+
+def placed(term: Grammar, pointer: str) -> Grammar:
+    """The term of a schema, reported at its place in the tag; still without work that only the report needs."""
+    return Described.deferred(term.plain, _Placed(term, pointer)) if isinstance(term, Described) else term
+
+
+class _Placed:
+    """A schema inside a tag, whose report names the places of the tag."""
+
+    def __init__(self, term: Described, pointer: str) -> None:
+        self._term = term
+        self._pointer = pointer
+
+    def item(self) -> Grammar:
+        return self._term.item
+
+    def description(self) -> Description:
+        inner = self._term.description
+        entries = (
+            replace(entry, where=self._pointer + entry.where[1:]) if entry.where.startswith("#") else entry
+            for entry in inner.entries
+        )
+        return Description(inner.source, tuple(entries), inner.policies, inner.value, inner.python_type)
+
+
+def with_whitespace(policy: JsonPolicy, most: int) -> JsonPolicy:
+    """The policy, with at most ``most`` characters of white space in a row."""
+    if most == 0 or policy.whitespace == "compact":
+        return replace(policy, whitespace="compact")
+    return policy if policy.whitespace == "single" else replace(policy, whitespace="runs", indent=most)

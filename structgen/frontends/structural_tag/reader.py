@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from structgen.errors import GrammarError, UnsupportedFeature, found, some
+from structgen_kernels import _native
+
+from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature, found, some
 from structgen.frontends.free_text import dispatched, hidden_by, text_of
 from structgen.frontends.json_schema import JsonPolicy, json_schema
-from structgen.frontends.structural_tag.place import LEGACY, SUBJECT, End, Place
-from structgen.frontends.structural_tag.schema_part import placed, with_whitespace, without_texts
+from structgen.frontends.json_schema.excluded_texts import without_texts
+from structgen.frontends.structural_tag.place import LEGACY, SUBJECT, End, Place, placed, with_whitespace
 from structgen.grammar import nodes as ir
 from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import EPSILON, Grammar
+from structgen.grammar.nodes.description import Described
 from structgen.grammar.visitor import Call, trampoline
 
 __all__ = ["Note", "read"]
@@ -25,15 +28,15 @@ Note: TypeAlias = tuple[str, str, str]
 _FORMAT_STEPS: Final = 20
 
 
-def read(given: Any, policy: JsonPolicy, limits: Limits) -> tuple[Grammar, list[Note]]:
+def read(given: Any, policy: JsonPolicy, limits: Limits) -> tuple[Grammar, list[Note], int]:
     """Read a tag as a value of JSON; without recursion.
 
     Returns:
-        the term, and a note of each format.
+        the term, a note of each format, and what the program of the term takes at least, in bytes.
     """
     reader = _Reader(policy, limits)
     term = trampoline(reader.whole(given))
-    return term, reader.notes
+    return term, reader.notes, sum(plain.memory_bytes for plain in reader.plain.values())
 
 
 class _Reader:
@@ -43,6 +46,8 @@ class _Reader:
         self.policy = policy
         self.limits = limits
         self.notes: list[Note] = []
+        self.plain: dict[int, _native.SimpleTerms] = {}
+        self._ends: dict[str | tuple[str, ...], tuple[Grammar, End]] = {}
 
     def note(self, keyword: str, where: str, detail: str = "") -> None:
         self.notes.append((keyword, where, detail))
@@ -73,16 +78,22 @@ class _Reader:
             contents.append(self.schema(tag, "schema", self.policy))
         return self.triggered(place, self.by_trigger(place, tags), contents, [self.end(tag) for tag in tags])
 
-    def format(self, place: Place) -> Call[Grammar]:
+    def leaf(self, place: Place) -> Grammar | None:
+        """Note a format, and read it if none can be inside."""
         spend(_FORMAT_STEPS, lambda: f"{SUBJECT} {place.pointer}")
-        self.note(place.type, place.pointer)
+        self.notes.append((place.type, place.pointer, ""))
         leaf = _LEAVES.get(place.type)
-        return leaf(self, place) if leaf is not None else (yield _COMPOSED[place.type](self, place))
+        return None if leaf is None else leaf(self, place)
+
+    def format(self, place: Place) -> Call[Grammar]:
+        term = self.leaf(place)
+        return (yield _COMPOSED[place.type](self, place)) if term is None else term
 
     def formats(self, places: Iterable[Place]) -> Call[list[Grammar]]:
         made: list[Grammar] = []
         for place in places:
-            made.append((yield self.format(place)))  # noqa: PERF401  a list has no yield
+            term = self.leaf(place)  # most are leaves, which need no suspended call
+            made.append((yield _COMPOSED[place.type](self, place)) if term is None else term)
         return made
 
     def const_string(self, place: Place) -> Grammar:
@@ -110,8 +121,11 @@ class _Reader:
     def schema(self, place: Place, name: str, policy: JsonPolicy) -> Grammar:
         try:
             term = json_schema(place.value[name], policy=policy, limits=self.limits)
-        except GrammarError as error:
-            raise _refused(error, place, name, "the JSON Schema") from error
+        except (GrammarError, LimitExceeded) as error:
+            raise place.refused(error, name, "the JSON Schema") from error
+        plain = term.plain if isinstance(term, Described) else None
+        if isinstance(plain, _native.SimpleTerms):
+            self.plain[id(plain)] = plain  # equal schemas are one
         return placed(term, f"{place.pointer}/{name}")
 
     def json_schema(self, place: Place) -> Grammar:
@@ -124,12 +138,18 @@ class _Reader:
         if most is not None:
             policy = with_whitespace(policy, most)
         term = self.schema(place, "json_schema", policy)
-        excludes = place.texts("excludes")
+        excludes = self.excludes(place)
         if excludes:
             where = f"{place.pointer}/excludes"
-            self.note("excludes", where, "in names and texts, as they are spelled")
-            term = without_texts(term, excludes, where)
+            term = without_texts(term, excludes, f"{SUBJECT} {where}", where)
         return term
+
+    def excludes(self, place: Place) -> tuple[str, ...]:
+        """What names and strings of a schema do not hold."""
+        excludes = place.texts("excludes")
+        if excludes:
+            self.note("excludes", f"{place.pointer}/excludes", "in names and texts, as they are spelled")
+        return excludes
 
     def arguments(self, place: Place, style: str = "qwen_xml") -> Grammar:
         """Arguments that are not written as JSON."""
@@ -143,23 +163,18 @@ class _Reader:
                 problem=f"there is no style {style!r:.60}",
                 remedy=f"there are {', '.join(sorted({'json', *STYLES}))}",
             )
-        if place.texts("excludes"):
-            raise UnsupportedFeature(
-                f"{SUBJECT} {place.pointer}/excludes",
-                "excludes",
-                where=f"{place.pointer}/excludes",
-                problem=f"excludes are read in JSON only, not in the style {style!r}",
-                remedy="leave them out, or take the style 'json'",
-            )
+        excludes = self.excludes(place)
         with _refused_at(place, "json_schema", "the JSON Schema"):
-            return xml_arguments(
+            term = xml_arguments(
                 place.value["json_schema"],
                 style,
                 any_order=place.flag("any_order"),
                 whitespace=place.count("max_whitespace_cnt"),
                 policy=self.policy,
                 limits=self.limits,
+                excludes=excludes,
             )
+        return placed(term, f"{place.pointer}/json_schema")
 
     def token(self, place: Place) -> Grammar:
         return ir.TokenSet([_named(place.value["token"])])
@@ -191,7 +206,7 @@ class _Reader:
     def tag(self, place: Place) -> Call[Grammar]:
         begin = place.value["begin"]
         start = ir.literal(begin) if isinstance(begin, str) else self.token(self.edge(place, "begin"))
-        return ir.sequence(start, (yield self.content(place)), self.end(place))
+        return ir.sequence(start, (yield self.format(self.content(place))), self.end(place))
 
     def edge(self, place: Place, name: str) -> Place:
         """The token that begins or ends a tag."""
@@ -199,27 +214,30 @@ class _Reader:
 
     def end(self, place: Place) -> Grammar:
         end = place.value["end"]
-        if isinstance(end, dict):
-            return self.token(self.edge(place, "end"))
-        return ir.literal(end) if isinstance(end, str) else ir.choice(*dict.fromkeys(end))
+        return self.token(self.edge(place, "end")) if isinstance(end, dict) else self._end_of(end)[0]
 
-    def content(self, place: Place) -> Call[Grammar]:
+    def content(self, place: Place) -> Place:
         """What stands between the begin and the end of a tag."""
         end = place.value["end"]
         if isinstance(end, dict):
             stop = End(tokens=(_named(self.edge(place, "end").value["token"]),))
         else:
-            stop = End(texts=tuple(filter(None, [end] if isinstance(end, str) else end)))
-        made: Grammar = yield self.format(place.inner(self.limits, "content", end=stop))
+            stop = self._end_of(end)[1]
+        return place.inner(self.limits, "content", end=stop)
+
+    def _end_of(self, given: str | Sequence[str]) -> tuple[Grammar, End]:
+        """The end of a tag that ends with one of some texts, and what its content does not hold."""
+        key = given if isinstance(given, str) else tuple(given)
+        made = self._ends.get(key)  # most tags end alike
+        if made is None:
+            texts = tuple(dict.fromkeys([key] if isinstance(key, str) else key))
+            made = self._ends[key] = ir.choice(*texts), End(texts=tuple(filter(None, texts)))
         return made
 
-    def tags(self, place: Place, tags: Sequence[Place]) -> Call[tuple[list[Grammar], list[Grammar]]]:
-        """The contents of the tags, and their ends."""
-        contents: list[Grammar] = []
+    def contents(self, tags: Iterable[Place]) -> Iterator[Place]:
         for tag in tags:
             self.note("tag", tag.pointer)
-            contents.append((yield self.content(tag)))
-        return contents, [self.end(tag) for tag in tags]
+            yield self.content(tag)
 
     def separated(self, place: Place) -> Call[Grammar]:
         tags = list(place.listed(self.limits, "tags", default="tag"))
@@ -236,7 +254,8 @@ class _Reader:
     def triggered_tags(self, place: Place) -> Call[Grammar]:
         tags = list(place.listed(self.limits, "tags", default="tag"))
         groups = self.by_trigger(place, tags)
-        return self.triggered(place, groups, *(yield self.tags(place, tags)))
+        contents = yield self.formats(self.contents(tags))
+        return self.triggered(place, groups, contents, [self.end(tag) for tag in tags])
 
     def by_trigger(self, place: Place, tags: Sequence[Place]) -> dict[str, list[tuple[int, str]]]:
         """The tags of each trigger: their numbers, and the rests of their begins.
@@ -249,22 +268,23 @@ class _Reader:
         groups: dict[str, list[tuple[int, str]]] = {trigger: [] for trigger in triggers}
         if len(groups) < len(triggers):
             raise place.wrong("a trigger is given twice", "triggers", evidence=found(triggers))
+        lengths = {len(trigger) for trigger in groups}
         for at, tag in enumerate(tags):
             begin = tag.value["begin"]
-            spend(1 + len(groups) // _CHECKS_OF_A_STEP, SUBJECT)
+            spend(1 + len(lengths) // _CHECKS_OF_A_STEP, SUBJECT)
             if not isinstance(begin, str):
                 raise tag.wrong(
                     "a token begins it", "begin", remedy="begin it with a text, or use token_triggered_tags"
                 )
-            matched = [trigger for trigger in groups if begin.startswith(trigger)]
-            if not matched:
+            trigger = next((begin[:length] for length in lengths if begin[:length] in groups), None)  # no other fits
+            if trigger is None:
                 raise tag.wrong(
                     "no trigger is a prefix of the begin",
                     "begin",
                     evidence=f"it is {begin!r:.60}, the triggers are {some(triggers)}",
                     remedy="add a trigger, or begin the tag with one",
                 )
-            groups[matched[0]].append((at, begin[len(matched[0]) :]))
+            groups[trigger].append((at, begin[len(trigger) :]))
         for at, trigger in enumerate(triggers):
             if not groups[trigger]:
                 raise place.wrong(
@@ -277,6 +297,11 @@ class _Reader:
     ) -> None:
         """Refuse a trigger or pattern that free text without ``stops`` can never reach the end of."""
         known = dict.fromkeys(patterns)
+        whole = "\0".join(patterns)
+        spend(1 + (len(known) + len(stops)) * len(whole) // _CHARACTERS_OF_A_STEP, SUBJECT)
+        before_ends = "\0".join(pattern[:-1] for pattern in known)
+        if not any(text in before_ends for text in known) and not any(text in whole for text in stops):
+            return  # a few long searches instead of many short ones
         for step, pattern in zip(steps, patterns, strict=True):
             spend(1 + (len(known) + len(stops)) // _CHECKS_OF_A_STEP, SUBJECT)
             other = hidden_by(pattern, known, stops)
@@ -339,8 +364,8 @@ class _Reader:
                 raise place.wrong(
                     "no tag begins with the token", "trigger_tokens", at, evidence=found(trigger), remedy="leave it out"
                 )
-        contents, ends = yield self.tags(place, tags)
-        rests = [ir.sequence(content, end) for content, end in zip(contents, ends, strict=True)]
+        contents = yield self.formats(self.contents(tags))
+        rests = [ir.sequence(content, self.end(tag)) for content, tag in zip(contents, tags, strict=True)]
         must, once = place.flag("at_least_one"), place.flag("stop_after_first")
         rules = list(zip(begins, rests, strict=True))
         first = ir.choice(*(ir.sequence(ir.TokenSet([token]), rest) for token, rest in rules))
@@ -378,6 +403,8 @@ class _Reader:
 
 _CHECKS_OF_A_STEP: Final = 16
 """How many texts are compared with another one in a microsecond."""
+_CHARACTERS_OF_A_STEP: Final = 250
+"""How many characters are searched for a text in a microsecond."""
 _BOUNDS: Final = {"optional": (0, 1), "star": (0, None), "plus": (1, None)}
 _LEAVES: Final[Mapping[str, Callable[[_Reader, Place], Grammar]]] = {
     "const_string": _Reader.const_string,
@@ -414,13 +441,5 @@ def _named(token: str | float) -> str | int:
 def _refused_at(place: Place, name: str, what: str) -> Iterator[None]:
     try:
         yield
-    except GrammarError as error:
-        raise _refused(error, place, name, what) from error
-
-
-def _refused(error: GrammarError, place: Place, name: str, what: str) -> GrammarError:
-    if isinstance(error, UnsupportedFeature):
-        where = f"{place.pointer}/{name}"
-        problem = f"{what} is refused: {error}"
-        return UnsupportedFeature(f"{SUBJECT} {where}", error.feature, where=where, problem=problem)
-    return place.wrong(f"{what} is refused", name, evidence=str(error))
+    except (GrammarError, LimitExceeded) as error:
+        raise place.refused(error, name, what) from error

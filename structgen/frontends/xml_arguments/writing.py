@@ -8,15 +8,18 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from structgen.errors import GrammarError
+from structgen.frontends.free_text import text_of
 from structgen.frontends.json_schema import JsonPolicy
 from structgen.frontends.json_schema.arguments import arguments_term
 from structgen.frontends.json_schema.emit.arguments import Scalars, refuse_name
+from structgen.frontends.json_schema.excluded_texts import no_json, without_texts
 from structgen.frontends.json_schema.source.json_value import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
 from structgen.frontends.json_schema.source.location import Location
 from structgen.frontends.json_schema.term import chain
-from structgen.grammar.limits import Limits
+from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import (
     ANY_CHAR,
+    EMPTY,
     EPSILON,
     ByteClass,
     CharClass,
@@ -31,7 +34,7 @@ from structgen.grammar.nodes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from structgen.frontends.json_schema.emit.syntax import Syntax
     from structgen.frontends.json_schema.policy import Whitespace
@@ -205,7 +208,7 @@ def _spacing_of(policy: JsonPolicy) -> Spacing:
     return _lines(policy.width)
 
 
-def xml_arguments(
+def xml_arguments(  # noqa: PLR0913  what a schema leaves open, by name
     schema: object,
     style: str,
     *,
@@ -213,6 +216,7 @@ def xml_arguments(
     whitespace: Whitespace | int | None = None,
     policy: JsonPolicy | None = None,
     limits: Limits | None = None,
+    excludes: Sequence[str] = (),
 ) -> Grammar:
     r"""The arguments that an object schema allows, written between tags.
 
@@ -225,6 +229,8 @@ def xml_arguments(
             ``"single"``, the default, is at most one line break, ``"compact"`` is none.
         policy: how JSON inside is written, and what the schema leaves open.
         limits: bounds on the schema.
+        excludes: texts that occur in no name and no string, as these are spelled: between the marks of the style, and
+            between the quotes of JSON inside.  None is empty.
 
     Raises:
         GrammarError: there is no such style, or the schema is malformed.
@@ -232,7 +238,7 @@ def xml_arguments(
             which.
         UnsatisfiableGrammar: no arguments are valid.
         LimitExceeded: the schema is too large.
-        ValueError: ``whitespace`` is negative, ``"indented"``, or no choice of the policy.
+        ValueError: ``whitespace`` is negative, ``"indented"``, or no choice of the policy; an excluded text is empty.
 
     Complexity: as ``json_schema``; equal schemas are looked up.
 
@@ -250,7 +256,14 @@ def xml_arguments(
         spacing = _run(whitespace)
     else:
         raise ValueError(f"xml_arguments: whitespace is a number of characters from 0 on; found {whitespace!r:.60}")
-    return xml_term(schema, style, spacing, policy=chosen, limits=limits)
+    if not excludes:
+        return xml_term(schema, style, spacing, policy=chosen, limits=limits)
+    if isinstance(excludes, str) or not all(isinstance(text, str) and text for text in excludes):
+        raise ValueError(f"xml_arguments: excludes are texts that are not empty; found {excludes!r:.60}")
+    spend(sum(map(len, excludes)), "excludes")
+    notation = _notation(style, spacing, literal, tuple(excludes))
+    term = arguments_term(schema, notation, policy=chosen, limits=limits)
+    return without_texts(term, excludes, "arguments", "excludes")
 
 
 def xml_term(
@@ -267,17 +280,23 @@ def xml_term(
 
 
 @lru_cache(maxsize=64)
-def _notation(style: str, spacing: Spacing, spell: Callable[[str], Grammar]) -> _XmlNotation:
-    return _XmlNotation(style_named(style), spacing, spell)
+def _notation(
+    style: str, spacing: Spacing, spell: Callable[[str], Grammar], excludes: tuple[str, ...] = ()
+) -> _XmlNotation:
+    return _XmlNotation(style_named(style), spacing, spell, excludes)
 
 
 class _XmlNotation:
-    """The notation of a style; compared by identity."""
+    """The notation of a style; compared by identity.  With ``excludes``, all that is not JSON is marked."""
 
-    def __init__(self, style: Style, spacing: Spacing, spell: Callable[[str], Grammar]) -> None:
+    def __init__(
+        self, style: Style, spacing: Spacing, spell: Callable[[str], Grammar], excludes: tuple[str, ...]
+    ) -> None:
         self.style = style
         self.spacing = spacing
-        self.spell = spell
+        self._spell = spell
+        self._excludes = excludes
+        self._allowed = text_of(excludes)
         self.nests = style.nests
         self._texts = Complement(sequence(_ANY_TEXT, literal(style.stop), _ANY_TEXT))
         self.scalars = tuple(
@@ -285,6 +304,14 @@ class _XmlNotation:
             for types, _ in style.marks
             if types != STRING and not (self.nests and types & (ARRAY | OBJECT))
         )
+
+    def spell(self, mark: str) -> Grammar:
+        """The term of a mark."""
+        return no_json(self._spell(mark)) if self._excludes else self._spell(mark)
+
+    def _restricted(self, written: Grammar) -> Grammar:
+        """Names or strings, as they are written, without what is excluded."""
+        return no_json(Intersection([written, self._allowed])) if self._excludes else written
 
     def syntax(self, json: Syntax, *, is_root: bool) -> Syntax:
         end = self.spacing.end
@@ -306,7 +333,10 @@ class _XmlNotation:
                 f"the name {name!r:.60} cannot be written before {style.name_end!r}",
                 remedy="rename it, or use a style that can write it",
             )
-        return chain(self.spacing.before, self.spell(style.open), literal(shown))
+        if any(text in shown for text in self._excludes):
+            return EMPTY
+        written = literal(shown)
+        return chain(self.spacing.before, self.spell(style.open), no_json(written) if self._excludes else written)
 
     def names(self, language: Grammar, *, is_root: bool) -> Grammar | None:
         style = self.style
@@ -319,7 +349,7 @@ class _XmlNotation:
             spelled = Choice([_characters_without(*_ENTITIES, most=1), *map(literal, _ENTITIES.values())])
             declared = [literal(_with_entities(name)) for name in excluded]
             written = Intersection([Repeat(spelled, 1, None), *map(Complement, declared)])
-        return chain(self.spacing.before, self.spell(style.open), written)
+        return chain(self.spacing.before, self.spell(style.open), self._restricted(written))
 
     def member(self, value: Grammar, name: str | None) -> Grammar:
         return chain(value, self.spell(self.style.close.format(name)), self.spacing.after)
@@ -338,7 +368,7 @@ class _XmlNotation:
             texts = chain(around, texts, around)
         elif self.style.strips and language is not None:
             texts = _stripped(texts)
-        return chain(self._mark(STRING), texts)
+        return chain(self._mark(STRING), self._restricted(texts))
 
     def array(self, items: Grammar) -> Grammar:
         return chain(self._mark(ARRAY), items)

@@ -24,10 +24,12 @@ from structgen.grammar.nodes.regular import (
     Sequence,
     choice,
     choice_of,
+    choices_of,
     literal,
     repeat,
     sequence,
     sequence_of,
+    sequences_of,
 )
 from structgen.grammar.nodes.special import MAX_TOKEN_ID, Distinct, JsonString, Label, LabelKind, SpecialToken, TokenSet
 
@@ -62,11 +64,13 @@ __all__ = [
     "TokenSet",
     "choice",
     "choice_of",
+    "choices_of",
     "literal",
     "postorder",
     "repeat",
     "sequence",
     "sequence_of",
+    "sequences_of",
 ]
 
 base.hooks.operators = cast("base.Operators", operators)

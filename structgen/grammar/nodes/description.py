@@ -76,17 +76,20 @@ class Described(Grammar):
 
     Attributes:
         plain: an equal native term that the engine reads instead of ``item`` and that is faster to make, or ``None``.
+        least_bytes: what its program takes at least, where that is known to be much; else 0.
     """
 
-    __slots__ = ("_description", "_item", "_source", "plain")
+    __slots__ = ("_description", "_item", "_source", "least_bytes", "plain")
     _fields = ("item", "description")
     _item: Grammar | None
     _description: Description | None
     _source: Deferred  # where these two were deferred
     plain: object | None
+    least_bytes: int
 
-    def __init__(self, item: Grammar, description: Description) -> None:
-        set_fields(self, _item=checked_term(item, "Described"), _description=description, plain=None)
+    def __init__(self, item: Grammar, description: Description, least_bytes: int = 0) -> None:
+        item = checked_term(item, "Described")
+        set_fields(self, _item=item, _description=description, plain=None, least_bytes=least_bytes)
 
     @classmethod
     def deferred(cls, plain: object, source: Deferred) -> Described:
@@ -96,6 +99,7 @@ class Described(Grammar):
         assign_field(node, "_description", None)
         assign_field(node, "_source", source)
         assign_field(node, "plain", plain)
+        assign_field(node, "least_bytes", 0)
         return node
 
     @property

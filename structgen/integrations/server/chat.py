@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 from starlette.responses import JSONResponse, Response
 
 from structgen.decode import Chunk, Result, Step
-from structgen.integrations.server.description import described
-from structgen.integrations.server.protocol import APIError, ChatRequest, Message, parsed
+from structgen.integrations.server.description import Description, described
+from structgen.integrations.server.message import MessageWriter
+from structgen.integrations.server.protocol import APIError, ChatRequest, parsed
 from structgen.integrations.server.scores import Answer, field_event, token_scores, usage
 from structgen.integrations.server.settings import task_of
 from structgen.integrations.server.stream import sse
+from structgen.integrations.server.tools import Tools
 from structgen.integrations.server.writing import FieldEnd, Scored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from structgen.frontends.chat.stream import ReplyReader
     from structgen.integrations.server.runner import Task
     from structgen.integrations.server.service import Service
 
-__all__ = ["complete", "plain"]
+__all__ = ["complete"]
 
 _DEFAULT_TOKENS = 1024
 """Tokens of an answer where the request does not say how many."""
@@ -41,26 +45,52 @@ async def complete(service: Service, data: object) -> Response:
     service.check_model(request.model)
     count = request.n or 1
     service.runner.admit(count)
-    description, task = await asyncio.to_thread(_prepared, service, request)
-    answer = _ChatAnswer(service, request)
+    turn = await asyncio.to_thread(_prepared, service, request)
+    task = turn.task
+    answer = _ChatAnswer(service, request, turn)
     tasks = [service.task_with_seed(task, task.seed + index) for index in range(count)]
-    headers = service.headers(request, description)
+    headers = service.headers(request, turn.description)
     if request.stream:
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
         return sse(answer.streamed(tasks, wants_usage=wants_usage), headers=headers)
     return JSONResponse(answer.whole(tasks, await service.answers(tasks)), headers=headers)
 
 
-def _prepared(service: Service, request: ChatRequest) -> tuple[Any, Task]:
-    """The description of a request and the task of its first answer; in a thread, for this may take a while."""
-    description = described(request, service.limits)
-    messages = [plain(message) for message in request.messages]
-    tokens = tuple(service.model.encode_prompt(messages))
+@final
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A request that can be answered.
+
+    Attributes:
+        description: what a reply may be.
+        task: of the first reply.
+        reader: makes a reader for one reply; it returns None if a reply is its text.
+    """
+
+    description: Description
+    task: Task
+    reader: Callable[[], ReplyReader | None]
+
+
+def _prepared(service: Service, request: ChatRequest) -> _Turn:
+    """Read a request; in a thread, for this may take a while."""
+    answer, tools, form = described(request, service.limits), Tools.of(request), service.form
+    vocabulary = service.model.vocabulary
+    tokens = tuple(service.model.encode_prompt(form.prompt(request.messages, tools)))
     max_tokens = request.max_completion_tokens or request.max_tokens or _DEFAULT_TOKENS
     max_tokens = service.room(
         len(tokens), max_tokens, is_stated=bool(request.max_completion_tokens or request.max_tokens)
     )
-    return description, task_of(service, request, description, tokens, max_tokens, top=_top(request))
+    thinking = form.thinking(request.reasoning_effort, vocabulary, tokens, max_tokens)
+    description = form.replies(answer, tools, thinking, limits=service.limits, vocabulary=vocabulary)
+
+    def reader() -> ReplyReader | None:
+        return form.reader(answer, tools, thinking)
+
+    # A reply that has to be read is no free text, and no JSON, as a whole.
+    sampled = description if reader() is None else replace(description, kind="tools")
+    task = task_of(service, request, sampled, tokens, max_tokens, top=_top(request))
+    return _Turn(description, task, reader)
 
 
 def _top(request: ChatRequest) -> int | None:
@@ -74,68 +104,60 @@ def _top(request: ChatRequest) -> int | None:
     return request.top_logprobs or 0 if request.logprobs else None
 
 
-def plain(message: Message) -> dict[str, Any]:
-    """A message as ``encode_prompt`` takes it.
-
-    Raises:
-        APIError: it has parts that are no text.
-    """
-    content = message.content
-    if isinstance(content, list):
-        texts = []
-        for part in content:
-            if not (isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text")):
-                kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-                raise APIError(
-                    400, f"messages: the model reads text only; found a part of type {kind!r:.60}", param="messages"
-                )
-            texts.append(str(part.get("text", "")))
-        content = "".join(texts)
-    role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": "" if content is None else content}
-
-
 @final
 class _ChatAnswer:
     """The objects of one answer."""
 
-    def __init__(self, service: Service, request: ChatRequest) -> None:
+    def __init__(self, service: Service, request: ChatRequest, turn: _Turn) -> None:
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": service.name}
         self._service = service
+        self._turn = turn
         self._top = _top(request)
         self._has_report = request.structgen is not None
+        wants_report = request.structgen is not None and request.structgen.report
+        self._extra = {"structgen": {"report": turn.description.report()}} if wants_report else {}
+
+    def _writer(self) -> MessageWriter:
+        family = self._service.form.family
+        return MessageWriter(self._service.model.vocabulary, self._turn.reader(), call_id=family.calls.id)
 
     def whole(self, tasks: Sequence[Task], answers: Sequence[Answer]) -> dict[str, Any]:
         """The answer as a whole."""
-        choices = [
-            {
+        choices = []
+        for index, (task, answer) in enumerate(zip(tasks, answers, strict=True)):
+            writer, result = self._writer(), answer.result
+            choice = {
                 "index": index,
-                "message": {"role": "assistant", "content": answer.result.text, "refusal": None},
+                "message": writer.message(result.text, result.tokens),
                 "logprobs": self._logprobs(answer.steps),
-                "finish_reason": answer.result.finish_reason,
+                "finish_reason": writer.finish_reason(result),
             }
-            | ({"structgen": answer.report(task)} if self._has_report else {})
-            for index, (task, answer) in enumerate(zip(tasks, answers, strict=True))
-        ]
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage(tasks, answers)}
+            choices.append(choice | ({"structgen": answer.report(task)} if self._has_report else {}))
+        head = {**self._head, "object": "chat.completion", "choices": choices, "usage": usage(tasks, answers)}
+        return head | self._extra
 
     async def streamed(self, tasks: Sequence[Task], *, wants_usage: bool) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of a stream."""
         answers = [Answer(self._service.model.vocabulary) for _ in tasks]
+        writers = [self._writer() for _ in tasks]
         for index in range(len(tasks)):
-            yield self._chunk(index, {"role": "assistant", "content": ""})
+            yield self._chunk(index, {"role": "assistant", "content": ""}) | (self._extra if not index else {})
         async for index, item in self._service.merged(tasks):
             answers[index].note(item)
+            writer = writers[index]
             match item:
-                case Chunk() if item.text:
-                    yield self._chunk(index, {"content": item.text})
+                case Chunk():
+                    for delta in writer.deltas(item.text, item.tokens):
+                        yield self._chunk(index, delta)
                 case Scored() if self._top is not None:
                     yield self._chunk(index, {}, logprobs=self._logprobs(item.steps))
                 case FieldEnd():
                     yield self._chunk(index, {}, report={"events": [field_event(item)]})
                 case Result():
+                    for delta in writer.end():
+                        yield self._chunk(index, delta)
                     report = answers[index].report(tasks[index]) if self._has_report else None
-                    yield self._chunk(index, {}, finish_reason=item.finish_reason, report=report)
+                    yield self._chunk(index, {}, finish_reason=writer.finish_reason(item), report=report)
         if wants_usage:
             yield {
                 **self._head,

@@ -14,12 +14,12 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from structgen.decode import Chunk, Result, Step
-from structgen.integrations.server.chat import plain
 from structgen.integrations.server.description import described
 from structgen.integrations.server.protocol import APIError, Body, ChatRequest, Message, parsed
 from structgen.integrations.server.scores import Answer, field_event, ranked, text_of, usage
 from structgen.integrations.server.settings import task_of
 from structgen.integrations.server.stream import sse
+from structgen.integrations.server.tools import Tools
 from structgen.integrations.server.writing import FieldEnd, Scored
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ async def tokenize(service: Service, data: object) -> Response:
         raise _wrong("prompt", "expected either prompt or messages")
     vocabulary = service.model.vocabulary
     if request.messages is not None:
-        messages = [plain(message) for message in request.messages]
+        messages = service.form.prompt(request.messages, Tools())
         tokens = await asyncio.to_thread(service.model.encode_prompt, messages)
     elif request.add_special_tokens is False:
         tokens = await asyncio.to_thread(vocabulary.tokenize, request.prompt or "")

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from structgen.errors import BudgetError, GenerationError, LimitExceeded, StructgenError
 
-__all__ = ["APIError", "ChatRequest", "Options", "Sampling", "api_error", "parsed"]
+__all__ = ["APIError", "ChatRequest", "Describing", "Message", "Options", "Sampling", "api_error", "parsed"]
 
 _Body = TypeVar("_Body", bound="Body")
 
@@ -141,6 +141,7 @@ class Options(BaseModel):
         events: beside the deltas of a stream, say which field is final, with its value.
         canonical: write only the tokens that the tokenizer itself writes.
         seed: of the sampler, as the field ``seed``.
+        report: add to the response what of the description is enforced, and how.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -150,6 +151,7 @@ class Options(BaseModel):
     events: bool = False
     canonical: bool = False
     seed: int | None = None
+    report: bool = False
 
 
 class Sampling(Body):
@@ -172,6 +174,25 @@ class Sampling(Body):
     structgen: Options | None = None
 
 
+class Describing(Sampling):
+    """The fields that describe an answer, of OpenAI and of other servers: ``description`` reads them."""
+
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_json_object: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_whitespace_pattern: Any = None
+    structural_tag: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    json_schema: Any = None
+    grammar: Any = None
+    format: Any = None
+
+
 class Message(BaseModel):
     """A message of a chat."""
 
@@ -181,13 +202,16 @@ class Message(BaseModel):
     content: Any = None
 
 
-class ChatRequest(Sampling):
+class ChatRequest(Describing):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 

@@ -16,12 +16,12 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from structgen.decode import Chunk
-from structgen.integrations.server.chat import plain
 from structgen.integrations.server.description import described
 from structgen.integrations.server.protocol import APIError, Body, ChatRequest, parsed
 from structgen.integrations.server.scores import Answer, field_event, token_scores
 from structgen.integrations.server.settings import task_of
 from structgen.integrations.server.stream import sse
+from structgen.integrations.server.tools import Tools
 from structgen.integrations.server.writing import FieldEnd
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _prepared(service: Service, own: _Own, request: ChatRequest) -> tuple[Descri
     except APIError as error:
         error.param = None if error.param is None else error.param.replace("response_format", "text.format")
         raise
-    tokens = service.model.encode_prompt([plain(message) for message in request.messages])
+    tokens = service.model.encode_prompt(service.form.prompt(request.messages, Tools()))
     most = own.max_output_tokens
     max_tokens = service.room(len(tokens), most or _DEFAULT_TOKENS, is_stated=most is not None)
     has_scores = own.top_logprobs is not None or _LOGPROBS in (own.include or ())

@@ -7,11 +7,13 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from structgen.decode.step.result import Result
 from structgen.integrations.server.protocol import APIError
 from structgen.integrations.server.scores import Answer
+from structgen.integrations.server.tools import Form
 
 if TYPE_CHECKING:
     from structgen.grammar.limits import Limits
@@ -36,12 +38,19 @@ class Service:
         name: under which clients know it.
         runner: lets it write.
         limits: of descriptions, which come from strangers.
+        tool_family: the family in whose form the model writes calls; None: the one that its chat template shows.
     """
 
     model: LanguageModel
     name: str
     runner: Runner
     limits: Limits
+    tool_family: str | None = None
+
+    @cached_property
+    def form(self) -> Form:
+        """How the model writes thoughts and calls."""
+        return Form.of(self.model, self.tool_family)
 
     def check_model(self, name: str | None) -> None:
         """Refuse another model than that of the server.
@@ -88,7 +97,7 @@ class Service:
 
     def headers(self, request: Sampling, description: Description) -> dict[str, str]:
         """Headers of the answer: which fields of the request change nothing, and what is enforced."""
-        held = {"structgen-enforced": description.kind}
+        held = {"structgen-enforced": description.header}
         return held | ({"structgen-ignored": ", ".join(request.ignored)} if request.ignored else {})
 
     async def gather(self, tasks: Sequence[Task]) -> list[Result]:

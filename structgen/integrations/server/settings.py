@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from structgen.decode.potentials.canonical import Canonical
 from structgen.decode.step.sampler import Greedy, Multinomial
 from structgen.engine import compile
 from structgen.errors import StructgenError, UnsatisfiableGrammar
@@ -60,6 +61,11 @@ def task_of(
     if options.marginals and (options.sampler is not None or description.kind not in ("json", "grammar")):
         other = "leave structgen.sampler out" if options.sampler is not None else "describe the answer"
         raise _wrong("structgen.marginals", f"they are of answers with fields, written token by token; {other}")
+    if options.canonical:
+        try:
+            Canonical(constraint, max_tokens)
+        except StructgenError as error:
+            raise _wrong("structgen.canonical", str(error)) from None
     return Task(
         tuple(tokens),
         constraint,
@@ -139,7 +145,10 @@ def _stops(request: Sampling, description: Description, service: Service) -> tup
         return stops
     for stop in stops:
         if _may_contain(description.grammar, stop, service):
-            raise _wrong("stop", f"{stop!r:.60} may occur within what {description.source} describes, and would cut it")
+            raise _wrong(
+                "stop",
+                f"{stop!r:.60} may occur within what {description.source or 'the reply'} describes, and would cut it",
+            )
     return ()
 
 

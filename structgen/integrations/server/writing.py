@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from structgen.decode import Chunk, Result, Sampler, Step, start_generation
-from structgen.decode.generate import with_canonical
+from structgen.decode.potentials.canonical import Canonical
 from structgen.decode.step.context import refuse_temperatures
 from structgen.integrations.server.protocol import APIError
 from structgen.program.json_cursor import FieldEnd, JsonCursor
@@ -99,7 +99,7 @@ def written(context: Context, task: Task, check_time: Callable[[], None]) -> Gen
     if not isinstance(task.sampler, Sampler):
         yield from _weighed(context, task, task.sampler)
         return
-    potentials = with_canonical((), task.constraint, task.max_tokens) if task.is_canonical else ()
+    potentials = (Canonical(task.constraint, task.max_tokens),) if task.is_canonical else ()
     generation = start_generation(
         context,
         task.constraint,
@@ -229,7 +229,7 @@ def _weighed(context: Context, task: Task, chosen: SequenceSampler | Proposal) -
     except ValueError as error:
         raise APIError(400, f"structgen.sampler: {error}", param="structgen.sampler", code="invalid_value") from None
     generator = np.random.Generator(np.random.PCG64(task.seed))
-    potentials = with_canonical((), task.constraint, task.max_tokens) if task.is_canonical else ()
+    potentials = (Canonical(task.constraint, task.max_tokens),) if task.is_canonical else ()
     samples = run_sampler(
         sampler,
         context,

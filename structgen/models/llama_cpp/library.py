@@ -44,7 +44,7 @@ class RowBatch(ctypes.Structure):
         ("positions", ctypes.c_void_p),
         ("sequence_counts", ctypes.c_void_p),
         ("sequences", ctypes.c_void_p),
-        ("wanted", ctypes.c_void_p),
+        ("requested", ctypes.c_void_p),
     )
 
 
@@ -186,7 +186,7 @@ class Library:
             sequences: the most sequences.
 
         Raises:
-            ModelError: there is not enough memory, or the parameters had another effect than the wanted one.
+            ModelError: there is not enough memory, or the parameters had another effect than the requested one.
         """
         block = self._functions.llama_context_default_params()
         for index, value in enumerate((cells, rows, rows, sequences)):

@@ -22,12 +22,12 @@ class Part(NamedTuple):
 
     Attributes:
         batch: with the addresses of ``arrays``.
-        wanted_rows: the rows whose logits are wanted.
+        requested_rows: the rows whose logits are requested.
         arrays: what ``batch`` refers to.
     """
 
     batch: RowBatch
-    wanted_rows: list[int]
+    requested_rows: list[int]
     arrays: tuple[object, ...]
 
 
@@ -36,19 +36,19 @@ class Rows:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.wanted_count = 0
+        self.requested_count = 0
         self._long: list[tuple[int, int]] = []
         self._positions: list[int] = []
         self._numbers: list[list[int]] = []
-        self._wanted: list[bool] = []
+        self._requested: list[bool] = []
 
-    def add(self, token: int, position: int, numbers: list[int], *, wanted: bool) -> None:
+    def add(self, token: int, position: int, numbers: list[int], *, requested: bool) -> None:
         """Add a row of the sequences ``numbers``, which must not change any more."""
         self.tokens.append(token)
         self._positions.append(position)
         self._numbers.append(numbers)
-        self._wanted.append(wanted)
-        self.wanted_count += wanted
+        self._requested.append(requested)
+        self.requested_count += requested
 
     def begin_long(self, count: int) -> None:
         """Note that the next ``count`` rows are those of one long request."""
@@ -80,8 +80,8 @@ class Rows:
         numbers = np.array([number for each in sequences for number in each], dtype=np.int32)
         starts = (np.cumsum(counts) - counts) * numbers.itemsize + numbers.ctypes.data
         pointers = starts.astype(np.uintp)
-        wanted = np.array([*self._wanted[start:stop], *(False for _ in copies)], dtype=np.int8)
-        arrays = (tokens, positions, counts, pointers, wanted)
+        requested = np.array([*self._requested[start:stop], *(False for _ in copies)], dtype=np.int8)
+        arrays = (tokens, positions, counts, pointers, requested)
         addresses = [each.ctypes.data for each in arrays]
         batch = RowBatch(len(tokens), addresses[0], None, *addresses[1:])
-        return Part(batch, np.flatnonzero(wanted).tolist(), (*arrays, numbers))
+        return Part(batch, np.flatnonzero(requested).tolist(), (*arrays, numbers))

@@ -243,18 +243,18 @@ class Runner:
         branches = [] if tree is None else self._branch(place, tree, busy)
         for other in place.numbers[1:]:
             self._library.llama_memory_seq_cp(self._memory, place.numbers[0], other, 0, place.length)
-        first = rows.wanted_count
-        wanted = len(tokens) - (request.new if request.all_positions else 1)
+        first = rows.requested_count
+        requested = len(tokens) - (request.new if request.all_positions else 1)
         if len(tokens) - place.length >= _LONG:
             rows.begin_long(len(tokens) - place.length)
         for position in range(place.length, len(tokens)):
-            rows.add(tokens[position], position, place.numbers, wanted=position >= wanted)
+            rows.add(tokens[position], position, place.numbers, requested=position >= requested)
         if tree is not None:
             place.has_tree = True
             depths = tree.depths()
             for node in _chain_first(tree):
-                rows.add(int(tree.token_ids[node]), len(tokens) + depths[node], branches[node], wanted=True)
-        return first, rows.wanted_count
+                rows.add(int(tree.token_ids[node]), len(tokens) + depths[node], branches[node], requested=True)
+        return first, rows.requested_count
 
     def _branch(self, place: Place, tree: TokenTree, busy: list[Place]) -> list[list[int]]:
         """Give each leaf of a tree a sequence, the first chain that of the place; return the sequences of each node."""
@@ -273,8 +273,8 @@ class Runner:
         return branches
 
     def _logits(self, rows: Rows, busy: list[Place]) -> Logits:
-        """Run all rows and return the logits of those that are wanted."""
-        logits = np.empty((rows.wanted_count, self._width), dtype=np.float32)
+        """Run all rows and return the logits of those that are requested."""
+        logits = np.empty((rows.requested_count, self._width), dtype=np.float32)
         done = 0
         for start, stop in rows.calls(self._short_rows):
             threads = self._threads.of(stop - start)
@@ -293,7 +293,7 @@ class Runner:
                     remedy="shorten the prompt, or load the model with runtime='torch'",
                 )
             self._threads.note(stop - start, threads, perf_counter() - began)
-            for row in part.wanted_rows:
+            for row in part.requested_rows:
                 address = self._library.llama_get_logits_ith(self._context, row)
                 ctypes.memmove(logits[done].ctypes.data, address, logits.itemsize * self._width)
                 done += 1

@@ -6,6 +6,7 @@ The decode layer uses only these protocols and numpy; no tensor of any framework
 from __future__ import annotations
 
 from structgen.models.protocol.language import (
+    Chat,
     LanguageModel,
     LayeredSession,
     Logits,
@@ -33,6 +34,7 @@ from structgen.models.protocol.tree import (
 )
 
 __all__ = [
+    "Chat",
     "Extension",
     "LanguageModel",
     "LayeredSession",

@@ -6,10 +6,11 @@ Optional protocols extend a session: mixtures of tokens in one position, and acc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from structgen.engine.vocabulary import Vocabulary
 
 __all__ = [
+    "Chat",
     "LanguageModel",
     "LayeredSession",
     "Logits",
@@ -33,6 +35,20 @@ __all__ = [
 
 Prompt: TypeAlias = "str | Sequence[Mapping[str, str]]"
 """A text, or the messages of a chat: mappings with ``role`` and ``content``."""
+
+
+@final
+class Chat(list[dict[str, Any]]):
+    """Messages with tools: a ``Prompt`` for models whose chat template tells the model what it may call.
+
+    Attributes:
+        tools: each ``{"type": "function", "function": {"name": ..., "parameters": schema}}``.
+    """
+
+    def __init__(self, messages: Iterable[Mapping[str, Any]], tools: Iterable[dict[str, Any]] = ()) -> None:
+        super().__init__(dict(message) for message in messages)
+        self.tools = list(tools)
+
 
 Logits: TypeAlias = "NDArray[np.float32]"
 """Unnormalised log-probabilities, ``[size]`` or ``[tokens, size]`` with the vocabulary's ``size``."""

@@ -64,7 +64,7 @@ def load_transformers(
             if gguf is not None:
                 _cut_digits(tokenizer, gguf)
         progress("load the model", 0, None)
-        # The bar for dequantising a GGUF file heeds no setting.
+        # The bar for dequantising a GGUF file ignores settings.
         with quiet(), redirect_stderr(io.StringIO()) if gguf is not None else nullcontext():
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 location, dtype=torch.float32 if is_quantised else placement.dtype or "auto", **options

@@ -62,6 +62,7 @@ class ProgramSettings:
     think: int = 0
     on_cut: OnCut = "mark"
     guard: Guard | None = _GUARD
+    canonical: bool = False
 
     def __post_init__(self) -> None:
         if self.on_cut not in get_args(OnCut):

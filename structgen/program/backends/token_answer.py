@@ -63,6 +63,13 @@ class TokenAnswerStream(LocalAnswerStream):
         sampler: AnySampler,
     ) -> None:
         super().__init__(answer, settings)
+        if settings.canonical and settings.marginals:
+            raise ProgramError(
+                "answer",
+                "marginals=True and canonical=True exclude each other",
+                evidence="marginals are those of all spellings in tokens",
+                remedy="leave one out",
+            )
         self._constraint = constraint
         self._generation = start_generation(
             context,
@@ -73,6 +80,7 @@ class TokenAnswerStream(LocalAnswerStream):
             seed=settings.seed,
             drafter=settings.drafter,
             alternatives=settings.alternatives,
+            canonical=settings.canonical,
         )
         self._reported_tokens = 0
         self._guard: GuardReader | None = None

@@ -34,14 +34,14 @@ class _Given(threading.local):
 
     def __init__(self) -> None:
         self.parts: dict[int, Any] = {}
-        self.wanted: dict[int, str] = {}  # the field of an object that alone is to be validated
+        self.requested: dict[int, str] = {}  # the field of an object that alone is to be validated
 
 
 _given: Final = _Given()
 
 
 class _FieldValidated(Exception):
-    """Stops the validation of an object at the field that is wanted."""
+    """Stops the validation of an object at the field that is requested."""
 
     def __init__(self, value: Any, error: Exception | None) -> None:
         self.value = value
@@ -138,9 +138,9 @@ class SchemaNode:
         given = [b"%s: 0" % json.dumps(other).encode() for other in before]
         text = b"{%s}" % b", ".join([*given, b"%s: %s" % (json.dumps(key).encode(), data)])
         mark = "fields" if parts is not None else "fields of wholes"
-        wanted = _given.wanted.pop(id(self), None)
+        requested = _given.requested.pop(id(self), None)
         with part._giving(parts), self._giving(before):
-            _given.wanted[id(self)] = self.names[key]
+            _given.requested[id(self)] = self.names[key]
             try:
                 validator = self._validator(
                     mark, lambda: self._fields_alone(made=parts is not None), self._inner_config
@@ -151,9 +151,9 @@ class SchemaNode:
                     raise found.error from None
                 return found.value
             finally:
-                del _given.wanted[id(self)]
-                if wanted is not None:
-                    _given.wanted[id(self)] = wanted
+                del _given.requested[id(self)]
+                if requested is not None:
+                    _given.requested[id(self)] = requested
         raise RuntimeError(f"the validator of an object did not come to its field {key!r}")
 
     @contextmanager
@@ -197,7 +197,7 @@ class SchemaNode:
         return schema
 
     def _fields_alone(self, *, made: bool) -> Any:
-        """The schema of the fields, which stops at the one that is wanted; whether that is made of its parts."""
+        """The schema of the fields, which stops at the one that is requested; whether that is made of its parts."""
 
         def field(name: str, schema: Any) -> Any:
             return self._wanted_field(name, schema, made=made)
@@ -229,7 +229,7 @@ class SchemaNode:
             parts = _given.parts[mark]
             if name in parts:
                 return parts[name]
-            if name != _given.wanted[mark]:
+            if name != _given.requested[mark]:
                 return handler(value)  # a default
             try:
                 found = handler(value)

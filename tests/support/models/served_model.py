@@ -23,10 +23,15 @@ VOCABULARY = sg.Vocabulary(
 
 @contextmanager
 def served(
-    model: LanguageModel, *, api_key: str | None = None, max_body: int = 1 << 20, **settings: Any
+    model: LanguageModel,
+    *,
+    api_key: str | None = None,
+    max_body: int = 1 << 20,
+    tool_family: str | None = None,
+    **settings: Any,
 ) -> Iterator[str]:
     """Serve a model; the address of its interface."""
-    service = Service(model, model.name, Runner(model, **settings), sg.Limits())
+    service = Service(model, model.name, Runner(model, **settings), sg.Limits(), tool_family)
     app = application(service, api_key=api_key, max_body=max_body)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
     with socket.create_server(("127.0.0.1", 0)) as listening:

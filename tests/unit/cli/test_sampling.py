@@ -201,3 +201,26 @@ def test_all_weights_zero(run: Any, tmp_path: Path) -> None:
     status, out, err = run("--weights", "--potential", f"{path}:never")
     assert status == 0
     assert out == "log evidence -inf, effective sample size 0.0 of 16\n"
+
+
+def test_canonical_outputs(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``--canonical`` the tokens are the tokenizer's; other tokenizers, canvases and servers are refused."""
+    from split_tokenizers import split_tokenizer, split_vocabulary
+
+    status, _, err = run("--canonical")
+    assert status == 2
+    assert "it has no tokenizer" in err
+    for others in (["--decoder", "diffusion"], ["--model", "http://localhost:1/v1#m"]):
+        status, _, err = run("--canonical", *others)
+        assert status == 2
+        assert "--canonical is not for" in err
+    model = HashModel(split_vocabulary("gpt2"), seed=2)
+    monkeypatch.setattr(run_module, "model_of", lambda name, progress, **_: model)
+    written = []
+    for options in (["--canonical"], []):
+        found = json.loads(run("--regex", "(ab|a|b| ){4}", "--max-tokens", "8", "--weights", "--json", *options)[1])
+        encode = split_tokenizer("gpt2").encode
+        written.append(all(encode(one["text"]).ids == one["tokens"] for one in found["samples"]))
+    assert written == [True, False]
+    found = json.loads(run("--regex", "(ab|a|b| ){4}", "--max-tokens", "8", "--json", "--canonical")[1])
+    assert model.vocabulary.tokenize(found["text"]) == encode(found["text"]).ids

@@ -12,6 +12,7 @@ from structgen.engine import Vocabulary, compile
 from structgen.engine.parse.captures import captures_of_tokens
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (
+    CharClass,
     Choice,
     Complement,
     Distinct,
@@ -120,6 +121,24 @@ def test_masks_and_steps(name: str) -> None:
             within = {member[len(tokens)] for member in rest if 0 < len(member) - len(tokens) <= budget}
             allowed = {token for token in range(len(TOKENS)) if row[0, 0] >> token & 1} - {EOS}
             assert allowed == within, (tokens, budget)
+
+
+@pytest.mark.parametrize("symbol", [SpecialToken("<s>"), TokenSet([5])])
+@pytest.mark.parametrize("least", [0, 1])
+def test_symbols_after_counted_characters(least: int, symbol: Grammar) -> None:
+    """Where all bytes are tokens, rows are made from counts of characters: the symbol stays."""
+    tokens = [*TOKENS, *(bytes([value]) for value in range(256))]
+    vocabulary = Vocabulary(tokens, eos=[EOS], special={SPECIAL: "<s>"})
+    constraint = compile(sequence(repeat(CharClass([(97, 98)]), least, 2), symbol, "x"), vocabulary)
+    row = np.zeros((1, (len(tokens) + 31) // 32), dtype=np.int32)
+    for text in ("", "a", "bb", "ab"):
+        matcher = constraint.matcher()
+        assert matcher.accept_bytes(text.encode()) == len(text)
+        matcher.fill_mask(row)
+        bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+        fits = [at for at, token in enumerate(tokens) if token and not token.strip(b"ab")]
+        expected = {at for at in fits if len(text) + len(tokens[at]) <= 2}
+        assert set(map(int, np.flatnonzero(bits))) == expected | ({SPECIAL} if len(text) >= least else set())
 
 
 def test_captures_see_the_tokens() -> None:

@@ -138,9 +138,11 @@ def test_text_that_is_no_tag() -> None:
         structural_tag(3)  # type: ignore[arg-type]
 
 
+BYTES = sg.Vocabulary([*(bytes([value]) for value in range(256)), b""], eos=[256])
+
+
 def accepts(grammar: ir.Grammar, text: str) -> bool:
-    vocabulary = sg.Vocabulary([*(bytes([value]) for value in range(256)), b""], eos=[256])
-    matcher = sg.compile(grammar, vocabulary).matcher()
+    matcher = sg.compile(grammar, BYTES).matcher()
     return matcher.accept_bytes(text.encode()) == len(text.encode()) and matcher.is_accepting
 
 
@@ -172,6 +174,10 @@ def test_depth_takes_no_stack() -> None:
         form = {"type": "star", "content": form}
     with pytest.raises(LimitExceeded, match="nesting=2000"):
         structural_tag(tag(form))
+    deep = '{"items": ' * 2_100 + "{}" + "}" * 2_100
+    text = json.dumps(tag({"type": "json_schema", "json_schema": {}}))
+    with pytest.raises(LimitExceeded, match=r"#/format/json_schema: more than nesting=2000"):
+        structural_tag(text.replace("{}", deep))
 
 
 def test_the_policy_and_what_a_format_says() -> None:
@@ -278,18 +284,21 @@ def test_whatever_is_given() -> None:
     assert all(subject.startswith("structural tag #") for subject in subjects)
 
 
-STYLED = {
-    "qwen_xml": "<parameter=a>x</parameter><parameter=n>1</parameter>",
-    "minimax_xml": '<parameter name="a">x</parameter><parameter name="n">1</parameter>',
-    "minimax_m3_xml": "]<]minimax[>[<a>x]<]minimax[>[</a>]<]minimax[>[<n>1]<]minimax[>[</n>",
-    "deepseek_xml": '<｜DSML｜parameter name="a" string="true">x</｜DSML｜parameter>'
-    '<｜DSML｜parameter name="n" string="false">1</｜DSML｜parameter>',
-    "deepseek_v4_1_xml": '<｜DSML｜ parameter name="a" string="true">x</｜DSML｜ parameter>'
-    '<｜DSML｜ parameter name="n" string="false">1</｜DSML｜ parameter>',
-    "glm_xml": "<arg_key>a</arg_key><arg_value>x</arg_value><arg_key>n</arg_key><arg_value>1</arg_value>",
-    "cohere_xml": '<cofl:value name="a" type="raw">x</cofl:value><cofl:value name="n" type="json">1</cofl:value>',
-    "kimi_k3_xml": '<|open|>argument key="a" type="string"<|sep|>x<|close|>argument<|sep|>'
-    '<|open|>argument key="n" type="number"<|sep|>1<|close|>argument<|sep|>',
+DSML = '<｜DSML｜parameter name="{}" string="{}">{}</｜DSML｜parameter>'
+KIMI = '<|open|>argument key="{}" type="{}"<|sep|>{}<|close|>argument<|sep|>'
+COHERE = '<cofl:value name="{}" type="{}">{}</cofl:value>'
+STYLED = {  # a string, and another value of a type, by name
+    "qwen_xml": ("<parameter={0}>{1}</parameter>", "<parameter={0}>{1}</parameter>"),
+    "minimax_xml": ('<parameter name="{0}">{1}</parameter>', '<parameter name="{0}">{1}</parameter>'),
+    "minimax_m3_xml": ("]<]minimax[>[<{0}>{1}]<]minimax[>[</{0}>", "]<]minimax[>[<{0}>{1}]<]minimax[>[</{0}>"),
+    "deepseek_xml": (DSML.format("{0}", "true", "{1}"), DSML.format("{0}", "false", "{1}")),
+    "deepseek_v4_1_xml": (
+        DSML.replace("｜p", "｜ p").format("{0}", "true", "{1}"),
+        DSML.replace("｜p", "｜ p").format("{0}", "false", "{1}"),
+    ),
+    "glm_xml": ("<arg_key>{0}</arg_key><arg_value>{1}</arg_value>", "<arg_key>{0}</arg_key><arg_value>{1}</arg_value>"),
+    "cohere_xml": (COHERE.format("{0}", "raw", "{1}"), COHERE.format("{0}", "json", "{1}")),
+    "kimi_k3_xml": (KIMI.format("{0}", "string", "{1}"), KIMI.format("{0}", "{2}", "{1}")),
 }
 
 
@@ -302,13 +311,66 @@ def test_styles(style: str) -> None:
         "json_schema": {"type": "object", "properties": properties, "required": ["a", "n"]},
         "style": style,
     }
-    text = STYLED[style]
+    string, other = STYLED[style]
+    text = string.format("a", "x") + other.format("n", "1", "number")
     grammar = structural_tag(tag({**CALL, "content": form}))
+    entries = sg.compile(grammar, BYTES).report.entries
+    assert "#/format/content/json_schema/properties/a/type" in {entry.where for entry in entries}
     assert accepts(grammar, f"<f>{text}</f>")
     assert not accepts(grammar, f"<f>{text.replace('1', 'y')}</f>")
     if style == "qwen_xml":
         older = {"type": "qwen_xml_parameter", "json_schema": form["json_schema"]}
         assert accepts(structural_tag(tag(older)), text)
+
+
+LISTS = {  # of one string
+    "cohere_xml": COHERE.format("l", "list", '<cofl:value type="raw">{}</cofl:value>'),
+    "minimax_m3_xml": "]<]minimax[>[<l>]<]minimax[>[<item>{}]<]minimax[>[</item>]<]minimax[>[</l>",
+}
+EXCLUDED = [["b"], ["ameter", "<", '"', "open|"], ["\n", "a"], ["&q", "quo"], [" x", "1", "x "], ["[", ","]]
+
+
+@pytest.mark.parametrize("style", STYLED)
+def test_styles_with_excludes(style: str) -> None:
+    """A text of the style stays iff none of its names and strings, as they are spelled, holds an excluded text."""
+    string, other = STYLED[style]
+    nests = style in LISTS  # arrays are written with tags, not as JSON
+    is_open = style != "minimax_m3_xml"
+    array = {"type": "array", "items": {"type": "string"}}
+    properties = {"a": {"type": "string"}, "ab": {"enum": ["x", "bx", " x "]}, "l": array, "n": {"enum": [1, 12]}}
+    schema = {"type": "object", "properties": properties}
+    schema["additionalProperties"] = {"type": "string", "pattern": "^[a-c&]*$"} if is_open else False
+    cases: list[tuple[str, list[str]]] = []  # the text of a member, and its names and strings
+    for name, values in [("a", ["", "b", "x y", "1\n", '"', "[,", "&quot;"]), ("ab", ["x", "bx", " x "])]:
+        cases += [(string.format(name, value), [name, value]) for value in values]
+    cases += [(other.format("n", value, "number"), ["n"]) for value in ("1", "12")]
+    if is_open:
+        cases += [(string.format(name, "c"), [name, "c"]) for name in ("b", "q1", "x ")]
+    if style == "cohere_xml":
+        cases.append((string.format("&quot;", "c"), ["&quot;", "c"]))
+    if nests:
+        cases += [(LISTS[style].format(text), ["l", text]) for text in ("b", "item", " x", "[", "")]
+    else:
+        lists = [[], ["b"], ["a", "x\n"], ['q"']]
+        cases += [
+            (other.format("l", json.dumps(texts), "array"), ["l", *(json.dumps(text)[1:-1] for text in texts)])
+            for texts in lists
+        ]
+    form = {"type": "json_schema", "json_schema": schema, "style": style, "max_whitespace_cnt": 0}
+    assert all(accepts(structural_tag(tag(form)), text) for text, _ in cases)
+    for excludes in EXCLUDED:
+        grammar = structural_tag(tag({**form, "excludes": excludes}))
+        for text, parts in cases:
+            is_clean = not any(excluded in part for excluded in excludes for part in parts)
+            assert accepts(grammar, text) is is_clean, (excludes, text)
+
+
+def test_excludes_that_no_style_can_take() -> None:
+    """Strings that are written in parts are refused by name, also inside other arguments."""
+    hosts = {"type": "array", "items": {"type": "string", "format": "idn-hostname"}}
+    schema = {"type": "object", "properties": {"a": hosts}}
     with pytest.raises(UnsupportedFeature) as caught:
-        structural_tag(tag({**form, "excludes": ["x"]}))
+        structural_tag(tag({"type": "json_schema", "json_schema": schema, "style": "qwen_xml", "excludes": ["x"]}))
     assert caught.value.where == "#/format/excludes"
+    with pytest.raises(ValueError, match="texts that are not empty"):
+        sg.grammars.xml_arguments({}, "qwen_xml", excludes=[""])

@@ -600,7 +600,7 @@ def test_wrong_programs_are_told_at_once() -> None:
         program(temperature=2)(nothing)
     with pytest.raises(TypeError, match=r"unknown settings max_token; is 'max_tokens' meant\?"):
         program(max_token=2)(nothing)
-    with pytest.raises(TypeError, match="unknown settings zzz; give settings among alternatives, chat,"):
+    with pytest.raises(TypeError, match="unknown settings zzz; give settings among alternatives, canonical, chat,"):
         program(zzz=2)(nothing)
 
 

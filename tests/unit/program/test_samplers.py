@@ -140,3 +140,48 @@ def test_the_score_of_an_answer_is_that_of_its_steps(json_vocabulary: Vocabulary
     assert run.stats is not None
     assert run.stats.tokens > 0
     assert run.stats.forwards > 0
+
+
+def test_canonical_answers() -> None:
+    """``canonical=True`` holds for the text of each answer, quotations that are searched for included."""
+    from split_tokenizers import split_tokenizer, split_vocabulary
+
+    def written(run: Any) -> list[bool]:
+        encode = split_tokenizer("gpt2").encode
+        return [tuple(encode(one.text).ids) == one.result.tokens for one in run.outcomes]
+
+    @program(max_tokens=12)
+    def two() -> Generator[Any, Any, None]:
+        yield "ab "
+        yield ask(regex("(ab|a|b| ){4}"))
+        yield ask(regex("['abrest ]{5}"), sampler=Multinomial())
+
+    document = "ab abba 's bab aba's ab ab 12 123"
+    quotation = Annotated[str, Field(min_length=5)]
+    plain = []
+    for seed in (1, 8):
+        model = HashModel(split_vocabulary("gpt2"), seed=seed)
+        assert written(two.run(model=model, seed=seed, canonical=True)) == [True, True]
+        plain += written(two.run(model=model, seed=seed))
+        found = structgen.extract.run(quotation, document, model=model, canonical=True, max_tokens=30)
+        assert written(found) == [True]
+        assert found.evidence[0].text in document
+        assert written(structgen.extract.run(quotation, document, model=model, max_tokens=30)) == [False]
+    assert False in plain
+    with pytest.raises(ProgramError, match="exclude each other"):
+        two(model=model, canonical=True, marginals=True)
+
+
+def test_canonical_answers_are_those_of_local_models_of_tokens(json_vocabulary: Vocabulary) -> None:
+    from structgen.integrations.openai_server import remote
+    from structgen.models.toy.hash import HashDiffusion
+
+    vocabulary = Vocabulary([b"a", b"b", b"", b""], eos=[2], special={3: "<mask>"})
+
+    @program(canonical=True)
+    def one() -> Annotated[str, regex("ab")]:
+        """One."""
+
+    for model in (HashDiffusion(vocabulary), remote("http://localhost:1/v1", "m")):
+        with pytest.raises(ProgramError, match="canonical"):
+            one(model=model)

@@ -38,6 +38,8 @@ from structgen.grammar.nodes import (
 )
 from structgen.grammar.nodes.description import Described, Description
 from structgen.testing import ReferenceMatcher, language, recursive, small_terms
+from structgen.testing.derivatives import Algebra, Regex
+from structgen.testing.earley import Recogniser
 from structgen.testing.small_scope import BOOLEAN, ITSELF, REGULAR
 
 S = Reference("s")
@@ -302,17 +304,22 @@ def test_special_tokens_are_symbols_by_id_and_by_text() -> None:
 
 @pytest.mark.exhaustive
 @given(st.one_of(json_terms('a"é'), text_terms("aé€"), rule_terms(b"ab")), st.integers(0, 99))
-@settings(max_examples=60)
-def test_allowed_bytes_are_those_that_can_be_read(term: Grammar, seed: int) -> None:
-    """Each of the 256 bytes is tried alone along a random walk."""
-    rng = random.Random(seed)
-    matcher = ReferenceMatcher(term)
-    for _ in range(8):
-        allowed = matcher.allowed_bytes()
-        assert allowed == {byte for byte in range(256) if matcher.fork().advance(byte)}
+@settings(max_examples=40)
+def test_bytes_of_one_kind_lead_to_equal_positions(term: Grammar, seed: int) -> None:
+    """Along a random walk, the derivatives by two bytes without a cut between them are the same."""
+    rng, algebra = random.Random(seed), Algebra()
+    recogniser = Recogniser(term, {}, algebra)
+    position = recogniser.start
+    for _ in range(5):
+        for state in {state for _, state, _ in position.items if isinstance(state, Regex)}:
+            after = [algebra.derivative(state, byte) for byte in range(256)]
+            assert all(position.cuts >> byte & 1 or after[byte] is after[byte - 1] for byte in range(1, 256))
+        allowed = sorted(recogniser.next_bytes(position))
         if not allowed:
             break
-        assert matcher.advance(rng.choice(sorted(allowed)))
+        following = recogniser.step(position, rng.choice(allowed))
+        assert following is not None
+        position = following
 
 
 def test_mask_is_what_each_token_alone_says() -> None:

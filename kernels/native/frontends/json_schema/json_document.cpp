@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kLongestNumber = 300;   // characters; far below what Python reads
 constexpr size_t kLongestExponent = 4;   // digits; likewise
 constexpr size_t kFewMembers = 12;       // below this, comparing all pairs of names is cheaper than a table
+constexpr size_t kBytesAValue = 12;      // of most documents, for memory that is asked for at once
+constexpr size_t kUsuallyWaiting = 16;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 // What ends the plain characters of a string; a function object, so that it is inlined.
@@ -56,6 +58,11 @@ class JsonReader {
 
   bool read() {
     if (text_.size() >= std::numeric_limits<uint32_t>::max()) return false;
+    document_.values_.reserve(text_.size() / kBytesAValue);
+    document_.strings_.reserve(text_.size() / kBytesAValue);
+    document_.members_.reserve(text_.size() / kBytesAValue);
+    values_.reserve(kUsuallyWaiting);
+    open_.reserve(kUsuallyWaiting);
     while (true) {
       skip_space();
       if (at_ == text_.size()) return false;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,7 +59,7 @@ class JsonDocument {
   std::vector<ValueId> items_;
   std::vector<Member> members_;
   std::vector<std::string_view> strings_;  // decoded
-  std::deque<std::string> decoded_;        // those that had escapes
+  std::list<std::string> decoded_;         // those that had escapes
   ValueId root_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// JSON values of Python as JSON text.
+// JSON values of Python as JSON text, and back.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "frontends/json_schema/json_document.h"
 
 namespace structgen {
 
@@ -14,5 +17,12 @@ namespace structgen {
 // number that is not finite, nesting beyond `max_depth`, or more than `max_bytes` of text: a part that occurs often is
 // written often.  Runs no Python code.  O(size of the text).
 std::optional<std::string> json_text(nanobind::handle value, size_t max_depth, size_t max_bytes);
+
+using KeptNames = std::vector<std::string>;
+
+// The value of a document as json.loads would make it.  `make_number` makes numbers with a point or an exponent from
+// their text.  Objects that are members with one of the names `kept` are not made: `keep` is called with their text.
+// O(size of the text); throws errors of Python.
+nanobind::object json_value(const JsonDocument& document, nanobind::handle make_number, const KeptNames& kept, nanobind::handle keep);
 
 }  // namespace structgen

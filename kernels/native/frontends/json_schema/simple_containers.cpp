@@ -12,6 +12,7 @@ namespace structgen {
 namespace {
 
 constexpr size_t kPairsANode = 8;  // schemas and names that are looked at together
+constexpr size_t kFewNames = 12;   // below this, comparing all pairs is cheaper than a table
 
 }  // namespace
 
@@ -51,14 +52,23 @@ void SimplePlanning::object(PlanId id, std::span<const ValueId> schemas) {
   std::vector<SimpleEntry> entries;
   std::vector<PlanId> children;
   const std::vector<std::string_view> names = reader_.required_names(schema);
-  std::unordered_set<std::string_view> required(names.begin(), names.end());
+  std::unordered_set<std::string_view> required;  // where there are many
+  std::vector<std::string_view> few;
+  const bool are_few = names.size() <= kFewNames;
+  if (!are_few) required.insert(names.begin(), names.end());
+  else
+    for (std::string_view name : names)
+      if (std::ranges::find(few, name) == few.end()) few.push_back(name);
+  const auto take = [&](std::string_view name) { return are_few ? std::erase(few, name) > 0 : required.erase(name) > 0; };
   const ValueId additional = reader_.additional(schema);
   const auto request_additional = [&] { return additional == kNone ? anything() : request(additional); };
   const std::span<const JsonDocument::Member> declared = reader_.properties(schema);
+  entries.reserve(declared.size());
+  children.reserve(declared.size() + 1);
   for (const auto& [name, value] : declared)
-    entries.push_back({name, required.erase(name) > 0 || (of_.requires_all_ && document_.kind(value) != JsonKind::kFalse)});
+    entries.push_back({name, take(name) || (of_.requires_all_ && document_.kind(value) != JsonKind::kFalse)});
   for (std::string_view name : names)
-    if (required.erase(name) > 0) entries.push_back({name, true});
+    if (take(name)) entries.push_back({name, true});
   reader_.spend(kShapeCost + kEntryCost * entries.size());
   bound(plans_[id], schema, Keyword::kMinProperties, Keyword::kMaxProperties);
   for (const auto& [name, value] : declared) children.push_back(request(value));

@@ -15,6 +15,12 @@ namespace nb = nanobind;
 
 namespace structgen {
 
+namespace {
+
+constexpr size_t kFewConstants = 12;  // below this, comparing all pairs is cheaper than a table
+
+}  // namespace
+
 SimplePlanning::PlanId SimplePlanning::constants(ValueId value, const SimpleSchema& schema) {
   require(schema.has_only({Keyword::kType, Keyword::kNullable, Keyword::kEnum, Keyword::kConst, Keyword::kSimple}));
   require(schema.has(Keyword::kEnum) != schema.has(Keyword::kConst));
@@ -23,7 +29,13 @@ SimplePlanning::PlanId SimplePlanning::constants(ValueId value, const SimpleSche
     const JsonKind kind = document_.kind(one);
     return kind != JsonKind::kFraction && kind != JsonKind::kArray && kind != JsonKind::kObject && document_.source(one) != "-0";
   };
-  if (!schema.has(Keyword::kSimple) && std::ranges::all_of(listed, is_simple)) return constants(shapes_.own(value, schema));
+  if (!schema.has(Keyword::kSimple) && std::ranges::all_of(listed, is_simple)) {
+    const SimpleValues values{{listed.begin(), listed.end()}, {}};  // compared with no others, which takes no keys
+    SimpleShape shape;
+    shape.types = schema.types;
+    shape.values = {&values};
+    return constants(shape);
+  }
   reader_.spend(kItemCost + kConstantCost * listed.size());
   return done(leaf_of({{value}}, std::nullopt));
 }
@@ -33,15 +45,20 @@ SimplePlanning::PlanId SimplePlanning::constants(const SimpleShape& shape) {
   const SimpleValues& values = *shape.values[0];
   reader_.spend(kItemCost + kConstantCost * values.members.size());
   const std::vector<bool> excluded = excluded_of(values, shape.scalars);
-  std::unordered_set<std::string> known;
+  std::unordered_set<std::string> known;  // where there are many
   std::vector<SimpleNode> literals;
+  const auto is_literal = [&](const std::string& text) {
+    const SimpleTerms& terms = emit_.terms();
+    return std::ranges::any_of(literals, [&](SimpleNode one) { return terms.text_of(terms.nodes[one]) == text; });
+  };
+  const bool are_few = values.members.size() <= kFewConstants;
+  std::string text;
   for (size_t i = 0; i < values.members.size(); ++i) {
     if (!excluded.empty() && excluded[i]) continue;
-    const ValueId value = values.members[i];
-    std::string text;
-    if (!(reader_.append_constant(value, text) & shape.types)) continue;
+    text.clear();
+    if (!(reader_.append_constant(values.members[i], text) & shape.types)) continue;
     const bool is_common = std::ranges::all_of(shape.values, [&](const SimpleValues* other) { return other == &values || other->has(text); });
-    if (is_common && known.insert(text).second) literals.push_back(emit_.literal(text));
+    if (is_common && (are_few ? !is_literal(text) : known.insert(text).second)) literals.push_back(emit_.literal(text));
   }
   if (literals.empty()) return done(emit_.nothing());
   return done(literals.size() == 1 ? literals[0] : emit_.combine(Kind::kChoice, literals));

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "automaton/program.h"
+
 namespace structgen {
 
 using SimpleNode = uint32_t;  // index into SimpleTerms::nodes
@@ -42,6 +44,8 @@ struct SimpleTerms {
   std::vector<Rule> rules;
   SimpleNode result = 0;
 
+  // Not more than what they add to a program that has the leaves already.
+  size_t bytes() const { return (nodes.size() - leaves.size()) * sizeof(Instruction) + parts.size() * 4 + text.size(); }
   std::string_view text_of(const Node& node) const { return std::string_view(text).substr(node.begin, node.end - node.begin); }
   std::span<const SimpleNode> parts_of(const Node& node) const { return {parts.data() + node.begin, node.end - node.begin}; }
 };

@@ -75,7 +75,7 @@ class Notation(Protocol):
         """The punctuation of the arguments (``is_root``), and of containers inside."""
 
     def key(self, name: str, location: Location, *, is_root: bool) -> Grammar:
-        """A name with what precedes it.
+        """A name with what precedes it; ``EMPTY``: no object may have it.
 
         Raises:
             UnsupportedFeature: the name cannot be written.
@@ -360,6 +360,7 @@ class ArgumentPlanner(Planner):
             if not entry.is_forbidden:
                 owner = next((one for one in assertions if entry.name in one.properties), assertions[0])
                 entry.key = notation.key(entry.name, owner.location, is_root=is_root)
+                entry.is_forbidden = entry.key is EMPTY
         for region in layout.others:
             location = next((one.location for one in assertions if one.patterns), assertions[0].location)
             keyword = "patternProperties" if region.matched else "additionalProperties"

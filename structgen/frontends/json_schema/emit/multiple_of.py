@@ -7,17 +7,17 @@ large ``n`` there is one automaton for each power of a prime in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fractions import Fraction
+from itertools import chain as joined, repeat
 from typing import Final
 
 from structgen.frontends.json_schema.emit.decimal_interval import DecimalPlaces, digit_run
 from structgen.frontends.json_schema.term import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
-from structgen.grammar.flattening import memory_of
-from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal, choice_of, sequence_of
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal, choices_of, sequences_of
 from structgen.memory_cache import NUMBERS, ContentCache
 
-__all__ = ["MAX_MULTIPLE_STATES", "WHOLE_DIGITS", "multiples", "multiples_states", "remainders"]
+__all__ = ["MAX_MULTIPLE_STATES", "WHOLE_DIGITS", "multiples", "multiples_bytes", "multiples_states", "remainders"]
 
 MAX_MULTIPLE_STATES: Final = 50_000
 """The maximum number of states of the automaton: digits times remainders."""
@@ -32,7 +32,9 @@ _DIFFERENT: Final = 11
 _DIGITS: Final = [digits(1 << digit) for digit in range(10)]
 
 _ENTRY_BYTES: Final = 1 << 10
-_multiples_cache: Final[ContentCache[Grammar]] = ContentCache(NUMBERS)
+_NODE_BYTES: Final = 150
+"""Of a node of an automaton, more than was measured."""
+_multiples_cache: Final[ContentCache[tuple[Grammar, int]]] = ContentCache(NUMBERS)
 
 _DigitState = dict[int, Grammar]
 
@@ -62,27 +64,107 @@ def multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
     Complexity: O(digits * remainders).
     """
     key = step, places
-    term = _multiples_cache.get(key)
-    if term is None:
-        term = _multiples(step, places)
-        _multiples_cache.put(key, term, _ENTRY_BYTES + memory_of(term))
-    return term
+    cached = _multiples_cache.get(key)
+    if cached is None:
+        made = _Automata()
+        term = made.multiples(step, places)
+        size = _ENTRY_BYTES + _NODE_BYTES * made.nodes
+        cached = term, size
+        _multiples_cache.put(key, cached, size)
+    return cached[0]
 
 
-def _multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
-    if places.fraction == 0:
-        modulus, zeros = _scaled(step)
-        tail = EPSILON if zeros == 0 else Literal(b"0" * zeros)
-        if modulus == 1:
-            return Choice((_ZERO, chain(NONZERO_DIGIT, digit_run(DIGIT, 0, places.whole - 1 - zeros), tail)))
-        return _common([alternatives(_ZERO, _whole(part, {0: tail}, places.whole)) for part in _parts(modulus, places)])
-    count = _fraction_places(step)
-    modulus = step.numerator * 10**count // step.denominator
-    factors = []
-    for part in _parts(modulus, places):
-        ends = _fractions(part, count, places.fraction)
-        factors.append(alternatives(chain(_ZERO, ends.get(0, EMPTY)), _whole(part, ends, places.whole)))
-    return _common(factors)
+def multiples_bytes(steps: Iterable[Fraction | None], places: DecimalPlaces) -> int:
+    """About the memory of the multiples of all steps; 0 if one is not cached."""
+    cached = [_multiples_cache.get((step, places)) for step in steps if step is not None]
+    return sum(each[1] for each in cached if each) if all(cached) else 0
+
+
+class _Automata:
+    """Makes terms of multiples.
+
+    Attributes:
+        nodes: at least how many nodes were made.
+    """
+
+    def __init__(self) -> None:
+        self.nodes = 0
+
+    def multiples(self, step: Fraction, places: DecimalPlaces) -> Grammar:
+        """The multiples of ``step``, made anew."""
+        if places.fraction == 0:
+            modulus, zeros = _scaled(step)
+            tail = EPSILON if zeros == 0 else Literal(b"0" * zeros)
+            if modulus == 1:
+                return Choice((_ZERO, chain(NONZERO_DIGIT, digit_run(DIGIT, 0, places.whole - 1 - zeros), tail)))
+            parts = _parts(modulus, places)
+            return _common([alternatives(_ZERO, self._whole(part, {0: tail}, places.whole)) for part in parts])
+        count = _fraction_places(step)
+        modulus = step.numerator * 10**count // step.denominator
+        factors = []
+        for part in _parts(modulus, places):
+            ends = self._fractions(part, count, places.fraction)
+            factors.append(alternatives(chain(_ZERO, ends.get(0, EMPTY)), self._whole(part, ends, places.whole)))
+        return _common(factors)
+
+    def _whole(self, modulus: int, ends: _DigitState, places: int) -> Grammar:
+        """Digits before the point, the first nonzero; ``ends`` is what may follow, by remainder."""
+        reached: list[Iterable[int]] = [{digit % modulus for digit in range(1, 10)}]
+        for _ in range(places - 2):
+            before = reached[-1]
+            if not isinstance(before, range):
+                following = {(10 * remainder + digit) % modulus for remainder in before for digit in range(10)}
+                before = range(modulus) if len(following) == modulus else following
+            reached.append(before)
+        after = ends
+        for remainders_here in reversed(reached[: places - 1]):
+            after = self._layer(modulus, after, ends, remainders_here)
+        return _edges([EMPTY, *(after.get(digit % modulus, EMPTY) for digit in range(1, 10))])
+
+    def _layer(self, modulus: int, after: _DigitState, ends: _DigitState, reached: Iterable[int]) -> _DigitState:
+        """The states before ``after``, one digit earlier, for some remainders; equal states become one object."""
+        row = list(map(after.get, range(modulus), repeat(EMPTY)))
+        row *= 1 + -(-9 // modulus)  # remainders wrap around
+        starts = {remainder: 10 * remainder % modulus for remainder in reached}
+        edges = self._edges_from(row, dict.fromkeys(starts.values()), modulus)
+        layer = {remainder: edges[start] for remainder, start in starts.items()}
+        stops: dict[tuple[int, int], Grammar] = {}
+        for remainder, end in ends.items():
+            term = layer.get(remainder)
+            if term is not None:
+                layer[remainder] = stops.setdefault((id(end), id(term)), alternatives(end, term))
+        return {remainder: term for remainder, term in layer.items() if term is not EMPTY}
+
+    def _edges_from(self, row: list[Grammar], starts: Collection[int], modulus: int) -> dict[int, Grammar]:
+        """For each start, a choice of the digits, each with what follows it: ten members of a row."""
+        numbers = list(map(id, row))
+        # Most layers of a large modulus have another rest for each remainder.
+        if modulus >= len(_DIGITS) and len({*numbers, id(EMPTY)}) == modulus + 1:
+            self.nodes += _DIFFERENT * len(starts)
+            return dict(zip(starts, _full_edges(row, starts), strict=True))
+        keys = {start: tuple(numbers[start : start + 10]) for start in starts}
+        first = {key: start for start, key in keys.items()}
+        counts = {key: len({*key, id(EMPTY)}) for key in first}
+        self.nodes += sum(counts.values())
+        full = [start for key, start in first.items() if counts[key] == _DIFFERENT]
+        made = {key: _edges(row[start : start + 10]) for key, start in first.items() if counts[key] < _DIFFERENT}
+        made.update(zip(map(keys.__getitem__, full), _full_edges(row, full), strict=True))
+        return {start: made[key] for start, key in keys.items()}
+
+    def _fractions(self, modulus: int, count: int, places: int) -> _DigitState:
+        """What may follow the digits before the point, by remainder: nothing, or the point and a fraction."""
+        places = max(places, count)
+        layer: _DigitState = {0: digit_run(_ZERO, 1 if count == 0 else 0, places - count)}
+        for done in range(count - 1, -1, -1):
+            scale = 10 ** (count - done)
+            stops = {r: EPSILON for r in range(modulus) if done > 0 and r * scale % modulus == 0}
+            layer = self._layer(modulus, layer, stops, range(modulus))
+        scale = 10**count
+        return {
+            r: alternatives(EPSILON if r * scale % modulus == 0 else EMPTY, chain(_POINT, layer[r]))
+            for r in range(modulus)
+            if r in layer
+        }
 
 
 def _common(terms: list[Grammar]) -> Grammar:
@@ -123,60 +205,11 @@ def _fraction_places(step: Fraction) -> int:
     return count
 
 
-def _whole(modulus: int, ends: _DigitState, places: int) -> Grammar:
-    """Digits before the point, the first nonzero; ``ends`` is what may follow, by remainder."""
-    reached: list[Iterable[int]] = [{digit % modulus for digit in range(1, 10)}]
-    for _ in range(places - 2):
-        before = reached[-1]
-        if not isinstance(before, range):
-            following = {(10 * remainder + digit) % modulus for remainder in before for digit in range(10)}
-            before = range(modulus) if len(following) == modulus else following
-        reached.append(before)
-    after = ends
-    for remainders_here in reversed(reached[: places - 1]):
-        after = _layer(modulus, after, ends, remainders_here)
-    return _edges([EMPTY, *(after.get(digit % modulus, EMPTY) for digit in range(1, 10))])
-
-
-def _layer(modulus: int, after: _DigitState, ends: _DigitState, reached: Iterable[int]) -> _DigitState:
-    """The states before ``after``, one digit earlier, for some remainders; equal states become one object."""
-    states: dict[tuple[int, ...], Grammar] = {}
-    layer: _DigitState = {}
-    row = [after.get(remainder, EMPTY) for remainder in range(modulus)]
-    row *= 1 + -(-9 // modulus)  # remainders wrap around
-    numbers = list(map(id, row))
-    for remainder in reached:
-        start = 10 * remainder % modulus
-        end = ends.get(remainder, EMPTY)
-        key = (id(end), *numbers[start : start + 10])
-        term = states.get(key)
-        if term is None:
-            rests = row[start : start + 10]
-            # Most states of a large modulus have ten different rests.
-            if len({*key[1:], id(EMPTY)}) == _DIFFERENT:
-                edges = choice_of(tuple(map(sequence_of, zip(_DIGITS, rests, strict=True))))
-            else:
-                edges = _edges(rests)
-            term = states[key] = edges if end is EMPTY else alternatives(end, edges)
-        if term is not EMPTY:
-            layer[remainder] = term
-    return layer
-
-
-def _fractions(modulus: int, count: int, places: int) -> _DigitState:
-    """What may follow the digits before the point, by remainder: nothing, or the point and a fraction."""
-    places = max(places, count)
-    layer: _DigitState = {0: digit_run(_ZERO, 1 if count == 0 else 0, places - count)}
-    for done in range(count - 1, -1, -1):
-        scale = 10 ** (count - done)
-        stops = {r: EPSILON for r in range(modulus) if done > 0 and r * scale % modulus == 0}
-        layer = _layer(modulus, layer, stops, range(modulus))
-    scale = 10**count
-    return {
-        r: alternatives(EPSILON if r * scale % modulus == 0 else EMPTY, chain(_POINT, layer[r]))
-        for r in range(modulus)
-        if r in layer
-    }
+def _full_edges(row: list[Grammar], starts: Collection[int]) -> list[Grammar]:
+    """For each start, a choice of the ten digits, each with what follows it: ten different rests."""
+    rests = joined.from_iterable([row[start : start + 10] for start in starts])
+    edges = sequences_of(list(zip(_DIGITS * len(starts), rests, strict=True)))
+    return choices_of(list(zip(*[iter(edges)] * 10, strict=True)))
 
 
 def _edges(rests: list[Grammar]) -> Grammar:

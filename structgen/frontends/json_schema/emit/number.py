@@ -21,6 +21,7 @@ from structgen.frontends.json_schema.emit.multiple_of import (
     MAX_MULTIPLE_STATES,
     WHOLE_DIGITS,
     multiples,
+    multiples_bytes,
     multiples_states,
     remainders,
 )
@@ -108,7 +109,9 @@ def number_term(
     term = _term_cache.get(key)
     if term is None:
         term = (_all_forms if has_all_forms else _term)(interval, step, not_steps, integral=integral)
-        _term_cache.put(key, term, _ENTRY_BYTES + memory_of(term))
+        known = multiples_bytes((step, *not_steps), _decimal_places(interval.digits, integral=integral))
+        size = _DIGIT_BYTES * (interval.digits + sum(map(len, bounds))) + known if known else memory_of(term)
+        _term_cache.put(key, term, _ENTRY_BYTES + size)
     return term
 
 
@@ -158,6 +161,7 @@ def _absorbs(disjunct: Disjunct, other: Disjunct) -> bool:
 
 
 _ENTRY_BYTES: Final = 1 << 10
+_DIGIT_BYTES: Final = 2_000  # of the terms for a digit of a bound or of a number
 _term_cache: Final[ContentCache[Grammar]] = ContentCache(NUMBERS)
 
 

@@ -230,24 +230,28 @@ class ObjectChain:
         if state.size == self._layout.max_count or state.others == max_count:
             return None
         others = state.others if max_count is None else state.others + 1
-        return new_tuple(ObjectState, (state.violated, state.due, state.barred, min(state.size + 1, self._cap), others))
+        return new_tuple(
+            ObjectState, (state.violated, state.due, state.forbidden, min(state.size + 1, self._cap), others)
+        )
 
     def take(self, index: int, state: ObjectState) -> ObjectState | None:
         """The state after the entry at ``index``, before violations; ``None`` if it is not allowed."""
-        if state.size == self._layout.max_count or state.barred >> index & 1:
+        if state.size == self._layout.max_count or state.forbidden >> index & 1:
             return None
         due = (state.due | self._calls[index]) & ~(1 << index)
-        return new_tuple(ObjectState, (state.violated, due, state.barred, min(state.size + 1, self._cap), state.others))
+        return new_tuple(
+            ObjectState, (state.violated, due, state.forbidden, min(state.size + 1, self._cap), state.others)
+        )
 
     def skip(self, index: int, state: ObjectState) -> ObjectState | None:
         """The state without the entry at ``index``; ``None`` if it may not be missing."""
         if self._layout.entries[index].is_required or state.due >> index & 1:
             return None
         violated = state.violated | self._missing[index]
-        barred = (state.barred | self._called_by[index]) & ~(1 << index)
-        if violated == state.violated and barred == state.barred:
+        forbidden = (state.forbidden | self._called_by[index]) & ~(1 << index)
+        if violated == state.violated and forbidden == state.forbidden:
             return state
-        return new_tuple(ObjectState, (violated, state.due, barred, state.size, state.others))
+        return new_tuple(ObjectState, (violated, state.due, forbidden, state.size, state.others))
 
     def accepts(self, state: ObjectState) -> bool:
         """Whether an object may end here, after all entries."""

@@ -30,14 +30,14 @@ class ObjectState(NamedTuple):
 
     Attributes:
         violated: the negated assertions that are violated so far, as bits.
-        due: the entries that must still occur, as bits; ``barred``: the entries that must not.
+        due: the entries that must still occur, as bits; ``forbidden``: the entries that must not.
         size: the number of members so far, as far as it matters.
         others: the number of members with undeclared names, where the policy bounds it.
     """
 
     violated: int = 0
     due: int = 0
-    barred: int = 0
+    forbidden: int = 0
     size: int = 0
     others: int = 0
 
@@ -47,7 +47,7 @@ class ObjectState(NamedTuple):
         return (
             self
             if violated == self.violated
-            else new_tuple(ObjectState, (violated, self.due, self.barred, self.size, self.others))
+            else new_tuple(ObjectState, (violated, self.due, self.forbidden, self.size, self.others))
         )
 
 

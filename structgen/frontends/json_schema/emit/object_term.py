@@ -9,7 +9,7 @@ This gives one chain, linear in the number of names and unambiguous, and each co
 chosen.  If the number of members is bounded, there is one chain for each number of members beyond the required ones; if
 the policy bounds undeclared members, one for each number of those.  With ``order="any"`` the members are a permutation.
 Names are compared while they are written (``Distinct``) if two or more undeclared ones are required, because a text
-could repeat one; and if the policy forbids repetitions and there is room for two.
+could repeat one; and if the policy forbids repetitions and the bound allows two.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
 
 
 def may_repeat(spare: int | None, max_others: int | None, syntax: Syntax) -> bool:
-    """Whether the policy forbids repetitions, and an object has room for two members with undeclared names."""
+    """Whether the policy forbids repetitions, and an object may have two members with undeclared names."""
     has_room = (spare is None or spare > 1) and (max_others is None or max_others > 1)
     return has_room and syntax.policy.repeated == "forbidden"
 

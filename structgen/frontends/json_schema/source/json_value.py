@@ -13,6 +13,8 @@ from decimal import Decimal, DecimalException
 from math import isfinite
 from typing import Any, Final, NoReturn, TypeAlias
 
+from structgen_kernels import _native
+
 from structgen.errors import GrammarSyntaxError, LimitExceeded
 from structgen.grammar.limits import Limits
 
@@ -29,6 +31,7 @@ __all__ = [
     "SUBJECT",
     "Json",
     "SchemaDump",
+    "SchemaText",
     "content_of",
     "parse_json",
     "schema_text",
@@ -126,14 +129,26 @@ _STRING_START: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 
 
-class _Unclear(Exception):
-    """``json`` met something that only it accepts."""
+class SchemaText(str):
+    """A schema as JSON text, cut out of a larger text that was read."""
+
+    __slots__ = ()
 
 
-def parse_json(text: str, subject: str, limits: Limits) -> Json:
+class _TooLarge(Exception):
+    """The exponent of a number."""
+
+
+def parse_json(text: str, subject: str, limits: Limits, *, kept: tuple[str, ...] = ()) -> Json:
     """Return the value of a JSON text.
 
     Fractions and exponents become ``float`` where that is exact, else ``Decimal``.
+
+    Args:
+        text: it.
+        subject: of errors.
+        limits: ``nesting`` bounds how deep its arrays and objects are.
+        kept: names of members.  Most of their objects are left as they are written, as ``SchemaText``.
 
     Raises:
         GrammarSyntaxError: the text is not JSON, or an object has the same name twice.
@@ -141,48 +156,17 @@ def parse_json(text: str, subject: str, limits: Limits) -> Json:
 
     Complexity: O(len(text)).
     """
-    try:
-        value = _decode(text)
-    except (ValueError, RecursionError, _Unclear):
-        return _JsonParser(text, subject, limits).parse()  # which finds the position and the reason
-    if text.count("{") + text.count("[") > limits.nesting and _is_deeper(value, limits.nesting):
-        return _JsonParser(text, subject, limits).parse()
-    return value
-
-
-def _without_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise _Unclear
-    return made
-
-
-def _refused(_: str) -> NoReturn:
-    raise _Unclear
+    value = _native.read_json(text, limits.nesting, _decimal, kept, SchemaText)
+    # The reference implementation reads unusual texts too, and finds the place and the reason of an error.
+    return _JsonParser(text, subject, limits).parse() if value is None else value
 
 
 def _decimal(text: str) -> float | Decimal:
     try:
         exact, approximate = Decimal(text), float(text)
     except DecimalException:  # an exponent beyond the range of Decimal
-        raise _Unclear from None
+        raise _TooLarge from None
     return approximate if isfinite(approximate) and Decimal(repr(approximate)) == exact else exact
-
-
-_decode: Final = json.JSONDecoder(
-    parse_float=_decimal, parse_constant=_refused, object_pairs_hook=_without_duplicates
-).decode
-
-
-def _is_deeper(value: Json, max_depth: int) -> bool:
-    """Whether arrays and objects are nested deeper than ``max_depth``; O(size)."""
-    level = [value]
-    for _ in range(max_depth + 1):
-        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
-        if not inner:
-            return False
-        level = [item for items in inner for item in items]
-    return True
 
 
 @dataclass(slots=True)
@@ -260,7 +244,7 @@ class _JsonParser:
             return int(match[1])
         try:
             return _decimal(match[0])
-        except _Unclear:
+        except _TooLarge:
             self._fail("exponent is too large", match.start(3), match.end(3), remedy="write a smaller number")
 
     def _closes_at_once(self, container: Json) -> bool:

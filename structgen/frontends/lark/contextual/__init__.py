@@ -32,7 +32,7 @@ from structgen.grammar.nodes.description import Described, Description, ReportEn
 
 __all__ = ["contextual"]
 
-_REMEDY: Final = 'rewrite the terminal without it, or use lexer="any"'
+_REMEDY: Final = "rewrite the terminal without it"
 _POLICIES: Final = (
     ("division into terminals", "longest match, as Lark's contextual lexer"),
     ("ignored terminals", "where the lexer finds them"),
@@ -111,7 +111,8 @@ def _refused(library: Library, terminal: str, refusal: PatternRefusal) -> Gramma
     source = library.main.source
     definition = library.main.definitions.get(terminal)
     position = definition.position if definition is not None else 0
-    return source.refused(position, refusal.feature, refusal.problem, _REMEDY)
+    may_do = ', or use lexer="any", which reads (?!...) at the end' if refusal.feature == "look-ahead" else ""
+    return source.refused(position, refusal.feature, refusal.problem, _REMEDY + may_do)
 
 
 _ADMITTED_TREES: Final = frozenset(

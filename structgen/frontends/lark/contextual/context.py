@@ -26,12 +26,12 @@ class Context(NamedTuple):
     Attributes:
         kind: the kind of the lexer.
         guard: what the text must not begin with.
-        barred: terminals that must not come next, because the parser would not have reduced a rule before them.
+        forbidden: terminals that must not come next, because the parser would not have reduced a rule before them.
     """
 
     kind: int
     guard: int
-    barred: frozenset[str]
+    forbidden: frozenset[str]
 
 
 class Piece(NamedTuple):
@@ -149,21 +149,21 @@ class Contexts:
     def is_end(self, context: Context, end_name: str) -> bool:
         """Return whether the text may end in a context."""
         return (
-            end_name not in context.barred
+            end_name not in context.forbidden
             and not self._guards.fails[context.guard] & self._lexemes.machine.alphabet.end
         )
 
     def source(self, context: Context, token: str) -> tuple[int, int] | None:
         """Return what decides which lexemes of ``token`` are read in a context; None if it cannot come there."""
         known = self._chosen[context.kind].get(token)
-        if known is None or token in context.barred:
+        if known is None or token in context.forbidden:
             return None
         return known[1].number, self._guards.restricted(context.guard, known[1].first)
 
     def shift(self, context: Context, token: str, state_class: int) -> dict[Context, list[Piece]]:
         """Return what may be read for ``token`` before a parser state of a class, by the context there."""
         known = self._chosen[context.kind].get(token)
-        if known is None or token in context.barred:
+        if known is None or token in context.forbidden:
             return {}
         where = self._classes[state_class]
         behaviour = self._behaviour(known[0], self._guards.restricted(context.guard, known[1].first), token)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from structgen.errors import LimitExceeded
@@ -16,21 +15,21 @@ from structgen.grammar.analysis import strongly_connected
 from structgen.grammar.limits import spend
 from structgen.grammar.nodes import EPSILON, Grammar, Repeat
 
-__all__ = ["Graph", "equivalence_classes", "leading_to", "letters_by_class", "paths", "reachable"]
+__all__ = ["Graph", "equivalence_classes", "leading_to", "letters_by_class", "paths", "reachable", "sources_of"]
 
 _Node = TypeVar("_Node", bound=Hashable)
 _Edges: TypeAlias = Mapping[_Node, list[tuple[int, _Node]]]
 
 
 def equivalence_classes(
-    nodes: Iterable[_Node], edges: _Edges[_Node], label: Callable[[_Node], Hashable], subject: str
+    nodes: Iterable[_Node], edges: _Edges[_Node], label: Callable[[_Node], int | None], subject: str
 ) -> dict[_Node, int]:
     """Number the nodes, equivalent ones alike, except some cycles that lead to equivalent cycles.
 
     Args:
         nodes: the states.
         edges: by state, the next state by letters; targets outside of ``nodes`` are ignored.
-        label: the output of a state; states with different outputs are not equivalent.
+        label: the output of a state, a number from -1 on or none; states with different outputs are not equivalent.
         subject: the subject of errors.
 
     Raises:
@@ -42,142 +41,117 @@ def equivalence_classes(
     graph = {node: [(letters, target) for letters, target in edges[node]] for node in nodes}
     graph = {node: [(letters, target) for letters, target in row if target in graph] for node, row in graph.items()}
     classes: dict[_Node, int] = {}
-    known: dict[Hashable, int] = {}
+    known: dict[Hashable, int] = {}  # by the row of a state, and by all rows of a cycle
     count = 0
     for component in strongly_connected({node: [target for _, target in row] for node, row in graph.items()}):
-        inside = _refined(component, graph, classes, label, subject)
-        # A component is identified by what a walk from one of its states meets.
-        fresh: dict[int, int] = {}
-        same = _same_outside(component, inside, graph, classes, label, known)
-        if same is not None:
-            fresh[inside[component[0]]] = same
-        else:
-            rows = _rows(inside, graph, classes, label)
-            for number in rows:
-                spend(len(rows) - 1, subject, _LARGE_LOOP)
-                key = _walk(number, rows)
-                if key not in known:
-                    known[key] = count
-                    count += 1
-                fresh[number] = known[key]
+        rows = {node: _row(node, graph, classes, label) for node in component}
+        node = component[0]
+        if len(component) == 1 and all(target != node for _, target in graph[node]):
+            classes[node] = known.setdefault(rows[node], count)
+            count += classes[node] == count
+            continue
+        inside = _refined(component, rows, graph, subject)
+        examples = {number: node for node, number in inside.items()}
+        same = _same_outside(node, graph, classes, label, known) if len(examples) == 1 else None
+        if same is None:
+            order = sorted(examples, reverse=True)
+            # The numbers do not depend on the names of states, so equivalent components have equal rows.
+            key = tuple([(rows[examples[each]], _merged(graph[examples[each]], inside)) for each in order])
+            same = known.setdefault(key, count)
+            count += len(order) if same == count else 0
         for node in component:
-            classes[node] = fresh[inside[node]]
-        if len(component) > 1 or any(target == component[0] for _, target in graph[component[0]]):
-            for node in component:
-                known.setdefault(_row(node, graph, classes, label), classes[node])
+            classes[node] = same - 1 - inside[node]
+        for node in examples.values():
+            known.setdefault(_row(node, graph, classes, label), classes[node])
     return classes
 
 
+_Row: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
+"""The label of a state, and the letters that lead to each class."""
+
+
+def _row(node: _Node, graph: _Edges[_Node], classes: Mapping[_Node, int], label: Callable[[_Node], int | None]) -> _Row:
+    number = label(node)
+    return _NO_LABEL if number is None else number, _merged(graph[node], classes)
+
+
+_NO_LABEL: Final = -2
+
+
+def _merged(row: Iterable[tuple[int, _Node]], classes: Mapping[_Node, int]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted(letters_by_class(row, classes).items()))
+
+
 def _same_outside(
-    component: list[_Node],
-    inside: Mapping[_Node, int],
+    node: _Node,
     graph: _Edges[_Node],
     outside: Mapping[_Node, int],
-    label: Callable[[_Node], Hashable],
+    label: Callable[[_Node], int | None],
     known: Mapping[Hashable, int],
 ) -> int | None:
     """Return the class of an equivalent cycle that a component of one class leads to, None if there is none."""
-    if len(set(inside.values())) > 1:
-        return None
-    node = component[0]
     for candidate in dict.fromkeys(outside[target] for _, target in graph[node] if target in outside):
         merged = letters_by_class(graph[node], outside, default=candidate)
-        if known.get((label(node), frozenset(merged.items()))) == candidate:
+        number = label(node)
+        key = _NO_LABEL if number is None else number, tuple(sorted(merged.items()))
+        if known.get(key) == candidate:
             return candidate
     return None
 
 
-def _row(
-    node: _Node, graph: _Edges[_Node], classes: Mapping[_Node, int], label: Callable[[_Node], Hashable]
-) -> Hashable:
-    return label(node), frozenset(letters_by_class(graph[node], classes).items())
-
-
 def _refined(
-    component: list[_Node],
-    graph: _Edges[_Node],
-    outside: Mapping[_Node, int],
-    label: Callable[[_Node], Hashable],
-    subject: str,
+    component: list[_Node], rows: Mapping[_Node, _Row], graph: _Edges[_Node], subject: str
 ) -> dict[_Node, int]:
-    """Return the classes within one component, as negative numbers."""
+    """Return the classes within one component, as negative numbers in the order of what is read from them."""
     inside = dict.fromkeys(component, -1)
-    count = 1
+    loop = {node: [(letters, target) for letters, target in graph[node] if target in inside] for node in component}
+    keys: dict[_Node, Any] = dict(rows)
+    count = 0
     while len(component) > 1:
         spend(2 * len(component), subject, _LARGE_LOOP)
-        keys: dict[Hashable, int] = {}
-        refined: dict[_Node, int] = {}
-        for node in component:
-            merged = letters_by_class(graph[node], inside, outside)
-            key = (inside[node], label(node), frozenset(merged.items()))
-            refined[node] = keys.setdefault(key, -1 - len(keys))
-        inside = refined
-        if len(keys) == count:
+        numbers = {key: -1 - index for index, key in enumerate(sorted(set(keys.values())))}
+        inside = {node: numbers[key] for node, key in keys.items()}
+        if len(numbers) == count:
             break
-        count = len(keys)
+        count = len(numbers)
+        keys = {node: (inside[node], _merged(row, inside)) for node, row in loop.items()}
     return inside
 
 
 _LARGE_LOOP: Final = "a repetition in its terminals has many states"
 
-_ClassRow: TypeAlias = tuple[Hashable, list[tuple[int, int]]]
-"""The label of a class within a component, and its edges: class and letters, in the order of the lowest letters."""
-
-
-def _rows(
-    inside: Mapping[_Node, int],
-    graph: _Edges[_Node],
-    outside: Mapping[_Node, int],
-    label: Callable[[_Node], Hashable],
-) -> dict[int, _ClassRow]:
-    rows: dict[int, _ClassRow] = {}
-    for node, number in inside.items():
-        if number not in rows:
-            merged = letters_by_class(graph[node], inside, outside)
-            rows[number] = label(node), sorted(merged.items(), key=lambda pair: pair[1] & -pair[1])
-    return rows
-
-
-def _walk(start: int, rows: Mapping[int, _ClassRow]) -> Hashable:
-    """Return what a walk through a component from one of its classes meets; classes outside are numbers."""
-    order = {start: -1}
-    listed = [start]
-    shape: list[tuple[Hashable, frozenset[tuple[int, int]]]] = []
-    for number in listed:  # grows in the loop
-        label, row = rows[number]
-        for found, _ in row:
-            if found < 0 and found not in order:
-                order[found] = -1 - len(order)
-                listed.append(found)
-        shape.append((label, frozenset([(order.get(found, found), letters) for found, letters in row])))
-    return shape[0] if not any(found < 0 for found, _ in shape[0][1]) else tuple(shape)
-
 
 def letters_by_class(
-    row: Iterable[tuple[int, _Node]],
-    inside: Mapping[_Node, int],
-    outside: Mapping[_Node, int] = MappingProxyType({}),
-    *,
-    default: int | None = None,
+    row: Iterable[tuple[int, _Node]], classes: Mapping[_Node, int], *, default: int | None = None
 ) -> dict[int, int]:
     """Return the letters of edges that lead to each class.
 
-    The class of a target is that in ``inside`` or ``outside``, or ``default``; edges to no class are left out.
+    The class of a target is that in ``classes``, or ``default``; edges to no class are left out.
     """
     merged: dict[int, int] = {}
     for letters, target in row:
-        number = inside[target] if target in inside else outside.get(target, default)
+        number = classes.get(target, default)
         if number is not None:
             merged[number] = merged.get(number, 0) | letters
     return merged
 
 
-def leading_to(found: Iterable[_Node], edges: Mapping[_Node, list[tuple[Any, _Node]]]) -> dict[_Node, None]:
-    """Return the nodes from which one of ``found`` is reached, in the order of ``edges``."""
+def sources_of(edges: Mapping[_Node, list[tuple[Any, _Node]]]) -> dict[_Node, list[_Node]]:
+    """Return the nodes with an edge to each node."""
     sources: dict[_Node, list[_Node]] = {}
     for node, out in edges.items():
         for _, target in out:
-            sources.setdefault(target, []).append(node)
+            if target in sources:
+                sources[target].append(node)
+            else:
+                sources[target] = [node]
+    return sources
+
+
+def leading_to(
+    found: Iterable[_Node], edges: Iterable[_Node], sources: Mapping[_Node, Iterable[_Node]]
+) -> dict[_Node, None]:
+    """Return the nodes from which one of ``found`` is reached, in the order of ``edges``."""
     reached = set(reachable(found, lambda node: sources.get(node, ())))
     return dict.fromkeys(node for node in edges if node in reached)
 
@@ -288,7 +262,7 @@ def _gathered(
             spend(_STEPS_A_TERM * len(solved[target]), subject, _MANY_LOOPS)
             for way, term in solved[target].items():
                 ways.setdefault(way, []).append(joined([label, term]))
-    return {way: either(terms) for way, terms in ways.items()}
+    return {way: terms[0] if len(terms) == 1 else either(terms) for way, terms in ways.items()}
 
 
 def _after_loop(again: list[Grammar], onward: _Outcome) -> _Outcome:

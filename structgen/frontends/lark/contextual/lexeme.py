@@ -18,6 +18,7 @@ from structgen.frontends.lark.contextual.graph import (
     letters_by_class,
     paths,
     reachable,
+    sources_of,
 )
 from structgen.frontends.lark.contextual.lexer_automaton import LexerAutomaton
 from structgen.frontends.lark.contextual.pattern import LetterAlphabet
@@ -160,7 +161,7 @@ class Guards:
                     evidence="the guards after its terminals need more",
                     remedy='choose terminals that are easier to tell apart, or use lexer="any"',
                 )
-        dangerous = leading_to([node for node, mask in fails.items() if mask], edges)
+        dangerous = leading_to([node for node, mask in fails.items() if mask], edges, sources_of(edges))
         if root not in dangerous:
             return FREE
         classes = equivalence_classes(dangerous, edges, fails.__getitem__, self._subject)
@@ -314,10 +315,18 @@ class Lexemes:
         found = self._reached.get((root, ignored))
         if found is None:
             found = _Reach({}, {}, {})
-            for node in reachable([root], lambda node: [target for _, target in self._following(node)]):
-                found.places[node] = len(found.places)
+            places, sources = found.places, found.sources
+            places[root] = 0
+            listed = [root]
+            for node in listed:  # grows in the loop
                 for _, target in self._following(node):
-                    found.sources.setdefault(target, []).append(node)
+                    if target in sources:
+                        sources[target].append(node)
+                        continue
+                    sources[target] = [node]
+                    if target != root:
+                        places[target] = len(places)
+                        listed.append(target)
                 for tried, counted, following in self.machine.ends[node[0]]:
                     token = "" if tried in ignored else counted
                     found.ends.setdefault(token, []).append((node, following))

@@ -26,8 +26,8 @@ from structgen.frontends.lark.contextual.pattern import (
     PatternRefusal,
     Series,
     Tree,
-    letters_of,
 )
+from structgen.frontends.lark.lalr import bits
 from structgen.grammar.limits import Limits, spend
 
 __all__ = ["DEAD", "LexerAutomaton", "Scanner"]
@@ -118,7 +118,7 @@ class LexerAutomaton:
             found = {}
             groups: dict[int, int] = {}
             for letters in self._alike(state):
-                target = self._step(state, next(letters_of(letters)))
+                target = self._step(state, next(bits(letters)))
                 if target != DEAD:
                     groups[target] = groups.get(target, 0) | letters
             found = {letters: target for target, letters in groups.items()}
@@ -153,7 +153,7 @@ class LexerAutomaton:
         masks += [steps[pc].mask for _, _, pc in self._shadows[state] if steps[pc].kind == "char"]
         groups = _divided(groups, masks)
         after = any(self._looks_behind(steps[pc].targets[0]) for pc, _ in threads if steps[pc].targets)
-        return [1 << letter for group in groups for letter in letters_of(group)] if after else groups
+        return [1 << letter for group in groups for letter in bits(group)] if after else groups
 
     def _looks_behind(self, pc: int) -> bool:
         self._closure(pc, 0)

@@ -11,12 +11,13 @@ its letters.  One more bit, ``end``, is the end of the input.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from re import _constants as sre, _parser
 from typing import Any, Final, TypeAlias
 
+from structgen.frontends.lark.lalr import bits
 from structgen.frontends.regex.code_point import (
     ALL,
     ASCII_DIGIT,
@@ -46,7 +47,6 @@ __all__ = [
     "Tree",
     "character",
     "classes_of",
-    "letters_of",
     "read_pattern",
     "term_of",
 ]
@@ -202,18 +202,19 @@ def _class(op: Any, argument: Any, flags: int) -> Ranges:
     if op is not sre.IN:
         ranges = _caseless(((argument, argument),), flags)
         return complement(ranges) if op is sre.NOT_LITERAL else ranges
-    parts: list[Ranges] = []
+    characters: list[tuple[int, int]] = []
+    categories: list[Ranges] = []
     is_negated = False
     for kind, value in argument:
         if kind is sre.NEGATE:
             is_negated = True
         elif kind is sre.LITERAL:
-            parts.append(((value, value),))
+            characters.append((value, value))
         elif kind is sre.RANGE:
-            parts.append(((value[0], value[1]),))
+            characters.append(value)
         else:
-            parts.append(_category(value, flags))
-    ranges = _caseless(union(*parts), flags)
+            categories.append(_category(value, flags))  # these regard case: U+0345 is no word character, iota is
+    ranges = union(_caseless(union(characters), flags), *categories)
     return complement(ranges) if is_negated else ranges
 
 
@@ -320,14 +321,6 @@ class LetterAlphabet:
         """Return the term of one character of the letters of ``mask``."""
         found = self._terms.get(mask)
         if found is None:
-            pairs = [pair for letter in letters_of(mask & ~self.end) for pair in self._ranges[letter]]
+            pairs = [pair for letter in bits(mask & ~self.end) for pair in self._ranges[letter]]
             found = self._terms[mask] = character(union(pairs))
         return found
-
-
-def letters_of(mask: int) -> Iterator[int]:
-    """Yield the positions of the bits of ``mask``, lowest first."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low

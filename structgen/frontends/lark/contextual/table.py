@@ -188,8 +188,6 @@ def _read_terminals(library: Library, terminals: list[TerminalDef]) -> dict[str,
             raise _refused(library, f"terminal {terminal.name} is not a valid Python regexp: {error}") from None
         except PatternRefusal as refusal:
             raise PatternRefusal(refusal.feature, refusal.problem, str(terminal.name)) from None
-        if terminal.pattern.min_width == 0:
-            raise _refused(library, f"terminal {terminal.name} matches the empty string, which its lexers do not allow")
     return trees
 
 
@@ -204,7 +202,7 @@ def _copied(
     """Resolve conflicts as Lark does: reduce by the rule of the highest priority, but rather shift.
 
     Raises:
-        lark.GrammarError: several rules have the highest priority.
+        lark.GrammarError: several rules have the highest priority, or a lexer looks for a terminal that may be empty.
     """
     names = [name for name, _ in numbered.symbols[numbered.first_terminal :]]
     forbidden: dict[tuple[int, int], set[str]] = {}
@@ -234,6 +232,9 @@ def _copied(
     known = {terminal.name: terminal for terminal in terminals}
     lexers: dict[frozenset[str], int] = {}
     scanners = [lexers.setdefault((accepted | ignored).intersection(known), len(lexers)) for accepted in accepts]
+    for name in sorted(frozenset().union(*lexers)):  # Lark allows it where no state looks for the terminal
+        if known[name].pattern.min_width == 0:
+            raise lark.GrammarError(f"terminal {name} matches the empty string, which its lexers do not allow")
     compiles = _compiles(terminals)
     return Tables(
         productions=tuple(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.lark.contextual.context import Context, Contexts, Piece
-from structgen.frontends.lark.contextual.graph import leading_to, paths, reachable
+from structgen.frontends.lark.contextual.graph import leading_to, paths, reachable, sources_of
 from structgen.frontends.lark.contextual.outline import Outline, OutlinePoint
 from structgen.frontends.lark.contextual.table import END
 from structgen.grammar.algebra import either, joined
@@ -129,16 +129,22 @@ class Variants:
             for context, call in calls.items()
         }
         graphs: list[_Graph] = []
+        sources: dict[int, dict[_PointInContext, list[_PointInContext]]] = {}
         for call, end in listed:  # grows in the loop
-            graphs.append(self._graph(call, end, number_of))
+            if call.index not in sources:
+                sources[call.index] = sources_of(call.edges)
+            useful = leading_to(call.ends[end], call.edges, sources[call.index])
+            graphs.append(self._graph(call, end, useful, number_of))
         classes = self._merged([self._outlines[call.outline].origin for call, _ in listed], graphs)
         return {context: sorted({classes[variant] for variant in found}) for context, found in roots.items()}
 
-    def _graph(self, call: _Call, end: Context, number_of: Callable[[int, Context], int]) -> _Graph:
-        """Return the part of a call that leads to ``end``, its first item last."""
+    def _graph(
+        self, call: _Call, end: Context, useful: Iterable[_PointInContext], number_of: Callable[[int, Context], int]
+    ) -> _Graph:
+        """Return the ``useful`` part of a call, which leads to ``end``, its first item last."""
         finals = set(call.ends[end])
         # Points come after those that they lead to.
-        order = sorted(leading_to(finals, call.edges), key=lambda item: item[0])
+        order = sorted(useful, key=lambda item: item[0])
         position = {item: index for index, item in enumerate(order)}
         graph: _Graph = []
         for item in order:
@@ -195,8 +201,8 @@ class Variants:
         number, context = item
         point = self._points[number]
         self._charge(1 + len(point.edges))
-        for barred in point.ends:
-            self._end(call, Context(context.kind, context.guard, context.barred | barred), item)
+        for forbidden in point.ends:
+            self._end(call, Context(context.kind, context.guard, context.forbidden | forbidden), item)
         for name, target, child in point.edges:
             if name:
                 for after, pieces in self._contexts.shift(context, name, target).items():

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,13 @@ from toy_outputs import NO_EOS, TWO_EOS, Output, Toy, few_b, palindrome, wants_c
 from trie_walk_outcomes import runs_of
 
 from structgen.decode import Greedy, Multinomial
-from structgen.decode.sampling import Samples
+from structgen.decode.potentials.canonical import Canonical
+from structgen.decode.sampling import Samples, sample
 from structgen.decode.sampling.sampler_run import weighted_sampler
 from structgen.decode.step.sampler import GumbelMax
+from structgen.engine import Vocabulary
 from structgen.methods.samplers import trie_sampler
+from structgen.models.toy.hash import HashDiffusion
 from structgen.samplers import AWRS, SMC, ASAp, Beam, BestOf, ExactBest, Lookahead, RejectionTrie
 
 TINY = {
@@ -297,3 +302,88 @@ def test_what_is_not_lossless_claims_no_evidence(sampler: Any) -> None:
     assert not found.lossless
     assert found.log_evidence is None
     assert found.standard_error is None
+
+
+# canonical tokens: the target is that of the tokens that the library `tokenizers` writes
+
+
+@cache
+def letters_tokenizer() -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    made: Any = Tokenizer(models.BPE(vocab={"<e>": 0, "a": 1, "b": 2, "ab": 3, "c": 4}, merges=[("a", "b")]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<e>"])
+    return made
+
+
+@cache
+def letters_vocabulary() -> Vocabulary:
+    return Vocabulary.load(letters_tokenizer(), eos=["<e>"])
+
+
+@dataclass
+class CanonicalToy(Toy):
+    def __post_init__(self) -> None:
+        self.vocabulary = letters_vocabulary()
+
+    @property
+    def potentials(self) -> list[object]:  # type: ignore[override]
+        return [Canonical(self.constraint, self.max_tokens)]
+
+    def is_written(self, tokens: Output) -> bool:
+        return tuple(letters_tokenizer().encode(self.text(tokens), add_special_tokens=False).ids) == tokens
+
+    def admits(self, tokens: Output) -> bool:
+        return any(word[: len(tokens)] == tokens and self.is_written(word) for word in self.words)
+
+    def score_of(self, tokens: Output) -> float:
+        return 0.0 if self.is_written(tokens) else -math.inf
+
+
+CANONICAL = {
+    "letters": CanonicalToy("ab?", 2, seed=1),
+    "choice": CanonicalToy("a[bc]?|c", 2, seed=2),
+    "budget": CanonicalToy("ab|a[bc]b?|c", 2, seed=2),
+}
+
+
+@pytest.mark.parametrize("name", CANONICAL)
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        AWRS(most_rejects=2),
+        pytest.param(AWRS(most_rejects=2, mask_after=1), marks=pytest.mark.nightly),
+        Multinomial(),
+        pytest.param(SMC(2, proposal=AWRS(most_rejects=2)), marks=pytest.mark.nightly),
+        SMC(2, ess_threshold=1, proposal=Multinomial()),
+    ],
+    ids=repr,
+)
+def test_canonical_weights_are_unbiased(name: str, sampler: Any) -> None:
+    toy = CANONICAL[name]
+    assert len(toy.target) < len(toy.log_p), "the option would change nothing"
+    assert_unbiased(toy, Averages(runs_of_particles(toy, weighted_sampler(sampler))))
+
+
+def test_rejection_of_what_is_not_canonical() -> None:
+    toy = CANONICAL["letters"]
+    averages = Averages(runs_of(toy, RejectionTrie(2, batch=1)))
+    assert_unbiased(toy, averages)
+    assert dict(averages.share) == pytest.approx(toy.normalised, abs=EXACT)
+
+
+@pytest.mark.parametrize("sampler", [Beam(8), ExactBest(n=100)], ids=repr)
+@pytest.mark.parametrize("name", CANONICAL)
+def test_the_option_is_the_potential(name: str, sampler: Any) -> None:
+    toy = CANONICAL[name]
+    found = sample(toy.model, "ab", toy.constraint, sampler=sampler, max_tokens=toy.max_tokens, canonical=True)
+    scores = {one.result.tokens: one.log_weight for one in found.samples}
+    assert scores == pytest.approx(toy.target, abs=EXACT)
+
+
+def test_canvases_have_no_canonical_tokens() -> None:
+    model = HashDiffusion(Vocabulary([b"a", b"b", b"", b""], eos=[2], special={3: "<mask>"}))
+    with pytest.raises(ValueError, match="canonical=True is not for model"):
+        sample(model, "a", CANONICAL["letters"].constraint.grammar, canonical=True)

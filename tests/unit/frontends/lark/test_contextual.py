@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -274,3 +275,20 @@ def test_terminals_are_read_in_proportion_to_their_number() -> None:
             sys.setprofile(None)
         looked.append(calls)
     assert looked[1] < 5 * looked[0]
+
+
+@pytest.mark.parametrize("pattern", [r"\w", r"\W", r"[\wa]", r"[^\W0]", r"[^\wι]"])
+def test_classes_by_category_regard_case(pattern: str) -> None:
+    """Iota and U+0345 are one letter without regard to case, and only iota is a word character."""
+    grammar = contextual(f"start: A\nA: /{pattern}/i")
+    for text in "ι\u0345":
+        assert accepts(grammar, text) == bool(re.fullmatch(pattern, text, re.IGNORECASE))
+
+
+def test_a_terminal_that_no_lexer_looks_for_may_be_empty() -> None:
+    """Lark refuses the empty match only where a state expects the terminal: the rule here is never reached."""
+    text = 'start: "x" | "y"\nunused: T "x"\nT: /y?/\n'
+    assert peer.Lark(text, parser="lalr", lexer="contextual").parse("y")
+    assert accepts(contextual(text), "y")
+    with pytest.raises(GrammarSyntaxError, match="terminal T matches the empty string"):
+        contextual(text.replace('| "y"', "| unused"))

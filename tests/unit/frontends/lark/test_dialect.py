@@ -307,6 +307,8 @@ def test_definitions_are_overridden_and_extended(tmp_path: object) -> None:
         ('%llguidance {"no_forcing": 1}\nstart: /a/', "1:13", "true or false"),
         ('start: "a" %if true', "1:16", "without a parameter"),
         ('start: r\nr::_: "a"', "1:8", "without its parameter"),
+        ('start::_: "a" %if bit_set(0) | "b"', "1:1", "the start rule 'start' is used without its parameter"),
+        ('start: %lark { start::_: "a" }', "1:16", "the start rule 'start' is used without its parameter"),
         ('start: r::0\nr: "a"', "1:8", "has no parameter"),
         ('start: r::_\nr::_: "a"', "1:9", "has no parameter"),
         ('start: r::foo(1)\nr::_: "a"', "1:9", "no function 'foo'"),
@@ -334,6 +336,8 @@ def test_errors_have_their_place(text: str, place: str, problem: str) -> None:
     [
         ("start[stop=/a+b*/]: /x*/", "stop"),
         ('start[stop="b", stop_capture="x"]: /a*/', "stop_capture"),
+        ("start[suffix=T]: /a*/\nT: /b(?!c)/", "suffix"),
+        (r"start[stop=/b\b/]: /a*/", "stop"),
         ('%llguidance {"allow_invalid_utf8": true}\nstart: /a/', "%llguidance allow_invalid_utf8"),
         ('%llguidance {"fast": true}\nstart: /a/', "%llguidance fast"),
         ('%grammar_options {"fast": true}\nstart: /a/', "%grammar_options fast"),

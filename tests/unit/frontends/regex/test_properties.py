@@ -143,6 +143,7 @@ def test_rust_names_as_llguidance_reads_them() -> None:
     llguidance = pytest.importorskip("llguidance", reason="llguidance is not installed")
     tokenizer = llguidance.LLTokenizer("byte")
     names = [*listed_names("bin"), "Greek", "sc=Han", "scx=Deva", "gc=Greek", "Script=Nope", "InGreek", "sc"]
+    names += ["IsGreek", "_isGreek", "is_c", "isc", "WSpace", "is white space"]
     refused = []
     for name in names:
         theirs = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_regex(rf"\p{{{name}}}"))

@@ -190,6 +190,7 @@ def test_beside_a_description_a_stop_is_refused_where_it_could_cut(client: OpenA
         ("structgen", {"sampler": {"name": "smc", "particles": 1000}}, "at most 64"),
         ("structgen", {"sampler": {"name": "smc", "proposal": {"x": 1}}}, "expected a number"),
         ("structgen", {"marginals": True}, "describe the answer"),
+        ("structgen", {"canonical": True}, "structgen.canonical"),
         ("repetition_penalty", 0, "greater than 0"),
     ],
 )

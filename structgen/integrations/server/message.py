@@ -1,0 +1,189 @@
+"""Messages: those of a request as chat templates take them, and a reply as clients do, whole or in deltas."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from structgen.integrations.server.description import wrong
+
+if TYPE_CHECKING:
+    from structgen.decode.step.result import Result
+    from structgen.engine import Vocabulary
+    from structgen.frontends.chat.stream import ReplyPiece, ReplyReader
+    from structgen.integrations.server.protocol import Message
+    from structgen.integrations.server.tools import Form
+
+__all__ = ["MessageWriter", "messages_of"]
+
+
+@final
+class MessageWriter:
+    """Writes one message.
+
+    Args:
+        vocabulary: of the tokens of the reply.
+        reader: reads the reply; None: it is all text.
+        call_id: a regex for the ids that the family of the model gives calls; ``""``: it gives none.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, reader: ReplyReader | None, *, call_id: str = "") -> None:
+        self._vocabulary = vocabulary
+        self._reader = reader
+        self._call_id = call_id
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._calls = 0
+
+    def deltas(self, text: str, tokens: Sequence[int]) -> list[dict[str, Any]]:
+        """The deltas for more tokens, which add ``text``.
+
+        Raises:
+            GrammarError: the tokens are no reply of the family.
+        """
+        if self._reader is None:
+            return [{"content": text}] if text else []
+        special, plain = self._vocabulary.special, self._vocabulary.tokens
+        data = b"".join(special[token].encode() if token in special else plain[token] for token in tokens)
+        return self._of(self._reader.read(self._decoder.decode(data)))
+
+    def end(self) -> list[dict[str, Any]]:
+        """The last deltas.
+
+        Raises:
+            GrammarError: the reply ends too early.
+        """
+        if self._reader is None:
+            return []
+        return self._of(self._reader.read(self._decoder.decode(b"", final=True), is_last=True))
+
+    def _of(self, pieces: Iterable[ReplyPiece]) -> list[dict[str, Any]]:
+        made: list[dict[str, Any]] = []
+        for piece in pieces:
+            match piece.kind:
+                case "thought":  # both names are in use
+                    made.append({"reasoning_content": piece.text, "reasoning": piece.text})
+                case "text":
+                    made.append({"content": piece.text})
+                case "call":
+                    self._calls += 1
+                    call = {
+                        "id": self._id(piece),
+                        "type": "function",
+                        "function": {"name": piece.text, "arguments": ""},
+                    }
+                    made.append({"tool_calls": [{"index": piece.index, **call}]})
+                case "arguments":
+                    made.append({"tool_calls": [{"index": piece.index, "function": {"arguments": piece.text}}]})
+        return made
+
+    def _id(self, piece: ReplyPiece) -> str:
+        """An id that the chat template of the family takes back; numbers of calls are no ids, for they come again."""
+        if piece.id is not None and not piece.id.isdigit():
+            return piece.id
+        short = uuid.uuid4().hex[:9]
+        return short if self._call_id and re.fullmatch(self._call_id, short) else f"call_{uuid.uuid4().hex[:24]}"
+
+    def message(self, text: str, tokens: Sequence[int]) -> dict[str, Any]:
+        """The message of a whole reply.
+
+        Raises:
+            GrammarError: it is no reply of the family.
+        """
+        said: dict[str, str] = {}
+        calls: list[dict[str, Any]] = []
+        for delta in [*self.deltas(text, tokens), *self.end()]:
+            for call in delta.pop("tool_calls", ()):
+                if "id" in call:
+                    calls.append({name: value for name, value in call.items() if name != "index"})
+                else:
+                    calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+            for name, more in delta.items():
+                said[name] = said.get(name, "") + more
+        content = said.pop("content", None if calls else "")
+        called = {"tool_calls": calls} if calls else {}
+        return {"role": "assistant", "content": content, "refusal": None, **said, **called}
+
+    def finish_reason(self, result: Result) -> str:
+        """``"tool_calls"`` after calls, else whether the budget decided anything."""
+        reason = result.finish_reason
+        return "tool_calls" if self._calls and reason == "stop" else reason
+
+
+def messages_of(messages: Sequence[Message], form: Form) -> list[dict[str, Any]]:
+    """Messages as chat templates take them, texts joined; calls and results as texts where the template has none.
+
+    Raises:
+        APIError: a message has parts that are no text, or calls that are malformed.
+    """
+    told: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for at, message in enumerate(messages):
+        place, held = f"messages[{at}]", message.model_extra or {}
+        role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        content = _text_of(message.content)
+        made: dict[str, Any] = {"role": role, "content": content}
+        if role == "assistant" and (calls := held.get("tool_calls")):
+            made["tool_calls"] = _past_calls(f"{place}.tool_calls", calls, names)
+            if not form.is_told:
+                called = [each["function"] for each in made["tool_calls"]]
+                pairs = [(each["name"], json.dumps(each["arguments"], ensure_ascii=False)) for each in called]
+                made = {"role": role, "content": "\n".join(filter(None, (content, form.written(pairs))))}
+        if role == "assistant" and form.is_told and (thought := held.get("reasoning_content") or held.get("reasoning")):
+            if not isinstance(thought, str):
+                wrong(f"{place}.reasoning_content", "expected a text")
+            made["reasoning_content"] = thought
+        if role == "tool":
+            call = held.get("tool_call_id")
+            if not isinstance(call, (str, type(None))):
+                wrong(f"{place}.tool_call_id", "expected a text")
+            name = held.get("name") or names.get(call or "", "")
+            made |= {"tool_call_id": call or "", **({"name": name} if name else {})}
+            if not form.is_told:
+                made = {"role": "user", "content": f"{name or 'The function'} returned: {content}"}
+        told.append(made)
+    return told
+
+
+def _past_calls(place: str, calls: object, names: dict[str, str]) -> list[dict[str, Any]]:
+    """Calls of an earlier turn, with their arguments as values; ``names`` gets the names by the ids of the calls."""
+    if not isinstance(calls, list):
+        wrong(place, "expected a list of calls")
+    found = []
+    for index, call in enumerate(calls):
+        held = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(held, dict) or not isinstance(held.get("name"), str):
+            wrong(f"{place}[{index}].function", "expected an object with 'name' and 'arguments'")
+        given = held.get("arguments") or "{}"
+        try:
+            arguments = json.loads(given) if isinstance(given, str) else given
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            wrong(f"{place}[{index}].function.arguments", "expected a JSON object, as text")
+        identifier = str(call.get("id") or "")
+        names[identifier] = held["name"]
+        found.append({"id": identifier, "type": "function", "function": {"name": held["name"], "arguments": arguments}})
+    return found
+
+
+def _text_of(content: Any) -> str:
+    """The text of a message.
+
+    Raises:
+        APIError: it has parts that are no text.
+    """
+    if not isinstance(content, list):
+        if not isinstance(content, (str, type(None))):
+            wrong("messages", f"content is a text or a list of parts; found {type(content).__name__}")
+        return content or ""
+    texts = []
+    for part in content:
+        if not (isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text")):
+            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+            wrong("messages", f"the model reads text only; found a part of type {kind!r:.60}")
+        texts.append(str(part.get("text", "")))
+    return "".join(texts)
