@@ -121,6 +121,12 @@ class _ChatAnswer:
         family = self._service.form.family
         return MessageWriter(self._service.model.vocabulary, self._turn.reader(), call_id=family.calls.id)
 
+    def _reason(self, writer: MessageWriter, result: Result) -> str:
+        return "tool_calls" if writer.has_calls else self._turn.description.finish_reason(result)
+
+    def _report(self, task: Task, answer: Answer) -> dict[str, Any] | None:
+        return answer.report(task) if self._has_report else answer.cut()
+
     def whole(self, tasks: Sequence[Task], answers: Sequence[Answer]) -> dict[str, Any]:
         """The answer as a whole."""
         choices = []
@@ -130,9 +136,10 @@ class _ChatAnswer:
                 "index": index,
                 "message": writer.message(result.text, result.tokens),
                 "logprobs": self._logprobs(answer.steps),
-                "finish_reason": writer.finish_reason(result),
+                "finish_reason": self._reason(writer, result),
             }
-            choices.append(choice | ({"structgen": answer.report(task)} if self._has_report else {}))
+            report = self._report(task, answer)
+            choices.append(choice | ({"structgen": report} if report else {}))
         head = {**self._head, "object": "chat.completion", "choices": choices, "usage": usage(tasks, answers)}
         return head | self._extra
 
@@ -156,8 +163,8 @@ class _ChatAnswer:
                 case Result():
                     for delta in writer.end():
                         yield self._chunk(index, delta)
-                    report = answers[index].report(tasks[index]) if self._has_report else None
-                    yield self._chunk(index, {}, finish_reason=writer.finish_reason(item), report=report)
+                    report = self._report(tasks[index], answers[index])
+                    yield self._chunk(index, {}, finish_reason=self._reason(writer, item), report=report)
         if wants_usage:
             yield {
                 **self._head,

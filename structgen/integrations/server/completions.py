@@ -24,6 +24,7 @@ from structgen.integrations.server.writing import FieldEnd, Scored
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
+    from structgen.integrations.server.description import Description
     from structgen.integrations.server.runner import Task
     from structgen.integrations.server.service import Service
 
@@ -69,7 +70,7 @@ async def complete(service: Service, data: object) -> Response:
         return made
 
     tasks = await asyncio.to_thread(prepared)
-    answer = _Completion(service, own, has_report=request.structgen is not None)
+    answer = _Completion(service, own, description, has_report=request.structgen is not None)
     headers = service.headers(request, description)
     if request.stream:
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
@@ -131,7 +132,7 @@ def checked_ids(service: Service, ids: Any, param: str) -> tuple[int, ...]:
 class _Completion:
     """The objects of one answer."""
 
-    def __init__(self, service: Service, own: _Own, *, has_report: bool) -> None:
+    def __init__(self, service: Service, own: _Own, description: Description, *, has_report: bool) -> None:
         self._head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
@@ -140,7 +141,11 @@ class _Completion:
         }
         self._service = service
         self._own = own
+        self._description = description
         self._has_report = has_report
+
+    def _report(self, task: Task, answer: Answer) -> dict[str, Any] | None:
+        return answer.report(task) if self._has_report else answer.cut()
 
     def _prompt_text(self, task: Task) -> str:
         """What ``echo`` puts before an answer."""
@@ -152,9 +157,9 @@ class _Completion:
             self._choice(
                 index,
                 self._prompt_text(task) + answer.result.text,
-                finish_reason=answer.result.finish_reason,
+                finish_reason=self._description.finish_reason(answer.result),
                 steps=answer.steps,
-                report=answer.report(task) if self._has_report else None,
+                report=self._report(task, answer),
             )
             for index, (task, answer) in enumerate(zip(tasks, answers, strict=True))
         ]
@@ -177,8 +182,8 @@ class _Completion:
                 case FieldEnd():
                     yield self._chunk(index, "", report={"events": [field_event(item)]})
                 case Result():
-                    report = answers[index].report(tasks[index]) if self._has_report else None
-                    yield self._chunk(index, "", finish_reason=item.finish_reason, report=report)
+                    report = self._report(tasks[index], answers[index])
+                    yield self._chunk(index, "", finish_reason=self._description.finish_reason(item), report=report)
         if wants_usage:
             yield {**self._head, "choices": [], "usage": usage(tasks, answers)}
 

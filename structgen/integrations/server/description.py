@@ -29,6 +29,7 @@ from structgen.grammar.nodes.description import Described
 from structgen.integrations.server.protocol import APIError, api_error
 
 if TYPE_CHECKING:
+    from structgen.decode.step.result import Result
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
     from structgen.integrations.server.protocol import Sampling
@@ -58,6 +59,10 @@ class Description:
     kind: str
     source: str | None
     parts: tuple[tuple[str, Grammar], ...] = ()
+
+    def finish_reason(self, result: Result) -> str:
+        """``"length"`` if free text was cut.  Others are complete, and clients raise where they read this word."""
+        return "stop" if self.kind in ("json", "grammar") else result.finish_reason
 
     def counts(self) -> dict[str, int]:
         """How many keywords and constructs are enforced, checked, or annotations."""

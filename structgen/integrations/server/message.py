@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, final
 from structgen.integrations.server.description import wrong
 
 if TYPE_CHECKING:
-    from structgen.decode.step.result import Result
     from structgen.engine import Vocabulary
     from structgen.frontends.chat.stream import ReplyPiece, ReplyReader
     from structgen.integrations.server.protocol import Message
@@ -107,10 +106,10 @@ class MessageWriter:
         called = {"tool_calls": calls} if calls else {}
         return {"role": "assistant", "content": content, "refusal": None, **said, **called}
 
-    def finish_reason(self, result: Result) -> str:
-        """``"tool_calls"`` after calls, else whether the budget decided anything."""
-        reason = result.finish_reason
-        return "tool_calls" if self._calls and reason == "stop" else reason
+    @property
+    def has_calls(self) -> bool:
+        """Whether the reply holds calls so far."""
+        return self._calls > 0
 
 
 def messages_of(messages: Sequence[Message], form: Form) -> list[dict[str, Any]]:

@@ -111,6 +111,10 @@ class Answer:
             raise RuntimeError("the answer is not complete")
         return self._result
 
+    def cut(self) -> dict[str, Any] | None:
+        """The token from which on the limit decided, for who asks for no more; None if it decided nothing."""
+        return None if self.result.cut_at is None else {"cut_at": self.result.cut_at}
+
     def report(self, task: Task) -> dict[str, Any]:
         """What the response says under ``structgen`` of this answer."""
         result = self.result

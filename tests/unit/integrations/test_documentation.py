@@ -1,12 +1,15 @@
-"""The examples of docs/remote.md run."""
+"""The examples of docs/remote.md and docs/server.md run."""
 
 from __future__ import annotations
 
+import openai
 import pytest
 from docs_run import run_page
 from openai_stub_server import running_stub
+from served_model import VOCABULARY, served
 
 from structgen.integrations import openai_server
+from structgen.models import HashModel
 
 
 def test_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,3 +32,19 @@ def test_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         "name='Ada Lovelace' decade=1810",
         "#: 'multipleOf' is not enforced",
     ]
+
+
+def test_a_client_reads_a_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The block of docs/server.md runs as it is, but for the address and the model."""
+    with served(HashModel(VOCABULARY, seed=1, name="smollm2-135m-instruct")) as address:
+        client = openai.OpenAI
+
+        def at_this_one(*, base_url: str, api_key: str) -> openai.OpenAI:
+            assert base_url == "http://127.0.0.1:8000/v1"
+            return client(base_url=f"{address}/v1", api_key=api_key)
+
+        monkeypatch.setattr(openai, "OpenAI", at_this_one)
+        names = run_page("server.md", after=lambda names: names["client"].close())
+    assert names.blocks == 1
+    assert isinstance(names["answer"].choices[0].message.parsed, names["City"])
+    assert capsys.readouterr().out.startswith("name=")
