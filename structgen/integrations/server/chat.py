@@ -13,11 +13,11 @@ from starlette.responses import JSONResponse, Response
 from structgen.decode import Chunk
 from structgen.decode.step.result import Result
 from structgen.decode.step.sampler import Greedy, Multinomial
-from structgen.engine import compile
 from structgen.integrations.server.description import described
 from structgen.integrations.server.protocol import APIError, ChatRequest, Message, Sampling, parsed
 from structgen.integrations.server.runner import Task
 from structgen.integrations.server.stream import sse
+from structgen.integrations.server.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,7 @@ __all__ = ["complete", "sampler_of"]
 
 _DEFAULT_TOKENS = 1024
 """Tokens of an answer where the request does not say how many."""
+_TRACED_OTHERS = 3
 
 
 def sampler_of(request: Sampling) -> AnySampler:
@@ -63,6 +64,9 @@ async def complete(service: Service, data: object) -> Response:
 
 def _prepared(service: Service, request: ChatRequest) -> tuple[Any, Task]:
     """The description of a request and the task of its first answer; in a thread, for this may take a while."""
+    is_traced = request.structgen is not None and request.structgen.trace
+    if is_traced and not request.stream:
+        raise APIError(400, "structgen.trace needs stream: true", param="structgen.trace", code="invalid_value")
     description = described(request, service.limits)
     messages = [_plain(message) for message in request.messages]
     tokens = tuple(service.model.encode_prompt(messages))
@@ -70,13 +74,15 @@ def _prepared(service: Service, request: ChatRequest) -> tuple[Any, Task]:
     max_tokens = service.room(
         len(tokens), max_tokens, is_stated=bool(request.max_completion_tokens or request.max_tokens)
     )
-    constraint = compile(description.grammar, service.model.vocabulary, limits=service.limits)
+    constraint = service.compiled(description.grammar)
     return description, Task(
         tokens,
         constraint,
         max_tokens,
         sampler_of(request),
         seed=service.seed() if request.seed is None else request.seed,
+        alternatives=_TRACED_OTHERS if is_traced else 0,
+        is_traced=is_traced,
     )
 
 
@@ -128,14 +134,19 @@ class _ChatAnswer:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of a stream."""
         results: dict[int, Result] = {}
+        traces: dict[int, Trace] = {}
         for index in range(len(tasks)):
             yield self._chunk(index, {"role": "assistant", "content": ""})
         async for index, item in service.merged(tasks):
             if isinstance(item, Result):
                 results[index] = item
                 yield self._chunk(index, {}, finish_reason=item.finish_reason)
-            elif isinstance(item, Chunk) and item.text:
-                yield self._chunk(index, {"content": item.text})
+            elif isinstance(item, Trace):
+                traces[index] = item
+            elif isinstance(item, Chunk) and (item.text or index in traces):
+                chunk = self._chunk(index, {"content": item.text} if item.text else {})
+                trace = traces.pop(index, None)
+                yield chunk if trace is None else chunk | {"structgen": trace.to_json()}
         if wants_usage:
             yield {
                 **self._head,

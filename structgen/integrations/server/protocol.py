@@ -121,6 +121,18 @@ class Sampling(Body):
     n: Annotated[int, Field(ge=1, le=128)] | None = None
 
 
+class Options(BaseModel):
+    """What only this server has.
+
+    Attributes:
+        trace: whether each chunk of a stream tells how its tokens came about.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    trace: bool = False
+
+
 class Message(BaseModel):
     """A message of a chat."""
 
@@ -137,6 +149,7 @@ class ChatRequest(Sampling):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     response_format: dict[str, Any] | None = None
+    structgen: Options | None = None
 
 
 def parsed(kind: type[_Body], data: object) -> _Body:

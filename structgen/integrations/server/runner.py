@@ -13,6 +13,7 @@ from structgen.decode import start_generation
 from structgen.decode.step.background import streamed
 from structgen.decode.step.context import Context
 from structgen.integrations.server.protocol import APIError
+from structgen.integrations.server.trace import Trace, Tracer
 from structgen.models import Batch
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Task:
         seed: of the sampler.
         alternatives: how many other tokens each step records.
         drafter: proposes draft tokens.
+        is_traced: whether each chunk comes after the ``Trace`` of its tokens.
     """
 
     tokens: tuple[int, ...]
@@ -48,6 +50,7 @@ class Task:
     seed: int = 0
     alternatives: int = 0
     drafter: AnyDrafter = "auto"
+    is_traced: bool = False
 
 
 @final
@@ -87,7 +90,7 @@ class Runner:
             message = f"{self.running} answers are being written and {self.waiting} wait; try again later"
             raise APIError(429, message, code="queue_full", headers={"Retry-After": "1"})
 
-    async def run(self, task: Task) -> AsyncGenerator[Chunk | Result, None]:
+    async def run(self, task: Task) -> AsyncGenerator[Chunk | Trace | Result, None]:
         """Yield the chunks of an answer as they are written, and then the result.
 
         The answer ends before its next forward pass if the coroutine is cancelled or the iterator is closed.
@@ -114,7 +117,7 @@ class Runner:
             self._free.release()
             self._note_idle()
 
-    def _written(self, task: Task, ends: float | None) -> Generator[Chunk | Result, None, None]:
+    def _written(self, task: Task, ends: float | None) -> Generator[Chunk | Trace | Result, None, None]:
         """Write an answer in this thread."""
         with self.batch.worker(), Context(self.batch, task.tokens) as context:
             generation = start_generation(
@@ -126,9 +129,12 @@ class Runner:
                 drafter=task.drafter,
                 alternatives=task.alternatives,
             )
+            tracer = Tracer(task.constraint, task.max_tokens) if task.is_traced else None
             for chunk in generation:
                 if ends is not None and perf_counter() > ends:
                     raise APIError(504, f"the answer was not done after {self.time_limit_s:g} s", code="time_limit")
+                if tracer is not None:
+                    yield tracer.trace(chunk, generation)
                 yield chunk
             yield generation.result()
 
