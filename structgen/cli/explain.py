@@ -11,11 +11,11 @@ from structgen.cli.command import Command, complete_files, output_options
 from structgen.cli.grammar_source import SourceOptions, compile_source, read_source, source_options
 from structgen.cli.model_option import vocabulary_of
 from structgen.cli.terminal import DONE, FAILED
-from structgen.engine.analysis.departure import Departure, quoted_bytes
-from structgen.engine.analysis.explanation import explanation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from structgen.engine.analysis.departure import Departure
 
 __all__ = ["explain"]
 
@@ -45,6 +45,8 @@ def explain(
     they are defined. If no string of the grammar begins with PREFIX, the place where it becomes invalid is shown
     and the exit status is 1.
     """
+    from structgen.engine.analysis.explanation import explanation
+
     (path,) = source.take_path(paths, "FILE")
     read = read_source(path, source)
     answer = explanation(
@@ -54,7 +56,7 @@ def explain(
         of_tokens=None if model is None else compile_source(read, vocabulary_of(model)),
         is_json=read.is_json,
     )
-    if isinstance(answer, Departure):
+    if not isinstance(answer, dict):
         _write_departure(answer, as_json=as_json)
         return FAILED
     click.echo(json.dumps(answer, ensure_ascii=False) if as_json else _written(answer))
@@ -121,4 +123,6 @@ def _written_alternatives(alternatives: list[dict[str, Any]], rules: list[str]) 
 
 
 def _quoted(text: str) -> str:
+    from structgen.engine.analysis.departure import quoted_bytes
+
     return quoted_bytes(text.encode(), _MAX_SHOWN)

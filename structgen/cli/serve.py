@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,6 @@ from structgen.cli.command import Command
 from structgen.cli.model_option import EMBEDDED, RUNTIMES, model_of
 from structgen.cli.terminal import DONE, UNUSABLE, Failure, ProgressLine
 from structgen.errors import ModelError
-from structgen.log import logger
 
 if TYPE_CHECKING:
     from structgen.models import LanguageModel, Runtime
@@ -106,6 +104,10 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def _log_requests() -> None:
     """Write what the server logs to standard error: a line for each request, and what went wrong."""
+    import logging
+
+    from structgen.log import logger
+
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger.addHandler(handler)

@@ -40,7 +40,8 @@ class Record:
     Attributes:
         schema: the first 8 hexadecimal digits of the digest of the grammar; dashes without one.
         prompt_tokens: tokens of the prompt.
-        tokens: tokens of the answers, of which ``forced`` were forced.
+        tokens: tokens of the answers.
+        forced: those that were forced.
         passes: forward passes that the answers took part in.
         code: of the error that the answer is.
         is_cancelled: the client went away before its answers were complete.

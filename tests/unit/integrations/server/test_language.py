@@ -6,6 +6,8 @@ import itertools
 import json
 import logging
 import re
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from served_model import VOCABULARY
 
 from structgen.cli.main import cli
+from structgen.models import HashModel
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -62,7 +65,7 @@ def test_check_names_what_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1])
 def test_match_decides(url: str, cut: int) -> None:
-    """Each output is one, each proper beginning ends too early, and a change is found at its byte."""
+    """Each output is one, each proper prefix ends too early, and a change is found at its byte."""
     for text in STRINGS[:: 1 + cut]:
         document = text[: len(text) - cut]
         answer = asked(url, "match", document=document)
@@ -91,7 +94,7 @@ def test_explain_counts_the_tokens_that_may_come(url: str, text: str) -> None:
 
 
 def test_explain_says_where_a_prefix_leaves_the_language(url: str) -> None:
-    """At the byte after the longest beginning of an output."""
+    """At the byte after the longest prefix of an output."""
     answer = asked(url, "explain", text='{"a": "yz')
     assert (answer["possible"], answer["offset"], answer["found"]) == (False, 8, "'z'")
 
@@ -179,3 +182,37 @@ def test_metrics_and_log_are_those_of_the_answers(serve: Callable[..., str], cap
         (usage.prompt_tokens, usage.completion_tokens) for usage in usages
     ]
     assert len({each[1] for each in shown if each}) == 1
+
+
+class Held(HashModel):
+    """A model whose passes wait for the test."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY, seed=1)
+        self.go_on = threading.Event()
+
+    def logits(self, state: int, matched: int) -> Any:
+        assert self.go_on.wait(60)
+        return super().logits(state, matched)
+
+
+def test_a_client_that_goes_away_is_counted(serve: Callable[..., str], caplog: pytest.LogCaptureFixture) -> None:
+    """Once, and as no answer; what it was sent until then was an answer like others."""
+    caplog.set_level(logging.INFO, "structgen")
+    model = Held()
+    url = serve(model)
+    schema = {"type": "string", "minLength": 1500}
+    body = {
+        "messages": [{"role": "user", "content": "Who?"}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
+        "max_tokens": 9000,
+        "stream": True,
+    }
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as answer:
+        next(answer.iter_lines())
+    model.go_on.set()
+    while not (found := metrics(url))["cancelled_total"]:
+        time.sleep(0.01)
+    assert found["requests_total /v1/chat/completions 499"] == found["cancelled_total"] == 1
+    assert found["tokens_total sampled"] == 0
+    assert any(" cancelled " in each.getMessage() for each in caplog.records)
