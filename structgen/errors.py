@@ -304,6 +304,13 @@ def some(values: Iterable[object], most: int = 8) -> str:
     return ", ".join(map(repr, listed[:most])) + more
 
 
+def error_values(error: StructgenError) -> dict[str, object]:
+    """The error as JSON values: its kind, its message, and what it names."""
+    names = ("feature", "where", "span", "limit", "maximum")
+    named = {name: getattr(error, name) for name in names if hasattr(error, name)}
+    return {"kind": type(error).__name__, "message": str(error), **named}
+
+
 def caret(text: str, span: tuple[int, int], *, width: int = 72) -> str:
     """Draw the line of ``text`` that holds ``span`` with carets under it.
 

@@ -24,9 +24,10 @@ from structgen.cli.grammar_source import (
     unreadable,
 )
 from structgen.cli.terminal import DONE, FAILED
+from structgen.errors import error_values
 
 if TYPE_CHECKING:
-    from structgen.engine import Report, Vocabulary
+    from structgen.engine import Vocabulary
     from structgen.engine.analysis.inclusion import Inclusion
 
 __all__ = ["Target", "check", "convert", "diff", "match", "sample", "show"]
@@ -64,12 +65,12 @@ def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, *, s
         report = compile_source(read, _vocabulary(model)).report
     except SourceRefused as refused:
         if as_json:
-            click.echo(json.dumps({"accepted": False, "error": _fault(refused)}, ensure_ascii=False))
+            click.echo(json.dumps({"accepted": False, "error": error_values(refused.error)}, ensure_ascii=False))
         raise
     findings = lint(read.grammar)
     notes = [str(finding) for finding in findings]
     if as_json:
-        values = _report_values(report, tokens=model is not None) | {"notes": notes}
+        values = report.to_json(tokens=model is not None) | {"notes": notes}
         values["findings"] = [finding.to_json() for finding in findings]
         click.echo(json.dumps({"accepted": True, **values}, ensure_ascii=False))
     else:
@@ -85,20 +86,6 @@ def _vocabulary(model: str | None) -> Vocabulary | None:
     from structgen.cli.model_option import vocabulary_of
 
     return vocabulary_of(model)
-
-
-def _report_values(report: Report, *, tokens: bool) -> dict[str, Any]:
-    """The report, without what it says of tokens where single bytes stand in for them."""
-    hidden = () if tokens else ("shortest_tokens", "longest_tokens", "vocabulary_size", "unspellable_bytes")
-    return {name: value for name, value in report.to_json().items() if name not in hidden}
-
-
-def _fault(refused: SourceRefused) -> dict[str, Any]:
-    error = refused.error
-    named = {
-        name: getattr(error, name) for name in ("feature", "where", "span", "limit", "maximum") if hasattr(error, name)
-    }
-    return {"kind": type(error).__name__, "message": str(error), **named}
 
 
 Target: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema", "structural_tag"]
@@ -252,7 +239,7 @@ def match(paths: tuple[str, ...], source: SourceOptions, *, exact: bool, as_json
     the place where it becomes invalid is shown with what was expected there, and the exit status is 1. One line break
     at the end of DOCUMENT, as editors write it, may be left over.
     """
-    from structgen.cli.departure import find_departure
+    from structgen.engine.analysis.departure import find_departure
 
     path, document = source.take_path(paths, "FILE", "DOCUMENT")
     if path == document == STANDARD_INPUT:
@@ -317,6 +304,7 @@ def sample(paths: tuple[str, ...], source: SourceOptions, *, as_json: bool, **op
     from those that have strings, then the shape of a string of that length, then characters where several are alike.
     With --uniform every string is as likely as any other, so that nearly all are of the greatest length.
     """
+    from structgen.engine.analysis.departure import text_or_hex
     from structgen.engine.analysis.uniform_sampling import UniformStrings
 
     (path,) = source.take_path(paths, "FILE")
@@ -331,13 +319,5 @@ def sample(paths: tuple[str, ...], source: SourceOptions, *, as_json: bool, **op
         else:
             sampled = members.draw(count, seed, exactly=exactly, lengths="even", among="shapes")
     for string in sampled:
-        click.echo(_as_json(string) if as_json else string)
+        click.echo(json.dumps(text_or_hex(string), ensure_ascii=False) if as_json else string)
     return DONE
-
-
-def _as_json(string: bytes) -> str:
-    """The string as a JSON string; one that is no text as an object that has its bytes."""
-    try:
-        return json.dumps(string.decode(), ensure_ascii=False)
-    except UnicodeDecodeError:
-        return json.dumps({"hex": string.hex()})

@@ -26,7 +26,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
     cls=Command,
     groups={
         "Model": ("model", "device", "runtime", "tool_family"),
-        "Server": ("host", "port", "api_key", "max_running", "max_queue", "time_limit"),
+        "Server": ("host", "port", "api_key", "max_running", "max_queue", "time_limit", "quiet"),
     },
     examples=("structgen serve", "structgen serve --model model.gguf --port 9000 --api-key secret"),
 )
@@ -46,6 +46,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 @click.option("--max-running", type=click.IntRange(1), default=16, show_default=True, help="Answers written at once.")
 @click.option("--max-queue", type=click.IntRange(0), default=64, show_default=True, help="Answers that may wait.")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for an answer.  [default: none]")
+@click.option("--quiet", is_flag=True, help="Write no line for each request.")
 def serve(  # noqa: PLR0913  its options
     *,
     model: str | None,
@@ -58,6 +59,7 @@ def serve(  # noqa: PLR0913  its options
     max_running: int,
     max_queue: int,
     time_limit: float | None,
+    quiet: bool,
 ) -> int:
     """Serve a model over HTTP, with OpenAI's interface.
 
@@ -83,6 +85,8 @@ def serve(  # noqa: PLR0913  its options
             application(service, api_key=api_key), log_level="warning", timeout_graceful_shutdown=_GRACE_S
         )
         port = listening.getsockname()[1]
+        if not quiet:
+            _log_requests()
         click.echo(_greeting(service.name, host, port, has_key=api_key is not None), err=True)
         uvicorn.Server(settings).run(sockets=[listening])
     return DONE
@@ -105,14 +109,33 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from None
 
 
+def _log_requests() -> None:
+    """Write what the server logs to standard error: a line for each request, and what went wrong."""
+    import logging
+
+    from structgen.log import logger
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
 def _greeting(model: str, host: str, port: int, *, has_key: bool) -> str:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     reach = "this machine only" if host in _LOOPBACK else "every machine that reaches this address"
     key = ' -H "Authorization: Bearer $STRUCTGEN_API_KEY"' if has_key else ""
-    body = '{"messages": [{"role": "user", "content": "Name a city in France."}], "max_tokens": 20}'
-    return (
-        f"structgen serves {model} at {url}/v1, for {reach}"
-        f"{'' if has_key else '; without a key'}\n\n"
-        f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n\n"
-        "Ctrl-C stops it."
-    )
+    schema = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
+    return f"""structgen serves {model}, for {reach}{"" if has_key else ", without a key"}
+
+  interface   {url}/v1   (OpenAI's: base_url of any client)
+  try it      {url}/     (a page for the browser)
+  metrics     {url}/metrics
+
+  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{{
+    "messages": [{{"role": "user", "content": "Name a city in France."}}],
+    "max_tokens": 40,
+    "response_format": {{"type": "json_schema", "json_schema": {{"name": "answer", "schema":
+      {schema}}}}}}}'
+
+Ctrl-C stops it."""

@@ -29,6 +29,7 @@ _MAX_SUMMANDS: Final = 2_000_000
 """Additions of the iteration, which replaces the matrix if there are more than ``_MAX_MATRIX`` rules."""
 _MAX_ROWS: Final = 200
 """Rows of the table for notebooks."""
+_OF_TOKENS: Final = ("shortest_tokens", "longest_tokens", "vocabulary_size", "unspellable_bytes")
 _SMALL: Final = Limits(grammar_nodes=100_000)
 
 
@@ -207,9 +208,9 @@ class Report:
         """Return the entries of one status."""
         return tuple(entry for entry in self.entries if entry.status is status)
 
-    def to_json(self) -> dict[str, object]:
-        """Return the report as JSON values."""
-        return {
+    def to_json(self, *, tokens: bool = True) -> dict[str, object]:
+        """Return the report as JSON values, with or without what it says of the vocabulary."""
+        values: dict[str, object] = {
             "sources": list(self.sources),
             "entries": [
                 {"keyword": e.keyword, "where": e.where, "status": e.status.value, "detail": e.detail}
@@ -227,6 +228,7 @@ class Report:
             "vocabulary_size": self.vocabulary_size,
             "unspellable_bytes": list(self.unspellable),
         }
+        return values if tokens else {name: value for name, value in values.items() if name not in _OF_TOKENS}
 
     def lines(self, *, tokens: bool = True) -> Iterator[str]:
         """Yield the report as text, line by line, with or without the lengths in tokens."""

@@ -10,12 +10,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from structgen.errors import StructgenError
-from structgen.integrations.server import chat, completions, responses
+from structgen.integrations.server import chat, completions, language, responses
+from structgen.integrations.server.metrics import Observed, record
+from structgen.integrations.server.page import page
 from structgen.integrations.server.protocol import APIError, api_error
 from structgen.log import logger
 
@@ -65,18 +68,27 @@ def application(service: Service, *, api_key: str | None = None, max_body: int =
     card = {"id": service.name, "object": "model", "created": 0, "owned_by": "structgen"}
     if service.model.max_context is not None:
         card["max_model_len"] = service.model.max_context
+    routes = [
+        Route("/v1/models", get(lambda _: JSONResponse({"object": "list", "data": [card]}))),
+        Route("/v1/models/{name:path}", get(lambda request: _model(service, card, request.path_params["name"]))),
+        Route("/health", get(lambda _: JSONResponse(_health(service)))),
+        Route("/version", get(lambda _: JSONResponse({"version": _version()}))),
+        Route("/v1/chat/completions", post(chat.complete), methods=["POST"]),
+        Route("/v1/completions", post(completions.complete), methods=["POST"]),
+        Route("/v1/responses", post(responses.respond), methods=["POST"]),
+        Route("/tokenize", post(completions.tokenize), methods=["POST"]),
+        Route("/detokenize", post(completions.detokenize), methods=["POST"]),
+        Route("/v1/structgen/check", post(language.check), methods=["POST"]),
+        Route("/v1/structgen/match", post(language.match), methods=["POST"]),
+        Route("/v1/structgen/explain", post(language.explain), methods=["POST"]),
+        Route("/v1/structgen/sample", post(language.sample), methods=["POST"]),
+        Route("/", get(lambda _: page())),
+        Route("/metrics", get(lambda _: service.metrics.response(service.runner))),
+    ]
+    paths = {route.path for route in routes}
     return Starlette(
-        routes=[
-            Route("/v1/models", get(lambda _: JSONResponse({"object": "list", "data": [card]}))),
-            Route("/v1/models/{name:path}", get(lambda request: _model(service, card, request.path_params["name"]))),
-            Route("/health", get(lambda _: JSONResponse(_health(service)))),
-            Route("/version", get(lambda _: JSONResponse({"version": _version()}))),
-            Route("/v1/chat/completions", post(chat.complete), methods=["POST"]),
-            Route("/v1/completions", post(completions.complete), methods=["POST"]),
-            Route("/v1/responses", post(responses.respond), methods=["POST"]),
-            Route("/tokenize", post(completions.tokenize), methods=["POST"]),
-            Route("/detokenize", post(completions.detokenize), methods=["POST"]),
-        ],
+        routes=routes,
+        middleware=[Middleware(Observed, metrics=service.metrics, paths=paths)],
         exception_handlers=dict.fromkeys((404, 405, 500), ended),
         lifespan=lifespan,
     )
@@ -99,6 +111,7 @@ def _guarded(
         except Exception as error:
             logger.exception("a request failed: %s %s", request.method, request.url.path)
             answer = api_error(error)
+        record().code = answer.code
         return JSONResponse(answer.body, answer.status, headers=answer.headers)
 
     return guarded

@@ -142,6 +142,7 @@ class Options(BaseModel):
         canonical: write only the tokens that the tokenizer itself writes.
         seed: of the sampler, as the field ``seed``.
         report: add to the response what of the description is enforced, and how.
+        trace: each chunk of a stream tells how its tokens came about.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -152,6 +153,7 @@ class Options(BaseModel):
     canonical: bool = False
     seed: int | None = None
     report: bool = False
+    trace: bool = False
 
 
 class Sampling(Body):

@@ -50,6 +50,7 @@ class Task:
         has_marginals: whether the probabilities of the values of its fields are wanted.
         is_json: whether the answer is JSON, so that it has fields.
         is_canonical: whether only the tokens that the tokenizer itself writes are allowed.
+        is_traced: whether each chunk comes after the ``Trace`` of its tokens.
     """
 
     tokens: tuple[int, ...]
@@ -66,6 +67,7 @@ class Task:
     has_marginals: bool = False
     is_json: bool = False
     is_canonical: bool = False
+    is_traced: bool = False
 
 
 @final

@@ -6,17 +6,22 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
 from structgen.decode.step.result import Result
+from structgen.engine import compile
+from structgen.integrations.server.metrics import Metrics, record
 from structgen.integrations.server.protocol import APIError
 from structgen.integrations.server.scores import Answer
 from structgen.integrations.server.tools import Form
 
 if TYPE_CHECKING:
+    from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
+    from structgen.grammar.nodes import Grammar
     from structgen.integrations.server.description import Description
     from structgen.integrations.server.protocol import Sampling
     from structgen.integrations.server.runner import Runner, Task
@@ -39,6 +44,7 @@ class Service:
         runner: lets it write.
         limits: of descriptions, which come from strangers.
         tool_family: the family in whose form the model writes calls; None: the one that its chat template shows.
+        metrics: what is counted.
     """
 
     model: LanguageModel
@@ -46,11 +52,18 @@ class Service:
     runner: Runner
     limits: Limits
     tool_family: str | None = None
+    metrics: Metrics = field(default_factory=Metrics)
 
     @cached_property
     def form(self) -> Form:
         """How the model writes thoughts and calls."""
         return Form.of(self.model, self.tool_family)
+
+    def compiled(self, grammar: Grammar) -> Constraint:
+        """Compile a description for the model; the time is measured."""
+        record().schema = grammar.digest.hex()[:8]
+        with self.metrics.compile.time():
+            return compile(grammar, self.model.vocabulary, limits=self.limits)
 
     def check_model(self, name: str | None) -> None:
         """Refuse another model than that of the server.
@@ -117,10 +130,20 @@ class Service:
     async def merged(self, tasks: Sequence[Task]) -> AsyncGenerator[tuple[int, Item], None]:
         """The items of several answers, as they come, each with the number of its task."""
         queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+        made = record()
 
         async def pump(index: int, task: Task) -> None:
+            first: float | None = None
             async with aclosing(self.runner.run(task)) as items:
                 async for item in items:
+                    if first is None:
+                        first = perf_counter()
+                        self.metrics.first_token.observe(first - made.began)
+                    if isinstance(item, Result):
+                        made.add(item)
+                        self.metrics.add(item)
+                        if item.stats.tokens > 1:
+                            self.metrics.token.observe((perf_counter() - first) / (item.stats.tokens - 1))
                     queue.put_nowait((index, item))
 
         async def watched(index: int, task: Task) -> None:
@@ -138,6 +161,9 @@ class Service:
                     raise item
                 left -= isinstance(item, Result)
                 yield index, item
+        except (asyncio.CancelledError, GeneratorExit):
+            made.is_cancelled = left > 0
+            raise
         finally:
             for each in running:
                 each.cancel()

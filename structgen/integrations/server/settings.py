@@ -56,7 +56,7 @@ def task_of(
         StructgenError: the description cannot be enforced.
     """
     options = request.structgen or Options()
-    constraint = compile(description.grammar, service.model.vocabulary, limits=service.limits)
+    constraint = service.compiled(description.grammar)
     is_json = description.kind == "json"
     if options.marginals and (options.sampler is not None or description.kind not in ("json", "grammar")):
         other = "leave structgen.sampler out" if options.sampler is not None else "describe the answer"

@@ -12,6 +12,7 @@ from structgen.decode import Chunk, Result, Sampler, Step, start_generation
 from structgen.decode.potentials.canonical import Canonical
 from structgen.decode.step.context import refuse_temperatures
 from structgen.integrations.server.protocol import APIError
+from structgen.integrations.server.trace import Trace, Tracer
 from structgen.program.json_cursor import FieldEnd, JsonCursor
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Weighed:
     samples: Samples | None = None
 
 
-Item: TypeAlias = Chunk | Scored | FieldEnd | Weighed | Result
+Item: TypeAlias = Chunk | Scored | FieldEnd | Trace | Weighed | Result
 """What an answer consists of; the result comes last."""
 
 
@@ -112,8 +113,11 @@ def written(context: Context, task: Task, check_time: Callable[[], None]) -> Gen
         score_ending=task.has_scores,
     )
     pieces = _Pieces(generation, task)
+    tracer = Tracer(task.constraint, task.max_tokens) if task.is_traced else None
     for chunk in _settled(generation, check_time) if potentials else generation:
         check_time()
+        if tracer is not None:
+            yield tracer.trace(chunk, generation)
         yield from pieces.add(chunk)
         if pieces.is_over:
             break

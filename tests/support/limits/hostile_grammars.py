@@ -370,7 +370,7 @@ def _vocabulary() -> Vocabulary:
 def _look_at(outcome: Outcome, constraint: Constraint, tools: frozenset[str]) -> None:
     """Give a compiled grammar to the tools."""
     from structgen.cli.automaton_drawing import drawing_of
-    from structgen.cli.departure import expectation_of
+    from structgen.engine.analysis.departure import expectation_of
 
     matcher = constraint.matcher()
     if "report" in tools:

@@ -258,7 +258,7 @@ def test_check_imports_little(file: str) -> None:
         {
             "structgen.cli.run",
             "structgen.cli.explain",
-            "structgen.cli.departure",
+            "structgen.engine.analysis.departure",
             "structgen.decode",
             "structgen.program",
         }

@@ -7,9 +7,9 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from structgen.cli.departure import Departure, find_departure
 from structgen.engine import compile
 from structgen.engine.analysis.byte_graph import byte_vocabulary
+from structgen.engine.analysis.departure import Departure, find_departure
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar, Reference, Rules, choice, sequence

@@ -7,9 +7,9 @@ import ast
 import pytest
 from hypothesis import given, strategies as st
 
-from structgen.cli.departure import expectation_of, quoted_bytes
 from structgen.engine import Matcher, compile
 from structgen.engine.analysis.byte_graph import byte_vocabulary
+from structgen.engine.analysis.departure import expectation_of, quoted_bytes
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import CharClass, Grammar, SpecialToken, choice
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from structgen.cli.explain import prefixes_before
 from structgen.cli.main import cli
 from structgen.engine import compile
 from structgen.engine.analysis.byte_graph import byte_vocabulary
+from structgen.engine.analysis.explanation import prefixes_before
 from structgen.frontends.lark import lark
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar

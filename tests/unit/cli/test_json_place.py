@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from structgen.cli.departure import pointer_at_end
+from structgen.engine.analysis.departure import pointer_at_end
 
 
 @pytest.mark.parametrize(

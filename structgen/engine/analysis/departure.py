@@ -24,6 +24,7 @@ __all__ = [
     "pointer_at_end",
     "quoted_bytes",
     "readable",
+    "text_or_hex",
 ]
 
 _MAX_PARTS: Final = 12
@@ -108,6 +109,14 @@ def expectation_of(matcher: Matcher) -> Expectation:
 def readable(data: bytes) -> str:
     """The text that ``data`` begins with, without a character that it breaks off in; other bytes as escapes."""
     return codecs.getincrementaldecoder("utf-8")("backslashreplace").decode(data)
+
+
+def text_or_hex(data: bytes) -> str | dict[str, str]:
+    """The bytes as a text, or as an object that has them in hexadecimal where they are no UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"hex": data.hex()}
 
 
 def quoted_bytes(data: bytes, most: int = _MAX_TEXT) -> str:
