@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _GRACE_S: Final = 30
-_BACKLOG: Final = 512
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -26,7 +25,10 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
     cls=Command,
     groups={
         "Model": ("model", "device", "runtime", "tool_family"),
-        "Server": ("host", "port", "api_key", "max_running", "max_queue", "time_limit", "quiet"),
+        "Server": (
+            *("host", "port", "api_key", "allow_origin", "max_running", "max_queue", "time_limit", "limits"),
+            "quiet",
+        ),
     },
     examples=("structgen serve", "structgen serve --model model.gguf --port 9000 --api-key secret"),
 )
@@ -43,10 +45,18 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0: any free one."
 )
 @click.option("--api-key", envvar="STRUCTGEN_API_KEY", help="The key that clients must send.  [env: STRUCTGEN_API_KEY]")
+@click.option("--allow-origin", multiple=True, metavar="URL", help="Pages whose scripts may ask; *: all.")
 @click.option("--max-running", type=click.IntRange(1), default=16, show_default=True, help="Answers written at once.")
 @click.option("--max-queue", type=click.IntRange(0), default=64, show_default=True, help="Answers that may wait.")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for an answer.  [default: none]")
 @click.option("--quiet", is_flag=True, help="Write no line for each request.")
+@click.option(
+    "--limits",
+    type=click.Choice(("strict", "default")),
+    default="strict",
+    show_default=True,
+    help="Bounds on the work for a schema or grammar: 50 ms, or 500 ms.",
+)
 def serve(  # noqa: PLR0913  its options
     *,
     model: str | None,
@@ -60,13 +70,15 @@ def serve(  # noqa: PLR0913  its options
     max_queue: int,
     time_limit: float | None,
     quiet: bool,
+    allow_origin: tuple[str, ...],
+    limits: str,
 ) -> int:
     """Serve a model over HTTP, with OpenAI's interface.
 
     Clients of OpenAI's API work as they are, with base_url="http://127.0.0.1:8000/v1".
     """
     try:
-        import uvicorn
+        from structgen.integrations.server.listening import Server
     except ImportError as error:
         raise ModelError(
             "structgen serve", "a package is missing", evidence=str(error), remedy="install structgen-lm[server]"
@@ -79,16 +91,14 @@ def serve(  # noqa: PLR0913  its options
     with _listening(host, port) as listening:
         loaded: LanguageModel = model_of(model or EMBEDDED, ProgressLine(), device=device, runtime=runtime or "auto")
         runner = Runner(loaded, max_running=max_running, max_queue=max_queue, time_limit_s=time_limit)
-        service = Service(loaded, loaded.name, runner, Limits(), tool_family)
+        service = Service(loaded, loaded.name, runner, Limits.strict() if limits == "strict" else Limits(), tool_family)
         _ = service.form  # a wrong family ends the command here
-        settings = uvicorn.Config(
-            application(service, api_key=api_key), log_level="warning", timeout_graceful_shutdown=_GRACE_S
-        )
+        app = application(service, api_key=api_key, allow_origin=allow_origin)
         port = listening.getsockname()[1]
         if not quiet:
             _log_requests()
         click.echo(_greeting(service.name, host, port, has_key=api_key is not None), err=True)
-        uvicorn.Server(settings).run(sockets=[listening])
+        Server(app, runner, grace_s=_GRACE_S).run(sockets=[listening])
     return DONE
 
 
@@ -98,9 +108,10 @@ def _listening(host: str, port: int) -> socket.socket:
     Raises:
         Failure: it is in use, or not of this machine.
     """
+    from structgen.integrations.server.listening import listen
+
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return listen(host, port)
     except OSError as error:
         problem = error.strerror or error
         raise Failure(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -20,6 +19,7 @@ from structgen.integrations.server import chat, completions, language, responses
 from structgen.integrations.server.metrics import Observed, record
 from structgen.integrations.server.page import page
 from structgen.integrations.server.protocol import APIError, api_error
+from structgen.integrations.server.reading import check_key, json_body, unless_gone
 from structgen.log import logger
 
 if TYPE_CHECKING:
@@ -28,25 +28,38 @@ if TYPE_CHECKING:
 __all__ = ["application"]
 
 _MAX_BODY: Final = 4 << 20
+_BODY_S: Final = 30.0
+_CLOSE_S: Final = 1.0
+"""Seconds for tasks that the server has waited for already, or has cancelled."""
 _CLOSED: Final = 499
 _OPEN: Final = ("/health", "/version", "/")
 """Paths that need no key."""
 
-Handler = Callable[["Service", Any], Awaitable[Response]]
+Handler = Callable[["Service", Any], Coroutine[Any, Any, Response]]
 
 
-def application(service: Service, *, api_key: str | None = None, max_body: int = _MAX_BODY) -> Starlette:
+def application(
+    service: Service,
+    *,
+    api_key: str | None = None,
+    max_body: int = _MAX_BODY,
+    body_s: float = _BODY_S,
+    allow_origin: Sequence[str] = (),
+) -> Starlette:
     """Return the application.
 
     Args:
         service: the model with its runner.
         api_key: clients must send it as ``Authorization: Bearer ...``; None: anyone may ask.
         max_body: the maximum number of bytes of a request's body.
+        body_s: seconds in which a body must arrive.
+        allow_origin: the origins of pages whose scripts may ask, such as ``https://example.com``; ``"*"`` is all.
     """
 
     def post(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            return await handler(service, await _json_body(request, max_body))
+            body = await json_body(request, most=max_body, seconds=body_s)
+            return await unless_gone(request, handler(service, body))
 
         return _guarded(endpoint, api_key)
 
@@ -63,7 +76,7 @@ def application(service: Service, *, api_key: str | None = None, max_body: int =
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        await service.runner.close()
+        await service.runner.close(_CLOSE_S)
 
     card = {"id": service.name, "object": "model", "created": 0, "owned_by": "structgen"}
     if service.model.max_context is not None:
@@ -71,7 +84,7 @@ def application(service: Service, *, api_key: str | None = None, max_body: int =
     routes = [
         Route("/v1/models", get(lambda _: JSONResponse({"object": "list", "data": [card]}))),
         Route("/v1/models/{name:path}", get(lambda request: _model(service, card, request.path_params["name"]))),
-        Route("/health", get(lambda _: JSONResponse(_health(service)))),
+        Route("/health", get(lambda _: _health(service))),
         Route("/version", get(lambda _: JSONResponse({"version": _version()}))),
         Route("/v1/chat/completions", post(chat.complete), methods=["POST"]),
         Route("/v1/completions", post(completions.complete), methods=["POST"]),
@@ -88,7 +101,10 @@ def application(service: Service, *, api_key: str | None = None, max_body: int =
     paths = {route.path for route in routes}
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Observed, metrics=service.metrics, paths=paths)],
+        middleware=[
+            Middleware(Observed, metrics=service.metrics, paths=paths),
+            *([_cross_origin(allow_origin)] if allow_origin else []),
+        ],
         exception_handlers=dict.fromkeys((404, 405, 500), ended),
         lifespan=lifespan,
     )
@@ -102,7 +118,7 @@ def _guarded(
     async def guarded(request: Request) -> Response:
         try:
             if api_key is not None and request.url.path not in _OPEN:
-                _check_key(request, api_key)
+                check_key(request, api_key)
             return await endpoint(request)
         except ClientDisconnect:
             return Response(status_code=_CLOSED)
@@ -117,41 +133,17 @@ def _guarded(
     return guarded
 
 
-def _check_key(request: Request, api_key: str) -> None:
-    kind, _, given = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), api_key.encode()):
-        raise APIError(
-            401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'", code="invalid_api_key"
-        )
-
-
-async def _json_body(request: Request, most: int) -> Any:
-    """Read a body, which may have at most ``most`` bytes, as JSON.
-
-    Raises:
-        APIError: it is larger, or no JSON.
-    """
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise APIError(413, f"the body is larger than {most} bytes", code="body_too_large")
-        parts.append(part)
-    try:
-        return json.loads(b"".join(parts))
-    except RecursionError:
-        raise APIError(400, "the body is nested too deeply", code="invalid_json") from None
-    except ValueError as error:
-        raise APIError(400, f"the body is no JSON: {error}", code="invalid_json") from None
-
-
 def _model(service: Service, card: dict[str, Any], name: str) -> Response:
     service.check_model(name)
     return JSONResponse(card)
 
 
-def _health(service: Service) -> dict[str, Any]:
-    return {"status": "ok", "running": service.runner.running, "waiting": service.runner.waiting}
+def _health(service: Service) -> Response:
+    """How busy the server is; with 503 when it is about to end, so that load balancers go elsewhere."""
+    runner = service.runner
+    status = "shutting down" if runner.is_closing else "ok"
+    held = {"status": status, "running": runner.running, "waiting": runner.waiting}
+    return JSONResponse(held, 503 if runner.is_closing else 200)
 
 
 def _version() -> str:
@@ -159,3 +151,14 @@ def _version() -> str:
         return version("structgen-lm")
     except PackageNotFoundError:
         return "unknown"
+
+
+def _cross_origin(origins: Sequence[str]) -> Middleware:
+    """Let scripts of other pages ask."""
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["structgen-enforced", "structgen-ignored"],
+    )

@@ -7,7 +7,7 @@ may be sent as it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import Field
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["check", "explain", "match", "sample"]
 
 _Asked = TypeVar("_Asked", bound="LanguageRequest")
-Handler = Callable[["Service", object], Awaitable[Response]]
+Handler = Callable[["Service", object], Coroutine[Any, Any, Response]]
 
 _CHUNK_BYTES: Final = 1 << 16
 _EXAMPLE_BYTES: Final = 80

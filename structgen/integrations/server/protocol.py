@@ -162,10 +162,10 @@ class Sampling(Body):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    seed: int | None = None
+    seed: Annotated[int, Field(lt=1 << 63)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: str | Annotated[list[str], Field(max_length=16)] | None = None
@@ -208,8 +208,8 @@ class ChatRequest(Describing):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None

@@ -93,7 +93,7 @@ class Runner:
         self._free = asyncio.Semaphore(max_running)
         self._idle = asyncio.Event()
         self._idle.set()
-        self._is_closing = False
+        self.is_closing = False
 
     def admit(self, count: int = 1) -> None:
         """Check that there is room for so many more tasks.
@@ -101,7 +101,7 @@ class Runner:
         Raises:
             APIError: the queue is full, or the server is shutting down.
         """
-        if self._is_closing:
+        if self.is_closing:
             raise APIError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
         if self.running + self.waiting + count > self.max_running + self.max_queue:
             message = f"{self.running} answers are being written and {self.waiting} wait; try again later"
@@ -122,10 +122,10 @@ class Runner:
         ends = None if self.time_limit_s is None else perf_counter() + self.time_limit_s
         try:
             await self._free.acquire()
+            self.running += 1
         finally:
             self.waiting -= 1
             self._note_idle()
-        self.running += 1
         try:
             async for item in streamed(self._written(task, ends)):
                 yield item
@@ -151,9 +151,13 @@ class Runner:
         if not (self.running or self.waiting):
             self._idle.set()
 
-    async def close(self, grace_s: float = 30.0) -> None:
-        """Refuse new tasks, wait for the others for so many seconds, and free the caches."""
-        self._is_closing = True
+    async def drained(self, grace_s: float = 30.0) -> None:
+        """Refuse new tasks, and wait for the others for so many seconds."""
+        self.is_closing = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), grace_s)
+
+    async def close(self, grace_s: float = 30.0) -> None:
+        """Refuse new tasks, wait for the others for so many seconds, and free the caches."""
+        await self.drained(grace_s)
         await asyncio.to_thread(self.batch.close)

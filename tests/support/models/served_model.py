@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import uvicorn
-
 import structgen as sg
 from structgen.integrations.server.app import application
+from structgen.integrations.server.listening import Server, listen
 from structgen.integrations.server.runner import Runner
 from structgen.integrations.server.service import Service
 from structgen.models import LanguageModel
@@ -25,16 +23,26 @@ VOCABULARY = sg.Vocabulary(
 def served(
     model: LanguageModel,
     *,
+    limits: sg.Limits | None = None,
+    app: Mapping[str, Any] | None = None,
+    head_s: float = 30,
+    on_server: Callable[[Server], object] = lambda _: None,
     api_key: str | None = None,
     max_body: int = 1 << 20,
     tool_family: str | None = None,
     **settings: Any,
 ) -> Iterator[str]:
-    """Serve a model; the address of its interface."""
-    service = Service(model, model.name, Runner(model, **settings), sg.Limits(), tool_family)
-    app = application(service, api_key=api_key, max_body=max_body)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    """Serve a model; the address of its interface.
+
+    ``app`` are further arguments of ``application``; ``settings`` are those of ``Runner``; ``on_server`` is
+    given the server.
+    """
+    runner = Runner(model, **settings)
+    service = Service(model, model.name, runner, limits or sg.Limits(), tool_family)
+    made = application(service, api_key=api_key, max_body=max_body, **(app or {}))
+    server = Server(made, runner, grace_s=5, head_s=head_s)
+    on_server(server)
+    with listen("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         try:

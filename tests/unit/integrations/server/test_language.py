@@ -72,8 +72,8 @@ def test_match_decides(url: str, cut: int) -> None:
         assert answer["match"] is (document in STRINGS)
         if cut:
             assert (answer["offset"], answer["found"]) == (len(document), None)
-    wrong = STRINGS[1].replace("true", "tru\ud83d")
-    assert asked(url, "match", document=wrong)["offset"] == wrong.index("\ud83d")
+    wrong = STRINGS[1].replace("true", "tru\N{WAVY DASH}")
+    assert asked(url, "match", document=wrong)["offset"] == wrong.index("\N{WAVY DASH}")
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"a": ', '{"a": "y', '{"a": 3', '{"a": 3, "b": ', STRINGS[0]])
