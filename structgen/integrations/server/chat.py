@@ -33,7 +33,6 @@ __all__ = ["complete"]
 
 _DEFAULT_TOKENS = 1024
 """Tokens of an answer where the request does not say how many."""
-_TRACED_OTHERS = 3
 
 
 async def complete(service: Service, data: object) -> Response:
@@ -92,10 +91,6 @@ def _prepared(service: Service, request: ChatRequest) -> _Turn:
     # A reply that has to be read is no free text, and no JSON, as a whole.
     sampled = description if reader() is None else replace(description, kind="tools")
     task = task_of(service, request, sampled, tokens, max_tokens, top=_top(request))
-    if request.structgen is not None and request.structgen.trace:
-        if not request.stream:
-            raise APIError(400, "structgen.trace needs stream: true", param="structgen.trace", code="invalid_value")
-        task = replace(task, is_traced=True, alternatives=max(task.alternatives, _TRACED_OTHERS))
     return _Turn(description, task, reader)
 
 
@@ -153,21 +148,17 @@ class _ChatAnswer:
         """The chunks of a stream."""
         answers = [Answer(self._service.model.vocabulary) for _ in tasks]
         writers = [self._writer() for _ in tasks]
-        traces: dict[int, Trace] = {}
         for index in range(len(tasks)):
             yield self._chunk(index, {"role": "assistant", "content": ""}) | (self._extra if not index else {})
         async for index, item in self._service.merged(tasks):
             answers[index].note(item)
             writer = writers[index]
             match item:
-                case Trace():
-                    traces[index] = item
                 case Chunk():
-                    trace, deltas = traces.pop(index, None), list(writer.deltas(item.text, item.tokens))
-                    if trace is not None:
-                        yield self._chunk(index, deltas.pop(0) if deltas else {}) | {"structgen": trace.to_json()}
-                    for delta in deltas:
+                    for delta in writer.deltas(item.text, item.tokens):
                         yield self._chunk(index, delta)
+                case Trace():
+                    yield self._chunk(index, {}, report={"trace": item.to_json()})
                 case Scored() if self._top is not None:
                     yield self._chunk(index, {}, logprobs=self._logprobs(item.steps))
                 case FieldEnd():

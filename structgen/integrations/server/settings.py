@@ -10,7 +10,7 @@ from structgen.decode.step.sampler import Greedy, Multinomial
 from structgen.engine import compile
 from structgen.errors import StructgenError, UnsatisfiableGrammar
 from structgen.grammar.nodes import ANY_CHAR, Repeat, literal, sequence
-from structgen.integrations.server.protocol import APIError, Options, Sampling
+from structgen.integrations.server.protocol import APIError, ChatRequest, Options, Sampling
 from structgen.integrations.server.runner import Task
 from structgen.methods.catalogue import SAMPLERS, made
 from structgen.models.adjusted import Adjustments
@@ -28,6 +28,8 @@ _MOST_SAMPLES: Final = 64
 """The most outputs that a sampler may write for one answer."""
 _MOST: Final = 1024
 """The largest number that a setting of a sampler may be."""
+_TRACED: Final = 3
+"""How many other tokens a trace names."""
 _SHAPE: Final = {"temperature": (1.0,), "top_p": (1.0,), "top_k": (0, -1), "min_p": (0.0,)}
 """The settings of token sampling, with the values that change nothing."""
 
@@ -56,6 +58,10 @@ def task_of(
         StructgenError: the description cannot be enforced.
     """
     options = request.structgen or Options()
+    if options.trace and not (isinstance(request, ChatRequest) and request.stream):
+        raise _wrong("structgen.trace", "it is of chats with stream: true")
+    if options.trace and (request.stop or options.sampler is not None):
+        raise _wrong("structgen.trace", "it does not go with stop or structgen.sampler; leave them out")
     constraint = service.compiled(description.grammar)
     is_json = description.kind == "json"
     if options.marginals and (options.sampler is not None or description.kind not in ("json", "grammar")):
@@ -72,7 +78,7 @@ def task_of(
         max_tokens,
         sampler_of(request),
         seed=_seed(service, request),
-        alternatives=top or 0,
+        alternatives=max(top or 0, _TRACED if options.trace else 0),
         adjustments=_adjustments(request, service.model.vocabulary.size),
         stops=_stops(request, description, service),
         has_scores=top is not None or request.structgen is not None,
@@ -80,6 +86,7 @@ def task_of(
         has_marginals=options.marginals,
         is_json=is_json,
         is_canonical=options.canonical,
+        is_traced=options.trace,
     )
 
 

@@ -1,4 +1,4 @@
-"""How an answer came about, token by token: the field ``structgen`` of the chunks of a stream with ``trace``."""
+"""How an answer came about, token by token: the field ``structgen.trace`` of the choices of a stream."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Weighed:
     samples: Samples | None = None
 
 
-Item: TypeAlias = Chunk | Scored | FieldEnd | Trace | Weighed | Result
+Item: TypeAlias = Chunk | Trace | Scored | FieldEnd | Weighed | Result
 """What an answer consists of; the result comes last."""
 
 

@@ -343,8 +343,6 @@ class Lexemes:
             ends[node] = self.guards.both(self.guards.restricted(node[1], readable), guard)
         useful = sorted(reachable(ends, lambda node: reach.sources.get(node, ())), key=reach.places.__getitem__)
         spend(3 * len(useful), self._subject, "its terminals are hard to tell apart")
-        spend(len(useful) // 2, self._subject, "its terminals are hard to tell apart")
-        spend(len(useful) // 2, self._subject, "its terminals are hard to tell apart")
         if not useful or useful[0] != root:
             return self._interned((), {})
         edges = {node: self._following(node) for node in useful}

@@ -52,7 +52,8 @@ def streamed(url: str, seed: int = 0) -> list[dict[str, Any]]:
     lines = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).text.split("\n")
     chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
-    tokens = [token for chunk in chunks for token in chunk.get("structgen", {"tokens": []})["tokens"]]
+    told = [chunk["choices"][0].get("structgen", {}) for chunk in chunks]
+    tokens = [token for each in told if "trace" in each for token in each["trace"]["tokens"]]
     assert "".join(token["text"] for token in tokens) == text
     return tokens
 
