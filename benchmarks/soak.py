@@ -225,6 +225,8 @@ def soak(hours: float, seed: int, bench: Workbench) -> Ledger:
         ledger.found(f"a task does not end: {list(ledger.running.values())}")
     look(began, ledger)
     sg.clear_caches()
+    time.sleep(5)  # large engines are freed in the background
+    return_memory()
     ledger.cleared_mb = resident_mb()
     return ledger
 
