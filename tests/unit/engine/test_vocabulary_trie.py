@@ -27,6 +27,9 @@ class CountingTrie:
         self.tokens = tokens
         self.built.append(len(tokens))
 
+    def drop_derived(self) -> None:
+        """It derives nothing."""
+
     def to_bytes(self) -> bytes:
         return b"trie:" + b",".join(self.tokens)
 
