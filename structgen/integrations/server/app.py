@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,7 @@ from structgen.integrations.server.reading import check_key, json_body, unless_g
 from structgen.log import logger
 
 if TYPE_CHECKING:
-    from structgen.integrations.server.service import Service
+    from structgen.integrations.server.service import Handler, Service
 
 __all__ = ["application"]
 
@@ -34,8 +34,6 @@ _CLOSE_S: Final = 1.0
 _CLOSED: Final = 499
 _OPEN: Final = ("/health", "/version", "/")
 """Paths that need no key."""
-
-Handler = Callable[["Service", Any], Coroutine[Any, Any, Response]]
 
 
 def application(

@@ -7,7 +7,7 @@ may be sent as it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import Field
@@ -28,12 +28,11 @@ from structgen.integrations.server.protocol import APIError, ChatRequest, Messag
 if TYPE_CHECKING:
     from structgen.engine import Constraint
     from structgen.grammar.nodes import Grammar
-    from structgen.integrations.server.service import Service
+    from structgen.integrations.server.service import Handler, Service
 
 __all__ = ["check", "explain", "match", "sample"]
 
 _Asked = TypeVar("_Asked", bound="LanguageRequest")
-Handler = Callable[["Service", object], Coroutine[Any, Any, Response]]
 
 _CHUNK_BYTES: Final = 1 << 16
 _EXAMPLE_BYTES: Final = 80

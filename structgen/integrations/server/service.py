@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
+
+from starlette.responses import Response
 
 from structgen.decode.step.result import Result
 from structgen.engine import compile
@@ -28,9 +30,13 @@ if TYPE_CHECKING:
     from structgen.integrations.server.writing import Item
     from structgen.models import LanguageModel
 
-__all__ = ["Service"]
+__all__ = ["Handler", "Service"]
 
 _SEEDS = 1 << 31
+
+
+Handler = Callable[["Service", Any], Coroutine[Any, Any, Response]]
+"""Answers a body that has been read."""
 
 
 @final
@@ -112,12 +118,6 @@ class Service:
         """Headers of the answer: which fields of the request change nothing, and what is enforced."""
         held = {"structgen-enforced": description.header}
         return held | ({"structgen-ignored": ", ".join(request.ignored)} if request.ignored else {})
-
-    async def gather(self, tasks: Sequence[Task]) -> list[Result]:
-        """Write several answers at the same time."""
-        async with aclosing(self.merged(tasks)) as items:
-            results = {index: item async for index, item in items if isinstance(item, Result)}
-        return [results[index] for index in range(len(tasks))]
 
     async def answers(self, tasks: Sequence[Task]) -> list[Answer]:
         """Write several answers at the same time; with what else was wanted."""
