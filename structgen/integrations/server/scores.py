@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.decode import Result, Step
+from structgen.frontends.json_schema.source.location import escaped
 from structgen.integrations.server.writing import FieldEnd, Item, Scored, Weighed
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def token_scores(vocabulary: Vocabulary, steps: Iterable[Step], top: int) -> lis
 
 def _pointer(end: FieldEnd) -> str:
     """The position of a field, as a JSON pointer (RFC 6901)."""
-    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in end.path)
+    return "".join(f"/{escaped(part)}" for part in end.path)
 
 
 def field_event(end: FieldEnd) -> dict[str, Any]:
