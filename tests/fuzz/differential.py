@@ -187,9 +187,11 @@ def _read(reference: ReferenceMatcher, tokens: Sequence[bytes], token: int) -> b
     return reference.advance_special(1) if token == 1 else reference.accept_bytes(tokens[token]) == len(tokens[token])
 
 
-def _spells_on(reference: ReferenceMatcher, words: sg.Vocabulary, budget: int) -> bool:
+def _spells_on(
+    reference: ReferenceMatcher, words: sg.Vocabulary, budget: int, spelled: frozenset[int] = _SPELLED
+) -> bool:
     """Whether at most ``budget`` tokens complete what the reference has read; breadth first."""
-    tokens = [token if len(token) > 1 or set(token) <= _SPELLED else b"" for token in words.tokens]
+    tokens = [token if len(token) > 1 or set(token) <= spelled else b"" for token in words.tokens]
     level = {b"": reference}
     for _ in range(budget + 1):
         if any(each.is_accepting for each in level.values()):
@@ -315,6 +317,8 @@ def _budgets(
         _read(after, words.tokens, token)
         try:
             reaches = budget > 0 and _spells_on(after, words, budget - 1)
+            if not reaches and budget > 0 and token in within:  # other bytes spell it, as those of an escape
+                reaches = _spells_on(after, words, budget - 1, frozenset(range(256)))
         except OverflowError:
             continue
         _expect(token in within, reaches, f"token {token} within {budget}", path)

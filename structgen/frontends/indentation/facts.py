@@ -157,7 +157,7 @@ def facts_of(
     body: Grammar,
     guards: tuple[ir.CharClass, ...],
     *,
-    ignored: Grammar | None,
+    has_gaps: bool,
     newline: Grammar | None,
 ) -> dict[int, Facts]:
     """Return the facts of all nodes with a reference or mark, and of the regular terms between them, by ``id``.
@@ -166,13 +166,13 @@ def facts_of(
         rules: with ``Block`` and ``Enclosed`` nodes in place of their marks.
         body: the same.
         guards: those of all terms; each has a state.
-        ignored: one piece of ignored text; ``None``: there is none.
+        has_gaps: whether there is ignored text, at least line ends between brackets.
         newline: the end of a line; ``None``: lines have no meaning.
 
     Raises:
         GrammarError: a mark is in a term that must be regular, or in a permutation.
     """
-    return _FactSolver(rules, guards, newline, has_gaps=ignored is not None).solve(body)
+    return _FactSolver(rules, guards, newline, has_gaps=has_gaps).solve(body)
 
 
 class _FactSolver:

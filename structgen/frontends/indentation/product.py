@@ -79,8 +79,8 @@ def product(
     Complexity: linear in the variants that are made.
     """
     guards = guards_of([*rules.values(), body])
-    facts = facts_of(rules, body, guards, ignored=ignored, newline=newline)
     spacing = _Spacing(_Terms(limits), guards, indentation, newline, ignored)
+    facts = facts_of(rules, body, guards, has_gaps=spacing.inside is not ir.EPSILON, newline=newline)
     return _Product(rules, facts, spacing).run(body)
 
 
@@ -431,8 +431,9 @@ class _Product:
 def _relevant(facts: Facts, context: int, state: int) -> int:
     """The equivalent simplest context."""
     has_gaps = facts.has_gaps or (is_spaced(state) and bool(facts.first))
+    has_lines = facts.has_lines or (state == LINE and bool(facts.first))
     if context == _INSIDE:
-        return _INSIDE if has_gaps else _ANY
-    if facts.has_lines or (state == LINE and facts.first):
+        return _INSIDE if has_gaps or has_lines else _ANY
+    if has_lines:
         return context
     return _OUTSIDE if has_gaps else _ANY

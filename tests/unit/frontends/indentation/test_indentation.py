@@ -37,6 +37,14 @@ value: "a" | "(" [value ("," value)*] ")"
 %ignore " "
 _NL: /(\r?\n[\t ]*)+/
 """
+INNER = r"""
+start: statement*
+statement: value _NL "b"? | "i" value ":" block
+block: _NL _INDENT statement+ _DEDENT
+value: "a" | "(" [statement] ")"
+%declare _INDENT _DEDENT
+_NL: /(\r?\n[\t ]*)+/
+"""
 COMMENTS = r"""
 start: statement*
 statement: "a" _NL | "i" _NL _INDENT statement+ _DEDENT
@@ -109,9 +117,11 @@ def disagreements(grammar: str, cases: Iterable[str]) -> tuple[list[str], int]:
         (TREE, "a\n ", 7, 60),
         (STATEMENTS, "ai:()\n ", 4, 4),
         (STATEMENTS.replace('("," value)*', "statement*"), "ai()\n", 4, 4),
+        (INNER, "ab()\n ", 5, 10),
+        (f'{INNER}%ignore " "\n', "ab()\n ", 5, 10),
         (COMMENTS, "ai#\n ", 5, 25),
     ],
-    ids=["tree", "statements", "lines between brackets", "comments"],
+    ids=["tree", "statements", "lines between brackets", "nothing ignored", "text after line ends", "comments"],
 )
 def test_all_short_texts(grammar: str, alphabet: str, longest: int, least: int) -> None:
     """Every text of up to a given length is in the language iff Lark parses it."""
