@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from structgen.models import LanguageModel
 
@@ -179,10 +180,15 @@ def main() -> None:
             kept: LlamaModel(folder, name="random", device=device, dtype=dtype, resident=kept) for kept in (True, False)
         }
         constraint = sg.compile(sg.json_schema(SCHEMA), models[True].vocabulary)
-        lines = [*measured_alone(models, constraint, arguments, Multinomial), ""]
-        lines += measured_together(models[True], constraint, arguments)
-    text = f"{described(device)}\n\n" + "\n".join(lines)
-    print(text)
+        lines = [described(device), ""]
+        for line in chain(
+            measured_alone(models, constraint, arguments, Multinomial),
+            [""],
+            measured_together(models[True], constraint, arguments),
+        ):
+            lines.append(line)
+            print(line, flush=True)
+    text = "\n".join(lines)
     if arguments.record:
         arguments.record.write_text(
             "# A model on a GPU\n\n"
@@ -194,7 +200,7 @@ def main() -> None:
 
 def measured_alone(
     models: dict[bool, Any], constraint: Any, arguments: argparse.Namespace, multinomial: Any
-) -> list[str]:
+) -> Iterator[str]:
     """The table of one sequence."""
     import structgen as sg
 
@@ -227,32 +233,28 @@ def measured_alone(
             if round_number:
                 rest = (stats.time_mask_s + stats.time_other_s) / stats.tokens
                 times.setdefault(name, []).append((stats.time_model_s / stats.forwards, rest, all_s / stats.tokens))
-    lines = ["| one sequence | model, ms a pass | rest, ms a token | all, ms a token |", "| --- | --- | --- | --- |"]
+    yield "| one sequence | model, ms a pass | rest, ms a token | all, ms a token |"
+    yield "| --- | --- | --- | --- |"
     for name, rows in times.items():
         cells = [statistics.median(column) * 1e3 for column in zip(*rows, strict=True)]
-        lines.append(f"| {name} | {cells[0]:.2f} | {cells[1]:.2f} | {cells[2]:.2f} |")
+        yield f"| {name} | {cells[0]:.2f} | {cells[1]:.2f} | {cells[2]:.2f} |"
     same = [
         f"{kind}: {'same text' if texts[kind] == texts[f'{kind}, logits copied'] else 'other text'}"
         for kind in ("JSON, greedy", "JSON, top-p")
     ]
-    return [*lines, "", "With logits on the device and copied, " + "; ".join(same) + "."]
+    yield ""
+    yield "With logits on the device and copied, " + "; ".join(same) + "."
 
 
-def measured_together(model: Any, constraint: Any, arguments: argparse.Namespace) -> list[str]:
-    """The table of batches."""
-    widths = [int(width) for width in arguments.widths.split(",")]
-    rates: dict[int, list[float]] = {width: [] for width in widths}
-    for round_number in range(max(1, arguments.rounds // 2) + 1):
-        for width in widths:
-            tokens, seconds = together(model, constraint, width, arguments)
-            if round_number:
-                rates[width].append(tokens / seconds)
-    lines = ["| sequences in a batch, JSON, greedy | tokens a second | over one |", "| --- | --- | --- |"]
-    one = statistics.median(rates[widths[0]])
-    for width, found in rates.items():
-        rate = statistics.median(found)
-        lines.append(f"| {width} | {rate:.0f} | {rate / one:.1f} |")
-    return lines
+def measured_together(model: Any, constraint: Any, arguments: argparse.Namespace) -> Iterator[str]:
+    """The table of batches; one run each."""
+    yield "| sequences in a batch, JSON, as by default | tokens a second | over one |"
+    yield "| --- | --- | --- |"
+    one = None
+    for width in map(int, arguments.widths.split(",")):
+        tokens, seconds = together(model, constraint, width, arguments)
+        one = one or tokens / seconds
+        yield f"| {width} | {tokens / seconds:.0f} | {tokens / seconds / one:.1f} |"
 
 
 def described(device: Any) -> str:
