@@ -205,7 +205,7 @@ def measured_alone(
     import structgen as sg
 
     free = sg.compile(sg.grammars.any_text(), models[True].vocabulary)
-    plain = {"drafter": None, "jump_forward": False}
+    plain: dict[str, Any] = {"drafter": None}
     sampled = {**plain, "sampler": multinomial(temperature=0.8, top_p=0.95)}
     configurations: dict[str, Callable[[], Any]] = {
         "free text, greedy": partial(constrained, models[True], free, arguments, **plain),
