@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.models.batching import BatchSession
-    from structgen.models.protocol import Logits, Session
+    from structgen.models.protocol import Logits, ResidentLogits, ResidentSession, Session
 
 __all__ = ["LEAST_PIECE", "Prefixes", "Request", "Times", "common"]
 
@@ -116,11 +116,14 @@ class Request:
     Args:
         session: the session of the batch.
         extension: what its own session is to run.
+        is_resident: whether its logits stay on the device.
         order: of the worker.
         is_valid: whether the model has all its tokens, and room for them; else the model refuses all of it.
     """
 
-    def __init__(self, session: BatchSession, extension: Extension, order: int, *, is_valid: bool) -> None:
+    def __init__(
+        self, session: BatchSession, extension: Extension, order: int, *, is_resident: bool, is_valid: bool
+    ) -> None:
         self.session = session
         self.order = order
         self.token_ids = tuple(extension.token_ids)
@@ -129,10 +132,12 @@ class Request:
         self.shared = 0  # others wait until so many are
         self._all_positions = extension.all_positions
         self._tree = extension.tree
+        self._is_resident = is_resident
         self._length = session.inner.length
-        self.is_prompt = is_valid and self.rows > SHORT  # it may be run in pieces
+        # It may be run in pieces; logits on a device are not joined.
+        self.is_prompt = is_valid and self.rows > SHORT and not (is_resident and self._all_positions)
         self._rows: list[Logits] = []
-        self._logits: Logits | None = None
+        self._logits: Logits | ResidentLogits | None = None
         self.error: Exception | None = None
 
     @property
@@ -165,24 +170,40 @@ class Request:
         ids = self.token_ids[self.done : self.done + count]
         return Extension(self.session.inner, ids, self._all_positions, self._tree if count == self.left else None)
 
-    def take(self, count: int, logits: Logits) -> None:
+    def take(self, count: int, logits: Logits | ResidentLogits) -> None:
         """Take the result of the next piece."""
-        if self._all_positions:
-            self._rows.append(logits)
         is_last = count == self.left
+        if self._is_resident:
+            self._logits = logits if is_last else None
+        else:
+            rows = logits if isinstance(logits, np.ndarray) else self._on_host(logits, is_needed=is_last)
+            if self._all_positions:
+                self._rows.append(rows)
+            if is_last:
+                self._logits = np.concatenate(self._rows) if len(self._rows) > 1 else rows
         self.done += count
-        if is_last:
-            self._logits = np.concatenate(self._rows) if len(self._rows) > 1 else logits
+
+    def _on_host(self, logits: ResidentLogits, *, is_needed: bool) -> Logits:
+        """What the session returns for logits on a device; nothing is copied of a piece whose logits are not needed."""
+        if self._all_positions or self._tree is not None:
+            return np.stack([logits.host(row) for row in range(logits.shape[0])])
+        return logits.host(0) if is_needed else np.empty(0, dtype=np.float32)
 
     def run(self, count: int) -> None:
         """Run the next piece alone."""
         try:
-            self.take(count, extend(self.piece(count), name=self.session.model_name))
+            self.take(count, self._alone(self.piece(count)))
         except Exception as error:  # raised in the thread that made the request
             self.error = error
             self.undo()
 
-    def answer(self) -> Logits:
+    def _alone(self, piece: Extension) -> Logits | ResidentLogits:
+        if not self._is_resident:
+            return extend(piece, name=self.session.model_name)
+        session = cast("ResidentSession", piece.session)
+        return session.extend_resident(piece.token_ids, all_positions=piece.all_positions, tree=piece.tree)
+
+    def answer(self) -> Logits | ResidentLogits:
         """Return the logits or raise the error."""
         if self.error is not None:
             raise self.error

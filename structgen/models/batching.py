@@ -12,13 +12,13 @@ from __future__ import annotations
 import weakref
 from threading import Condition, Lock, get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Self, cast, final
 
 from structgen.errors import GenerationError
 from structgen.log import logger
 from structgen.models.batch_requests import LEAST_PIECE, Prefixes, Request, Times, common
 from structgen.models.pass_times import shared_times
-from structgen.models.protocol import Extension, PackedModel, TreeSession
+from structgen.models.protocol import Extension, PackedModel, ResidentModel, ResidentSession, TreeSession
 from structgen.models.session import PackedSession, can_branch, treeless
 from structgen.travel import Live
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.models.pass_times import PassTimes
-    from structgen.models.protocol import LanguageModel, Logits, Prompt, Session
+    from structgen.models.protocol import LanguageModel, Logits, Prompt, ResidentLogits, Session
     from structgen.models.protocol.tree import TokenTree
 
 __all__ = ["Batch", "BatchSession", "Worker"]
@@ -83,6 +83,7 @@ class Batch(Live):
         self.max_context = model.max_context
         self._model = model
         self._packed = model if isinstance(model, PackedModel) else None
+        self._resident = model if isinstance(model, ResidentModel) and model.is_resident else None
         self._pass_tokens = pass_tokens
         self._patience = patience
         # Held while the model is in use, never while waiting for another thread.  Acquired before _changed.
@@ -188,12 +189,13 @@ class Batch(Live):
                 self._workers.remove(worker)
             self._changed.notify_all()  # the others may all be waiting
 
-    def _extend(self, session: BatchSession, extension: Extension) -> Logits:
+    def _extend(self, session: BatchSession, extension: Extension, *, is_resident: bool) -> Logits | ResidentLogits:
         with self._changed:
             worker = self._worker_here()
         ids, end = extension.token_ids, session.length + len(extension.token_ids)
         is_valid = end <= (self.max_context or end) and all(0 <= token < self.vocabulary.size for token in ids)
-        request = Request(session, extension, 0 if worker is None else worker.order, is_valid=is_valid)
+        order = 0 if worker is None else worker.order
+        request = Request(session, extension, order, is_resident=is_resident, is_valid=is_valid)
         if worker is not None:
             return self._meet(request, worker)
         with self._use:
@@ -201,7 +203,7 @@ class Batch(Live):
             request.run(request.left)
         return request.answer()
 
-    def _meet(self, request: Request, worker: Worker) -> Logits:
+    def _meet(self, request: Request, worker: Worker) -> Logits | ResidentLogits:
         """Run passes, or wait for other workers to run them, until the request is answered."""
         try:
             with self._changed:
@@ -302,7 +304,7 @@ class Batch(Live):
     def _run_pieces(self, pieces: dict[Request, int]) -> None:
         if self._packed is not None and len(pieces) > 1:
             try:
-                rows = self._packed.extend_many([request.piece(count) for request, count in pieces.items()])
+                rows = self._together([request.piece(count) for request, count in pieces.items()])
             except Exception as error:  # run one by one below, each request gets its own error
                 logger.warning("a pass of %d requests failed, and each is run alone: %r", len(pieces), error)
                 for request in pieces:
@@ -313,6 +315,11 @@ class Batch(Live):
                 return
         for request, count in pieces.items():
             request.run(count)
+
+    def _together(self, extensions: Sequence[Extension]) -> Sequence[Logits | ResidentLogits]:
+        if self._resident is not None:
+            return self._resident.extend_many_resident(extensions)
+        return cast("PackedModel", self._packed).extend_many(extensions)
 
     def _end_pass(self, leader: Request) -> None:
         with self._changed:
@@ -383,12 +390,28 @@ class BatchSession(PackedSession):
         return self.inner.forwards
 
     def _run(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Logits:
-        if tree is not None and not self.can_branch:  # a PackedModel may not support trees
+        extension = Extension(self.inner, token_ids, all_positions, tree)
+        return cast("Logits", self._extend(extension, is_resident=False))
+
+    @property
+    def is_resident(self) -> bool:
+        """See ``ResidentSession.is_resident``, of the wrapped session."""
+        return isinstance(self.inner, ResidentSession) and self.inner.is_resident
+
+    def extend_resident(
+        self, token_ids: Sequence[int], /, *, all_positions: bool = False, tree: TokenTree | None = None
+    ) -> ResidentLogits:
+        """See ``ResidentSession.extend_resident``."""
+        extension = Extension(self.inner, token_ids, all_positions, tree)
+        return cast("ResidentLogits", self._extend(extension, is_resident=True))
+
+    def _extend(self, extension: Extension, *, is_resident: bool) -> Logits | ResidentLogits:
+        if extension.tree is not None and not self.can_branch:  # a PackedModel may not support trees
             raise treeless(name=self._batch.name)
         if self.prompt:
             with self._batch._use:
                 self._keep_prompt()
-        return self._batch._extend(self, Extension(self.inner, token_ids, all_positions, tree))
+        return self._batch._extend(self, extension, is_resident=is_resident)
 
     @property
     def cuts_freely(self) -> bool:

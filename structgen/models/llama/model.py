@@ -124,6 +124,14 @@ class LlamaModel(Live):
 
     def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
         """See ``PackedModel.extend_many``."""
+        return self.run(*self._together(extensions))
+
+    def extend_many_resident(self, extensions: Sequence[Extension], /) -> list[ResidentLogits]:
+        """See ``ResidentModel.extend_many_resident``."""
+        return [TorchLogits(self.residence, each) for each in self.run_resident(*self._together(extensions))]
+
+    def _together(self, extensions: Sequence[Extension]) -> tuple[list[LlamaSession], list[Part]]:
+        """The sessions of a pass, and what it runs of each."""
         sessions: list[LlamaSession] = []
         parts = []
         for session, token_ids, all_positions, tree in extensions:
@@ -131,7 +139,7 @@ class LlamaModel(Live):
                 raise GenerationError(f"model {self.name!r}", f"{session!r} is a session of another model")
             sessions.append(session)
             parts.append(session.part(token_ids, all_positions=all_positions, tree=tree))
-        return self.run(sessions, parts)
+        return sessions, parts
 
     def run(self, sessions: Sequence[LlamaSession], parts: Sequence[Part]) -> list[Logits]:
         """Extend sessions by their parts in one forward pass.

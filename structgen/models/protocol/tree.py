@@ -16,6 +16,7 @@ __all__ = [
     "LogitsQuery",
     "PackedModel",
     "ResidentLogits",
+    "ResidentModel",
     "ResidentSession",
     "SampleAnswer",
     "SampleQuery",
@@ -223,6 +224,18 @@ class PackedModel(LanguageModel, Protocol):
         Raises:
             GenerationError: one extension is not possible; then no session is extended.
         """
+
+
+@runtime_checkable
+class ResidentModel(PackedModel, Protocol):
+    """A ``PackedModel`` whose logits can stay on the device; optional."""
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the logits stay on the device."""
+
+    def extend_many_resident(self, extensions: Sequence[Extension], /) -> list[ResidentLogits]:
+        """Run ``extend_many`` with logits that stay on the device: for each extension those of ``extend_resident``."""
 
 
 class TokenTree(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from structgen.models.protocol import Logits, ResidentLogits
+from structgen.models.protocol import Extension, Logits, ResidentLogits
 from structgen.models.protocol.tree import TokenTree
 from structgen.models.torch_logits import Residence, TorchLogits
 from structgen.models.toy.hash import HashModel, HashSession
@@ -32,8 +32,23 @@ class ResidentHashModel(HashModel):
         self.spoil = spoil
         self.residence = Residence()
 
+        self.passes = 0  # of several sequences
+
+    @property
+    def is_resident(self) -> bool:
+        return True
+
     def start(self) -> ResidentHashSession:
         return ResidentHashSession(self)
+
+    def extend_many_resident(self, extensions: Sequence[Extension], /) -> list[ResidentLogits]:
+        self.passes += 1
+        found = []
+        for session, token_ids, all_positions, tree in extensions:
+            assert isinstance(session, ResidentHashSession)
+            session.check(token_ids, tree)
+            found.append(session.extend_resident(token_ids, all_positions=all_positions, tree=tree))
+        return found
 
 
 class ResidentHashSession(HashSession):

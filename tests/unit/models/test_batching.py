@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from structgen.frontends.json_schema import json_schema
 from structgen.models import Batch, HashModel, LanguageModel, PackedModel, Session
 from structgen.models.batch_requests import LEAST_PIECE, Times
 from structgen.models.batching import Worker
-from structgen.models.protocol import Extension, Logits, TreeSession
+from structgen.models.protocol import Extension, Logits, ResidentSession, TreeSession
 from structgen.models.protocol.tree import TokenTree
 from structgen.models.toy.hash import HashSession
 
@@ -262,6 +263,52 @@ def test_generations_are_those_of_one_program_after_the_other() -> None:
         assert isinstance(batch.start(), Session)
         assert run_together(batch, [lambda i=i: answer(batch, i) for i in range(8)]) == expected
     assert max(map(len, model.passes)) == 8
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_logits_on_a_device_stay_there(seed: int) -> None:
+    """Answers are those of the session alone, also where others of the same pass copy their logits."""
+    models = pytest.importorskip("device_hash_model", reason="torch is not installed")
+
+    def answers(model: LanguageModel, number: int) -> list[float]:
+        random = np.random.default_rng([seed, number])
+        session, heard = model.start(), []
+        assert isinstance(session, ResidentSession)
+        assert session.is_resident
+        for _ in range(6):
+            ids = random.integers(0, 260, size=random.choice([1, 3, 90])).tolist()
+            tree = random_tree(random, int(random.integers(1, 6)), tokens=260) if random.integers(2) else None
+            every = bool(random.integers(2))
+            if random.integers(3):
+                rows = session.extend_resident(ids, all_positions=every, tree=tree)
+                heard += [float(rows.host(row)[7]) for row in range(rows.shape[0])]
+            elif tree is not None:
+                heard += session.extend_tree(ids, tree, all_positions=every)[:, 7].tolist()
+            else:
+                heard += (session.extend_all(ids) if every else session.extend(ids)[None])[:, 7].tolist()
+        return heard
+
+    model = models.ResidentHashModel(VOCABULARY)
+    with Batch(model) as batch:
+        together = run_together(batch, [partial(answers, batch, number) for number in range(4)])
+    assert together == [answers(models.ResidentHashModel(VOCABULARY), number) for number in range(4)]
+    assert model.passes > 0
+
+
+def test_generations_copy_no_logits_from_a_device() -> None:
+    models = pytest.importorskip("device_hash_model", reason="torch is not installed")
+    constraint = compile(json_schema(SCHEMA), VOCABULARY)
+
+    def program(model: LanguageModel, prompt: str) -> str:
+        return generate(model, prompt, constraint, max_tokens=60, drafter=None, seed=2).text
+
+    prompts = ["a", "b" * 90, "c"]
+    model = models.ResidentHashModel(VOCABULARY)
+    with Batch(model) as batch:
+        together = run_together(batch, [partial(program, batch, prompt) for prompt in prompts])
+    assert together == [program(HashModel(VOCABULARY), prompt) for prompt in prompts]
+    assert model.passes > 0
+    assert model.residence.copied_rows == 0
 
 
 def test_a_pass_takes_as_many_requests_as_the_bound_allows() -> None:
