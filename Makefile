@@ -39,7 +39,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install test test-all lint types unit nightly outcomes golden wheel-test asan tsan fuzz soak bench instructions format clean
+.PHONY: help run install ready test test-all lint types unit nightly outcomes golden wheel-test asan tsan fuzz soak bench instructions format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ run: $(VENV)/stamp  ## install, then let the embedded model fill in examples/con
 	@$(BIN)/structgen run examples/contact.schema.json --prompt "$(PROMPT)"
 
 install: $(VENV)/stamp  ## make .venv with structgen and what the embedded model needs
+
+# Installations and mypy keep one core busy, compilers all: beside each other (make -j2) they take half of the time.
+ready: $(ASAN_VENV)/stamp $(WHEEL_VENV)/stamp lint types  ## all that .ci/run does before it runs tests
 
 test: lint types unit  ## install what the tests need, then run ruff, import-linter, mypy and the tests of everyday work
 
@@ -79,13 +82,13 @@ wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it
 	cd "$${TMPDIR:-/tmp}" && $(abspath $(WHEEL_VENV))/bin/python -I $(abspath .ci/wheel_smoke.py) $(CURDIR)
 
 # Leaks are not looked for: the interpreter keeps memory of its own until the process ends.
-asan: $(ASAN_VENV)/stamp  ## run the engine's tests under the address and undefined-behaviour sanitizers
+asan: $(ASAN_VENV)/stamp $(VENV)/stamp-test  ## run the engine's tests under the address and undefined-behaviour sanitizers
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
 	$(ASAN_VENV)/bin/python -m pytest -q -m "not nightly and not exhaustive and not model" -p no:cacheprovider tests/unit/engine tests/property $(CANVAS_TESTS) $(PYTEST_ARGS)
 
 # Addresses are not randomised, since the sanitizer needs room at fixed places.  A report fails the run at its end.
-tsan: $(TSAN_VENV)/stamp  ## run threads that compile and fill over one vocabulary under the thread sanitizer, for T seconds
+tsan: $(TSAN_VENV)/stamp $(VENV)/stamp-test  ## run threads that compile and fill over one vocabulary under the thread sanitizer, for T seconds
 	STRUCTGEN_THREADS_S=$(T) TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1 \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libtsan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	setarch -R $(TSAN_VENV)/bin/python -m pytest -q -s -p no:cacheprovider tests/unit/engine/test_threads.py
@@ -133,23 +136,33 @@ $(TSAN_VENV)/pyvenv.cfg:
 $(WHEEL_VENV)/pyvenv.cfg:
 	$(call make_venv,$(WHEEL_VENV))
 
-# Without isolation the paths of the build tools stay, so that only what has changed is compiled again.
-$(VENV)/stamp: $(RECIPE) | $(VENV)/pyvenv.cfg
-	@echo "installing structgen and llama.cpp, and compiling the engine (some minutes the first time)" >&2
-	@$(BIN)/python -m pip install --quiet -c constraints.txt --group build >&2
-	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation --only-binary xllamacpp -e '.[llamacpp]' >&2 || { \
+# Packages are installed beside the compilation of the engine, which therefore installs none of them.
+# $(call packages_of,EXTRA): what structgen and one of its extras need.
+packages_of = $(BIN)/python -c 'import tomllib; made = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*made["dependencies"], *made["optional-dependencies"]["$(1)"])'
+PIP_INSTALL := $(BIN)/python -m pip install --quiet -c constraints.txt
+
+$(VENV)/stamp-packages: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "installing llama.cpp and what structgen needs" >&2
+	@$(PIP_INSTALL) --group build >&2
+	@$(PIP_INSTALL) --only-binary xllamacpp $$($(call packages_of,llamacpp)) >&2 || { \
 	  echo "there is no llama.cpp for this platform: installing torch and transformers in its place" >&2; \
-	  $(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[models]' >&2; }
+	  $(PIP_INSTALL) $$($(call packages_of,models)) >&2; }
 	@touch $@
 
-# What the extra `models` installs, torch and transformers: the packages alone, so that nothing is compiled again.
-MODEL_PACKAGES = $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["models"])'
+# Without isolation the paths of the build tools stay, so that only what has changed is compiled again.
+$(VENV)/stamp: $(RECIPE) $(VENV)/stamp-packages
+	@echo "compiling the engine (some minutes the first time)" >&2
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e . >&2
+	@touch $@
 
-# What tests need beside an installed structgen.
-$(VENV)/stamp-test: $(VENV)/stamp
+# What tests need beside an installed structgen.  Of these packages a third is ever imported, and compiled then.
+$(VENV)/stamp-tools: $(VENV)/stamp-packages
 	@echo "installing what the tests need" >&2
-	@$(BIN)/python -m pip install --quiet -c constraints.txt $$($(MODEL_PACKAGES)) \
+	@$(PIP_INSTALL) --no-compile $$($(call packages_of,models)) \
 	  --group test --group kernels --group lint --group peers >&2
+	@touch $@
+
+$(VENV)/stamp-test: $(VENV)/stamp $(VENV)/stamp-tools
 	@touch $@
 
 $(VENV)/stamp-fuzz: $(VENV)/stamp-test
@@ -183,8 +196,8 @@ PATH="$(abspath $(BIN)):$$PATH" $(1)/bin/python -m pip install --quiet --no-deps
 @touch $(1)/stamp
 endef
 
-$(ASAN_VENV)/stamp: $(RECIPE) $(VENV)/stamp-test | $(ASAN_VENV)/pyvenv.cfg
+$(ASAN_VENV)/stamp: $(RECIPE) $(VENV)/stamp-tools | $(ASAN_VENV)/pyvenv.cfg
 	$(call make_sanitized,$(ASAN_VENV),STRUCTGEN_ASAN,build/asan)
 
-$(TSAN_VENV)/stamp: $(RECIPE) $(VENV)/stamp-test | $(TSAN_VENV)/pyvenv.cfg
+$(TSAN_VENV)/stamp: $(RECIPE) $(VENV)/stamp-tools | $(TSAN_VENV)/pyvenv.cfg
 	$(call make_sanitized,$(TSAN_VENV),STRUCTGEN_TSAN,build/tsan)
