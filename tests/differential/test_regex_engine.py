@@ -7,9 +7,11 @@ import random
 import re
 import warnings
 
+import numpy as np
 import pytest
 
 from structgen.engine import Matcher, Vocabulary, compile
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import GrammarSyntaxError, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.frontends.regex import regex, search_language
 
@@ -144,18 +146,30 @@ def test_ten_thousand_walks_match(vocabulary: Vocabulary):
     assert walks >= 10_000
 
 
+CODES = np.setdiff1d(np.arange(0x110000), np.arange(0xD800, 0xE000))
+EVERY_CHARACTER = CODES.astype("<u4").tobytes().decode("utf-32-le")
+
+
+@pytest.fixture(scope="module")
+def characters() -> Vocabulary:
+    """One token for each character."""
+    return Vocabulary([character.encode() for character in EVERY_CHARACTER])
+
+
 @pytest.mark.parametrize("escape", [r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", ".", r"[\w-]", r"[^\d\s]"])
-def test_classes_over_all_of_unicode(escape: str):
-    """Every code point is in a class iff ``re`` says so."""
-    byte_vocabulary = Vocabulary([bytes([value]) for value in range(256)])
-    matcher = compile(regex(escape), byte_vocabulary).matcher()
-    compiled = re.compile(escape)
-    for code in range(0x110000):
-        if 0xD800 <= code <= 0xDFFF:
-            continue
+def test_classes_over_all_of_unicode(escape: str, characters: Vocabulary):
+    """Every code point is in a class iff ``re`` says so: by the mask, and many of them byte by byte."""
+    mask = empty_masks(characters)
+    compile(regex(escape), characters).matcher().fill_mask(mask)
+    wanted = np.frombuffer("".join(re.findall(escape, EVERY_CHARACTER)).encode("utf-32-le"), dtype="<u4")
+    wrong = np.setxor1d(CODES[allowed_ids(mask[0], characters.size)], wanted)
+    assert not len(wrong), hex(wrong[0])
+
+    matcher = compile(regex(escape), Vocabulary([bytes([value]) for value in range(256)])).matcher()
+    codes = np.concatenate([CODES[:0x3000], CODES[0x3000::61]])
+    for code, is_wanted in zip(codes.tolist(), np.isin(codes, wanted).tolist(), strict=True):
         data = chr(code).encode()
-        taken = matcher.validate(list(data))
-        assert (taken == len(data)) == (compiled.fullmatch(chr(code)) is not None), hex(code)
+        assert (matcher.validate(list(data)) == len(data)) == is_wanted, hex(code)
 
 
 @pytest.mark.parametrize(

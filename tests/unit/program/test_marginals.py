@@ -20,7 +20,7 @@ from structgen.engine import Vocabulary, compile
 from structgen.grammar.algebra import select
 from structgen.models.toy.hash import HashModel
 from structgen.program import program
-from structgen.program.answer import answer_of
+from structgen.program.answer import Answer, answer_of
 
 TOKENS = [
     *(b'{"', b'"}', b'":', b'": "', b'", "', b'",', b': "', b"true", b"tr", b"false", b"null", b"nu", b"12", b"1,"),
@@ -115,12 +115,12 @@ class _Told:
 
 
 def all_outputs(model: TableModel, kind: Any, **settings: Any) -> list[Output]:
-    """Every output of the loop with its probability, by enumeration of all choices."""
+    """Every output of the loop without drafts, with its probability, by enumeration of all choices."""
     answer, told, found = answer_of(kind), list[int](), []
     constraint = compile(answer.grammar, model.vocabulary)
     while True:
         sampler = _Told(told)
-        result = generate(model, PROMPT, constraint, sampler=sampler, chat=False, **settings)
+        result = generate(model, PROMPT, constraint, sampler=sampler, chat=False, drafter=None, **settings)
         taken = [choice for choice, _ in sampler.choices]
         found.append(Output(result.tokens, result.data, sampler.probability, taken))
         choices = sampler.choices
@@ -131,11 +131,11 @@ def all_outputs(model: TableModel, kind: Any, **settings: Any) -> list[Output]:
         told = [*taken[: len(choices) - 1], choices[-1][0] + 1]
 
 
-def value_at(kind: Any, data: bytes, path: Any) -> Any:
-    answer = answer_of(kind)
-    if answer.form == "text":
-        return answer.value(data.decode())
-    value = json.loads(data)
+def whole_value(answer: Answer, data: bytes) -> Any:
+    return answer.value(data.decode()) if answer.form == "text" else json.loads(data)
+
+
+def value_at(value: Any, path: Any) -> Any:
     for part in path:
         value = value[part]
     return value
@@ -192,6 +192,8 @@ KINDS: list[Any] = [
 def test_they_are_those_of_all_outputs(vocabulary: Vocabulary, kind: Any, seed: int) -> None:
     model = TableModel(vocabulary, seed)
     outputs = all_outputs(model, kind)
+    answer = answer_of(kind)
+    values = [whole_value(answer, each.data) for each in outputs]
     assert math.fsum(each.probability for each in outputs) == pytest.approx(1)
 
     @program(chat=False, marginals=True)
@@ -210,9 +212,9 @@ def test_they_are_those_of_all_outputs(vocabulary: Vocabulary, kind: Any, seed: 
             assert list(score.marginals.values()) == sorted(score.marginals.values(), reverse=True)
             before = tokens_before(output, vocabulary, score.start)
             masses: dict[Any, float] = defaultdict(float)
-            for other in outputs:
+            for other, value in zip(outputs, values, strict=True):
                 if other.tokens[: len(before)] == before and other.data.startswith(output.data[: score.start]):
-                    masses[value_at(kind, other.data, score.path)] += other.probability
+                    masses[value_at(value, score.path)] += other.probability
             total = math.fsum(masses.values())
             assert set(masses) == set(score.marginals)
             for value, mass in score.marginals.items():
