@@ -124,7 +124,7 @@ def few_texts(matcher: Matcher, *, is_json: bool, most: int) -> list[bytes] | No
     """Return all texts that may follow the position of a matcher; None if there are more than ``most``.
 
     The matcher is at the first byte and stays there.  With ``is_json`` the texts are scalars within JSON, else all that
-    is still to come.
+    is still to come.  The end of an array, which may stand in the place of its first item, is no scalar.
 
     Complexity: O(``most`` times the bytes of the longest).
     """
@@ -143,7 +143,7 @@ def few_texts(matcher: Matcher, *, is_json: bool, most: int) -> list[bytes] | No
             live = b"" if ends else live
         else:
             ends = bool(text) and (at.is_accepting or not SCALAR_BYTES.issuperset(live))
-            live = bytes(SCALAR_BYTES.intersection(live)) if text else live
+            live = bytes(SCALAR_BYTES.intersection(live)) if text else live.replace(b"]", b"")
         if ends:
             found.append(text)
         if len(found) + len(work) + len(live) > most or len(text) > _MAX_TEXT_BYTES:
@@ -166,7 +166,7 @@ class _MarginalQuery:
         budget: how many tokens may follow.
         written: the end of the output, from the start of some token on.
         before: the text from that start up to the position of the value.
-        values: the values by their texts; no other text is possible at the position.
+        values: the values by their texts; all that is possible at the position, but for the end of an array.
     """
 
     context: Context
@@ -177,7 +177,7 @@ class _MarginalQuery:
     values: Mapping[bytes, Hashable]
 
     def possible_values(self, written: bytes) -> list[Hashable]:
-        """The values that are still possible after ``written``; none if it contradicts ``before``."""
+        """The values that are still possible after ``written``; none if it is the output of no value here."""
         size = len(self.before)
         if len(written) <= size:
             return list(set(self.values.values())) if self.before.startswith(written) else []
@@ -187,8 +187,8 @@ class _MarginalQuery:
         possible = {value for each, value in self.values.items() if each.startswith(text)}
         if possible:
             return list(possible)
-        ended = max((each for each in self.values if text.startswith(each)), key=len)  # and other text follows
-        return [self.values[ended]]
+        ended = [each for each in self.values if text.startswith(each)]  # and other text follows
+        return [self.values[max(ended, key=len)]] if ended else []
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ class _MarginalSearch:
         return self._passes + len(self.branches)
 
     def masses(self) -> dict[Any, float]:
-        """The probabilities of all values, which sum to 1."""
+        """The probabilities of all values, which sum to 1, given that there is one."""
         sums = {value: math.fsum(self._parts[value]) for value in self._values.values()}
         total = math.fsum(sums.values())
         return {value: mass / total for value, mass in sums.items()}

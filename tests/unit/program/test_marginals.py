@@ -184,6 +184,7 @@ KINDS: list[Any] = [
     Short,
     tuple[bool, Literal["a", "ab"]],
     Near,
+    Annotated[list[Literal[1, 12]], Field(max_length=2)],
 ]
 
 
@@ -213,7 +214,9 @@ def test_they_are_those_of_all_outputs(vocabulary: Vocabulary, kind: Any, seed: 
             before = tokens_before(output, vocabulary, score.start)
             masses: dict[Any, float] = defaultdict(float)
             for other, value in zip(outputs, values, strict=True):
-                if other.tokens[: len(before)] == before and other.data.startswith(output.data[: score.start]):
+                is_end = other.data[score.start : score.start + 1] == b"]"  # where an array ends, there is no item
+                is_here = other.data.startswith(output.data[: score.start]) and not is_end
+                if other.tokens[: len(before)] == before and is_here:
                     masses[value_at(value, score.path)] += other.probability
             total = math.fsum(masses.values())
             assert set(masses) == set(score.marginals)
@@ -318,6 +321,23 @@ def test_what_was_refused_counts_too(vocabulary: Vocabulary) -> None:
     for seed in range(4):
         model = TableModel(vocabulary, seed)
         assert found(Checked, model=model, tries=30) == pytest.approx(found(Free, model=model))
+
+
+def test_an_array_that_might_have_ended_is_no_value_of_its_first_item(vocabulary: Vocabulary) -> None:
+    """The probabilities are given that there is an item; JSON of the end alone is none."""
+
+    @program(chat=False, marginals=True)
+    def asked() -> Generator[Any, Any, None]:
+        yield PROMPT
+        yield Annotated[list[Literal[1, 12]], Field(max_length=1)]
+
+    for seed in range(9):
+        fields = asked.run(model=TableModel(vocabulary, seed)).fields
+        if "[0]" in fields:
+            assert set(fields["[0]"].marginals) == {1, 12}
+            assert math.fsum(fields["[0]"].marginals.values()) == pytest.approx(1)
+            return
+    pytest.fail("no seed writes an item")
 
 
 def test_fields_with_many_values_have_none_and_cost_nothing(vocabulary: Vocabulary) -> None:
