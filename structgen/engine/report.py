@@ -23,6 +23,8 @@ __all__ = ["Report", "entries_of", "report_of", "typical_length"]
 
 _LinearForm = dict[str, float]
 """A linear expression in the expected lengths of rules: their coefficients, and the constant under ``_CONSTANT``."""
+_Known = tuple[dict[int, _LinearForm], dict[int, bool]]
+"""The forms of nodes, and whether a derivation of them ends, by ``id``."""
 _CONSTANT: Final = "\0"
 _MAX_MATRIX: Final = 300
 _MAX_SUMMANDS: Final = 2_000_000
@@ -58,19 +60,20 @@ def typical_length(grammar: Grammar) -> float:
     flat = resolve(grammar, _SMALL, through_shared=True)
     rules = dict(flat.rules)
     productive = productive_rules(rules)
-    forms = {name: _form(term, productive) for name, term in rules.items()}
+    known: _Known = {}, {}
+    forms = {name: _form(term, productive, known) for name, term in rules.items()}
     solved: dict[str, float] = {}
     for group in strongly_connected(
         {name: [other for other in form if other != _CONSTANT] for name, form in forms.items()}
     ):
         solved |= _solve(group, forms, solved)
-    return _value(_form(flat.body, productive), solved)
+    return _value(_form(flat.body, productive, known), solved)
 
 
-def _form(root: Grammar, productive: frozenset[str]) -> _LinearForm:
-    made: dict[int, _LinearForm] = {}
-    alive: dict[int, bool] = {}
-    for node in postorder(root):
+def _form(root: Grammar, productive: frozenset[str], known: _Known) -> _LinearForm:
+    """The form of a term; rules share nodes, so what is known of nodes is kept."""
+    made, alive = known
+    for node in postorder(root, known=lambda node: id(node) in made):
         parts = [made[id(child)] for child in node.children]
         lives = [alive[id(child)] for child in node.children]
         alive[id(node)] = all(lives)

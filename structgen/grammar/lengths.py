@@ -187,7 +187,7 @@ class _Lengths:
         self._productive = productive_rules(rules)
         self._solved: dict[str, Range] = {}
         self._known: dict[tuple[int, bool], _Measured] = {}
-        for component in strongly_connected({name: _names(body) for name, body in rules.items()}):
+        for component in strongly_connected(_names(rules)):
             self._solve(component)
 
     def of(self, root: Grammar) -> Range:
@@ -360,5 +360,16 @@ def _widest(node: ir.CharClass, *, decoded: bool) -> int:
     return spelled_range(widest.encode()) if decoded else len(widest.encode())
 
 
-def _names(root: Grammar) -> list[str]:
-    return list(dict.fromkeys(node.name for node in ir.postorder(root) if isinstance(node, ir.Reference)))
+def _names(rules: Mapping[str, Grammar]) -> dict[str, tuple[str, ...]]:
+    """The rules that each rule refers to; they share nodes, each of which is visited once."""
+    made: dict[int, tuple[str, ...]] = {}
+    for body in rules.values():
+        for node in ir.postorder(body, known=lambda node: id(node) in made):
+            own = (node.name,) if isinstance(node, ir.Reference) else ()
+            below = [names for child in node.children if (names := made[id(child)])]
+            made[id(node)] = own if not below else below[0] if len(below) == 1 else _merged(below)
+    return {name: made[id(body)] for name, body in rules.items()}
+
+
+def _merged(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for each in names for name in each))

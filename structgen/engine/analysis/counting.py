@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DerivationCounter", "LengthCounts", "shortest_runs"]
 
-_MAX_STEPS: Final = 20_000_000
+MAX_STEPS: Final = 20_000_000
 """Bound on the additions, plus an eighth of the multiplications, of counting: about ten seconds."""
 _NEVER: Final = 1 << 60
 """Longer than any string."""
@@ -38,20 +38,22 @@ class LengthCounts:
     structures" (1994, TCS 132): the recursive method, which counts first and then samples by the counts.
     """
 
-    def __init__(self, transitions: Transitions, max_length: int, *, are_shapes: bool = False) -> None:
+    def __init__(
+        self, transitions: Transitions, max_length: int, *, are_shapes: bool = False, max_steps: int = MAX_STEPS
+    ) -> None:
         """Count the runs of up to ``max_length`` symbols.
 
         With ``are_shapes``, runs that differ only in symbols between the same two states count as one.
 
         Raises:
-            LimitExceeded: counting takes too many steps.
+            LimitExceeded: counting takes more than ``max_steps`` steps.
         """
         self.transitions = transitions
         self._are_shapes = are_shapes
         calls = transitions.calls
         self._least, self._reading = least, reading = shortest_runs(transitions)
         horizon = _horizons(transitions, least, reading, max_length)
-        self._check_work(horizon, max_length)
+        self._check_work(horizon, max_length, max_steps)
         nothing = [0] * (max_length + 1)
         self._counts = [nothing if left < 0 else [0] * least[state] for state, left in enumerate(horizon)]
         # A called rule reads from the same position on, so it is counted first; no rule calls itself there.
@@ -118,7 +120,7 @@ class LengthCounts:
             total += product
         return total
 
-    def _check_work(self, horizon: list[int], max_length: int) -> None:
+    def _check_work(self, horizon: list[int], max_length: int, max_steps: int) -> None:
         transitions, least = self.transitions, self._least
         calls: dict[tuple[int, int], int] = {}
         steps = 0
@@ -129,11 +131,11 @@ class LengthCounts:
                     spare = max(left - self._reading[start] - least[after], 0)
                     calls[start, after] = max(calls.get((start, after), 0), spare)
         steps += sum(spare * spare // 8 for spare in calls.values())
-        if steps > _MAX_STEPS:
+        if steps > max_steps:
             raise LimitExceeded(
                 "strings of a grammar",
                 limit="counting steps",
-                maximum=_MAX_STEPS,
+                maximum=max_steps,
                 evidence=f"its automaton has {len(horizon):,} states, for strings of up to {max_length:,} bytes",
                 remedy="request shorter strings",
             )

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, Literal as Literal_, TypeAlias, final
 
 from structgen.engine.analysis.byte_graph import byte_graphs, byte_vocabulary, string_language
-from structgen.engine.analysis.counting import DerivationCounter, LengthCounts, shortest_runs
+from structgen.engine.analysis.counting import MAX_STEPS, DerivationCounter, LengthCounts, shortest_runs
 from structgen.engine.analysis.edge_list import Transitions, deterministic_transitions, transitions_of
 from structgen.engine.constraint import compile
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
@@ -208,6 +208,8 @@ _PRINTABLE: Final = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 _MAX_REJECTED: Final = 2_000
 """Rejected samples in a row before a deterministic automaton is used instead."""
 _MAX_NODES: Final = 50_000
+_STATES_PER_NODE: Final = 40
+"""A node of Python takes as long as so many states of the engine."""
 
 
 @final
@@ -241,7 +243,8 @@ class UniformStrings:
             grammar: a closed term.
             max_bytes: the length of the longest strings.
             alphabet: the bytes that they may have.
-            limits: limits of the compilation.
+            limits: limits of the compilation; if they are given, ``steps`` bounds counting too, and ``states`` the
+                deterministic automaton, a node of which counts as 40 of them.
 
         Raises:
             UnsatisfiableGrammar: no string has at most this length and only these bytes.
@@ -253,6 +256,8 @@ class UniformStrings:
         self._grammar = grammar = string_language(grammar)
         self._limits = limits
         self._max_bytes = max_bytes
+        self._max_steps = MAX_STEPS if limits is None else min(MAX_STEPS, limits.steps)
+        self._max_nodes = _MAX_NODES if limits is None else min(_MAX_NODES, limits.states // _STATES_PER_NODE)
         self._alphabet = frozenset(_bytes_of(alphabet))
         self._characters = Characters(grammar, self._alphabet)
         self._constraint = self._compiled(grammar)
@@ -368,7 +373,9 @@ class UniformStrings:
         name = "shapes" if are_shapes else "runs"
         if name not in self._made:
             transitions = self._transitions if self._transitions is not None else self._determined().transitions
-            self._made[name] = LengthCounts(transitions, self._max_bytes, are_shapes=are_shapes)
+            self._made[name] = LengthCounts(
+                transitions, self._max_bytes, are_shapes=are_shapes, max_steps=self._max_steps
+            )
         return self._made[name]
 
     def _determined(self) -> LengthCounts:
@@ -386,9 +393,8 @@ class UniformStrings:
                     remedy="remove uniqueItems, repeated='forbidden' and the like, or request other lengths",
                 )
             (graph,) = byte_graphs(self._characters.grammar, limits=self._limits)
-            exact = self._made["strings"] = LengthCounts(
-                deterministic_transitions(graph, self._max_bytes, self._characters.ways, _MAX_NODES), self._max_bytes
-            )
+            transitions = deterministic_transitions(graph, self._max_bytes, self._characters.ways, self._max_nodes)
+            exact = self._made["strings"] = LengthCounts(transitions, self._max_bytes, max_steps=self._max_steps)
         return exact
 
     def _written(self, text: Sequence[int]) -> bytes:

@@ -17,7 +17,7 @@ from structgen.engine.analysis.byte_graph import byte_graphs
 from structgen.engine.analysis.counting import DerivationCounter, LengthCounts
 from structgen.engine.analysis.edge_list import deterministic_transitions, with_shared_rules
 from structgen.engine.analysis.uniform_sampling import UniformStrings
-from structgen.errors import GrammarError, UnsatisfiableGrammar
+from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
 from structgen.frontends.lark import lark, load
 from structgen.frontends.regex import regex
 from structgen.grammar.flattening import recognizes
@@ -254,3 +254,13 @@ def test_a_grammar_whose_terminals_are_too_large() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of literals that are called
             ast.parse(member)
+
+
+def test_limits_bound_counting_and_the_deterministic_automaton() -> None:
+    """A server gives strict ones; without any, both have bounds of their own."""
+    letters = regex("[ab]*")
+    with pytest.raises(LimitExceeded, match="counting steps=20000"):
+        UniformStrings(letters, 20_000, limits=Limits(steps=20_000)).draw(1)
+    assert len(UniformStrings(letters, 20, limits=Limits(steps=20_000)).draw(1)) == 1
+    with pytest.raises(LimitExceeded, match="max_nodes=5"):
+        UniformStrings(PAIRS, 40, limits=Limits(states=200)).count(40)
