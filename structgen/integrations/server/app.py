@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +22,7 @@ from structgen.integrations.server.page import page
 from structgen.integrations.server.protocol import APIError, api_error
 from structgen.integrations.server.reading import check_key, json_body, unless_gone
 from structgen.log import logger
+from structgen.memory_cache import return_memory
 
 if TYPE_CHECKING:
     from structgen.integrations.server.service import Handler, Service
@@ -31,6 +33,7 @@ _MAX_BODY: Final = 4 << 20
 _BODY_S: Final = 30.0
 _CLOSE_S: Final = 1.0
 """Seconds for tasks that the server has waited for already, or has cancelled."""
+_RETURN_S: Final = 20.0
 _CLOSED: Final = 499
 _OPEN: Final = ("/health", "/version", "/")
 """Paths that need no key."""
@@ -73,7 +76,9 @@ def application(
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        returning = asyncio.create_task(_return_memory())
         yield
+        returning.cancel()
         await service.runner.close(_CLOSE_S)
 
     card = {"id": service.name, "object": "model", "created": 0, "owned_by": "structgen"}
@@ -129,6 +134,13 @@ def _guarded(
         return JSONResponse(answer.body, answer.status, headers=answer.headers)
 
     return guarded
+
+
+async def _return_memory() -> None:
+    """Give free memory back from time to time: each answer has a thread, and the allocator keeps what it has freed."""
+    while True:
+        await asyncio.sleep(_RETURN_S)
+        await asyncio.to_thread(return_memory)
 
 
 def _model(service: Service, card: dict[str, Any], name: str) -> Response:

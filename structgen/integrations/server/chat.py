@@ -45,8 +45,8 @@ async def complete(service: Service, data: object) -> Response:
     request = parsed(ChatRequest, data)
     service.check_model(request.model)
     count = request.n or 1
-    service.runner.admit(count)
-    turn = await asyncio.to_thread(_prepared, service, request)
+    with service.runner.admitted(count):
+        turn = await asyncio.to_thread(_prepared, service, request)
     task = turn.task
     answer = _ChatAnswer(service, request, turn)
     tasks = [service.task_with_seed(task, task.seed + index) for index in range(count)]

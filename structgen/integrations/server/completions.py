@@ -56,20 +56,20 @@ async def complete(service: Service, data: object) -> Response:
     service.check_model(request.model)
     if own.echo and own.logprobs is not None:
         raise _wrong("echo", "logprobs are of the answer alone; leave one of them out")
-    prompts = _prompts(service, own)
-    count = request.n or 1
-    service.runner.admit(count * len(prompts))
-    description = await asyncio.to_thread(described, request, service.limits)
+    prompts, count = _prompts(own), request.n or 1
 
-    def prepared() -> list[Task]:
+    def prepared() -> tuple[Description, list[Task]]:
+        description = described(request, service.limits)
         made: list[Task] = []
-        for tokens in prompts:
+        for prompt in prompts:
+            tokens = _tokens(service, prompt)
             most = service.room(len(tokens), own.max_tokens or _DEFAULT_TOKENS, is_stated=own.max_tokens is not None)
             task = task_of(service, request, description, tokens, most, top=own.logprobs)
             made += [service.task_with_seed(task, task.seed + len(made) + index) for index in range(count)]
-        return made
+        return description, made
 
-    tasks = await asyncio.to_thread(prepared)
+    with service.runner.admitted(count * len(prompts)):
+        description, tasks = await asyncio.to_thread(prepared)
     answer = _Completion(service, own, description, has_report=request.structgen is not None)
     headers = service.headers(request, description)
     if request.stream:
@@ -93,26 +93,34 @@ def _parsed(data: object) -> tuple[_Own, ChatRequest]:
     return parsed(_Own, own), request
 
 
-def _prompts(service: Service, own: _Own) -> list[tuple[int, ...]]:
-    """The tokens of each prompt.
+def _prompts(own: _Own) -> list[str | list[int]]:
+    """The prompts, as texts or token ids.
 
     Raises:
-        APIError: one is empty, or has an id that the model lacks.
+        APIError: one is empty or something else.
     """
     given = own.prompt
     is_one = isinstance(given, str) or (isinstance(given, list) and bool(given) and type(given[0]) is int)
     each = [given] if is_one else given
     if not isinstance(each, list) or not 0 < len(each) <= _MOST_PROMPTS:
         raise _wrong("prompt", f"expected a text, token ids, or a list of 1 to {_MOST_PROMPTS} of these")
-    found: list[tuple[int, ...]] = []
     for prompt in each:
-        if isinstance(prompt, str):
-            found.append(tuple(service.model.encode_prompt(prompt, chat=False)))
-        elif isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
-            found.append(checked_ids(service, prompt, "prompt"))
-        else:
+        if not isinstance(prompt, str) and not (
+            isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt)
+        ):
             raise _wrong("prompt", "expected texts, or lists of at least one token id")
-    return found
+    return each
+
+
+def _tokens(service: Service, prompt: str | list[int]) -> tuple[int, ...]:
+    """The tokens of a prompt; in a thread, for a long text takes a while.
+
+    Raises:
+        APIError: it has an id that the model lacks.
+    """
+    if isinstance(prompt, str):
+        return tuple(service.model.encode_prompt(prompt, chat=False))
+    return checked_ids(service, prompt, "prompt")
 
 
 def checked_ids(service: Service, ids: Any, param: str) -> tuple[int, ...]:

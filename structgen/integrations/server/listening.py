@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -19,8 +20,37 @@ __all__ = ["Server", "listen"]
 _BACKLOG: Final = 512
 _HEAD_S: Final = 30.0
 """Seconds in which the head of a request must arrive."""
+_LINGER_S: Final = 2.0
+"""Seconds for which a client that was refused may go on to send its body."""
 _UNREAD_MS: Final = 120_000
 """Milliseconds for which a client may leave what it was sent, before the system ends its connection."""
+
+
+class _Lingering:
+    """A transport that, while its client is still sending, ends what is sent to it some time before it is closed.
+
+    To close a connection with unread bytes resets it, and the client may lose its answer (RFC 9112, 9.6).
+    """
+
+    def __init__(self, transport: Any, protocol: H11Protocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self.lingers = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self.lingers or self._transport.is_closing()
+
+    def close(self) -> None:
+        if self.is_closing() or self._protocol.conn.their_state is not h11.SEND_BODY:
+            self._transport.close()
+            return
+        self.lingers = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._protocol.loop.call_later(_LINGER_S, self._transport.close)
 
 
 class _Connection(H11Protocol):
@@ -30,10 +60,13 @@ class _Connection(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        self._transport = _Lingering(transport, self)
+        super().connection_made(self._transport)  # type: ignore[arg-type]
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        if self._transport.lingers:
+            return
         super().data_received(data)
         self._watch()
 

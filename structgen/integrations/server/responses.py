@@ -83,8 +83,8 @@ async def respond(service: Service, data: object) -> Response:
     """
     own, request = _parsed(data)
     service.check_model(request.model)
-    service.runner.admit()
-    description, task = await asyncio.to_thread(_prepared, service, own, request)
+    with service.runner.admitted():
+        description, task = await asyncio.to_thread(_prepared, service, own, request)
     writer = _Writer(service, own, request, description, task)
     headers = service.headers(request, description)
     if request.stream:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
@@ -95,28 +95,38 @@ class Runner:
         self._idle.set()
         self.is_closing = False
 
-    def admit(self, count: int = 1) -> None:
-        """Check that there is room for so many more tasks.
+    def _check_open(self) -> None:
+        if self.is_closing:
+            raise APIError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+
+    @contextmanager
+    def admitted(self, count: int = 1) -> Iterator[None]:
+        """Keep room for so many tasks, which the block prepares and which are run right after it.
 
         Raises:
             APIError: the queue is full, or the server is shutting down.
         """
-        if self.is_closing:
-            raise APIError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+        self._check_open()
         if self.running + self.waiting + count > self.max_running + self.max_queue:
             message = f"{self.running} answers are being written and {self.waiting} wait; try again later"
             raise APIError(429, message, code="queue_full", headers={"Retry-After": "1"})
+        self.waiting += count
+        try:
+            yield
+        finally:
+            self.waiting -= count
 
     async def run(self, task: Task) -> AsyncGenerator[Item, None]:
         """Yield the chunks of an answer as they are written, what else is wanted, and then the result.
 
-        The answer ends before its next forward pass if the coroutine is cancelled or the iterator is closed.
+        The answer ends before its next forward pass if the coroutine is cancelled or the iterator is closed.  The task
+        has been ``admitted``: once the status of a stream has been sent, it is too late to refuse it.
 
         Raises:
-            APIError: the queue is full, or the time is over.
+            APIError: the server is shutting down, or the time is over.
             StructgenError: as ``generate``.
         """
-        self.admit()
+        self._check_open()
         self.waiting += 1
         self._idle.clear()
         ends = None if self.time_limit_s is None else perf_counter() + self.time_limit_s

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from structgen.decode.potentials.canonical import Canonical
-from structgen.decode.step.sampler import Greedy, Multinomial
+from structgen.decode.step.context import check_start, refuse_temperatures
+from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
 from structgen.engine import compile
 from structgen.errors import StructgenError, UnsatisfiableGrammar
 from structgen.grammar.nodes import ANY_CHAR, Repeat, literal, sequence
@@ -57,13 +59,18 @@ def task_of(
         APIError: a setting is unusable, or does not go with another one.
         StructgenError: the description cannot be enforced.
     """
-    options = request.structgen or Options()
+    options, sampler = request.structgen or Options(), sampler_of(request)
     if options.trace and not (isinstance(request, ChatRequest) and request.stream):
         raise _wrong("structgen.trace", "it is of chats with stream: true")
     if options.trace and (request.stop or options.sampler is not None):
         raise _wrong("structgen.trace", "it does not go with stop or structgen.sampler; leave them out")
     constraint = service.compiled(description.grammar)
     is_json = description.kind == "json"
+    if not isinstance(sampler, Sampler):
+        try:
+            refuse_temperatures(constraint)
+        except ValueError as error:
+            raise _wrong("structgen.sampler", str(error)) from None
     if options.marginals and (options.sampler is not None or description.kind not in ("json", "grammar")):
         other = "leave structgen.sampler out" if options.sampler is not None else "describe the answer"
         raise _wrong("structgen.marginals", f"they are of answers with fields, written token by token; {other}")
@@ -72,11 +79,11 @@ def task_of(
             Canonical(constraint, max_tokens)
         except StructgenError as error:
             raise _wrong("structgen.canonical", str(error)) from None
-    return Task(
+    task = Task(
         tuple(tokens),
         constraint,
         max_tokens,
-        sampler_of(request),
+        sampler,
         seed=_seed(service, request),
         alternatives=max(top or 0, _TRACED if options.trace else 0),
         adjustments=_adjustments(request, service.model.vocabulary.size),
@@ -88,6 +95,8 @@ def task_of(
         is_canonical=options.canonical,
         is_traced=options.trace,
     )
+    check_start(service.model, len(tokens), constraint, max_tokens)  # before the status of a stream is sent
+    return task
 
 
 def sampler_of(request: Sampling) -> AnySampler:
@@ -117,9 +126,16 @@ def sampler_of(request: Sampling) -> AnySampler:
         if isinstance(value, (int, float)) and not abs(value) <= (_MOST_SAMPLES if counted else _MOST):
             raise _wrong(f"{place}.{key}", f"at most {_MOST_SAMPLES if counted else _MOST} on this server")
     try:
-        return made(SAMPLERS, name, settings, subject=place)  # type: ignore[no-any-return]  # by name
+        return _bounded(made(SAMPLERS, name, settings, subject=place))
     except (ValueError, TypeError) as error:
         raise _wrong(place, str(error).removeprefix(f"{place}: ")) from None
+
+
+def _bounded(sampler: Any) -> AnySampler:
+    """The sampler with no number above what a request may ask for: defaults are for those who own the model."""
+    values = {each.name: getattr(sampler, each.name) for each in fields(sampler)}
+    high = [name for name, value in values.items() if type(value) is int and value > _MOST]
+    return replace(sampler, **dict.fromkeys(high, _MOST)) if high else sampler  # type: ignore[no-any-return]
 
 
 def _seed(service: Service, request: Sampling) -> int:

@@ -10,8 +10,6 @@ import numpy as np
 
 from structgen.decode import Chunk, Result, Sampler, Step, start_generation
 from structgen.decode.potentials.canonical import Canonical
-from structgen.decode.step.context import refuse_temperatures
-from structgen.integrations.server.protocol import APIError
 from structgen.integrations.server.trace import Trace, Tracer
 from structgen.program.json_cursor import FieldEnd, JsonCursor
 
@@ -95,7 +93,6 @@ def written(context: Context, task: Task, check_time: Callable[[], None]) -> Gen
 
     Raises:
         StructgenError: as ``generate``.
-        APIError: the sampler does not do what is wanted.
     """
     if not isinstance(task.sampler, Sampler):
         yield from _weighed(context, task, task.sampler)
@@ -226,12 +223,7 @@ def _weighed(context: Context, task: Task, chosen: SequenceSampler | Proposal) -
     # Imported here: most answers are written token by token.
     from structgen.decode.sampling.sampler_run import run_sampler, weighted_sampler, whole_speculation
 
-    try:
-        refuse_temperatures(task.constraint)
-        sampler = weighted_sampler(chosen)
-        speculation = whole_speculation(task.drafter, sampler)
-    except ValueError as error:
-        raise APIError(400, f"structgen.sampler: {error}", param="structgen.sampler", code="invalid_value") from None
+    sampler = weighted_sampler(chosen)
     generator = np.random.Generator(np.random.PCG64(task.seed))
     potentials = (Canonical(task.constraint, task.max_tokens),) if task.is_canonical else ()
     samples = run_sampler(
@@ -241,7 +233,7 @@ def _weighed(context: Context, task: Task, chosen: SequenceSampler | Proposal) -
         potentials=potentials,
         max_tokens=task.max_tokens,
         generator=generator,
-        speculation=speculation,
+        speculation=whole_speculation(task.drafter, sampler),
     )
     result = samples.best() if sampler.takes_best else samples.draw(generator)
     yield Chunk(result.text, result.tokens, forced=False, is_cut=result.cut_at is not None)

@@ -147,6 +147,20 @@ def test_a_huge_body_is_refused_before_it_is_read(url: str, length: int | None) 
     assert found.startswith((b"HTTP/1.1 413", b"HTTP/1.1 400" if length == 10**30 else b"HTTP/1.1 413"))
 
 
+def test_a_client_that_is_still_sending_can_read_why_it_is_refused(url: str) -> None:
+    """A connection that is closed with unread bytes is reset, and the answer may be lost."""
+    with connected(url, head(1 << 30)) as connection:
+        assert connection.recv(1, socket.MSG_PEEK) == b"H"
+        for _ in range(20):
+            connection.sendall(b" " * 0x10000)
+            time.sleep(0.001)
+        found = b""
+        while part := connection.recv(1 << 16):
+            found += part
+    assert found.startswith(b"HTTP/1.1 413")
+    assert json.loads(found.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_large"
+
+
 def test_a_body_that_does_not_end_is_given_up(serve: Callable[..., str]) -> None:
     """After the seconds that a body has; so is a connection whose request has no end of its head."""
     url = serve(app={"body_s": 0.05}, head_s=0.05)

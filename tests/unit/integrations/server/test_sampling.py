@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -16,9 +17,12 @@ from served_model import VOCABULARY
 import structgen as sg
 from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.frontends.free_text import any_text
+from structgen.integrations.server.protocol import APIError, ChatRequest, parsed
+from structgen.integrations.server.runner import Runner
+from structgen.integrations.server.settings import sampler_of
 from structgen.integrations.server.writing import StopWatch
 from structgen.models import HashModel
-from structgen.samplers import SMC, Beam
+from structgen.samplers import SMC, Beam, RejectionTrie
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -280,3 +284,32 @@ def _shares_of_on() -> dict[bool, float]:
 
     true, false = mass([], 1.0)
     return {True: true, False: false}
+
+
+def test_a_stream_that_cannot_be_completed_is_refused_by_its_status(url: str) -> None:
+    """As an answer that is no stream: once the status is sent, an error is an event that few clients look for."""
+    body = {"messages": MESSAGES, "response_format": FORMAT, "max_tokens": 3}
+    for path, asked in (("chat/completions", {}), ("completions", {"messages": None, "prompt": PROMPT})):
+        answers = [httpx.post(f"{url}/v1/{path}", json={**body, **asked, "stream": each}) for each in (True, False)]
+        assert [answer.status_code for answer in answers] == [400, 400]
+        assert answers[0].json() == answers[1].json()
+        assert answers[0].json()["error"]["code"] == "max_tokens_too_small"
+
+
+def test_room_is_kept_while_a_request_is_prepared() -> None:
+    """What was admitted is never refused later, when the status of its stream is sent."""
+    runner = Runner(model(), max_running=1, max_queue=1)
+    with runner.admitted(), runner.admitted():
+        with pytest.raises(APIError, match="0 answers are being written and 2 wait"), runner.admitted():
+            pytest.fail("there is no room for a third one")
+        assert runner.waiting == 2
+    assert runner.waiting == 0
+    with pytest.raises(APIError, match="0 wait"), runner.admitted(3):
+        pytest.fail("there is no room for three")
+
+
+def test_defaults_of_samplers_are_no_larger_than_what_a_request_may_ask_for() -> None:
+    """``rejection`` makes up to 10,000 tries by default, and a model that seldom keeps to a grammar makes them all."""
+    options = {"sampler": {"name": "rejection", "samples": 2}}
+    asked = parsed(ChatRequest, {"messages": MESSAGES, "structgen": options})
+    assert sampler_of(asked) == RejectionTrie(2, max_tries=1024)
