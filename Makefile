@@ -10,7 +10,7 @@ TSAN_VENV ?= .venv-tsan
 WHEEL_VENV ?= build/wheel-venv
 PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
 PYTEST_ARGS ?= -n auto --dist worksteal
-# Hours of `make soak`, and seconds of `make fuzz` and of the long test of `make tsan`.
+# Hours of `make soak` and `make soak-server`, and seconds of `make fuzz` and of the long test of `make tsan`.
 H ?= 1
 T ?= 600
 # A compiler with libFuzzer.
@@ -39,7 +39,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install ready test test-all lint types unit nightly outcomes golden wheel-test asan tsan fuzz soak bench instructions format clean
+.PHONY: help run install ready test test-all lint types unit nightly outcomes golden wheel-test asan tsan fuzz soak soak-server bench instructions format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,11 +96,14 @@ tsan: $(TSAN_VENV)/stamp $(VENV)/stamp-test  ## run threads that compile and fil
 soak: $(VENV)/stamp-test  ## run all decoders with cancellations and errors for H hours, and write benchmarks/record/soak.md
 	$(BIN)/python benchmarks/soak.py --hours $(H) --record benchmarks/record/soak.md
 
+soak-server: $(VENV)/stamp-test  ## ask `structgen serve` all it can be asked, for H hours, and write benchmarks/record/soak_server.md
+	$(BIN)/python benchmarks/soak_server.py --hours $(H) --record benchmarks/record/soak_server.md
+
 fuzz: $(VENV)/stamp-fuzz build/fuzz/native_fuzzer  ## fuzz front ends, files of models and the engine, for T seconds in all
 	$(BIN)/python tests/fuzz/campaign.py --seconds $(T)
 
 bench: $(VENV)/stamp-test  ## run the benchmarks, side by side with the peers
-	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py benchmarks/soak%.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py benchmarks/instructions.py benchmarks/soak%.py benchmarks/server%.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
 instructions: $(VENV)/stamp-test  ## count the instructions of six workloads with valgrind (some minutes)
 	$(BIN)/python benchmarks/instructions.py $(INSTRUCTIONS_ARGS)

@@ -18,13 +18,12 @@ import os
 import platform
 import random
 import signal
-import statistics
 import sys
 import threading
 import time
 import traceback
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +32,8 @@ from typing import Any, Final
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import soak_ledger
+from soak_ledger import curves, growth, percentile, sampled
 from soak_sources import Output, Workbench, verdict
 from soak_tasks import TASKS, Cancelled
 
@@ -41,7 +42,6 @@ from structgen.memory_cache import return_memory
 
 SAMPLES: Final = 60
 FINDINGS: Final = 20
-BARS: Final = "▁▂▃▄▅▆▇█"
 HANGS_S: Final = 600
 LONG_S: Final = 30
 BUGS: Final = ("no token continues", "which its own mask allows", "has no result yet")
@@ -49,48 +49,11 @@ BUGS: Final = ("no token continues", "which its own mask allows", "has no result
 
 
 @dataclass
-class Sample:
-    """One look at the process."""
+class Ledger(soak_ledger.Ledger):
+    """All that happened, with what concerns this process alone."""
 
-    seconds: float
-    rss_mb: float
-    held_mb: float
-    handles: int
-    threads: int
-    outputs: int
-    cpu_ms: list[float]
-
-
-@dataclass
-class Ledger:
-    """All that happened."""
-
-    tasks: Counter[str] = field(default_factory=Counter)
-    verdicts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    errors: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    cpu_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    recent: list[float] = field(default_factory=list)
-    slowest: dict[str, tuple[float, int]] = field(default_factory=dict)
     warned: Counter[str] = field(default_factory=Counter)
-    findings: list[str] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
     cleared_mb: float = 0.0
-    running: dict[int, tuple[float, str]] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def took(self, name: str, seed: int, milliseconds: float) -> None:
-        """Note the time of the processor that a task took in its own thread."""
-        with self.lock:
-            self.cpu_ms[name].append(milliseconds)
-            self.recent.append(milliseconds)
-            if milliseconds > self.slowest.get(name, (0.0, 0))[0]:
-                self.slowest[name] = milliseconds, seed
-
-    def found(self, finding: str) -> None:
-        """Note something wrong."""
-        with self.lock:
-            self.findings.append(finding)
-        print(f"FINDING {finding}", file=sys.stderr, flush=True)
 
 
 _armed = threading.Event()
@@ -159,18 +122,13 @@ def resident_mb() -> float:
 def look(began: float, ledger: Ledger) -> None:
     """Sample the process."""
     gc.collect()
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    with ledger.lock:
-        recent, ledger.recent = ledger.recent, []
-        outputs = sum(sum(counts.values()) for counts in ledger.verdicts.values())
-    rss = float(status["VmRSS"].split()[0]) / 1024
+    sample = sampled("self", time.monotonic() - began, *ledger.taken())
     return_memory()
-    held = resident_mb()
-    handles = len(os.listdir("/proc/self/fd"))
-    sample = Sample(time.monotonic() - began, rss, held, handles, int(status["Threads"]), outputs, sorted(recent))
+    sample.held_mb = resident_mb()
     ledger.samples.append(sample)
     print(
-        f"{sample.seconds:7.0f} s  {rss:6.0f} MB  {held:6.0f} trimmed  {handles} handles  {outputs} outputs",
+        f"{sample.seconds:7.0f} s  {sample.rss_mb:6.0f} MB  {sample.held_mb:6.0f} trimmed  {sample.handles} handles  "
+        f"{sample.outputs} outputs",
         file=sys.stderr,
         flush=True,
     )
@@ -231,26 +189,6 @@ def soak(hours: float, seed: int, bench: Workbench) -> Ledger:
     return ledger
 
 
-def percentile(values: list[float], share: float) -> float:
-    """The value below which a share of the sorted values lie."""
-    return values[min(int(share * len(values)), len(values) - 1)] if values else 0.0
-
-
-def growth(samples: list[Sample], value: Callable[[Sample], float]) -> float:
-    """The slope of a line through the second half of the samples, in per cent an hour of their mean."""
-    half = samples[len(samples) // 2 :]
-    if len(half) < 3:
-        return 0.0
-    fit = statistics.linear_regression([each.seconds / 3600 for each in half], [value(each) for each in half])
-    return 100 * fit.slope / statistics.fmean(value(each) for each in half)
-
-
-def bars(values: list[float]) -> str:
-    """A line of bars from 0 to the largest value."""
-    top = max(values, default=0) or 1
-    return "".join(BARS[round(value / top * (len(BARS) - 1))] for value in values)
-
-
 def report(ledger: Ledger, hours: float, seed: int, bench: Workbench) -> str:
     """The record, as Markdown."""
     verdicts: Counter[str] = sum(ledger.verdicts.values(), Counter())
@@ -277,7 +215,7 @@ def report(ledger: Ledger, hours: float, seed: int, bench: Workbench) -> str:
     for name in sorted(ledger.tasks):
         errors = ledger.errors[name]
         listed = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items()) if kind != "cancelled") or "-"
-        times, counts = sorted(ledger.cpu_ms[name]), ledger.verdicts[name]
+        times, counts = sorted(ledger.ms[name]), ledger.verdicts[name]
         lines.append(
             f"| {name} | {ledger.tasks[name]} | {sum(counts.values())} | {counts['invalid']} | {errors['cancelled']} "
             f"| {listed} | {percentile(times, 0.5):.0f} | {percentile(times, 0.99):.0f} | {percentile(times, 1):.0f} |"
@@ -288,14 +226,12 @@ def report(ledger: Ledger, hours: float, seed: int, bench: Workbench) -> str:
         ("the same, trimmed", [each.held_mb for each in samples]),
         ("open handles", [float(each.handles) for each in samples]),
         ("threads", [float(each.threads) for each in samples]),
-        ("CPU ms of a task, median", [percentile(each.cpu_ms, 0.5) for each in samples[1:]]),
-        ("CPU ms of a task, 99 %", [percentile(each.cpu_ms, 0.99) for each in samples[1:]]),
+        ("CPU ms of a task, median", [percentile(each.ms, 0.5) for each in samples[1:]]),
+        ("CPU ms of a task, 99 %", [percentile(each.ms, 0.99) for each in samples[1:]]),
     ]
-    lines += ["", "```"]
-    for name, values in shown:
-        lines.append(f"{name:26} {values[0]:6.0f} {bars(values)} {values[-1]:6.0f}  most {max(values):.0f}")
     lines += [
-        "```",
+        "",
+        *curves(shown),
         "",
         f"Growth {half}: memory {growth(samples, lambda each: each.rss_mb):+.1f} % an hour, "
         f"{growth(samples, lambda each: each.held_mb):+.1f} % after the allocator has given free memory back; handles "

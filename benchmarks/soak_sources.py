@@ -21,7 +21,7 @@ from structgen.models import HashModel
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support" / "validators"))
 from json_validators import Disagreement, Judge
 
-__all__ = ["HOSTILE", "Output", "Source", "Workbench", "verdict"]
+__all__ = ["HOSTILE", "LazyJudge", "Output", "Source", "Workbench", "read", "verdict"]
 
 DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "maskbench_dev.jsonl.gz"
 JOINTS: Final = [
@@ -171,16 +171,17 @@ class Workbench:
         Raises:
             GrammarError, LimitExceeded: it is refused.
         """
+        return read(*self.notation(rng, kinds))
+
+    def notation(self, rng: random.Random, kinds: str = "sssrrl") -> tuple[str, str]:
+        """The kind and the text of a random source, which may be refused."""
         kind = rng.choice(kinds)
         if kind == "s":
             text = rng.choice(self.schemas) if self.schemas and rng.random() < 0.8 else json.dumps(_schema(rng))
-            return Source("schema", text, sg.json_schema(text), _Lazy(text))
+            return "schema", text
         if kind == "r":
-            text = rng.choice(["", "-", " ", "|"]).join(rng.choices(PIECES, k=rng.randint(1, 4)))
-            compiled = re.compile(text)
-            return Source("regex", text, sg.regex(text), lambda written: compiled.fullmatch(written) is not None)
-        text = rng.choice(LARK)
-        return Source("lark", text, sg.lark(text), lambda written: _parses(text, written))
+            return "regex", rng.choice(["", "-", " ", "|"]).join(rng.choices(PIECES, k=rng.randint(1, 4)))
+        return "lark", rng.choice(LARK)
 
     def model(self, rng: random.Random) -> HashModel:
         """A model of noise; one in two prefers to write some text."""
@@ -188,13 +189,30 @@ class Workbench:
         return HashModel(self.vocabulary, seed=rng.randrange(1 << 30), writes=writes if rng.random() < 0.5 else None)
 
 
-class _Lazy:
+def read(kind: str, text: str, limits: sg.Limits | None = None) -> Source:
+    """The source that a text of a kind is.
+
+    Raises:
+        GrammarError, LimitExceeded: it is refused.
+    """
+    limits = limits or sg.Limits()
+    if kind == "schema":
+        return Source(kind, text, sg.json_schema(text, limits=limits), LazyJudge(text))
+    if kind == "regex":
+        compiled = re.compile(text)
+        grammar = sg.regex(text, limits=limits)
+        return Source(kind, text, grammar, lambda written: compiled.fullmatch(written) is not None)
+    return Source(kind, text, sg.lark(text, limits=limits), lambda written: _parses(text, written))
+
+
+class LazyJudge:
     """A judge of JSON, made when it is needed."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def __call__(self, written: str) -> bool:
+        """Whether a text is valid."""
         return Judge(json.loads(self._text)).is_valid(written)
 
 
