@@ -35,7 +35,7 @@ class Sample:
     handles: int
     threads: int
     outputs: int
-    ms: list[float]
+    ms: Sequence[float]
     held_mb: float = 0.0
 
 
@@ -75,7 +75,7 @@ class Ledger:
             return sorted(recent), sum(sum(counts.values()) for counts in self.verdicts.values())
 
 
-def sampled(process: int | str, seconds: float, ms: list[float], outputs: int) -> Sample:
+def sampled(process: int | str, seconds: float, ms: Sequence[float], outputs: int) -> Sample:
     """Look at a process, by its number or ``"self"``."""
     place = Path(f"/proc/{process}")
     status = dict(line.split(":", 1) for line in (place / "status").read_text().splitlines())

@@ -6,7 +6,7 @@ costs little, and one with the embedded model.  Clients ask them in random order
 broken, too large or not theirs.  A wrong output, a status of 500 or above, an error that is not the client's, a refusal
 of what is right, a bad request that is not refused, a traceback in a log, and an answer that takes ten minutes are
 findings; so is what a server still holds after the last client has gone.  Memory, handles and threads of each server
-are sampled sixty times.
+are sampled sixty times; five times all clients wait, so that memory can be seen without what is being written.
 
 Usage: python benchmarks/soak_server.py [--hours H] [--clients 16] [--embedded 3] [--seed N] [--record FILE]
 """
@@ -50,7 +50,10 @@ KEY: Final = "soak-key"
 SAMPLES: Final = 60
 FINDINGS: Final = 20
 FLAT: Final = 0.05
-WARM_UP: Final = 0.25
+REST_EVERY: Final = 12
+"""Samples from one rest to the next; the first rest is after a fifth of the run, when caches are full."""
+REST_S: Final = 25.0
+"""The server gives free memory back every 20 s."""
 ROOM: Final = {"--max-running": 8, "--max-queue": 16}
 FAULTS: Final = re.compile(
     rb"Traceback|exception|never (?:awaited|retrieved)|(?:Runtime|Resource)Warning", re.IGNORECASE
@@ -101,6 +104,7 @@ class Served:
         held: the process.
         idle: the process before the first client.
         samples: while it works.
+        rests: while all clients pause, answers are done and free memory has been given back.
         after: once all clients have gone.
     """
 
@@ -108,86 +112,133 @@ class Served:
     held: Running
     idle: Sample
     samples: list[Sample] = field(default_factory=list)
+    rests: list[Sample] = field(default_factory=list)
     after: Sample | None = None
 
-    def look(self, seconds: float, ms: list[float], outputs: int) -> None:
-        """Sample the process."""
-        self.samples.append(sampled(self.held.process.pid, seconds, ms, outputs))
+    def sampled(self, seconds: float, ms: Sequence[float] = (), outputs: int = 0) -> Sample:
+        """Look at the process."""
+        return sampled(self.held.process.pid, seconds, ms, outputs)
 
     def get(self, path: str) -> httpx.Response:
         """Ask it something."""
         return httpx.get(self.held.url + path, headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
 
     @property
-    def warm(self) -> list[Sample]:
-        """The samples after warming up."""
-        return self.samples[int(WARM_UP * len(self.samples)) :]
-
-    @property
     def growth(self) -> float:
-        """By how much memory grows after warming up, along a line through the samples."""
-        if len(self.warm) < 3:
+        """By how much memory at rest grows after the first rest, along a line through the rests."""
+        if len(self.rests) < 3:
             return 0.0
-        times, sizes = [each.seconds for each in self.warm], [each.rss_mb for each in self.warm]
+        times, sizes = [each.seconds for each in self.rests], [each.rss_mb for each in self.rests]
         slope = statistics.linear_regression(times, sizes).slope
         return slope * (times[-1] - times[0]) / statistics.fmean(sizes)
 
+    def wait_until_idle(self) -> bool:
+        """Wait until no answer is written or waits, for a minute; whether that is so."""
+        for _ in range(120):
+            state = self.get("/health").json()
+            if not state["running"] and not state["waiting"]:
+                return True
+            time.sleep(0.5)
+        return False
 
-def soak(servers: Sequence[Served], clients: Sequence[Client], hours: float, seed: int, ledger: Ledger) -> None:
-    """Let all clients work for some hours."""
-    stopped = threading.Event()
-    turns = {**ACTIONS, **REFUSALS}
-    actions, weights = list(turns), list(turns.values())
 
-    def work(number: int, client: Client) -> None:
-        rng = random.Random(f"{seed} {number}")
-        while not stopped.is_set():
-            (action,) = rng.choices(actions, weights)
+@dataclass
+class Crowd:
+    """All clients, each in a thread, which work until they are told to rest or to stop.
+
+    Attributes:
+        servers: whom they ask.
+        ledger: what happened.
+        seed: of what they do.
+        began: when.
+    """
+
+    servers: Sequence[Served]
+    ledger: Ledger
+    seed: int
+    began: float = field(default_factory=time.monotonic)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    open_gate: threading.Event = field(default_factory=threading.Event)
+    busy: set[int] = field(default_factory=set)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self.began
+
+    def work(self, number: int, client: Client) -> None:
+        """Turn after turn of one client."""
+        rng = random.Random(f"{self.seed} {number}")
+        turns = {**ACTIONS, **REFUSALS}
+        while not self.stopped.is_set():
+            self.open_gate.wait()
+            self.busy.add(number)
+            (action,) = rng.choices(list(turns), list(turns.values()))
             task = rng.randrange(1 << 40)
-            ledger.running[number] = time.monotonic(), f"{action.__name__}, seed {task}"
+            self.ledger.running[number] = time.monotonic(), f"{action.__name__}, seed {task}"
             with client.working(action.__name__, task):
                 try:
                     action(client, random.Random(task))
                 except (AssertionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
                     client.found(traceback.format_exc()[-3000:])
+            self.busy.discard(number)
 
-    threads = [threading.Thread(target=work, args=each, daemon=True) for each in enumerate(clients)]
-    began = time.monotonic()
+    def rest(self) -> None:
+        """Let all clients pause, and look at what the servers hold then."""
+        self.open_gate.clear()
+        until = time.monotonic() + 2 * HANGS_S
+        while self.busy and time.monotonic() < until:
+            time.sleep(0.2)
+        for number in set(self.busy):
+            self.ledger.found(f"a client does not end: {self.ledger.running[number]}")
+        for server in self.servers:
+            if not server.wait_until_idle():
+                self.ledger.found(f"{server.name}: answers are written for nobody")
+        time.sleep(REST_S)
+        for server in self.servers:
+            server.rests.append(server.sampled(self.seconds))
+        print(f"{self.seconds:7.0f} s  at rest: {self._shown([each.rests for each in self.servers])}", file=sys.stderr)
+        self.open_gate.set()
+
+    def look(self) -> bool:
+        """Sample the servers; False if one has ended."""
+        ms, outputs = self.ledger.taken()
+        for server in self.servers:
+            if server.held.process.poll() is not None:
+                self.ledger.found(f"{server.name}: the server has ended with {server.held.process.returncode}")
+                return False
+            server.samples.append(server.sampled(self.seconds, ms, outputs))
+        shown, tasks = self._shown([each.samples for each in self.servers]), sum(self.ledger.tasks.values())
+        print(f"{self.seconds:7.0f} s  {shown}  {tasks} tasks  {outputs} outputs", file=sys.stderr, flush=True)
+        return True
+
+    def _shown(self, samples: Sequence[list[Sample]]) -> str:
+        sizes = (f"{each.name} {held[-1].rss_mb:.0f} MB" for each, held in zip(self.servers, samples, strict=True))
+        return ", ".join(sizes)
+
+
+def soak(servers: Sequence[Served], clients: Sequence[Client], hours: float, seed: int, ledger: Ledger) -> None:
+    """Let all clients work for some hours, rests not counted."""
+    crowd = Crowd(servers, ledger, seed)
+    threads = [threading.Thread(target=crowd.work, args=each, daemon=True) for each in enumerate(clients)]
     for thread in threads:
         thread.start()
+    crowd.open_gate.set()
     for number in range(SAMPLES + 1):
-        time.sleep(max(0.0, began + number * 3600 * hours / SAMPLES - time.monotonic()))
-        ms, outputs = ledger.taken()
-        for server in servers:
-            if server.held.process.poll() is not None:
-                ledger.found(f"{server.name}: the server has ended with {server.held.process.returncode}")
-                stopped.set()
-                return
-            server.look(time.monotonic() - began, ms, outputs)
-        shown = ", ".join(f"{each.name} {each.samples[-1].rss_mb:.0f} MB" for each in servers)
-        tasks = sum(ledger.tasks.values())
-        print(
-            f"{time.monotonic() - began:7.0f} s  {shown}  {tasks} tasks  {outputs} outputs", file=sys.stderr, flush=True
-        )
-    stopped.set()
-    until = time.monotonic() + 2 * HANGS_S
-    for number, thread in enumerate(threads):
-        thread.join(max(0.0, until - time.monotonic()))
-        if thread.is_alive():
-            ledger.found(f"a client does not end: {ledger.running[number]}")
+        time.sleep(3600 * hours / SAMPLES if number else 0.0)
+        if not crowd.look():
+            break
+        if number and number % REST_EVERY == 0:
+            crowd.rest()
+    crowd.stopped.set()
+    for thread in threads:
+        thread.join(HANGS_S)
 
 
 def settle(server: Served, ledger: Ledger) -> None:
     """Look at a server that nobody asks any more, and end it while answers are being written."""
-    for _ in range(120):
-        state = server.get("/health").json()
-        if not state["running"] and not state["waiting"]:
-            break
-        time.sleep(0.5)
-    else:
-        ledger.found(f"{server.name}: answers are written for nobody: {state}")
     time.sleep(5)
-    server.after = sampled(server.held.process.pid, 0.0, [], 0)
+    server.after = server.sampled(0.0)
     for what in ("handles", "threads"):
         before, after = getattr(server.idle, what), getattr(server.after, what)
         if after > before + 10:  # the executors' threads, and connections that are kept
@@ -261,12 +312,12 @@ def report(ledger: Ledger, servers: Sequence[Served], options: argparse.Namespac
     lines += ["", *curves(shown), ""]
     for each in servers:
         after = each.after or each.samples[-1]
-        low, high = (pick(sample.rss_mb for sample in each.warm) for pick in (min, max))
+        rests = ", ".join(f"{rest.rss_mb:.0f}" for rest in each.rests)
         lines.append(
-            f"- {each.name}: memory grows by {100 * each.growth:+.1f} % from the first quarter to the end, along a "
-            f"line through the samples, between {low:.0f} and {high:.0f} MB (bound: {100 * FLAT:.0f} %). Without "
-            f"clients {each.idle.rss_mb:.0f} MB, {each.idle.handles} handles and {each.idle.threads} threads before, "
-            f"{after.rss_mb:.0f} MB, {after.handles} and {after.threads} after."
+            f"- {each.name}: memory at rest, with all clients waiting, {rests} MB: {100 * each.growth:+.1f} % from the "
+            f"first rest to the last, along a line (bound: {100 * FLAT:.0f} %). Without clients {each.idle.rss_mb:.0f} "
+            f"MB, {each.idle.handles} handles and {each.idle.threads} threads before, {after.rss_mb:.0f} MB, "
+            f"{after.handles} and {after.threads} after."
         )
     if options.hours < 1:
         lines += ["", "Memory is to be judged by a run of an hour, which is still to be made."]
@@ -315,7 +366,7 @@ def main() -> int:
             settle(server, ledger)
     for server in servers:
         if options.hours >= 1 and server.growth > FLAT:
-            ledger.found(f"{server.name}: memory grows by {100 * server.growth:.1f} %")
+            ledger.found(f"{server.name}: memory at rest grows by {100 * server.growth:.1f} %")
     text = report(ledger, servers, options, bench)
     print(text)
     if options.record is not None:

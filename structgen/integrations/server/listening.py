@@ -22,6 +22,11 @@ _HEAD_S: Final = 30.0
 """Seconds in which the head of a request must arrive."""
 _LINGER_S: Final = 2.0
 """Seconds for which a client that was refused may go on to send its body."""
+_KEEP_ALIVE_S: Final = 30
+"""Seconds for which an idle connection is kept: longer than by clients, which lose a request where both end it at once.
+
+httpx, and so OpenAI's client, keeps connections for 5 s, as uvicorn does by default.
+"""
 _UNREAD_MS: Final = 120_000
 """Milliseconds for which a client may leave what it was sent, before the system ends its connection."""
 
@@ -47,8 +52,12 @@ class _Lingering:
         if self.is_closing() or self._protocol.conn.their_state is not h11.SEND_BODY:
             self._transport.close()
             return
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client has gone
+            self._transport.close()
+            return
         self.lingers = True
-        self._transport.write_eof()
         self._transport.resume_reading()
         self._protocol.loop.call_later(_LINGER_S, self._transport.close)
 
@@ -106,7 +115,15 @@ class Server(uvicorn.Server):
     def __init__(self, app: Starlette, runner: Runner, *, grace_s: float = 30, head_s: float = _HEAD_S) -> None:
         connection = type("Connection", (_Connection,), {"head_s": head_s})
         # What is left after the grace time is cut off at once.
-        super().__init__(uvicorn.Config(app, log_level="warning", http=connection, timeout_graceful_shutdown=1))
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                http=connection,
+                timeout_graceful_shutdown=1,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+            )
+        )
         self._runner = runner
         self._grace_s = grace_s
 
