@@ -23,10 +23,13 @@ def logits_of(rows: int, columns: int, dtype: torch.dtype, seed: int, *, apart: 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", WIDTHS)
-def test_what_is_allowed_stays_and_all_else_is_minus_infinity(size: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("is_aligned", [True, False])
+def test_what_is_allowed_stays_and_all_else_is_minus_infinity(
+    size: int, dtype: torch.dtype, *, is_aligned: bool
+) -> None:
     rows = 9 if size < 10_000 else 3
     case = mask_case(rows, size, seed=size)
-    logits = logits_of(rows, size + 5, dtype, seed=1, apart=3)
+    logits = logits_of(rows, size + 5, dtype, seed=1, apart=-(size + 5) % 8 + (0 if is_aligned else 1))
     expected = logits.clone()
     expected[:, :size][~case.allowed] = -torch.inf
     expected[:, size:] = -torch.inf
@@ -45,6 +48,20 @@ def test_rows_are_united_and_subtracted(codes: int) -> None:
     apply_mask(logits, case.masks)
 
     assert torch.equal(logits == 0, case.allowed)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("columns", range(33, 49))
+def test_logits_that_are_not_written_keep_their_bits(columns: int) -> None:
+    whole = torch.arange(5 * 48, dtype=torch.int16).reshape(5, 48) + 0x7F81  # NaN of many kinds
+    before = whole.clone()
+    allowed = torch.rand(3, 33, generator=torch.Generator().manual_seed(columns)) < 0.5
+
+    apply_mask(whole.view(torch.bfloat16)[1:4, :columns], MaskRows.of_bitmask(bitmask_of(allowed), 33))
+
+    is_written = torch.zeros(5, 48, dtype=torch.bool)
+    is_written[1:4, :columns] = torch.nn.functional.pad(~allowed, (0, columns - 33), value=True)
+    assert torch.equal(whole, before.masked_fill(is_written, -128))  # -128 has the bits of minus infinity
 
 
 @pytest.mark.usefixtures("backend")
@@ -109,4 +126,5 @@ def launches() -> None:
     """Launch the kernels that ``kernel_builds`` compiles for GPUs."""
     case = mask_case(2, 700, seed=0)
     for dtype in DTYPES:
-        apply_mask(torch.zeros(2, 700, dtype=dtype), case.masks)
+        for columns in (701, 704):  # rows are aligned to 16 bytes if they have 704
+            apply_mask(torch.zeros(2, columns, dtype=dtype), case.masks)

@@ -50,3 +50,16 @@ def test_kernels_compile_without_spilling(file: Path, target: int) -> None:
             assert entry["barriers"] >= BARRIERS[entry["kernel"]], entry
             assert entry["synchronisations"] >= entry["barriers"], entry
             assert entry["incoherent_loads"] == 0, entry
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton brings the compiler's tools on Linux only")
+@pytest.mark.parametrize("target", [*OLDER, TARGETS[-1]])
+def test_masks_of_aligned_rows_are_applied_sixteen_bytes_at_a_time(target: int) -> None:
+    entries = built(Path(__file__).with_name("test_apply_mask.py"), target)
+    aligned = [entry for entry in entries if entry["constants"]["ALIGNED"]]
+    assert len(aligned) == 3  # one for each dtype
+    assert len(entries) > len(aligned)
+    for entry in aligned:
+        assert entry["loads"]["16"] == entry["stores"]["16"] > 0, entry
+        assert sum(entry["stores"].values()) == entry["stores"]["16"] + 1, entry  # the last group of a row
+        assert "2" not in entry["loads"], entry

@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ def built(file: Path, target: int) -> list[dict[str, Any]]:
     """Compile, for one target, the kernels that ``launches`` of a test file launches, and return their figures.
 
     Each entry has ``kernel``, ``target``, ``registers``, ``spilled_bytes`` (local memory), ``shared_bytes``,
-    ``barriers`` (explicit ones in the kernel), ``synchronisations`` (all barriers, those of reductions included) and
-    ``incoherent_loads`` (through the non-coherent cache, or asynchronous).
+    ``barriers`` (explicit ones in the kernel), ``synchronisations`` (all barriers, those of reductions included),
+    ``incoherent_loads`` (through the non-coherent cache, or asynchronous), and ``loads`` and ``stores``, how many
+    instructions of each width access global memory, by the bytes of a thread.
     """
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     paths = [str(file.parent), str(Path(__file__).parent), *sys.path]
@@ -140,15 +142,23 @@ def _compiled(
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=even)
     done = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
     named = {str(path): value for path, value in constants.items()}
-    entry = {"kernel": kernel.fn.__name__, "target": target, "types": signature, "constants": named}
+    of_name = {kernel.params[path[0]].name: value for path, value in constants.items() if len(path) == 1}
+    entry = {"kernel": kernel.fn.__name__, "target": target, "types": signature, "constants": named | of_name}
     code, graph = done.asm["ptx"], str(done.asm["ttgir"])
     figures = {
         "shared_bytes": done.metadata.shared,
         "barriers": len(re.findall(r"^ *(?:gpu|ttg)\.barrier\b", graph, re.MULTILINE)),
         "synchronisations": len(re.findall(r"\bbar(?:rier)?(?:\.cta)?\.sync\b", code)),
         "incoherent_loads": len(re.findall(r"\bld\.global(?:\.\w+)*\.nc\b|\bcp\.async\.c[ag]\b", code)),
+        "loads": _widths(code, "ld"),
+        "stores": _widths(code, "st"),
     }
     return entry | _resources(done.asm["cubin"]) | figures
+
+
+def _widths(code: str, operation: str) -> dict[str, int]:
+    found = re.findall(rf"\b{operation}\.global(?:\.[a-z]\w*?)*?(?:\.v(\d))?\.[bfsu](\d+)\b", code)
+    return {str(width): count for width, count in Counter(int(n or 1) * int(bits) // 8 for n, bits in found).items()}
 
 
 def _resources(cubin: bytes) -> dict[str, int]:

@@ -70,7 +70,13 @@ def allowed_words(
 
 
 @triton.jit
+def allowed_bytes(words, WORDS: tl.constexpr):
+    """Return the bytes, int32 [WORDS * 4], of the words [WORDS], in ascending order of columns."""
+    return tl.reshape((words[:, None] >> (tl.arange(0, 4) * 8)[None, :]) & 255, [WORDS * 4])
+
+
+@triton.jit
 def allowed_columns(words, WORDS: tl.constexpr):
     """Return which columns [WORDS * 32] the words [WORDS] allow, as int1."""
-    bits = (words[:, None] >> tl.arange(0, 32)[None, :]) & 1  # [WORDS, 32]
-    return tl.reshape(bits, [WORDS * 32]) != 0
+    byte = allowed_bytes(words, WORDS)  # one shift for 8 columns, whose bits are constants of the code
+    return tl.reshape((byte[:, None] & (1 << tl.arange(0, 8))[None, :]) != 0, [WORDS * 32])
