@@ -8,7 +8,7 @@ import pytest
 import torch
 from kernel_mask_cases import mask_case
 from structgen_kernels.choices.chunk_summary import chunk_summary
-from structgen_kernels.choices.step_workspace import Workspace
+from structgen_kernels.choices.step_workspace import SPLIT, Workspace
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import KernelArgumentError
 from structgen_kernels.masks.mask_rows import MaskRows
@@ -54,10 +54,10 @@ def test_sums_are_those_of_float64(size: int, dtype: torch.dtype) -> None:
             found = log_sum(workspace.maxima[row, chunk] / scale, workspace.sums[row, chunk])
             assert float(workspace.maxima[row, chunk]) == float(part.max())
             assert float(found) == pytest.approx(expected_log_sum(part / scale), abs=3e-6, rel=1e-6)
-        splits = -(-size // 2048)
+        splits = -(-size // SPLIT)
         for field, side in ((0, kept), (2, rest)):
             found = log_sum(workspace.splits[row, field, :splits], workspace.splits[row, field + 1, :splits])
-            expected = [expected_log_sum(part) for part in side[row].split(2048)]
+            expected = [expected_log_sum(part) for part in side[row].split(SPLIT)]
             assert found.tolist() == pytest.approx(expected, abs=3e-6, rel=1e-6)
         words = [bool(word.any()) for word in case.allowed[row].split(32)]
         assert int(workspace.splits[row, 4, :splits].sum()) == sum(words)

@@ -1,13 +1,13 @@
 """A summary of each row of logits for samplers, from one pass over the row.
 
 For each chunk of 128 columns: the largest allowed logit, and the sum of ``exp((logit - largest) / temperature)`` over
-the allowed columns.  For each split of 2,048 columns, at temperature 1, five numbers: the largest logit of the allowed
+the allowed columns.  For each split of 4,096 columns, at temperature 1, five numbers: the largest logit of the allowed
 columns and the sum of exponentials relative to it, the same two for the other columns, and the number of nonzero mask
 words.  Sums are NaN if a logit is NaN or plus infinity.
 
 Bytes per row of ``n`` logits of ``b`` bytes: ``b * n`` of logits and ``n / 8`` of a dense mask are read; ``n / 16``
-(``n / 32`` without a temperature) and ``20 * ceil(n / 2048)`` are written.  For 131,072 bfloat16 logits that is 272 KiB
-read and 9.3 KiB written.
+(``n / 32`` without a temperature) and ``20 * ceil(n / 4096)`` are written.  For 131,072 bfloat16 logits that is 272 KiB
+read and 8.6 KiB written.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def chunk_summary(
             *workspace.arguments(),
             CHUNK=CHUNK,
             SPLIT=split,
-            num_warps=8,
+            num_warps=4,
         )
     return workspace
 

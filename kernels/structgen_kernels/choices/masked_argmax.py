@@ -4,7 +4,7 @@ One pass over the logits (``chunk_summary``); then one program per row finds the
 that chunk again.  Ties go to the lowest token id.
 
 Bytes per row of ``n`` logits of ``b`` bytes: ``b * n`` of logits and ``n / 8`` of a dense mask are read; ``n / 32`` of
-maxima and ``20 * ceil(n / 2048)`` are written and read again; one chunk, ``128 * b``, is read twice; the result is 20.
+maxima and ``20 * ceil(n / 4096)`` are written and read again; one chunk, ``128 * b``, is read twice; the result is 20.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ columns.  Then one program per row works on these numbers, 1,024 for 131,072 log
 - At temperature 0, the most probable token is chosen, as by ``masked_argmax``.
 
 Bytes per row of ``n`` logits of ``b`` bytes: ``b * n`` of logits and ``n / 8`` of a dense mask are read once; the
-summary, ``n / 16 + 20 * ceil(n / 2048)``, is written and read again; the result is 20.  Without truncation, one chunk
+summary, ``n / 16 + 20 * ceil(n / 4096)``, is written and read again; the result is 20.  Without truncation, one chunk
 is read, ``128 * b + 16``.  With truncation, 4 are written per chunk above the bound, and ``4 + 128 * b + 16`` are read
 once; 8 are written per candidate and read in each step of the search, from the L1 cache.  For top-k and for top-p each,
 the search takes the base-4 logarithm of the key range in steps, at most 16 for float32 and 8 for bfloat16, fewer if one

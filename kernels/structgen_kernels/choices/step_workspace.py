@@ -20,8 +20,8 @@ __all__ = ["CANDIDATES", "CHUNK", "SPLIT", "SPLIT_FIELDS", "Workspace", "workspa
 CHUNK: Final = 128
 """Columns per chunk of the summary, four mask words: one maximum and one sum each."""
 
-SPLIT: Final = 2048
-"""The most columns per program."""
+SPLIT: Final = 4096
+"""The most columns per program, 32 per thread."""
 
 SPLIT_FIELDS: Final = 5
 """Numbers per split: see ``structgen_kernels.choices.chunk_summary``."""
@@ -35,7 +35,7 @@ CANDIDATES: Final = 2048
 class Workspace:
     """Buffers for up to ``rows`` rows of up to ``columns`` tokens.  Only one step at a time may use them.
 
-    Bytes: ``12 * ceil(columns / 128) + 20 * ceil(columns / 2048) + 16404`` per row, 29.3 KiB for 131,072 tokens.
+    Bytes: ``12 * ceil(columns / 128) + 20 * ceil(columns / 4096) + 16404`` per row, 28.6 KiB for 131,072 tokens.
 
     Args:
         rows: the number of rows of logits.

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from structgen_kernels.masks.jit.mask_words import allowed_columns, allowed_words
+from structgen_kernels.masks.jit.mask_words import allowed_bytes, allowed_words
 
 
 @triton.jit
@@ -37,9 +37,11 @@ def chunk_summary_kernel(
 ):
     """One program per row and split.  Each logit is read once and takes one exponential, or two if T is not 1.
 
-    NaN and plus infinity need no test per logit: they make a sum NaN, whether they are allowed or not.
+    A thread holds groups of 8 columns, one byte of the mask, and sums them up alone.  Threads exchange only the numbers
+    of groups.  NaN and plus infinity need no test per logit: they make a sum NaN, whether they are allowed or not.
     """
     chunks: tl.constexpr = SPLIT // CHUNK
+    chunk_groups: tl.constexpr = CHUNK // 8
     split_words: tl.constexpr = SPLIT // 32
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
@@ -49,20 +51,25 @@ def chunk_summary_kernel(
         size,
         split * split_words + tl.arange(0, split_words),
     )
-    allowed = tl.reshape(allowed_columns(words, split_words), [chunks, CHUNK])
-    column = tl.arange(0, chunks)[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]  # within the split
+    allowed = (allowed_bytes(words, split_words)[:, None] & (1 << tl.arange(0, 8))[None, :]) != 0
+    column = tl.arange(0, SPLIT // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]  # within the split
     place = logits_ptr + row * logits_stride + split.to(tl.int64) * SPLIT + column
     if (split + 1) * SPLIT <= size:  # without a mask, which would prevent vectorized loads for odd sizes
         logits = tl.load(place).to(tl.float32)
     else:
         logits = tl.load(place, mask=column < size - split * SPLIT, other=float("-inf")).to(tl.float32)
 
-    kept_max = tl.max(tl.where(allowed, logits, float("-inf")), 1)  # [SPLIT / CHUNK]
-    rest_max = tl.max(tl.where(allowed, float("-inf"), logits), 1)
-    base = tl.where(allowed, _finite(kept_max)[:, None], _finite(rest_max)[:, None])
+    kept_most = tl.max(tl.where(allowed, logits, float("-inf")), 1)  # [SPLIT // 8]
+    rest_most = tl.max(tl.where(allowed, float("-inf"), logits), 1)
+    base = tl.where(allowed, _finite(kept_most)[:, None], _finite(rest_most)[:, None])
+    share = tl.where(allowed, 1.0, 0.0)  # for multiply-adds, which other units do than selects
     terms = tl.exp(logits - base)
-    kept_sum = tl.sum(tl.where(allowed, terms, 0.0), 1)
-    rest_sum = tl.sum(tl.where(allowed, 0.0, terms), 1)
+    kept = tl.reshape(tl.sum(terms * share, 1), [chunks, chunk_groups])
+    rest_parts = tl.sum(terms * (1 - share), 1)
+    most = tl.reshape(kept_most, [chunks, chunk_groups])
+    kept_max = tl.max(most, 1)  # [chunks]
+    above = most - _finite(kept_max)[:, None]
+    kept_sum = tl.sum(kept * tl.exp(above), 1)
 
     chunk = split * chunks + tl.arange(0, chunks)
     is_chunk = chunk < (size + CHUNK - 1) // CHUNK
@@ -72,16 +79,17 @@ def chunk_summary_kernel(
         sums = kept_sum
         if inverse != 1.0:
             terms = tl.exp((logits - base) * inverse)
-            sums = tl.sum(tl.where(allowed, terms, 0.0), 1)
+            kept = tl.reshape(tl.sum(terms * share, 1), [chunks, chunk_groups])
+            sums = tl.sum(kept * tl.exp(above * inverse), 1)
         tl.store(sums_ptr + row * chunks_stride + chunk, sums, mask=is_chunk)
 
     kept_top = tl.max(kept_max, 0)
-    rest_top = tl.max(rest_max, 0)
+    rest_top = tl.max(rest_most, 0)
     out = splits_ptr + row * splits_stride + split
     tl.store(out, kept_top)
     tl.store(out + fields_stride, tl.sum(kept_sum * tl.exp(kept_max - _finite(kept_top)), 0))
     tl.store(out + 2 * fields_stride, rest_top)
-    tl.store(out + 3 * fields_stride, tl.sum(rest_sum * tl.exp(rest_max - _finite(rest_top)), 0))
+    tl.store(out + 3 * fields_stride, tl.sum(rest_parts * tl.exp(rest_most - _finite(rest_top)), 0))
     tl.store(out + 4 * fields_stride, tl.sum((words != 0).to(tl.float32), 0))
 
 
