@@ -302,8 +302,8 @@ class Xgrammar:
         return partial(matcher.fill_next_token_bitmask, self.words), matcher.accept_token
 
 
-def tools(count: int, serial: int) -> tuple[str, str, list[str], list[str]]:
-    """A structural tag of tools that no other serial number has.
+def tools(count: int, serial: int, style: str = "json") -> tuple[str, str, list[str], list[str]]:
+    """A structural tag of tools that no other serial number has, with arguments as JSON or as Qwen writes them.
 
     Returns:
         the tag, the schema of its last tool, replies that call twenty of the tools, arguments of the last one.
@@ -324,11 +324,20 @@ def tools(count: int, serial: int) -> tuple[str, str, list[str], list[str]]:
         arguments = json.dumps({name: value for name, (_, value) in chosen.items()})
         begin, end = f"<function=tool_{serial}_{index}>", "</function>"
         content = {"type": "json_schema", "json_schema": schema}
+        if style != "json":
+            content["style"] = style
+            values = {
+                name: value if isinstance(value, str) else json.dumps(value) for name, (_, value) in chosen.items()
+            }
+            arguments = "".join(f"<parameter={name}>{value}</parameter>" for name, value in values.items())
         tags.append({"type": "tag", "begin": begin, "content": content, "end": end})
         if index % max(count // 20, 1) == 0:
             replies.append(f"I call it now, one moment. {begin}{arguments}{end} Done; more text follows.")
     form = {"type": "triggered_tags", "triggers": ["<function="], "tags": tags}
     return json.dumps({"type": "structural_tag", "format": form}), json.dumps(schema), replies, [arguments]
+
+
+_QWEN: Final = "qwen_xml"
 
 
 def tag_rows(count: int, rounds: int, tokenizer: Path, clock: Clock) -> Iterator[str]:
@@ -349,7 +358,14 @@ def tag_rows(count: int, rounds: int, tokenizer: Path, clock: Clock) -> Iterator
             gc.collect()
     total = {name: len(found.masks) // rounds for name, found in figures.items()}
     case = Case(f"{count} tools", "", "", [])
-    return (row(case, name, total[name], found) for name, found in figures.items())
+    yield from (row(case, name, total[name], found) for name, found in figures.items())
+    styled = Figures()
+    for serial in range(rounds + 1):
+        tag, _, replies, _ = tools(count, rounds + 1 + serial, _QWEN)
+        documents = [tokenize(reply) for reply in replies]
+        measure(engines["structgen"], tag, documents, 0, clock, styled if serial else Figures())
+        gc.collect()
+    yield row(Case(f"{count} tools, {_QWEN}", "", "", []), "structgen", len(styled.masks) // rounds, styled)
 
 
 def measure(engine: Any, grammar: str, documents: list[list[int]], serial: int, clock: Clock, figures: Figures) -> None:

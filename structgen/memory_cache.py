@@ -184,34 +184,47 @@ class ContentCache(Generic[Value]):
 
     def get(self, key: Hashable) -> Value | None:
         """The value of ``key``, if it is still cached."""
-        share = self._share
-        with share.lock:
-            held = self._held.get(key)
-            if held is None:
-                self._misses += 1
-                return None
-            self._hits += 1
-            share.uses = self.used = share.uses + 1
-            self._held.move_to_end(key)
-            return held[0]
+        with self._share.lock:
+            return self._found(key)
+
+    def get_all(self, keys: Iterable[Hashable]) -> list[Value | None]:
+        """``get`` for each key, at once."""
+        with self._share.lock:
+            return list(map(self._found, keys))
+
+    def _found(self, key: Hashable) -> Value | None:
+        held = self._held.get(key)
+        if held is None:
+            self._misses += 1
+            return None
+        self._hits += 1
+        self._share.uses = self.used = self._share.uses + 1
+        self._held.move_to_end(key)
+        return held[0]
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
         """Cache a value; ``size`` is its bytes with its key, about. A value larger than the share is not cached.
 
         Complexity: linear in the number of caches of the share.
         """
+        self.put_all(((key, value, size),))
+
+    def put_all(self, entries: Iterable[tuple[Hashable, Value, int]]) -> None:
+        """``put`` for each key, value and size, at once."""
         share, most = self._share, self._share.max_bytes
+        replaced: list[object] = []  # not to be dropped under the lock: a value may own much
         with share.lock:
-            before = self._held.pop(key, None)
-            if before is not None:
-                self._add(-before[1])
-            if size > most:
-                return
-            self._held[key] = value, size
-            self._add(size)
+            for key, value, size in entries:
+                before = self._held.pop(key, None)
+                if before is not None:
+                    self._add(-before[1])
+                    replaced.append(before)
+                if size <= most:
+                    self._held[key] = value, size
+                    self._add(size)
             share.uses = self.used = share.uses + 1
-            dropped = share.excess() if share.bytes > most else ()
-        del before, dropped  # not under the lock: a value may own much
+            if share.bytes > most:
+                replaced += share.excess()
 
     def pop(self) -> tuple[Value, int]:
         """Take out the value that was used longest ago. Under the lock of the share."""

@@ -104,6 +104,7 @@ class SimplePlanner:
         max_depth: int,
         closes: bool = False,
         requires_all: bool = False,
+        notation: tuple[tuple[object, ...], tuple[tuple[int, object, object], ...], str, str, bool] | None = None,
     ) -> None: ...
 
 _Planner = TypeVar(

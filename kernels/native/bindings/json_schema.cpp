@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "bindings/bindings.h"
@@ -56,6 +58,20 @@ nb::object read_json(nb::str text, size_t max_depth, nb::handle make_number, con
   return document == nullptr ? nb::none() : json_value(*document, make_number, kept, keep);
 }
 
+// A notation of arguments: its terms, how its values are written from JSON, and what names and texts do not hold.
+std::unique_ptr<const SimpleNotation> notation_of(nb::handle given) {
+  if (given.is_none()) return nullptr;
+  auto notation = std::make_unique<SimpleNotation>();
+  const auto [terms, written, name_end, text_end, strips] = nb::cast<std::tuple<nb::tuple, nb::tuple, std::string, std::string, bool>>(given);
+  if (nb::len(terms) != SimpleNotation::kTerms) throw nb::value_error("simple planner: one term for each of SimpleNotation");
+  for (size_t i = 0; i < SimpleNotation::kTerms; ++i) notation->terms[i] = terms[i];
+  for (nb::handle one : written) notation->written.push_back({nb::cast<uint8_t>(one[0]), one[1], one[2]});
+  notation->name_end = name_end;
+  notation->text_end = text_end;
+  notation->strips = strips;
+  return notation;
+}
+
 }  // namespace
 
 void bind_json_schema(nb::module_& m) {
@@ -66,13 +82,14 @@ void bind_json_schema(nb::module_& m) {
   nb::class_<SimplePlanner>(m, "SimplePlanner", "Makes the terms of simple JSON Schemas of one dialect and policy.")
       .def("__init__",
            [](SimplePlanner* self, nb::dict keywords, bool reference_stands_alone, nb::sequence syntax, uint64_t max_cost, uint32_t max_depth,
-              bool closes, bool requires_all) {
+              bool closes, bool requires_all, nb::handle notation) {
              if (nb::len(syntax) != SimpleSyntax::kTerms) throw nb::value_error("simple planner: one term for each of SimpleSyntax");
              SimpleSyntax terms;
              for (size_t i = 0; i < SimpleSyntax::kTerms; ++i) terms.terms[i] = syntax[i];
-             new (self) SimplePlanner(std::move(keywords), reference_stands_alone, std::move(terms), {max_cost, max_depth}, closes, requires_all);
+             new (self) SimplePlanner(std::move(keywords), reference_stands_alone, std::move(terms), {max_cost, max_depth}, closes, requires_all, notation_of(notation));
            },
-           "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a, "closes"_a = false, "requires_all"_a = false);
+           "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a, "closes"_a = false, "requires_all"_a = false,
+           "notation"_a = nb::none());
 
   m.def("json_text", &json_text, "value"_a.none(), "max_depth"_a, "max_bytes"_a);
   m.def("read_json", &read_json, "text"_a, "max_depth"_a, "make_number"_a, "kept"_a = KeptNames(), "keep"_a = nb::none());

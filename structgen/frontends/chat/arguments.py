@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.frontends.json_schema.arguments import arguments_term
-from structgen.frontends.json_schema.emit.arguments import Scalars, refuse_name
+from structgen.frontends.json_schema.emit.arguments import NotationMarks, Scalars, refuse_name
 from structgen.frontends.json_schema.source.json_value import BOOLEAN, NULL, NUMBER, SUBJECT, parse_json, schema_text
 from structgen.frontends.json_schema.source.location import Location
 from structgen.frontends.json_schema.term import chain, quoted
@@ -162,6 +162,7 @@ class _Python:
     """Members with ``=`` outermost, dictionaries and lists inside."""
 
     nests: bool = True
+    marks: NotationMarks | None = None
 
     @property
     def scalars(self) -> tuple[Scalars, ...]:

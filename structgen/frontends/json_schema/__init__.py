@@ -11,15 +11,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from structgen.frontends.json_schema.native import Setting, setting_of, simple_grammar
+from structgen.frontends.json_schema.native import (
+    KNOWN,
+    Setting,
+    known_grammars,
+    known_size,
+    setting_of,
+    simple_grammar,
+)
 from structgen.frontends.json_schema.policy import Additional, JsonPolicy, Order, Required, Whitespace
 from structgen.frontends.json_schema.source.json_value import content_of
 from structgen.grammar.flattening import memory_of
 from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes import Grammar
-from structgen.memory_cache import GRAMMARS, ContentCache
 
-__all__ = ["JsonPolicy", "document_of", "forget_known", "json_schema"]
+__all__ = ["JsonPolicy", "document_of", "forget_known", "json_schema", "known_schemas"]
 
 _DEFAULT_LIMITS: Final = Limits()
 _DEFAULT_POLICY: Final = JsonPolicy()
@@ -92,7 +98,7 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
     content = content_of(schema, limits) if is_alone else None
     key = (setting, draft, content)
     if content is not None:
-        cached = _grammar_cache.get(key)
+        cached = KNOWN.get(key)
         if cached is not None:
             return cached
     grammar, more_bytes = None, 0
@@ -109,17 +115,25 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
                 grammar = translation.planned_grammar(source, setting, draft, registry, python_type)
         more_bytes = 0 if content is None else memory_of(grammar)
     if content is not None:
-        _grammar_cache.put(key, grammar, _ENTRY_BYTES + _BYTES_PER_BYTE * len(content) + more_bytes)
+        KNOWN.put(key, grammar, known_size(content) + more_bytes)
     return grammar
+
+
+def known_schemas(schemas: list[dict[str, Any] | str], policy: JsonPolicy, limits: Limits) -> list[Grammar | None]:
+    """What ``json_schema`` returns for each of many schemas; ``None`` for those that are not simple.
+
+    Args:
+        schemas: as ``dict``, or as JSON text.
+        policy: how valid values may be written.
+        limits: bounds on size and nesting; no text is longer than they allow.
+
+    Complexity: linear in the schemas; equal ones are planned once.
+    """
+    return known_grammars(schemas, setting_of(policy, limits))
 
 
 _SCHEMAS: Final = (dict, bool, str, bytes, bytearray, list, tuple, int, float)
 """Schemas, and values that are neither schemas nor types; everything else is a Python type."""
-_ENTRY_BYTES: Final = 4_096
-_BYTES_PER_BYTE: Final = 24
-"""Bytes of memory that a grammar and its document take for each byte of schema, measured on real schemas. The terms of
-simple schemas are counted where they are made, those of others are added."""
-_grammar_cache: Final[ContentCache[Grammar]] = ContentCache(GRAMMARS)
 
 
 def document_of(
@@ -150,4 +164,4 @@ def _setting_with(policy: JsonPolicy, limits: Limits, formats: Mapping[str, Gram
 
 def forget_known() -> None:
     """Drop the cached grammars, as a measurement of compilation must."""
-    _grammar_cache.clear()
+    KNOWN.clear()

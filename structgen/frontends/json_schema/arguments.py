@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, final
 
 from structgen.frontends.json_schema.policy import JsonPolicy
 from structgen.frontends.json_schema.source.json_value import ANY, ARRAY, OBJECT, content_of, type_of
 from structgen.grammar.flattening import memory_of
 from structgen.grammar.limits import Limits, counted
-from structgen.memory_cache import GRAMMARS, ContentCache
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.arguments import Notation
@@ -20,14 +18,12 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.location import Location
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["ObjectKind", "ValueTypes", "arguments_term", "value_types"]
+__all__ = ["ObjectKind", "ValueTypes", "arguments_term", "known_arguments", "value_types"]
 
 Container = TypeVar("Container")
 ObjectKind: TypeAlias = "tuple[ObjectAssertion, ...]"
 
 _DEFAULT_LIMITS: Final = Limits()
-_ENTRY_BYTES: Final = 4_096
-_known: Final[ContentCache[Any]] = ContentCache(GRAMMARS)
 
 
 def arguments_term(
@@ -40,8 +36,7 @@ def arguments_term(
         ValueError: the policy indents JSON by its depth, and the arguments are several documents.
     """
     from structgen.frontends.json_schema import document_of
-    from structgen.frontends.json_schema.emit.arguments import ArgumentPlanner
-    from structgen.frontends.json_schema.translation import planned_grammar
+    from structgen.frontends.json_schema.native import KNOWN, known_size, simple_grammar
 
     policy = policy or JsonPolicy()
     if policy.whitespace == "indented":
@@ -51,16 +46,35 @@ def arguments_term(
         )
     document, python_type, setting = document_of(schema, policy, limits or _DEFAULT_LIMITS)
     content = content_of(document, setting.limits) if python_type is None else None
-    key = (notation, setting, content)
-    known: Grammar | None = None if content is None else _known.get(key)
+    key = (setting, notation, content)
+    known = None if content is None else KNOWN.get(key)
     if known is not None:
         return known
-    planner = partial(ArgumentPlanner, notation=notation)
-    with counted(setting.limits):
-        grammar = planned_grammar(document, setting, None, None, python_type, planner=planner)
+    grammar, size = simple_grammar(document, content, setting, python_type, notation), 0
+    if grammar is None:
+        from structgen.frontends.json_schema.translation import argument_planner, planned_grammar
+
+        planner = argument_planner(notation)
+        with counted(setting.limits):
+            grammar = planned_grammar(document, setting, None, None, python_type, planner=planner)
+        size = 0 if content is None else memory_of(grammar)
     if content is not None:
-        _known.put(key, grammar, _ENTRY_BYTES + len(content) + memory_of(grammar))
+        KNOWN.put(key, grammar, known_size(content) + size)
     return grammar
+
+
+def known_arguments(
+    schemas: list[dict[str, Any] | str], notation: Notation, policy: JsonPolicy, limits: Limits
+) -> list[Grammar | None]:
+    """What ``arguments_term`` returns for each of many schemas; ``None`` for those that are not simple.
+
+    Schemas are ``dict`` or JSON text, and no text is longer than ``limits`` allow.
+    """
+    from structgen.frontends.json_schema.native import known_grammars, setting_of
+
+    if policy.whitespace == "indented":
+        return [None] * len(schemas)
+    return known_grammars(schemas, setting_of(policy, limits), notation)
 
 
 @final

@@ -9,40 +9,45 @@ schemas with errors, are left to ``Planner``.  The modules of ``Planner`` are im
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from structgen_kernels import _native
 
-from structgen.errors import StructgenError
-from structgen.frontends.json_schema.emit.plan import SIMPLE_KEYWORDS, LeafCache, is_small
-from structgen.frontends.json_schema.emit.scalar_term import Reasons, ScalarTerms
+from structgen.frontends.json_schema.emit.plan import SIMPLE_KEYWORDS, LeafCache
 from structgen.frontends.json_schema.emit.syntax import syntax_of
-from structgen.frontends.json_schema.normal.disjunct import AllowedValues
+from structgen.frontends.json_schema.native_parts import MADE, LeafMaker, SubschemaPlanner
 from structgen.frontends.json_schema.normal.schema_reader import reader_of
 from structgen.frontends.json_schema.source.dialect import UNDECLARED, standard_dialect
-from structgen.frontends.json_schema.source.document import NO_FORMATS, Documents, SchemaRegistry
-from structgen.frontends.json_schema.source.json_value import SUBJECT, SchemaDump, parse_json
-from structgen.frontends.json_schema.source.location import Location
+from structgen.frontends.json_schema.source.document import NO_FORMATS
+from structgen.frontends.json_schema.source.json_value import SchemaDump, content_of
 from structgen.frontends.json_schema.term import ANY_STRING
-from structgen.grammar.flattening import memory_of
-from structgen.grammar.limits import PYTHON_STEP, counted, spend, steps_left, steps_since
-from structgen.grammar.nodes import EMPTY, Choice, Grammar
+from structgen.grammar.limits import counted
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Description, ReportEntry
-from structgen.memory_cache import CONSTRAINTS, GRAMMARS, Followed, Share
+from structgen.memory_cache import GRAMMARS, ContentCache
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
+    from structgen.frontends.json_schema.emit.arguments import Notation
     from structgen.frontends.json_schema.formats.user_format import StringFormat
-    from structgen.frontends.json_schema.normal.normal_form import NormalForm
-    from structgen.frontends.json_schema.normal.object_layout import NameLanguage
     from structgen.frontends.json_schema.policy import JsonPolicy
     from structgen.frontends.json_schema.source.dialect import Dialect
-    from structgen.frontends.json_schema.source.json_value import Json
     from structgen.grammar.limits import Limits
 
-__all__ = ["DeferredGrammar", "Setting", "SimpleSchemas", "setting_of", "simple_grammar", "supports_policy"]
+__all__ = [
+    "KNOWN",
+    "DeferredGrammar",
+    "Setting",
+    "SimpleSchemas",
+    "known_grammars",
+    "known_size",
+    "setting_of",
+    "simple_arguments",
+    "simple_grammar",
+    "supports_policy",
+]
 
 _MAX_PLANNERS: Final = 32
 _OTHER_KEYWORD: Final = 0
@@ -86,10 +91,18 @@ _MAX_TEXT_RATIO: Final = 8
 
 
 def simple_grammar(
-    schema: object, content: str | SchemaDump | None, setting: Setting, python_type: object | None
+    schema: object,
+    content: str | SchemaDump | None,
+    setting: Setting,
+    python_type: object | None,
+    notation: Notation | None = None,
 ) -> Grammar | None:
-    """The grammar of a simple schema, whose IR is made on demand; ``None`` if the schema is not simple."""
-    if setting.simple is None:
+    """The grammar of a simple schema, whose IR is made on demand; ``None`` if the schema is not simple.
+
+    With a notation the grammar of the arguments that it describes.
+    """
+    simple = setting.simple if notation is None else simple_arguments(notation, setting)
+    if simple is None:
         return None
     limits = setting.limits
     text = content
@@ -99,14 +112,50 @@ def simple_grammar(
     if text is None:
         return None
     if len(text) < _FEW_CHARACTERS:
-        planned = setting.simple.plan(text)
+        planned = simple.plan(text)
     else:
         with counted(limits, limits.steps // _SHARE):
-            planned = setting.simple.plan(text)
+            planned = simple.plan(text)
     if planned is None:
         return None
     source = schema if content is None else content  # without content: made from a type, so nobody else can change it
-    return Described.deferred(planned[0], DeferredGrammar(source, setting, None, planned[1], python_type))
+    return Described.deferred(planned[0], DeferredGrammar(source, setting, None, planned[1], python_type, notation))
+
+
+_ENTRY_BYTES: Final = 4_096
+_BYTES_PER_BYTE: Final = 24
+"""Bytes of memory that a grammar and its document take for each byte of schema, measured on real schemas. The terms of
+simple schemas are counted where they are made, those of others are added."""
+KNOWN: Final[ContentCache[Grammar]] = ContentCache(GRAMMARS)
+"""Grammars by setting, draft or notation, and content."""
+
+
+def known_size(content: str | SchemaDump) -> int:
+    """Bytes of a grammar in ``KNOWN``, but for terms that Python made."""
+    return _ENTRY_BYTES + _BYTES_PER_BYTE * len(content)
+
+
+def known_grammars(
+    schemas: Collection[dict[str, Any] | str], setting: Setting, notation: Notation | None = None
+) -> list[Grammar | None]:
+    """The grammars of many schemas, from ``KNOWN`` or put there; ``None`` for those that are not simple.
+
+    With a notation the grammars of the arguments that they describe.
+    """
+    contents = [schema if isinstance(schema, str) else content_of(schema, setting.limits) for schema in schemas]
+    found = KNOWN.get_all((setting, notation, content) for content in contents)
+    new: dict[str | SchemaDump, Grammar | None] = {}
+    for at, (schema, content) in enumerate(zip(schemas, contents, strict=True)):
+        if found[at] is None and content is not None:
+            if content not in new:
+                new[content] = simple_grammar(schema, content, setting, None, notation)
+            found[at] = new[content]
+    KNOWN.put_all(
+        ((setting, notation, content), grammar, known_size(content))
+        for content, grammar in new.items()
+        if grammar is not None
+    )
+    return found
 
 
 @dataclass(slots=True, eq=False)  # not frozen, which takes longer than to plan a small schema
@@ -118,6 +167,7 @@ class DeferredGrammar:
     _draft: str | None
     _dialect: Dialect
     _python_type: object | None
+    _notation: Notation | None = None
 
     def item(self) -> Grammar:
         """The term."""
@@ -135,19 +185,29 @@ class DeferredGrammar:
         return self._planned().description.entries
 
     def _planned(self) -> Described:
-        from structgen.frontends.json_schema.translation import planned_grammar
+        from structgen.frontends.json_schema.translation import argument_planner, planned_grammar
 
         # Like the native planner, which does not look for copies.
-        return planned_grammar(self._schema, self._setting, self._draft, None, self._python_type, finds_copies=False)
+        return planned_grammar(
+            self._schema,
+            self._setting,
+            self._draft,
+            None,
+            self._python_type,
+            finds_copies=False,
+            planner=argument_planner(self._notation),
+        )
 
 
 class SimpleSchemas:
-    """Plans the simple schemas of one setting."""
+    """Plans the simple schemas of one setting, or the arguments that they describe in a notation."""
 
-    __slots__ = ("__weakref__", "_planners", "_setting")
+    __slots__ = ("__weakref__", "_notation", "_planners", "_setting")
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, notation: Notation | None = None) -> None:
         self._setting = setting
+        self._notation = notation
+        MADE.keepers.add(self)
         self._planners: dict[str | None, _DialectPlanner | None] = {}
 
     def forget(self) -> None:
@@ -171,7 +231,8 @@ class SimpleSchemas:
 
     def _dialect_planner(self, dialect: Dialect) -> _DialectPlanner:
         setting = self._setting
-        return self._planner(dialect), _LeafMaker(setting, dialect), dialect, _SubschemaPlanner(setting, dialect)
+        parts = SubschemaPlanner(setting, dialect, self._notation)
+        return self._planner(dialect), LeafMaker(setting, dialect), dialect, parts
 
     def _planner(self, dialect: Dialect) -> _native.SimplePlanner:
         syntax, limits = self._setting.syntax, self._setting.limits
@@ -199,189 +260,17 @@ class SimpleSchemas:
             limits.nesting,
             closes=self._setting.policy.additional == "forbidden",
             requires_all=self._setting.policy.required == "all",
+            notation=None if self._notation is None else self._notation.marks,
         )
 
 
-_DialectPlanner: TypeAlias = "tuple[_native.SimplePlanner, _LeafMaker, Dialect, _SubschemaPlanner]"
-_PlannedTerm: TypeAlias = tuple[Grammar, bool, bool]
-"""A term, whether it is small enough to be repeated instead of called, and whether it is a choice."""
+_DialectPlanner: TypeAlias = "tuple[_native.SimplePlanner, LeafMaker, Dialect, SubschemaPlanner]"
 
 
-def _planned(term: Grammar) -> _PlannedTerm | None:
-    return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
-
-
-class _LeafMaker:
-    """Makes the terms of schemas without subschemas; the native planner caches them."""
-
-    def __init__(self, setting: Setting, dialect: Dialect) -> None:
-        self._setting = setting
-        self._documents = _documents({}, setting, dialect)
-        self._resource = self._documents.root.resource
-        self._reader = reader_of(dialect)
-        self._leaves = setting.leaves(dialect)
-        self._reasons: Reasons = []
-        self._scalars = ScalarTerms(setting.syntax, self._reasons)
-
-    def __call__(self, text: str) -> _PlannedTerm | None:
-        """The term of a schema; ``None`` if it is refused or no value is valid: ``Planner`` then raises the error."""
-        try:
-            with _part(len(text), self._setting.limits):
-                location = self._location(text)
-                key = self._leaves.key(location.schema)
-                plan, before = None if key is None else self._leaves.get(key), steps_left()
-                if plan is not None and plan.term is not None:
-                    spend(plan.steps, SUBJECT)
-                    return _planned(plan.term)
-                term = self._scalars.term(self._reader.read(location).disjunct, 0, is_proof=False)
-                steps = steps_since(before)
-        except StructgenError:
-            return None
-        self._reasons.clear()
-        if term is not EMPTY:
-            _made.count(memory_of(term) if key is None else self._leaves.keep(key, term, steps))
-        return _planned(term)
-
-    def values(self, text: str) -> Json:
-        """Read constants."""
-        return parse_json(text, SUBJECT, self._setting.limits)
-
-    def excluded(self, text: str, values: list[Json]) -> list[int] | None:
-        """The indices of the constants that a schema of simple keywords excludes; ``None`` if it is refused."""
-        from structgen.frontends.json_schema.normal.validity import Validity
-
-        size = len(text) + sum(len(value) for value in values if isinstance(value, str))
-        try:
-            with _part(size, self._setting.limits):
-                location = self._location(text)
-                disjunct = self._reader.read(location).disjunct
-                disjunct.values = (AllowedValues(values, location, "enum"),)
-                forms, _ = _normal_form(self._documents, self._setting)
-                valid = set(map(id, Validity(forms).constants(disjunct)))
-        except StructgenError:
-            return None
-        return [index for index, value in enumerate(values) if id(value) not in valid]
-
-    def _location(self, text: str) -> Location:
-        spend(_LEAF_STEPS, SUBJECT)
-        return Location(parse_json(text, SUBJECT, self._setting.limits), self._resource, None, ())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _SubschemaPlanner:
-    """Plans for the native planner what it does not plan itself; the native planner caches the results."""
-
-    _setting: Setting
-    _dialect: Dialect
-
-    def whole(self, text: str) -> _PlannedTerm | None:
-        """The term of constants, or of a conjunction of simple types; ``None`` as for leaves."""
-        from structgen.frontends.json_schema.emit.planner import Planner
-
-        try:
-            with _part(len(text), self._setting.limits):
-                forms, location = self._read(text)
-                term = Planner(forms, self._setting).grammar(location)
-        except StructgenError:
-            return None
-        forms.schemas.layouts.clear()  # they refer to the planner
-        _made.count(memory_of(term))
-        return _planned(term)
-
-    def names(self, text: str) -> tuple[list[list[int]], list[tuple[list[int], Grammar]]] | None:
-        """Which patterns the names of a schema of objects match; ``None`` if these are refused.
-
-        The schema has ``properties`` and ``patternProperties`` with unrestricted values.
-
-        Returns:
-            for each name the indices of the patterns that it matches, and for each region of other names the indices
-            of the patterns that these match, with the texts of the names.
-        """
-        from structgen.frontends.json_schema.normal.object_layout import ObjectLayout
-
-        try:
-            with _part(len(text), self._setting.limits):
-                forms, location = self._read(text)
-                (assertion,) = forms.read(location).disjunct.objects
-                layout = ObjectLayout((assertion,), partial(_names, forms), self._setting.policy)
-                matched = list(map(assertion.matching, assertion.properties))
-        except StructgenError:
-            return None
-        _made.count(sum(memory_of(region.key) for region in layout.others) + _NAME_BYTES * len(matched))
-        index = {pattern: number for number, (pattern, _) in enumerate(assertion.patterns)}
-        return matched, [([index[pattern] for pattern in region.matched], region.key) for region in layout.others]
-
-    def _read(self, text: str) -> tuple[NormalForm, Location]:
-        """The normal form of a document, and its root schema."""
-        documents = _documents(parse_json(text, SUBJECT, self._setting.limits), self._setting, self._dialect)
-        return _normal_form(documents, self._setting)
-
-
-_NAME_BYTES: Final = 256
-_LEAF_STEPS: Final = 30
-_STEPS_A_CHARACTER: Final = 100
-
-
-def _part(characters: int, limits: Limits) -> counted:
-    """The count of the work on a part of a schema.
-
-    A part that needs more is left to ``Planner``, which counts the steps of the whole schema.
-    """
-    return counted(limits, _LEAF_STEPS * PYTHON_STEP + _STEPS_A_CHARACTER * PYTHON_STEP * characters)
-
-
-def _documents(schema: Json, setting: Setting, dialect: Dialect) -> Documents:
-    return Documents(schema, dialect, SchemaRegistry(None, setting.limits), setting, finds_copies=False)
-
-
-def _normal_form(documents: Documents, setting: Setting) -> tuple[NormalForm, Location]:
-    """The normal form of documents, and the location of the root schema."""
-    from structgen.frontends.json_schema.normal.normal_form import DocumentSchemas, NormalForm
-    from structgen.frontends.json_schema.source.reference import References
-
-    references = References(documents, tracks_scopes=False)
-    return NormalForm(DocumentSchemas(references), setting), references.start()
-
-
-def _names(forms: NormalForm, locations: tuple[Location, ...]) -> NameLanguage:
-    from structgen.frontends.json_schema.normal.object_layout import NameLanguage
-    from structgen.frontends.json_schema.normal.validity import Validity
-
-    return NameLanguage(locations, forms, Validity(forms))
-
-
-class _MadeTerms(Share):
-    """The terms that native planners requested: the planners keep them, and so do the grammars that have them.
-
-    No planner tells which of its terms a grammar has. So all of them are counted as they are made, and when there are
-    too many, the planners go with all cached grammars and constraints.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("schema terms")
-        self.keepers: Followed[SimpleSchemas] = Followed()
-        self._counted = 0
-
-    def count(self, size: int) -> None:
-        """Count the bytes of a term that was made."""
-        self.bytes += size
-        self._counted += 1
-        self.fit()
-
-    def held(self) -> tuple[int, int]:
-        return self._counted, self.bytes
-
-    def fit(self) -> int:
-        return self.clear() if self.bytes > self.max_bytes else 0
-
-    def clear(self) -> int:
-        size, self.bytes, self._counted = self.bytes, 0, 0
-        for schemas in self.keepers:
-            schemas.forget()
-        return size + GRAMMARS.clear() + CONSTRAINTS.clear()
-
-
-_made: Final = _MadeTerms()
+@lru_cache(maxsize=64)
+def simple_arguments(notation: Notation, setting: Setting) -> SimpleSchemas | None:
+    """The native planner of arguments in a notation; ``None`` if it does not support the notation or the setting."""
+    return None if setting.simple is None or notation.marks is None else SimpleSchemas(setting, notation)
 
 
 class Setting:
@@ -414,8 +303,6 @@ class Setting:
         self.asserts_formats = policy.formats == "asserted"
         self.formats = formats
         self.simple = SimpleSchemas(self) if supports_policy(policy) and not formats else None
-        if self.simple is not None:
-            _made.keepers.add(self.simple)
         self._leaves: dict[Dialect, LeafCache] = {}
 
     def leaves(self, dialect: Dialect) -> LeafCache:

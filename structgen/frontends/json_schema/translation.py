@@ -9,7 +9,7 @@ import marshal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -33,6 +33,7 @@ from structgen.grammar.limits import Limits, counted
 from structgen.grammar.nodes.description import Described, ReportEntry
 
 if TYPE_CHECKING:
+    from structgen.frontends.json_schema.emit.arguments import Notation
     from structgen.frontends.json_schema.native import Setting
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.frontends.json_schema.source.location import Location
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "WORTH_KEEPING_S",
     "alone",
+    "argument_planner",
     "disk_cached_grammar",
     "fetch_program",
     "keep_program",
@@ -80,6 +82,15 @@ def planned_grammar(  # noqa: PLR0913  what the grammar of a document depends on
             return _grammar(documents, schema, python_type, setting, planner, tracks_scopes=False)
         except ScopesNeeded:
             return _grammar(documents, schema, python_type, setting, planner, tracks_scopes=True)
+
+
+def argument_planner(notation: Notation | None) -> MakePlanner:
+    """How values are written in a notation; as JSON without one."""
+    if notation is None:
+        return Planner
+    from structgen.frontends.json_schema.emit.arguments import ArgumentPlanner
+
+    return partial(ArgumentPlanner, notation=notation)
 
 
 def normal_form(schema: object, setting: Setting) -> tuple[NormalForm, Location]:

@@ -15,7 +15,7 @@ from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Description
 
-__all__ = ["FIELDS", "LEGACY", "NOTHING", "SCHEMAS", "SUBJECT", "End", "Place", "placed", "with_whitespace"]
+__all__ = ["FIELDS", "LEGACY", "NOTHING", "SCHEMAS", "SUBJECT", "End", "Place", "is_text", "placed", "with_whitespace"]
 
 SUBJECT: Final = "structural tag"
 LEGACY: Final = "structures"
@@ -45,12 +45,13 @@ NOTHING: Final = End()
 _LONE: Final = re.compile("[\ud800-\udfff]")
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
+    """Whether a value is a text that UTF-8 can write."""
     return isinstance(value, str) and (value.isascii() or _LONE.search(value) is None)
 
 
 def _is_stop(value: object) -> bool:
-    return _is_text(value) and value != ""
+    return is_text(value) and value != ""
 
 
 def _is_count(value: object) -> bool:
@@ -71,7 +72,7 @@ def _all(test: Callable[[object], bool], least: int = 0) -> Callable[[object], b
 
 
 def _is_edge(value: object) -> bool:
-    return _is_text(value) or isinstance(value, dict)
+    return is_text(value) or isinstance(value, dict)
 
 
 def _is_rule(test: Callable[[object], bool]) -> Callable[[object], bool]:
@@ -86,7 +87,7 @@ def _is_boolean(value: object) -> bool:
     return isinstance(value, bool)
 
 
-_TEXT: Final = (_is_text, "a text")
+_TEXT: Final = (is_text, "a text")
 _STOPS: Final = (_all(_is_stop), "a list of texts that are not empty")
 _TRIGGERS: Final = (_all(_is_stop, 1), "a list of one or more texts that are not empty")
 _BUDGET: Final = (_is_budget, "a whole number from 0 on, or null")
@@ -134,7 +135,7 @@ FIELDS: Final[Mapping[str, Mapping[str, _Kind]]] = {
         "begin": (_is_edge, "a text or a token"),
         "content": _FORMAT,
         "end": (
-            lambda value: _is_edge(value) or _all(_is_text, 1)(value),
+            lambda value: _is_edge(value) or _all(is_text, 1)(value),
             "a text, a list of one or more texts, or a token",
         ),
     },

@@ -10,10 +10,12 @@ from typing import Any, Final, TypeAlias
 from structgen_kernels import _native
 
 from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature, found, some
-from structgen.frontends.free_text import dispatched, hidden_by, text_of
+from structgen.frontends.free_text import dispatched, text_of
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.frontends.json_schema.excluded_texts import without_texts
 from structgen.frontends.structural_tag.place import LEGACY, SUBJECT, End, Place, placed, with_whitespace
+from structgen.frontends.structural_tag.tags import Tags
+from structgen.frontends.structural_tag.triggers import by_trigger, check_patterns
 from structgen.grammar import nodes as ir
 from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import EPSILON, Grammar
@@ -76,7 +78,8 @@ class _Reader:
         for tag in tags:
             self.note("schema", f"{tag.pointer}/schema")
             contents.append(self.schema(tag, "schema", self.policy))
-        return self.triggered(place, self.by_trigger(place, tags), contents, [self.end(tag) for tag in tags])
+        groups = by_trigger(place, self.stops(place), [tag.value["begin"] for tag in tags], tags.__getitem__)
+        return self.triggered(place, groups, contents, [self.end(tag) for tag in tags])
 
     def leaf(self, place: Place) -> Grammar | None:
         """Note a format, and read it if none can be inside."""
@@ -123,10 +126,14 @@ class _Reader:
             term = json_schema(place.value[name], policy=policy, limits=self.limits)
         except (GrammarError, LimitExceeded) as error:
             raise place.refused(error, name, "the JSON Schema") from error
+        return self.placed(term, f"{place.pointer}/{name}")
+
+    def placed(self, term: Grammar, pointer: str) -> Grammar:
+        """The term of a schema at its place."""
         plain = term.plain if isinstance(term, Described) else None
         if isinstance(plain, _native.SimpleTerms):
             self.plain[id(plain)] = plain  # equal schemas are one
-        return placed(term, f"{place.pointer}/{name}")
+        return placed(term, pointer)
 
     def json_schema(self, place: Place) -> Grammar:
         style = place.value.get("style", "json")
@@ -174,7 +181,7 @@ class _Reader:
                 limits=self.limits,
                 excludes=excludes,
             )
-        return placed(term, f"{place.pointer}/json_schema")
+        return self.placed(term, f"{place.pointer}/json_schema")
 
     def token(self, place: Place) -> Grammar:
         return ir.TokenSet([_named(place.value["token"])])
@@ -239,6 +246,19 @@ class _Reader:
             self.note("tag", tag.pointer)
             yield self.content(tag)
 
+    def contents_of(self, tags: Tags) -> Call[list[Grammar]]:
+        """The contents of all tags; those of plain ones are read together."""
+        made: list[Grammar] = []
+        for at, term in enumerate(tags.plain_contents(self.policy)):
+            if term is None:
+                made += yield self.formats(self.contents((tags.place(at),)))
+                continue
+            pointer = tags.pointer(at)
+            spend(_FORMAT_STEPS, SUBJECT)
+            self.notes += ("tag", pointer, ""), ("json_schema", f"{pointer}/content", "")
+            made.append(self.placed(term, f"{pointer}/content/json_schema"))
+        return made
+
     def separated(self, place: Place) -> Call[Grammar]:
         tags = list(place.listed(self.limits, "tags", default="tag"))
         one = ir.choice(*(yield self.formats(tags)))
@@ -252,66 +272,14 @@ class _Reader:
         return tuple(dict.fromkeys([*place.texts("excludes"), *place.end.texts]))
 
     def triggered_tags(self, place: Place) -> Call[Grammar]:
-        tags = list(place.listed(self.limits, "tags", default="tag"))
-        groups = self.by_trigger(place, tags)
-        contents = yield self.formats(self.contents(tags))
-        return self.triggered(place, groups, contents, [self.end(tag) for tag in tags])
+        tags = Tags(place, self.limits)
+        groups = by_trigger(place, self.stops(place), [tags.field(at, "begin") for at in range(len(tags))], tags.place)
+        contents = yield self.contents_of(tags)
+        return self.triggered(place, groups, contents, [self.end_of(tags, at) for at in range(len(tags))])
 
-    def by_trigger(self, place: Place, tags: Sequence[Place]) -> dict[str, list[tuple[int, str]]]:
-        """The tags of each trigger: their numbers, and the rests of their begins.
-
-        Raises:
-            GrammarError: a tag has not exactly one trigger, or a trigger no tag, or a trigger can never be written.
-        """
-        triggers = place.value["triggers"]
-        self.check_patterns(place, [("triggers", at) for at in range(len(triggers))], triggers, self.stops(place))
-        groups: dict[str, list[tuple[int, str]]] = {trigger: [] for trigger in triggers}
-        if len(groups) < len(triggers):
-            raise place.wrong("a trigger is given twice", "triggers", evidence=found(triggers))
-        lengths = {len(trigger) for trigger in groups}
-        for at, tag in enumerate(tags):
-            begin = tag.value["begin"]
-            spend(1 + len(lengths) // _CHECKS_OF_A_STEP, SUBJECT)
-            if not isinstance(begin, str):
-                raise tag.wrong(
-                    "a token begins it", "begin", remedy="begin it with a text, or use token_triggered_tags"
-                )
-            trigger = next((begin[:length] for length in lengths if begin[:length] in groups), None)  # no other fits
-            if trigger is None:
-                raise tag.wrong(
-                    "no trigger is a prefix of the begin",
-                    "begin",
-                    evidence=f"it is {begin!r:.60}, the triggers are {some(triggers)}",
-                    remedy="add a trigger, or begin the tag with one",
-                )
-            groups[trigger].append((at, begin[len(trigger) :]))
-        for at, trigger in enumerate(triggers):
-            if not groups[trigger]:
-                raise place.wrong(
-                    "no tag begins with the trigger", "triggers", at, evidence=found(trigger), remedy="leave it out"
-                )
-        return groups
-
-    def check_patterns(
-        self, place: Place, steps: Sequence[tuple[str | int, ...]], patterns: Sequence[str], stops: Sequence[str]
-    ) -> None:
-        """Refuse a trigger or pattern that free text without ``stops`` can never reach the end of."""
-        known = dict.fromkeys(patterns)
-        whole = "\0".join(patterns)
-        spend(1 + (len(known) + len(stops)) * len(whole) // _CHARACTERS_OF_A_STEP, SUBJECT)
-        before_ends = "\0".join(pattern[:-1] for pattern in known)
-        if not any(text in before_ends for text in known) and not any(text in whole for text in stops):
-            return  # a few long searches instead of many short ones
-        for step, pattern in zip(steps, patterns, strict=True):
-            spend(1 + (len(known) + len(stops)) // _CHECKS_OF_A_STEP, SUBJECT)
-            other = hidden_by(pattern, known, stops)
-            if other is None:
-                continue
-            if other in known and other != pattern:
-                problem, remedy = "it can't be told from another one that ends before it", "use one of the two"
-            else:
-                problem, remedy = "it holds a string that the text before it may not hold", "choose another one"
-            raise place.wrong(problem, *step, evidence=f"{other!r:.60} is in {pattern!r:.60}", remedy=remedy)
+    def end_of(self, tags: Tags, at: int) -> Grammar:
+        end = tags.field(at, "end")
+        return self.end(tags.place(at)) if isinstance(end, dict) else self._end_of(end)[0]
 
     def triggered(
         self,
@@ -323,7 +291,7 @@ class _Reader:
         """Free text with tags, from the tags of each trigger."""
 
         def tags(prefix: str, members: Iterable[tuple[int, str]]) -> list[Grammar]:
-            return [ir.sequence(prefix + rest, contents[at], ends[at]) for at, rest in members]
+            return [_around(prefix + rest, contents[at], ends[at]) for at, rest in members]
 
         must, once = place.flag("at_least_one"), place.flag("stop_after_first")
         first = [tag for trigger, members in groups.items() for tag in tags(trigger, members)] if must else []
@@ -337,7 +305,7 @@ class _Reader:
         rules = place.value["rules"]
         stops = place.texts("excludes")  # what ends a tag around it is none, in xgrammar too
         patterns = [pattern for pattern, _ in rules]
-        self.check_patterns(place, [("rules", at, 0) for at in range(len(rules))], patterns, stops)
+        check_patterns(place, [("rules", at, 0) for at in range(len(rules))], patterns, stops)
         contents = yield self.formats(self.of_rules(place))
         return dispatched(list(zip(patterns, contents, strict=True)), stops, loop=place.flag("loop", default=True))
 
@@ -401,10 +369,6 @@ class _Reader:
         return ir.sequence(ir.Repeat(ir.choice(*parts), 0, None), free) if loop else ir.choice(*parts, free)
 
 
-_CHECKS_OF_A_STEP: Final = 16
-"""How many texts are compared with another one in a microsecond."""
-_CHARACTERS_OF_A_STEP: Final = 250
-"""How many characters are searched for a text in a microsecond."""
 _BOUNDS: Final = {"optional": (0, 1), "star": (0, None), "plus": (1, None)}
 _LEAVES: Final[Mapping[str, Callable[[_Reader, Place], Grammar]]] = {
     "const_string": _Reader.const_string,
@@ -431,6 +395,13 @@ _COMPOSED: Final[Mapping[str, Callable[[_Reader, Place], Call[Grammar]]]] = {
     "dispatch": _Reader.dispatch,
     "token_dispatch": _Reader.token_dispatch,
 }
+
+
+def _around(begin: str, content: Grammar, end: Grammar) -> Grammar:
+    """``ir.sequence``; at once where nothing is to be spliced or joined."""
+    if begin and content.__class__ is Described and end.__class__ is ir.Literal and end is not EPSILON:
+        return ir.sequence_of((ir.literal(begin), content, end))
+    return ir.sequence(begin, content, end)
 
 
 def _named(token: str | float) -> str | int:

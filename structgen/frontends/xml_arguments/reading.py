@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema.arguments import value_types
 from structgen.frontends.json_schema.source.json_value import ARRAY, OBJECT, STRING, type_of
-from structgen.frontends.xml_arguments.writing import style_named
+from structgen.frontends.xml_arguments.style import style_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,21 +1,20 @@
-"""The styles of arguments between tags, and the grammar of arguments in each."""
+"""The grammar of arguments between tags, in each style."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from structgen.errors import GrammarError
 from structgen.frontends.free_text import text_of
 from structgen.frontends.json_schema import JsonPolicy
-from structgen.frontends.json_schema.arguments import arguments_term
-from structgen.frontends.json_schema.emit.arguments import Scalars, refuse_name
+from structgen.frontends.json_schema.arguments import arguments_term, known_arguments
+from structgen.frontends.json_schema.emit.arguments import NotationMarks, Scalars, refuse_name
 from structgen.frontends.json_schema.excluded_texts import no_json, without_texts
-from structgen.frontends.json_schema.source.json_value import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
+from structgen.frontends.json_schema.source.json_value import ARRAY, OBJECT, STRING
 from structgen.frontends.json_schema.source.location import Location
 from structgen.frontends.json_schema.term import chain
+from structgen.frontends.xml_arguments.style import STYLES, TYPE_NAMES, Style, style_named
 from structgen.grammar.limits import Limits, spend
 from structgen.grammar.nodes import (
     ANY_CHAR,
@@ -39,118 +38,12 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.syntax import Syntax
     from structgen.frontends.json_schema.policy import Whitespace
 
-__all__ = ["STYLES", "Spacing", "Style", "style_named", "xml_arguments", "xml_term"]
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """How the members of an object are spelled: ``open``, a name, ``name_end``, a mark of the type, a value, ``close``.
-
-    Attributes:
-        open: before a name.
-        name_end: what ends a name, and is not in it.
-        close: after a value; ``{}``: the name.
-        marks: the mark before the values of some types, as bits; ``""``: none.
-        stop: what raw text cannot contain.
-        item: what stands before the mark of an item, and after the item, where arrays are written with tags.
-        strips: whether one line break at each end of raw text does not belong to the value.
-        has_entities: whether names have XML's entities for ``& < > "``.
-    """
-
-    open: str
-    name_end: str
-    close: str
-    marks: tuple[tuple[int, str], ...]
-    stop: str
-    item: tuple[str, str] | None = None
-    strips: bool = False
-    has_entities: bool = False
-
-    @property
-    def nests(self) -> bool:
-        """Whether arrays and objects are written with tags."""
-        return self.item is not None
-
-    @property
-    def has_types(self) -> bool:
-        """Whether the marks tell strings from other values."""
-        return len({mark for _, mark in self.marks}) > 1
-
-    @property
-    def repeats_names(self) -> bool:
-        """Whether the name stands after the value too."""
-        return "{}" in self.close
-
-
-_TYPE_NAMES: Final = {NUMBER: "number", BOOLEAN: "boolean", NULL: "null", OBJECT: "object", ARRAY: "array"}
-_SCALAR: Final = NUMBER | BOOLEAN | NULL
-_REST: Final = _SCALAR | ARRAY | OBJECT
-_NAMESPACE: Final = "]<]minimax[>["
-_ARGUMENT: Final = "<|close|>argument<|sep|>"
-
-
-def _untyped(opening: str, name_end: str, mark: str, close: str, *, strips: bool = False) -> Style:
-    return Style(opening, name_end, close, ((STRING, mark), (_REST, mark)), close, strips=strips)
-
-
-def _deepseek(tag: str) -> Style:
-    marks = (STRING, ' string="true">'), (_REST, ' string="false">')
-    return Style(f'<{tag} name="', '"', f"</{tag}>", marks, f"</{tag}>")
-
-
-_STYLES: Final[Mapping[str, Style]] = {
-    "qwen_xml": _untyped("<parameter=", ">", "", "</parameter>", strips=True),
-    "minimax_xml": _untyped('<parameter name="', '"', ">", "</parameter>"),
-    "deepseek_xml": _deepseek("｜DSML｜parameter"),
-    "deepseek_v4_1_xml": _deepseek("｜DSML｜ parameter"),
-    "glm_xml": _untyped("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-    "kimi_k3_xml": Style(
-        '<|open|>argument key="',
-        '"',
-        _ARGUMENT,
-        tuple((bits, f' type="{name}"<|sep|>') for bits, name in ((STRING, "string"), *_TYPE_NAMES.items())),
-        _ARGUMENT,
-    ),
-    "cohere_xml": Style(
-        '<cofl:value name="',
-        '"',
-        "</cofl:value>",
-        ((STRING, ' type="raw">'), (_SCALAR, ' type="json">'), (OBJECT, ' type="dict">'), (ARRAY, ' type="list">')),
-        "</cofl:value>",
-        item=("<cofl:value", "</cofl:value>"),
-        has_entities=True,
-    ),
-    "minimax_m3_xml": Style(
-        f"{_NAMESPACE}<",
-        ">",
-        _NAMESPACE + "</{}>",
-        ((STRING, ""), (_SCALAR, ""), (OBJECT, ""), (ARRAY, "")),
-        _NAMESPACE,
-        item=(f"{_NAMESPACE}<item>", f"{_NAMESPACE}</item>"),
-    ),
-}
-STYLES: Final = frozenset(_STYLES)
-"""The names of the styles."""
-
-
-def style_named(name: str) -> Style:
-    """A style by its name.
-
-    Raises:
-        GrammarError: there is none.
-    """
-    found = _STYLES.get(name)
-    if found is None:
-        raise GrammarError(
-            f"style {name!r:.60}",
-            "there is no such style of arguments",
-            remedy=f"name one of {', '.join(sorted(STYLES))}",
-        )
-    return found
+__all__ = ["Spacing", "known_xml_arguments", "xml_arguments", "xml_term"]
 
 
 _ANY_TEXT: Final = Repeat(ANY_CHAR)
 _LINE: Final = literal("\n")
+_OPTIONAL_LINE: Final = Repeat(_LINE, 0, 1)
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 
 
@@ -266,6 +159,19 @@ def xml_arguments(  # noqa: PLR0913  what a schema leaves open, by name
     return without_texts(term, excludes, "arguments", "excludes")
 
 
+def known_xml_arguments(
+    schemas: list[dict[str, Any] | str], style: str, policy: JsonPolicy, limits: Limits
+) -> list[Grammar | None]:
+    """What ``xml_arguments`` returns for each of many schemas; ``None`` for those that are not simple.
+
+    Schemas are ``dict`` or JSON text, and no text is longer than ``limits`` allow. There is nothing for a style that is
+    not known.
+    """
+    if style not in STYLES:
+        return [None] * len(schemas)
+    return known_arguments(schemas, _notation(style, _spacing_of(policy), literal), policy, limits)
+
+
 def xml_term(
     schema: object,
     style: str,
@@ -304,6 +210,34 @@ class _XmlNotation:
             for types, _ in style.marks
             if types != STRING and not (self.nests and types & (ARRAY | OBJECT))
         )
+        is_plain = not (excludes or style.nests or style.has_entities or style.repeats_names)
+        self.marks = self._marks() if is_plain else None
+
+    def _marks(self) -> NotationMarks:
+        """The notation for the native planner."""
+        style, spacing, edge = self.style, self.spacing, self._edge()
+        terms = (
+            chain(spacing.before, self.spell(style.open)),
+            self.spell(style.name_end),
+            chain(self.spell(style.close), spacing.after),
+            spacing.between,
+            spacing.end,
+            self.names(_ANY_TEXT, is_root=True),
+            chain(self._mark(STRING), edge),
+            edge,
+        )
+        written = [
+            (types, _or_none(chain(self._mark(types), spacing.value)), _or_none(spacing.value))
+            for types, _ in style.marks
+            if types != STRING
+        ]
+        strips = style.strips and spacing.text is None
+        return NotationMarks(tuple(map(_or_none, terms)), tuple(written), style.name_end, style.stop, strips)
+
+    def _edge(self) -> Grammar:
+        """What may stand at each end of a text that is listed."""
+        around = self.spacing.text
+        return around if around is not None else _OPTIONAL_LINE if self.style.strips else EPSILON
 
     def spell(self, mark: str) -> Grammar:
         """The term of a mark."""
@@ -363,12 +297,23 @@ class _XmlNotation:
 
     def string(self, language: Grammar | None) -> Grammar:
         around = self.spacing.text
+        if language is not None and self._are_plain(language):
+            return chain(self._mark(STRING), self._restricted(chain(self._edge(), language, self._edge())))
         texts: Grammar = self._texts if language is None else Intersection([language, self._texts])
         if around is not None:
             texts = chain(around, texts, around)
         elif self.style.strips and language is not None:
             texts = _stripped(texts)
         return chain(self._mark(STRING), self._restricted(texts))
+
+    def _are_plain(self, language: Grammar) -> bool:
+        """Whether texts are listed, none of which has a mark, or a line break at an end that would be lost."""
+        listed = language.items if isinstance(language, Choice) else (language,)
+        texts = [each.data for each in listed if isinstance(each, Literal)]
+        if len(texts) != len(listed) or any(self.style.stop.encode() in text for text in texts):
+            return False
+        loses_lines = self.style.strips and self.spacing.text is None
+        return not (loses_lines and any(text.strip(b"\n") != text for text in texts))
 
     def array(self, items: Grammar) -> Grammar:
         return chain(self._mark(ARRAY), items)
@@ -387,7 +332,12 @@ class _XmlNotation:
 
 @lru_cache(maxsize=64)
 def _schema_of(types: int) -> dict[str, Any]:
-    return {"type": [name for bits, name in _TYPE_NAMES.items() if bits & types]}
+    return {"type": [name for bits, name in TYPE_NAMES.items() if bits & types]}
+
+
+def _or_none(term: Grammar | None) -> Grammar | None:
+    """A term; ``None`` for the empty text."""
+    return None if term is EPSILON else term
 
 
 def _characters_without(*marks: str, most: int | None = None) -> Grammar:

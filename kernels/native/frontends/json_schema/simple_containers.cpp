@@ -61,7 +61,7 @@ void SimplePlanning::object(PlanId id, std::span<const ValueId> schemas) {
       if (std::ranges::find(few, name) == few.end()) few.push_back(name);
   const auto take = [&](std::string_view name) { return are_few ? std::erase(few, name) > 0 : required.erase(name) > 0; };
   const ValueId additional = reader_.additional(schema);
-  const auto request_additional = [&] { return additional == kNone ? anything() : request(additional); };
+  const auto request_additional = [&] { return additional == kNone ? any_part() : part(additional); };
   const std::span<const JsonDocument::Member> declared = reader_.properties(schema);
   entries.reserve(declared.size());
   children.reserve(declared.size() + 1);
@@ -71,7 +71,7 @@ void SimplePlanning::object(PlanId id, std::span<const ValueId> schemas) {
     if (take(name)) entries.push_back({name, true});
   reader_.spend(kShapeCost + kEntryCost * entries.size());
   bound(plans_[id], schema, Keyword::kMinProperties, Keyword::kMaxProperties);
-  for (const auto& [name, value] : declared) children.push_back(request(value));
+  for (const auto& [name, value] : declared) children.push_back(part(value));
   for (size_t i = declared.size(); i < entries.size(); ++i) children.push_back(request_additional());
   std::vector<SimpleNode> regions;
   const bool is_open = additional == kNone ? !closes({&schema, 1}) : document_.kind(additional) == JsonKind::kObject;

@@ -1,11 +1,14 @@
 #include "frontends/json_schema/simple_emit.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 
 #include "frontends/json_schema/json_document.h"
 #include "frontends/json_schema/simple_reading.h"
+
+namespace nb = nanobind;
 
 namespace structgen {
 
@@ -76,6 +79,22 @@ SimpleNode SimpleEmitter::array_term(const SimpleContainer& container, SimpleNod
 }
 
 SimpleNode SimpleEmitter::object_term(const SimpleContainer& container, std::span<const SimpleNode> values) {
+  using Syntax = SimpleSyntax;
+  object_ = {shared(Syntax::kOpenObject), shared(Syntax::kEndObject), shared(Syntax::kCloseObject), shared(Syntax::kComma)};
+  return members_term(container, values);
+}
+
+SimpleNode SimpleEmitter::arguments_term(const SimpleContainer& container, std::span<const SimpleNode> values) {
+  const SimpleNode end = notation(SimpleNotation::kEnd);
+  object_ = {kNone, end, end, notation(SimpleNotation::kBetween), false};
+  return members_term(container, values);
+}
+
+SimpleNode SimpleEmitter::written(const nb::object& before, SimpleNode value, const nb::object& after) {
+  return value == nothing_ ? value : chain({outside(before), value, outside(after)});
+}
+
+SimpleNode SimpleEmitter::members_term(const SimpleContainer& container, std::span<const SimpleNode> values) {
   std::vector<SimpleEntry> entries;
   std::vector<SimpleNode> possible;  // values of those
   for (size_t i = 0; i < container.entries.size(); ++i) {
@@ -90,6 +109,12 @@ SimpleNode SimpleEmitter::object_term(const SimpleContainer& container, std::spa
   for (size_t i = 0; i < container.regions.size(); ++i) {
     const SimpleNode value = values[container.entries.size() + i];
     if (value == nothing_) continue;
+    if (!object_.is_json) {  // the names that are declared would have to be taken out
+      require(entries.empty() && container.entries.empty());
+      others.push_back(chain({notation(SimpleNotation::kAnyName), notation(SimpleNotation::kAfterName), value,
+                              notation(SimpleNotation::kAfterMember)}));
+      continue;
+    }
     const SimpleNode key = container.regions[i] == kNone ? other_names(container.entries) : container.regions[i];
     others.push_back(sequence({key, shared(SimpleSyntax::kColon), value}));
   }
@@ -104,12 +129,13 @@ SimpleNode SimpleEmitter::object_term(const SimpleContainer& container, std::spa
   if (container.most != kNone && (other != nothing_ || container.most - required < optional)) capacity = container.most - required;
   const uint32_t steps = capacity.value_or(need);
   require((entries.size() + 1) * (uint64_t{steps} + 1) <= kMaxStates);
-  Chain chain;  // for one member more
+  Chain made;  // for one member more
   for (uint32_t extra = steps + 1; extra-- > 0;)
-    chain = member_chain(entries, possible, other, extra < steps ? &chain : nullptr, capacity == extra, extra >= need);
-  if (chain.first == kNone) return sequence({shared(SimpleSyntax::kOpenObject), shared(SimpleSyntax::kEndObject)});
-  const SimpleNode some = sequence({chain.first, shared(SimpleSyntax::kCloseObject)});
-  return sequence({shared(SimpleSyntax::kOpenObject), required + need == 0 ? choice({shared(SimpleSyntax::kEndObject), some}) : some});
+    made = member_chain(entries, possible, other, extra < steps ? &made : nullptr, capacity == extra, extra >= need);
+  if (made.first == kNone) return chain({object_.open, object_.end});
+  const SimpleNode some = chain({made.first, object_.close});
+  if (required + need > 0) return chain({object_.open, some});
+  return chain({object_.open, choice({object_.end == kNone ? empty_string() : object_.end, some})});
 }
 
 // The chain, made from the right.
@@ -127,10 +153,11 @@ SimpleEmitter::Chain SimpleEmitter::member_chain(std::span<const SimpleEntry> en
   };
   const bool is_open = other != nothing_ && !is_capped;
   if (is_open && !after) {
-    const SimpleNode more[] = {sequence({shared(SimpleSyntax::kComma), other})};
+    const SimpleNode more[] = {chain({object_.comma, other})};
     made.loop = combine(Kind::kRepeat, more, 0, kNone);
   }
   SimpleNode following = kNone;  // a member from `index` on
+  std::vector<SimpleNode> member;
   bool can_end = may_end;
   for (size_t index = entries.size() + 1; index-- > 0;) {
     if (index < entries.size()) {
@@ -138,9 +165,8 @@ SimpleEmitter::Chain SimpleEmitter::member_chain(std::span<const SimpleEntry> en
       const Chain& rest = is_required ? made : next;
       SimpleNode whole = kNone;
       if (rest.tails[index + 1].is_possible && (is_required || !is_capped)) {
-        std::string key;
-        append_quoted(entries[index].name, key);
-        std::vector<SimpleNode> member = {literal(key), shared(SimpleSyntax::kColon), values[index]};
+        member.clear();
+        append_member(member, entries[index].name, values[index]);
         append_tail(member, rest, index + 1);
         whole = combine(Kind::kSequence, member);
       }
@@ -158,7 +184,7 @@ SimpleEmitter::Chain SimpleEmitter::member_chain(std::span<const SimpleEntry> en
     Chain::Tail& tail = made.tails[index];
     tail.is_possible = more != kNone || can_end;
     if (more == kNone) continue;
-    tail.more = sequence({shared(SimpleSyntax::kComma), more});
+    tail.more = chain({object_.comma, more});
     if (can_end) tail.more = choice({empty_string(), tail.more});
   }
   made.first = following;
@@ -169,6 +195,23 @@ SimpleEmitter::Chain SimpleEmitter::member_chain(std::span<const SimpleEntry> en
     made.first = following == kNone ? first : choice({first, following});
   }
   return made;
+}
+
+// A declared member, with what is written around its name and its value.
+void SimpleEmitter::append_member(std::vector<SimpleNode>& parts, std::string_view name, SimpleNode value) {
+  if (object_.is_json) {
+    const auto begin = static_cast<uint32_t>(terms_->text.size());
+    append_quoted(name, terms_->text);
+    parts.push_back(emit({Kind::kLiteral, begin, static_cast<uint32_t>(terms_->text.size())}));
+    parts.push_back(shared(SimpleSyntax::kColon));
+    parts.push_back(value);
+    return;
+  }
+  const std::string& end = notation_->name_end;
+  require(!name.empty() && (std::string(name) + end).find(end) == name.size());
+  for (SimpleNode part : {notation(SimpleNotation::kBeforeName), literal(name), notation(SimpleNotation::kAfterName), value,
+                          notation(SimpleNotation::kAfterMember)})
+    if (part != kNone) parts.push_back(part);
 }
 
 // The names of an object that are not declared, as JSON strings.
@@ -182,6 +225,20 @@ SimpleNode SimpleEmitter::other_names(const std::vector<SimpleEntry>& entries) {
 SimpleNode SimpleEmitter::shared(SimpleSyntax::Term term) {
   if (shared_[term] == kNone) shared_[term] = add_leaf({syntax_.terms[term], SimpleLeaf::Size::kAtom});
   return shared_[term];
+}
+
+// The node of a term of the notation; kNone: it has none.
+SimpleNode SimpleEmitter::outside(const nb::object& term) {
+  return term.is_none() ? kNone : add_leaf({term, SimpleLeaf::Size::kAtom});
+}
+
+SimpleNode SimpleEmitter::chain(std::initializer_list<SimpleNode> parts) {
+  std::array<SimpleNode, 4> kept;
+  size_t count = 0;
+  for (SimpleNode part : parts)
+    if (part != kNone) kept.at(count++) = part;
+  if (count == 0) return empty_string();
+  return count == 1 ? kept[0] : combine(Kind::kSequence, std::span(kept).first(count));
 }
 
 SimpleNode SimpleEmitter::add_leaf(const SimpleLeaf& leaf) {

@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -25,6 +26,24 @@ struct SimpleSyntax {
     kOpenObject, kEndObject, kCloseObject, kOpenArray, kEndArray, kCloseArray, kComma, kColon, kAnyValue, kAnyString, kTerms,
   };
   std::array<nanobind::object, kTerms> terms;
+};
+
+// The terms of a notation of arguments, as emit/arguments.py has it: what stands around names and values that are no JSON.
+// An object without a term stands for no text.
+struct SimpleNotation {
+  enum Term : size_t {
+    kBeforeName, kAfterName, kAfterMember, kBetween, kEnd, kAnyName, kBeforeText, kAfterText, kTerms,
+  };
+  // Values that are written from their JSON.
+  struct Written {
+    uint8_t types;
+    nanobind::object before, after;
+  };
+  std::array<nanobind::object, kTerms> terms;
+  std::vector<Written> written;
+  std::string name_end;  // in no name
+  std::string text_end;  // in no text
+  bool strips = false;   // whether texts lose a line break at each end
 };
 
 // A term of the Python side.
@@ -50,7 +69,17 @@ class SimpleEmitter {
  public:
   using Kind = SimpleTerms::Kind;
 
-  explicit SimpleEmitter(const SimpleSyntax& syntax) : syntax_(syntax), terms_(std::make_unique<SimpleTerms>()) { shared_.fill(kNone); }
+  // `notation`: of the arguments that the terms are; null: they are JSON.
+  explicit SimpleEmitter(const SimpleSyntax& syntax, const SimpleNotation* notation = nullptr)
+      : syntax_(syntax), notation_(notation), terms_(std::make_unique<SimpleTerms>()) {
+    shared_.fill(kNone);
+    noted_.fill(kNone);
+    terms_->nodes.reserve(kUsualNodes);
+    terms_->parts.reserve(2 * kUsualNodes);
+    terms_->leaves.reserve(kUsualLeaves);
+    leaf_nodes_.reserve(kUsualLeaves);
+    leaf_sizes_.reserve(kUsualLeaves);
+  }
 
   SimpleTerms& terms() { return *terms_; }
   std::unique_ptr<SimpleTerms> take() { return std::move(terms_); }
@@ -68,10 +97,16 @@ class SimpleEmitter {
   // The terms of containers; `values`: those of the entries, then those of the regions.
   SimpleNode array_term(const SimpleContainer& container, SimpleNode item);
   SimpleNode object_term(const SimpleContainer& container, std::span<const SimpleNode> values);
+  // The arguments in the notation.
+  SimpleNode arguments_term(const SimpleContainer& container, std::span<const SimpleNode> values);
+  // A value between two terms of the notation.
+  SimpleNode written(const nanobind::object& before, SimpleNode value, const nanobind::object& after);
   // Whether a term is as well repeated as called.
   bool is_small(SimpleNode node) const;
 
  private:
+  static constexpr size_t kUsualNodes = 48, kUsualLeaves = 16;
+
   // The chain of members for one number of them beyond the required ones.
   struct Chain {
     struct Tail {
@@ -83,7 +118,22 @@ class SimpleEmitter {
     std::vector<Tail> tails;  // what may follow a member, by the number of names that are decided
   };
 
+  // What objects are written with; kNone: no text.
+  struct Punctuation {
+    SimpleNode open, end, close, comma;
+    bool is_json = true;
+  };
+
   SimpleNode emit(SimpleTerms::Node node);
+  SimpleNode outside(const nanobind::object& term);
+  SimpleNode notation(SimpleNotation::Term term) {
+    if (noted_[term] == kNone) noted_[term] = outside(notation_->terms[term]);
+    return noted_[term];
+  }
+  // The sequence of those that have a term.
+  SimpleNode chain(std::initializer_list<SimpleNode> parts);
+  void append_member(std::vector<SimpleNode>& parts, std::string_view name, SimpleNode value);
+  SimpleNode members_term(const SimpleContainer& container, std::span<const SimpleNode> values);
   SimpleNode sequence(std::initializer_list<SimpleNode> parts) { return combine(Kind::kSequence, {parts.begin(), parts.size()}); }
   SimpleNode choice(std::initializer_list<SimpleNode> parts) { return combine(Kind::kChoice, {parts.begin(), parts.size()}); }
   SimpleNode empty_string();
@@ -92,9 +142,12 @@ class SimpleEmitter {
   SimpleNode other_names(const std::vector<SimpleEntry>& entries);
 
   const SimpleSyntax& syntax_;
+  const SimpleNotation* notation_;
+  Punctuation object_{};  // of the object that is made
   std::unique_ptr<SimpleTerms> terms_;
   std::vector<SimpleNode> leaf_nodes_;
   std::array<SimpleNode, SimpleSyntax::kTerms> shared_;
+  std::array<SimpleNode, SimpleNotation::kTerms> noted_;
   std::vector<SimpleLeaf::Size> leaf_sizes_;
   SimpleNode empty_string_ = kNone;
   SimpleNode nothing_ = kNone;

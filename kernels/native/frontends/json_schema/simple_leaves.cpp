@@ -21,27 +21,34 @@ constexpr size_t kFewConstants = 12;  // below this, comparing all pairs is chea
 
 }  // namespace
 
-SimplePlanning::PlanId SimplePlanning::constants(ValueId value, const SimpleSchema& schema) {
+// The constants of a schema that has no more than them and simple keywords.
+std::span<const ValueId> SimplePlanning::constants_of(const SimpleSchema& schema) const {
   require(schema.has_only({Keyword::kType, Keyword::kNullable, Keyword::kEnum, Keyword::kConst, Keyword::kSimple}));
   require(schema.has(Keyword::kEnum) != schema.has(Keyword::kConst));
-  const auto listed = reader_.listed(schema, schema.has(Keyword::kEnum) ? Keyword::kEnum : Keyword::kConst);
+  return reader_.listed(schema, schema.has(Keyword::kEnum) ? Keyword::kEnum : Keyword::kConst);
+}
+
+SimplePlanning::PlanId SimplePlanning::constants(ValueId value, const SimpleSchema& schema) {
+  const std::span<const ValueId> listed = constants_of(schema);
   const auto is_simple = [&](ValueId one) {
     const JsonKind kind = document_.kind(one);
     return kind != JsonKind::kFraction && kind != JsonKind::kArray && kind != JsonKind::kObject && document_.source(one) != "-0";
   };
-  if (!schema.has(Keyword::kSimple) && std::ranges::all_of(listed, is_simple)) {
-    const SimpleValues values{{listed.begin(), listed.end()}, {}};  // compared with no others, which takes no keys
-    SimpleShape shape;
-    shape.types = schema.types;
-    shape.values = {&values};
-    return constants(shape);
-  }
+  if (!schema.has(Keyword::kSimple) && std::ranges::all_of(listed, is_simple)) return constants(listed, schema.types, false);
   reader_.spend(kItemCost + kConstantCost * listed.size());
   return done(leaf_of({{value}}, std::nullopt));
 }
 
-// The values of a shape that it admits.
-SimplePlanning::PlanId SimplePlanning::constants(const SimpleShape& shape) {
+SimplePlanning::PlanId SimplePlanning::constants(std::span<const ValueId> listed, uint8_t types, bool are_texts) {
+  const SimpleValues values{{listed.begin(), listed.end()}, {}};  // compared with no others, which takes no keys
+  SimpleShape shape;
+  shape.types = types;
+  shape.values = {&values};
+  return constants(shape, are_texts);
+}
+
+// The values of a shape that it admits; with `are_texts` its strings, as the notation writes them.
+SimplePlanning::PlanId SimplePlanning::constants(const SimpleShape& shape, bool are_texts) {
   const SimpleValues& values = *shape.values[0];
   reader_.spend(kItemCost + kConstantCost * values.members.size());
   const std::vector<bool> excluded = excluded_of(values, shape.scalars);
@@ -56,11 +63,14 @@ SimplePlanning::PlanId SimplePlanning::constants(const SimpleShape& shape) {
   for (size_t i = 0; i < values.members.size(); ++i) {
     if (!excluded.empty() && excluded[i]) continue;
     text.clear();
-    if (!(reader_.append_constant(values.members[i], text) & shape.types)) continue;
+    if (!(reader_.append_constant(values.members[i], text) & (are_texts ? kStringType : shape.types))) continue;
     const bool is_common = std::ranges::all_of(shape.values, [&](const SimpleValues* other) { return other == &values || other->has(text); });
-    if (is_common && (are_few ? !is_literal(text) : known.insert(text).second)) literals.push_back(emit_.literal(text));
+    if (!is_common) continue;
+    if (are_texts) text = document_.string(values.members[i]);
+    if (are_few ? !is_literal(text) : known.insert(text).second) literals.push_back(emit_.literal(text));
   }
   if (literals.empty()) return done(emit_.nothing());
+  if (are_texts) return done(texts(literals));
   return done(literals.size() == 1 ? literals[0] : emit_.combine(Kind::kChoice, literals));
 }
 
@@ -90,9 +100,10 @@ std::vector<bool> SimplePlanning::excluded_of(const SimpleValues& values, std::s
 }
 
 // The leaf of the simple keywords of schemas; with `types` instead of their `type`, which one schema alone may keep.
-SimpleNode SimplePlanning::leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types) {
+SimpleNode SimplePlanning::leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types, bool is_argument) {
   const bool is_simple = schemas.empty() || (schemas.size() == 1 && (types || !reader_.read(schemas[0]).has_values()));
-  std::string text = "{";
+  std::string& text = leaf_text_;
+  text = "{";
   if (types) {
     text += "\"type\":[";
     for (size_t i = 0; i < kTypeNames.size(); ++i) {
@@ -117,8 +128,17 @@ SimpleNode SimplePlanning::leaf_of(std::span<const ValueId> schemas, std::option
   }
   text.push_back('}');
   for (ValueId schema : schemas) is_read_[schema] = true;
-  if (is_simple) return emit_.add_leaf(of_.leaf(text, make_leaf_));
-  return emit_.add_leaf(of_.leaf(text, helper_.attr("whole")));
+  if (is_argument) return emit_.add_leaf(of_.leaf(text, helper_, "argument", true));
+  return emit_.add_leaf(is_simple ? of_.leaf(text, make_leaf_) : of_.leaf(text, helper_, "whole"));
+}
+
+// The leaf of a schema that has nothing but simple keywords and types.
+SimpleNode SimplePlanning::leaf_of(ValueId schema, bool is_argument) {
+  leaf_text_ = "{";
+  append_leaf(schema, true, leaf_text_);
+  leaf_text_.push_back('}');
+  is_read_[schema] = true;
+  return emit_.add_leaf(is_argument ? of_.leaf(leaf_text_, helper_, "argument", true) : of_.leaf(leaf_text_, make_leaf_));
 }
 
 void SimplePlanning::append_leaf(ValueId id, bool with_types_and_values, std::string& text) const {

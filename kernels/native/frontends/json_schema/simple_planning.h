@@ -1,6 +1,6 @@
-// The planning of one simple JSON Schema, for the three files that it takes: which plans there are and the terms of
+// The planning of one simple JSON Schema, for the four files that it takes: which plans there are and the terms of
 // these (simple_schema.cpp), what arrays and objects need (simple_containers.cpp), constants and leaves
-// (simple_leaves.cpp).
+// (simple_leaves.cpp), arguments that are not JSON (simple_arguments.cpp).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -34,7 +34,7 @@ class SimplePlanning {
  public:
   SimplePlanning(SimplePlanner& planner, const JsonDocument& document, nanobind::handle make_leaf, nanobind::handle helper)
       : of_(planner), document_(document), reader_(planner.dialect_, planner.limits_, document), shapes_(reader_, document),
-        make_leaf_(make_leaf), helper_(helper), emit_(planner.syntax_), plan_of_(document.size(), kNone),
+        make_leaf_(make_leaf), helper_(helper), notation_(planner.notation_.get()), emit_(planner.syntax_, notation_), plan_of_(document.size(), kNone),
         is_read_(document.size()) {
     plans_.reserve(std::min(document.size(), kUsualPlans));  // of a large document little may be reached
   }
@@ -42,7 +42,12 @@ class SimplePlanning {
   std::unique_ptr<SimpleTerms> all();
 
  private:
-  enum class Form : uint8_t { kUnion, kObject, kArray };
+  enum class Form : uint8_t {
+    kUnion, kObject, kArray,
+    kArguments,  // the outermost object, in the notation
+    kValue,      // of an argument, not planned yet; then a union
+    kWritten,    // from its JSON
+  };
   enum class State : uint8_t { kNew, kOpen, kDone };
 
   struct Plan : SimpleContainer {
@@ -55,6 +60,7 @@ class SimplePlanning {
     uint32_t rule = kNone;
     SimpleNode term = kNone;
     std::vector<PlanId> children;
+    const SimpleNotation::Written* written = nullptr;  // how its JSON is written
   };
 
   // First pass
@@ -87,8 +93,22 @@ class SimplePlanning {
   void alternatives(PlanId id, std::span<const ValueId> branches);
   void fill(PlanId id, std::span<const SimpleShape> shapes);
   PlanId constants(ValueId value, const SimpleSchema& schema);
-  PlanId constants(const SimpleShape& shape);
+  PlanId constants(std::span<const ValueId> listed, uint8_t types, bool are_texts);
+  PlanId constants(const SimpleShape& shape, bool are_texts = false);
+  std::span<const ValueId> constants_of(const SimpleSchema& schema) const;
   std::vector<bool> excluded_of(const SimpleValues& values, std::span<const ValueId> scalars);
+
+  // Arguments in a notation
+
+  PlanId request_arguments(ValueId root);
+  PlanId request_value(ValueId id);
+  PlanId any_argument();
+  void expand_value(PlanId id);
+  PlanId add_written(const SimpleNotation::Written& written, PlanId json);
+  PlanId text(std::span<const SimpleShape> shapes);
+  SimpleNode texts(std::span<const SimpleNode> literals);
+  PlanId part(ValueId id) { return in_arguments_ ? request_value(id) : request(id); }
+  PlanId any_part() { return in_arguments_ ? any_argument() : anything(); }
   PlanId array(std::span<const ValueId> schemas);
   bool closes(std::span<const SimpleSchema> schemas) const;
   void bound(Plan& plan, const SimpleSchema& schema, Keyword fewest, Keyword most) const;
@@ -105,7 +125,8 @@ class SimplePlanning {
   void finish(PlanId id);
   uint32_t rule_of(PlanId id);
   std::string label(PlanId id) const;
-  SimpleNode leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types);
+  SimpleNode leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types, bool is_argument = false);
+  SimpleNode leaf_of(ValueId schema, bool is_argument = false);
   void append_leaf(ValueId id, bool with_types_and_values, std::string& text) const;
 
   SimplePlanner& of_;
@@ -113,6 +134,7 @@ class SimplePlanning {
   SimpleReader reader_;
   SimpleShapes shapes_;
   nanobind::handle make_leaf_, helper_;
+  const SimpleNotation* notation_;  // of the arguments that are planned; null: JSON is
   SimpleEmitter emit_;
   std::vector<PlanId> plan_of_;  // by schema
   std::map<std::vector<ValueId>, PlanId> conjunctions_;
@@ -120,7 +142,11 @@ class SimplePlanning {
   std::unordered_map<const SimpleValues*, nanobind::object> listed_;  // the values for the planner in Python
   std::vector<Plan> plans_;
   std::vector<PlanId> pending_;
+  std::unordered_map<ValueId, PlanId> value_of_;  // by schema, in the notation
   PlanId anything_ = kNone;
+  PlanId any_argument_ = kNone;
+  bool in_arguments_ = false;
+  std::string leaf_text_;
   uint32_t depth_ = 0;
 };
 

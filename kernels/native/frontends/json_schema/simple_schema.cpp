@@ -29,7 +29,7 @@ constexpr size_t kMaxLeaves = 4'096;
 
 std::unique_ptr<SimpleTerms> SimplePlanning::all() {
   require(document_.kind(document_.root()) == JsonKind::kObject);
-  const PlanId root = request(document_.root());
+  const PlanId root = notation_ == nullptr ? request(document_.root()) : request_arguments(document_.root());
   for (size_t next = 0; next < pending_.size(); ++next) {
     depth_ = plans_[pending_[next]].depth + 1;
     expand(pending_[next]);
@@ -70,7 +70,7 @@ SimplePlanning::PlanId SimplePlanning::request(ValueId id) {
   }
   const SimpleSchema schema = reader_.read_relevant(id);
   if (!schema.is_leaf()) return known = add_pending({id});
-  return known = done(leaf_of({{id}}, std::nullopt));
+  return known = done(leaf_of(id));
 }
 
 // The plan of what must be valid against all of the schemas.
@@ -97,6 +97,7 @@ SimplePlanning::PlanId SimplePlanning::request_all(const std::vector<ValueId>& i
 }
 
 void SimplePlanning::expand(PlanId id) {
+  if (plans_[id].form == Form::kValue) return expand_value(id);
   if (plans_[id].schemas.size() > 1) return fill(id, shapes_.of_all(std::vector(plans_[id].schemas)));
   const ValueId value = plans_[id].schemas[0];
   const SimpleSchema schema = reader_.read_relevant(value);
@@ -209,7 +210,10 @@ void SimplePlanning::finish(PlanId id) {
   Plan& plan = plans_[id];
   SimpleNode term = kNone;
   switch (plan.form) {
-    case Form::kUnion: term = emit_.either(terms); break;
+    case Form::kUnion:
+    case Form::kValue: term = emit_.either(terms); break;
+    case Form::kArguments: term = emit_.arguments_term(plan, terms); break;
+    case Form::kWritten: term = emit_.written(plan.written->before, terms[0], plan.written->after); break;
     case Form::kObject: term = emit_.object_term(plan, terms); break;
     case Form::kArray: term = emit_.array_term(plan, terms[0]); break;
   }
@@ -239,8 +243,9 @@ std::string SimplePlanning::label(PlanId id) const {
 }
 
 SimplePlanner::SimplePlanner(nb::dict keywords, bool reference_stands_alone, SimpleSyntax syntax, SimpleLimits limits,
-                             bool closes, bool requires_all)
-    : dialect_{{}, reference_stands_alone}, syntax_(std::move(syntax)), limits_(limits), closes_(closes), requires_all_(requires_all) {
+                             bool closes, bool requires_all, std::unique_ptr<const SimpleNotation> notation)
+    : dialect_{{}, reference_stands_alone}, syntax_(std::move(syntax)), notation_(std::move(notation)), limits_(limits), closes_(closes),
+      requires_all_(requires_all) {
   for (auto [name, number] : keywords) {
     const auto keyword = nb::cast<size_t>(number);
     if (keyword >= kKeywords) throw nb::value_error("simple planner: no such keyword");
@@ -256,16 +261,17 @@ std::unique_ptr<SimpleTerms> SimplePlanner::plan(const JsonDocument& document, n
   }
 }
 
-SimpleLeaf SimplePlanner::leaf(const std::string& text, nb::handle make_leaf) {
-  if (const auto found = leaves_.find(text); found != leaves_.end()) return found->second;
-  nb::object made = make_leaf(text);
+SimpleLeaf SimplePlanner::leaf(const std::string& text, nb::handle maker, const char* method, bool is_argument) {
+  auto& leaves = is_argument ? argument_leaves_ : leaves_;
+  if (const auto found = leaves.find(text); found != leaves.end()) return found->second;
+  nb::object made = method == nullptr ? maker(text) : maker.attr(method)(text);
   if (made.is_none()) return {};
   const bool is_small = nb::cast<bool>(made[1]), is_choice = nb::cast<bool>(made[2]);
   using Size = SimpleLeaf::Size;
   SimpleLeaf leaf{made[0], !is_small ? Size::kLarge : is_choice ? Size::kSmall : Size::kAtom};
   if (text.size() <= kLongestLeaf) {
-    if (leaves_.size() >= kMaxLeaves) leaves_.clear();
-    leaves_.insert_or_assign(text, leaf);
+    if (leaves.size() >= kMaxLeaves) leaves.clear();
+    leaves.insert_or_assign(text, leaf);
   }
   return leaf;
 }

@@ -332,6 +332,7 @@ void SimpleShapes::require_apart(std::span<const ValueId> branches) {
 }
 
 void SimpleShapes::require_apart(std::span<const SimpleShape> shapes) {
+  if (std::ranges::all_of(shapes, [](const SimpleShape& shape) { return shape.branches.empty(); })) return;
   std::deque<Traits> traits;
   std::map<ValueId, std::vector<Labelled>> groups;
   for (const SimpleShape& shape : shapes) {

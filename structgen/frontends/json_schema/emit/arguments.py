@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
 
-__all__ = ["ArgumentPlanner", "Notation", "Scalars", "refuse_name"]
+__all__ = ["ArgumentPlanner", "Notation", "NotationMarks", "Scalars", "refuse_name"]
 
 _ANY_TEXT: Final = Repeat(ANY_CHAR)
 _LEAF_STEPS: Final = 60
@@ -57,6 +57,24 @@ class Scalars(NamedTuple):
     written: Callable[[Grammar], Grammar]
 
 
+class NotationMarks(NamedTuple):
+    """What the native planner needs of a notation whose containers are JSON but for the outermost one.
+
+    Attributes:
+        terms: before a name, after it, after a value, between members, at the end; any name with what precedes it;
+            before and after a text that is listed. ``None``: nothing.
+        written: values that are written from their JSON: their types, and what stands before and after it.
+        name_end: what no name holds; ``text_end``: what no text holds.
+        strips: whether a line break at each end does not belong to a text.
+    """
+
+    terms: tuple[Grammar | None, ...]
+    written: tuple[tuple[int, Grammar | None, Grammar | None], ...]
+    name_end: str
+    text_end: str
+    strips: bool
+
+
 class Notation(Protocol):
     """How values are written; equal notations write them alike."""
 
@@ -66,6 +84,10 @@ class Notation(Protocol):
     @property
     def scalars(self) -> tuple[Scalars, ...]:
         """The values that are written from their JSON; with ``nests`` none of them are containers."""
+
+    @property
+    def marks(self) -> NotationMarks | None:
+        """The notation for the native planner; ``None``: that does not support it."""
 
     @property
     def nests(self) -> bool:
@@ -127,14 +149,22 @@ class ArgumentPlanner(Planner):
         self._expansions: dict[int, Callable[[Plan], None]] = {}  # by the identity of plans that are kept
         self._restrictions: dict[int, Location] = {}
         self._start: Location | None = None
+        self._is_value = False
         self._setting = setting
         self._known: LeafCache | None = None  # of the dialect of the root
 
+    def argument(self, location: Location) -> Grammar:
+        """The grammar of the value of one argument; errors as for ``grammar``."""
+        self._is_value = True
+        return self.grammar(location)
+
     def request_root(self, location: Location) -> Plan:
-        """The plan of the arguments."""
+        """The plan of the arguments, or of the value of one."""
         self._start = location
         if not self._counts_levels:
             self._known = _known_values(self._notation, self._setting, location.resource.dialect)
+        if self._is_value:
+            return self.value((location,), location)
         root = Plan((location,), 0)
         self._postpone(root, self._expand_arguments)
         return root
