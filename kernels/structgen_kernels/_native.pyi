@@ -333,8 +333,18 @@ class ChartPlan:
 
 class Chart:
     @staticmethod
-    def of(plan: ChartPlan, weights: _Float64, is_max: bool) -> Chart:
-        """Compute all masses, for log weights ``[slots, labels]``."""
+    def of(plan: ChartPlan, weights: _Float64, is_max: bool, max_steps: int) -> Chart:
+        """Compute the masses of all reached rows, for log weights ``[slots, labels]``, unless that takes more steps."""
+
+    @property
+    def steps(self) -> int:
+        """Blocks of eight masses that were added or compared."""
+
+    @property
+    def is_complete(self) -> bool: ...
+    @property
+    def reached(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Whether parses from the start may need each row and each arrival, by boundary."""
 
     @property
     def masses(self) -> _Float64:
@@ -344,4 +354,5 @@ class Chart:
     def arrivals(self) -> _Float64:
         """Likewise, for each boundary and arrival."""
 
-    def label_shares(self, ends: _Float64, ending_cell: int) -> _Float64: ...
+    def label_shares(self, ends: _Float64, ending_cell: int) -> tuple[_Float64, int]:
+        """The shares ``[slots, labels]``, and the steps that they took."""

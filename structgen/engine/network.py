@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 import numpy as np
 from structgen_kernels import _native
 
+from structgen.engine.call_graph import CallGraph
 from structgen.errors import LimitExceeded
+from structgen.grammar.limits import spend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from structgen.engine.constraint import Constraint
 
-__all__ = ["MAX_STATES", "Network", "network_of", "recurs"]
+__all__ = ["MAX_STATES", "Network", "distinct_columns", "network_of", "recurs"]
 
 MAX_STATES: Final = 20_000
 """States of a network, before and after inlining."""
@@ -66,9 +68,9 @@ def network_of(constraint: Constraint, *, max_states: int = MAX_STATES) -> Netwo
     """Return the network of a constraint with few calls, minimised.
 
     Raises:
-        LimitExceeded: it has more than ``max_states`` states.
+        LimitExceeded: it has more than ``max_states`` states, or the steps of the call are counted and used up.
 
-    Complexity: O(states x distinct bytes) for each round of minimising, after inlining.
+    Complexity: O(states x distinct bytes) for each round of minimising, after inlining, which is counted.
     """
     raw = _rules_of(constraint, max_states)
     if raw is None:
@@ -88,7 +90,7 @@ def recurs(constraint: Constraint, *, max_states: int = MAX_STATES) -> bool:
     A language without recursive rules is regular; one with recursive rules may be.
     """
     raw = _rules_of(constraint, max_states)
-    return raw is not None and bool(_CallGraph(raw.callees()).recursive)
+    return raw is not None and bool(CallGraph(raw.callees()).recursive)
 
 
 def _rules_of(constraint: Constraint, max_states: int) -> _NestedRules | None:
@@ -108,17 +110,31 @@ def _too_many(max_states: int) -> LimitExceeded:
     )
 
 
+def distinct_columns(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+    """The distinct columns of a table, in the order of their first occurrence; and for each column, which it is."""
+    number_of: dict[bytes, int] = {}
+    firsts: list[int] = []
+    kinds = np.empty(table.shape[1], dtype=np.intp)
+    for index, column in enumerate(np.ascontiguousarray(table.T)):
+        kinds[index] = number_of.setdefault(column.tobytes(), len(number_of))
+        if len(number_of) > len(firsts):
+            firsts.append(index)
+    return table[:, firsts], kinds
+
+
 class _NestedRules:
     """The network of the engine, with one automaton for each called rule."""
 
     def __init__(
         self, next_: NDArray[np.int32], final_: NDArray[np.bool_], calls: list[list[int]], specials: list[list[int]]
     ) -> None:
-        columns, kind_of_byte = np.unique(next_, axis=1, return_inverse=True)
-        self.kind_of_byte = kind_of_byte.reshape(-1)
-        self.targets = [[(kind, target) for kind, target in enumerate(row) if target >= 0] for row in columns.tolist()]
-        self.kinds = columns.shape[1]
-        self.final = final_.tolist()
+        self.columns, self.kind_of_byte = distinct_columns(next_)
+        rows = self.columns.tolist()
+        self.kinds = self.columns.shape[1]
+        # The states after each byte, in the order of the bytes.
+        self.targets = [[target for target in dict.fromkeys(row) if target >= 0] for row in rows]
+        self._rows = rows
+        self.final: list[bool] = final_.tolist()
         self.calls: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for state, start, after in calls:
             self.calls[state].append((start, after))
@@ -127,6 +143,10 @@ class _NestedRules:
             self.specials[state].append((token, after))
         self.starts = frozenset(start for _, start, _ in calls)
         size = len(next_)
+        # From these only bytes lead on.
+        self.is_plain = [
+            not (final or state in self.calls or state in self.specials) for state, final in enumerate(self.final)
+        ]
         self.only_final = [
             self.final[state] and not self.targets[state] and not self.calls[state] and not self.specials[state]
             for state in range(size)
@@ -148,7 +168,7 @@ class _NestedRules:
     def choices_of_called_rules(self) -> Iterable[frozenset[int]]:
         """Yield sets of rules whose calls may remain, best first: the other rules are not recursive without them."""
         callees = self.callees()
-        graph = _CallGraph(callees)
+        graph = CallGraph(callees)
         found: list[frozenset[int]] = []
         tried = 0
         for count in range(4):
@@ -177,7 +197,7 @@ class _NestedRules:
         found = set()
         while agenda:
             state = agenda.pop()
-            after = {target for _, target in self.targets[state]} | {target for _, target in self.specials[state]}
+            after = {*self.targets[state], *(target for _, target in self.specials[state])}
             for callee, target in self.calls[state]:
                 found.add((callee, self.only_final[target]))
                 after.add(target)
@@ -190,9 +210,19 @@ class _NestedRules:
         table = _Table(self.kind_of_byte)
         numbers: dict[frozenset[NestedState], int] = {}
         agenda: list[tuple[frozenset[NestedState], bool, dict[int, frozenset[NestedState]]]] = []
+        rows: list[list[int]] = []
+        # States that are one nested state: by what it is nested in, the states and their innermost states; and the
+        # numbers after a byte, by the innermost state that it leads to.
+        singles: dict[NestedState, list[tuple[int, int]]] = defaultdict(list)
+        numbers_after: dict[NestedState, dict[int, int]] = defaultdict(dict)
 
         def number_of(items: Iterable[NestedState]) -> int:
-            closed = self._closed(frozenset(items), called)
+            frozen = frozenset(items)
+            number = numbers.get(frozen)
+            if number is not None:
+                return number
+            is_plain = all(self.is_plain[item[-1]] for item in frozen)
+            closed = (frozen, False, {}) if is_plain else self._closed(frozen, called)
             if closed[0] not in numbers:
                 numbers[closed[0]] = len(agenda)
                 agenda.append(closed)
@@ -205,23 +235,49 @@ class _NestedRules:
         state = 0
         while state < len(agenda):
             items, is_final, calls = agenda[state]
-            by_kind: dict[int, set[NestedState]] = defaultdict(set)
+            row = [-1] * self.kinds
             by_token: dict[int, set[NestedState]] = defaultdict(set)
+            if len(items) == 1:  # as most are: one look-up for each state that is reached, not for each byte
+                (item,) = items
+                spend(12 + 4 * len(self.targets[item[-1]]), "network of a grammar", f"it has more than {state} states")
+                number_after = numbers_after[item[:-1]]
+                for target in self.targets[item[-1]]:
+                    if target not in number_after:
+                        number_after[target] = number_of([self._after(item, target)])
+                singles[item[:-1]].append((state, item[-1]))
+            else:
+                spend(2 * self.kinds * len(items) + 12, "network of a grammar", f"it has more than {state} states")
+                for kind, reached in self._by_kind(items):
+                    row[kind] = number_of(reached)
             for item in items:
-                below = item[:-1]
-                for kind, target in self.targets[item[-1]]:
-                    by_kind[kind].add(below if below and self.only_final[target] else (*below, target))
-                for token, target in self.specials[item[-1]]:
-                    by_token[token].add((*below, target))
-            row = np.full(self.kinds, -1, dtype=np.int32)
-            for kind, reached in sorted(by_kind.items()):
-                row[kind] = number_of(reached)
-            table.rows.append(row)
+                for token, target in self.specials.get(item[-1], ()):
+                    by_token[token].add((*item[:-1], target))
+            rows.append(row)
             table.final.append(is_final)
             table.calls.extend((state, start_of[frame], number_of(after)) for frame, after in sorted(calls.items()))
             table.specials.extend((state, token, number_of(reached)) for token, reached in sorted(by_token.items()))
             state += 1
+        table.rows = np.array(rows, dtype=np.int32).reshape(len(rows), self.kinds)
+        for below, held in singles.items():
+            after = np.full(len(self.columns) + 1, -1, dtype=np.int32)  # the last one is for what is not allowed
+            after[list(numbers_after[below])] = list(numbers_after[below].values())
+            of, inner = np.array(held).T
+            table.rows[of] = after[self.columns[inner]]
         return table
+
+    def _by_kind(self, items: Iterable[NestedState]) -> list[tuple[int, set[NestedState]]]:
+        """What is reached by each byte, ascending."""
+        by_kind: dict[int, set[NestedState]] = defaultdict(set)
+        for item in items:
+            for kind, target in enumerate(self._rows[item[-1]]):
+                if target >= 0:
+                    by_kind[kind].add(self._after(item, target))
+        return sorted(by_kind.items())
+
+    def _after(self, item: NestedState, target: int) -> NestedState:
+        """The item after a byte that leads to a state of its innermost rule; a rule with only its end left, ends."""
+        below = item[:-1]
+        return below if below and self.only_final[target] else (*below, target)
 
     def _closed(
         self, items: frozenset[NestedState], called: frozenset[int]
@@ -268,103 +324,45 @@ class _Table:
 
     def __init__(self, kind_of_byte: NDArray[np.intp]) -> None:
         self.kind_of_byte = kind_of_byte
-        self.rows: list[NDArray[np.int32]] = []
+        self.rows: NDArray[np.int32] = np.zeros((0, 0), dtype=np.int32)
         self.final: list[bool] = []
         self.calls: list[tuple[int, int, int]] = []
         self.specials: list[tuple[int, int, int]] = []
 
 
-class _CallGraph:
-    """Which rules call which.
+def _equal_blocks(table: _Table) -> NDArray[np.int32]:
+    """The block of each state in a partition in which equal blocks have equal continuations.
 
-    Attributes:
-        recursive: the rules that may call themselves, directly or not, ascending.
+    A call leads to a state of its own, from which one edge leads into the rule and one to where it returns; the calls
+    of a state are told apart by their order.  So the partition is the coarsest one unless a state calls several rules.
     """
-
-    def __init__(self, callees: dict[int, set[tuple[int, bool]]]) -> None:
-        starts = sorted(callees)
-        index = {start: at for at, start in enumerate(starts)}
-        calls = np.zeros((len(starts), len(starts)), dtype=bool)
-        inner = np.zeros_like(calls)  # calls that are not tail calls
-        for start, found in callees.items():
-            for callee, is_last in found:
-                calls[index[start], index[callee]] = True
-                inner[index[start], index[callee]] |= not is_last
-        cyclic = np.flatnonzero(np.diagonal(_closure(calls)))
-        self.recursive = [starts[at] for at in cyclic.tolist()]
-        self._calls, self._inner = calls[np.ix_(cyclic, cyclic)], inner[np.ix_(cyclic, cyclic)]
-
-    def recurs_without(self, called: Iterable[int]) -> bool:
-        """Return whether some rule is still recursive without the calls of ``called``, tail calls left aside."""
-        is_left = ~np.isin(self.recursive, list(called))
-        reached = _closure(self._calls[np.ix_(is_left, is_left)])
-        return bool((self._inner[np.ix_(is_left, is_left)] & reached.T).any())
-
-
-def _closure(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the transitive closure: reached by one edge or more."""
-    reached = edges
-    while True:
-        further = reached | ((reached.astype(np.float32) @ reached.astype(np.float32)) > 0)
-        if np.array_equal(further, reached):
-            return reached
-        reached = further
-
-
-def _stable_blocks(targets: NDArray[np.int64], table: _Table) -> NDArray[np.int64]:
-    """Return the block of each state in the coarsest partition in which equal blocks have equal continuations.
-
-    A partition is refined until it is stable (E. F. Moore, 1956).  One part of a divided block keeps its number, so
-    that a round looks only at the states before those whose number is new.
-    """
-    block = np.array(table.final, dtype=np.int64)
-    size, kinds = targets.shape
-    flat = targets.reshape(-1)
-    edges = np.argsort(flat, kind="stable")
-    before = edges // max(kinds, 1)  # the states before each state: slices of this
-    begin = np.searchsorted(flat[edges], np.arange(size + 1))
-    others: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    states = len(table.rows)
+    pairs = {pair: states + index for index, pair in enumerate(dict.fromkeys(call[1:] for call in table.calls))}
+    edges = list(table.specials)
+    called: dict[int, int] = defaultdict(int)
     for state, start, after in table.calls:
-        others[state].append((-1, start, after))
-    for state, token, after in table.specials:
-        others[state].append((token, -1, after))
-    sets: dict[frozenset[tuple[int, int, int]], int] = {frozenset(): 0}
-    extra = np.zeros(size, dtype=np.int64)
-    looked, count = np.arange(size), 2
-    while True:
-        for state, edges_of in others.items():
-            blocks = frozenset(
-                (token, int(block[start]) if token < 0 else -1, int(block[after])) for token, start, after in edges_of
-            )
-            number = sets.setdefault(blocks, len(sets))
-            if number != extra[state]:
-                extra[state], looked = number, np.append(looked, state)
-        looked = np.unique(looked)
-        if not len(looked):
-            return block
-        seen = np.where(targets[looked] >= 0, block[targets[looked]], -1)
-        keys = np.concatenate([block[looked, None], extra[looked, None], seen], axis=1)
-        groups, part, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-        part = part.reshape(-1)
-        numbers = groups[:, 0].copy()
-        # What was not looked at is a part of its own; else the largest part keeps the number.
-        are_all = np.bincount(block[looked], minlength=count) == np.bincount(block, minlength=count)
-        order = np.lexsort((-sizes, numbers))
-        keeps = np.zeros(len(groups), dtype=bool)
-        keeps[order] = np.append(True, np.diff(numbers[order]) != 0) & are_all[numbers[order]]
-        fresh = np.flatnonzero(~keeps)
-        numbers[fresh] = count + np.arange(len(fresh))
-        count += len(fresh)
-        changed = looked[~keeps[part]]
-        block[looked] = numbers[part]
-        looked = np.concatenate([before[begin[state] : begin[state + 1]] for state in changed.tolist()] or [changed])
+        edges.append((state, _FIRST_CALL - called[state], pairs[start, after]))
+        called[state] += 1
+    edges += [
+        edge for (start, after), pair in pairs.items() for edge in ((pair, _ENTERS, start), (pair, _RETURNS, after))
+    ]
+    next_ = np.full((states + len(pairs), 256), -1, dtype=np.int32)
+    next_[:states] = table.rows[:, table.kind_of_byte]
+    accepting = np.zeros(states + len(pairs), dtype=np.uint8)
+    accepting[:states] = table.final
+    return _native.equal_futures(next_, accepting, np.array(edges, dtype=np.int32).reshape(-1, 3))[:states]
+
+
+_ENTERS: Final = -1
+_RETURNS: Final = -2
+_FIRST_CALL: Final = -3
+"""The labels of edges that are no tokens; those of further calls of a state are below the last one."""
 
 
 def _minimal(table: _Table) -> Network:
     """Merge states with equal continuations."""
-    targets = np.array(table.rows, dtype=np.int64).reshape(len(table.rows), -1)
-    block = _stable_blocks(targets, table)
-    _, first, block = np.unique(block, return_index=True, return_inverse=True)
+    targets = table.rows
+    _, first, block = np.unique(_equal_blocks(table), return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     order = np.argsort(first, kind="stable")
     rank[order] = np.arange(len(first))

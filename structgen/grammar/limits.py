@@ -11,7 +11,7 @@ from typing import Final
 
 from structgen.errors import LimitExceeded
 
-__all__ = ["PYTHON_STEP", "Limits", "counted", "spend", "steps_left", "steps_since"]
+__all__ = ["PYTHON_STEP", "Limits", "counted", "spend", "spend_steps", "steps_left", "steps_since"]
 
 PYTHON_STEP: Final = 32
 """What an elementary step of a front end, about a microsecond, counts against ``Limits.steps``."""
@@ -34,6 +34,9 @@ class Limits:
             patterns compared with each other, automata of ``multipleOf``), to compile it, to fill a mask or to take a
             token (terms derived, sets of bytes compared, nodes of tries walked).  The default is below half a second
             on a machine of today.
+        canvas_steps: elementary steps of all charts of one canvas of a recursive grammar, over all steps of the model
+            and all particles (eight masses added or compared are one); and, counted by themselves, those to make the
+            tables of its charts, once for each constraint.
         distance_steps: trie nodes walked in one search for the shortest completion in tokens.
         cache_bytes: memory for cached mask rows of one constraint, within the bound on engines of ``cache_limits``.
     """
@@ -44,6 +47,7 @@ class Limits:
     states: int = 400_000
     regular_states: int = 200_000
     steps: int = 16_000_000
+    canvas_steps: int = 40_000_000
     distance_steps: int = 5_000_000
     cache_bytes: int = 256 << 20
 
@@ -71,15 +75,20 @@ def _strict() -> Limits:
         states=100_000,
         regular_states=20_000,
         steps=2_000_000,
+        canvas_steps=16_000_000,
         distance_steps=500_000,
         cache_bytes=64 << 20,
     )
 
 
 class _Current(threading.local):
-    """What the call of a front end in this thread may still take, and what it had; None outside of one."""
+    """What the call in this thread may still take, the field of ``Limits`` that says so, and its value.
+
+    ``left`` is None outside of such a call.
+    """
 
     left: int | None = None
+    limit: str = "steps"
     maximum: int = 0
 
 
@@ -87,31 +96,35 @@ _current: Final = _Current()
 
 
 class counted:  # noqa: N801  # used like a function
-    """A context in which ``spend`` counts: one call of a front end, or of ``compile``.
+    """A context in which ``spend`` counts: one call of a front end or of ``compile``, or one canvas.
 
     A context inside another counts for both.
     """
 
-    __slots__ = ("_maximum", "_outer", "_start", "_steps")
+    __slots__ = ("_limit", "_maximum", "_outer", "_start", "_steps")
 
-    def __init__(self, limits: Limits, steps: int | None = None) -> None:
-        """Allow ``steps``; by default, and at most, ``limits.steps``, which errors name."""
-        self._maximum = limits.steps
-        self._steps = limits.steps if steps is None else min(steps, limits.steps)
+    def __init__(self, limits: Limits, steps: int | None = None, *, limit: str = "steps") -> None:
+        """Allow ``steps``; by default, and at most, the field ``limit``, which errors name."""
+        self._limit = limit
+        self._maximum: int = getattr(limits, limit)
+        self._steps = self._maximum if steps is None else min(steps, self._maximum)
 
     def __enter__(self) -> None:
-        self._outer = _current.left, _current.maximum
-        outer = _current.left
-        self._start = self._steps if outer is None else min(self._steps, outer)
-        _current.left, _current.maximum = self._start, self._maximum
+        self._outer = outer, limit, maximum = _current.left, _current.limit, _current.maximum
+        if outer is not None and outer < self._steps:
+            self._start = outer  # and errors name the limit of the outer context
+            _current.left, _current.limit, _current.maximum = outer, limit, maximum
+        else:
+            self._start = self._steps
+            _current.left, _current.limit, _current.maximum = self._steps, self._limit, self._maximum
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        left, maximum = self._outer
+        left, limit, maximum = self._outer
         if left is not None and _current.left is not None:
             left -= self._start - _current.left
-        _current.left, _current.maximum = left, maximum
+        _current.left, _current.limit, _current.maximum = left, limit, maximum
 
 
 def spend(steps: int, subject: str | Callable[[], str], evidence: str = "") -> None:
@@ -120,19 +133,24 @@ def spend(steps: int, subject: str | Callable[[], str], evidence: str = "") -> N
     ``subject`` of the error, with the place in the input, may be made on demand.
 
     Raises:
-        LimitExceeded: the call has taken ``Limits.steps``.
+        LimitExceeded: the call has taken ``Limits.steps``, or the field that its context names.
     """
+    spend_steps(steps * PYTHON_STEP, subject, evidence)
+
+
+def spend_steps(steps: int, subject: str | Callable[[], str], evidence: str = "", remedy: str = "") -> None:
+    """Count elementary steps of native code; otherwise as ``spend``."""
     if _current.left is None:
         return
-    _current.left -= steps * PYTHON_STEP
+    _current.left -= steps
     if _current.left < 0:
         where = subject if isinstance(subject, str) else subject()
-        raise LimitExceeded(where, limit="steps", maximum=_current.maximum, evidence=evidence)
+        raise LimitExceeded(where, limit=_current.limit, maximum=_current.maximum, evidence=evidence, remedy=remedy)
 
 
-def steps_left() -> int:
-    """What the call may still take, for ``steps_since``."""
-    return _current.left or 0
+def steps_left(default: int = 0) -> int:
+    """What the call may still take, for ``steps_since`` and for native code; ``default`` where nothing is counted."""
+    return default if _current.left is None else _current.left
 
 
 def steps_since(left: int) -> int:

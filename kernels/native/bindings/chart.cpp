@@ -40,6 +40,7 @@ std::shared_ptr<ChartPlan> plan_from(nb::handle plan) {
   const nb::object labels = plan.attr("labels");
   made->labels = nb::len(labels);
   made->cell_begin = ints(plan, "cell_begin");
+  made->port_of_cell = ints(plan, "port_of_cell");
   made->ending_cells = ints(plan, "ending_cells");
   made->leaving_cells = ints(plan, "leaving_cells");
   made->outlet_of_cell = ints(plan, "outlet_of_cell");
@@ -52,7 +53,7 @@ std::shared_ptr<ChartPlan> plan_from(nb::handle plan) {
   made->contractions = lists(plan, "contractions");
   made->parts = lists(plan, "parts");
   made->outlets = lists(plan, "outlets");
-  made->check();
+  made->finish();
   return made;
 }
 
@@ -61,19 +62,31 @@ nb::object view(nb::handle chart, const ChartTable& table) {
   return nb::cast(nb::ndarray<nb::numpy, const double>(const_cast<ChartTable&>(table).data(), {table.size()}, chart));
 }
 
+nb::object flags(nb::handle chart, const std::vector<uint8_t>& held, size_t rows, size_t columns) {
+  return nb::cast(nb::ndarray<nb::numpy, const uint8_t>(held.data(), {rows, columns}, chart));
+}
+
 }  // namespace
 
 void bind_chart(nb::module_& m) {
   nb::class_<ChartPlan>(m, "ChartPlan").def_static("of", &plan_from, "plan"_a);
   nb::class_<Chart>(m, "Chart")
       .def_static("of",
-                  [](std::shared_ptr<ChartPlan> plan, const Matrix& weights, bool is_max) {
+                  [](std::shared_ptr<ChartPlan> plan, const Matrix& weights, bool is_max, size_t max_steps) {
                     if (weights.shape(1) != plan->labels) throw nb::value_error("chart: a slot has one weight for each label");
                     nb::gil_scoped_release release;
                     return std::make_unique<Chart>(std::move(plan), std::span<const double>(weights.data(), weights.size()),
-                                                   weights.shape(0), is_max);
+                                                   weights.shape(0), is_max, max_steps);
                   },
-                  "plan"_a, "weights"_a.noconvert(), "is_max"_a)
+                  "plan"_a, "weights"_a.noconvert(), "is_max"_a, "max_steps"_a)
+      .def_prop_ro("steps", &Chart::steps)
+      .def_prop_ro("is_complete", &Chart::is_complete)
+      .def_prop_ro("reached", [](nb::handle self) {
+        const Chart& chart = nb::cast<const Chart&>(self);
+        const ChartReach& reach = chart.reach();
+        return nb::make_tuple(flags(self, reach.rows, chart.slots() + 1, reach.row_count),
+                              flags(self, reach.arrivals, chart.slots() + 1, reach.arrival_count));
+      })
       .def_prop_ro("masses", [](nb::handle self) { return view(self, nb::cast<const Chart&>(self).masses()); })
       .def_prop_ro("arrivals", [](nb::handle self) { return view(self, nb::cast<const Chart&>(self).arrivals()); })
       .def("label_shares",
@@ -81,14 +94,15 @@ void bind_chart(nb::module_& m) {
              if (ends.shape(0) != chart.slots() + 1) throw nb::value_error("chart: there must be a share for each boundary");
              if (ending_cell >= chart.plan().cells()) throw nb::index_error("chart: a cell is out of range");
              std::unique_ptr<std::vector<double>> made;
+             size_t steps = 0;
              {
                nb::gil_scoped_release release;
                made = std::make_unique<std::vector<double>>(
-                   chart.label_shares({ends.data(), ends.shape(0)}, ending_cell));
+                   chart.label_shares({ends.data(), ends.shape(0)}, ending_cell, steps));
              }
              double* data = made->data();
              nb::capsule owner(made.release(), [](void* pointer) noexcept { delete static_cast<std::vector<double>*>(pointer); });
-             return nb::cast(nb::ndarray<nb::numpy, double>(data, {chart.slots(), chart.plan().labels}, owner));
+             return nb::make_tuple(nb::ndarray<nb::numpy, double>(data, {chart.slots(), chart.plan().labels}, owner), steps);
            },
            "ends"_a.noconvert(), "ending_cell"_a);
 }

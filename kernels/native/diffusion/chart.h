@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <utility>
@@ -24,15 +25,36 @@ struct PairLists {
 // The tables of `structgen.decode.diffusion.context_free.plan.Plan`, which documents them.
 struct ChartPlan {
   size_t states = 0, shared = 0, labels = 0;
-  std::vector<int32_t> cell_begin, ending_cells, leaving_cells, outlet_of_cell, composition_of, row_of_call, arrival_begin,
-      part_begin, outlet_begin;
+  std::vector<int32_t> cell_begin, port_of_cell, ending_cells, leaving_cells, outlet_of_cell, composition_of, row_of_call,
+      arrival_begin, part_begin, outlet_begin;
   PairLists moves, contractions, parts, outlets;
+  // Made by `finish`: the row of each cell; of each part, from `target_begin` on, the rows that it goes on with, or
+  // -1 - port where it leads to a port; and the number of ports.
+  std::vector<int32_t> row_of_cell, target_begin, targets;
+  size_t ports = 0;
 
   size_t rows() const { return cell_begin.size() - 1; }
   size_t cells() const { return static_cast<size_t>(cell_begin.back()); }
   size_t arrivals() const { return contractions.size(); }
-  // Throws std::invalid_argument where an index is out of range.
+  // Throws std::invalid_argument where an index is out of range; then makes what follows from the tables.
+  void finish();
+
+ private:
   void check() const;
+};
+
+// What parses from the start may need, by boundary: the others are not computed.  Rules that end at a boundary are told
+// apart by their port alone, so that some rows are here that no parse takes.
+struct ChartReach {
+  ChartReach(const ChartPlan& plan, std::span<const double> weights, size_t slots);
+  bool row(size_t boundary, size_t index) const { return rows[boundary * row_count + index] != 0; }
+  bool arrival(size_t boundary, size_t index) const { return arrivals[boundary * arrival_count + index] != 0; }
+  // Whether a token before the boundary may lead to the calls of a composition of states.
+  bool composition(size_t boundary, size_t index) const { return compositions[boundary * composition_count + index] != 0; }
+
+  size_t row_count, arrival_count, composition_count;
+  std::vector<uint8_t> rows, arrivals, compositions;
+  size_t edges = 0;  // that were looked at
 };
 
 // Rows begin and end with whole blocks of boundaries, so that loops over them need not look where they begin: what is
@@ -48,12 +70,14 @@ class ChartTable {
   size_t width(size_t boundary) const { return ((slots_ + kBlock) / kBlock - boundary / kBlock) * kBlock; }
   size_t size() const { return offsets_.back(); }
   double* data() { return data_.get(); }
-  void fill(double value);
 
  private:
+  struct Freed {
+    void operator()(double* data) const { std::free(data); }
+  };
   size_t slots_;
   std::vector<size_t> offsets_;
-  std::unique_ptr<double[]> data_;
+  std::unique_ptr<double[], Freed> data_;  // zeros; what is never written takes no memory
 };
 
 struct ChartTerm {  // weight + row; the first block of the row is that of the sum with the number `skipped`
@@ -64,25 +88,32 @@ struct ChartTerm {  // weight + row; the first block of the row is that of the s
 
 class Chart {
  public:
-  // `weights`: log weight of every label in every slot.
-  Chart(std::shared_ptr<const ChartPlan> plan, std::span<const double> weights, size_t slots, bool is_max);
+  // `weights`: log weight of every label in every slot.  Where more than `max_steps` are needed, the chart is left
+  // incomplete.
+  Chart(std::shared_ptr<const ChartPlan> plan, std::span<const double> weights, size_t slots, bool is_max, size_t max_steps);
 
   const ChartTable& masses() const { return masses_; }
   const ChartTable& arrivals() const { return arrivals_; }
   size_t slots() const { return slots_; }
   const ChartPlan& plan() const { return *plan_; }
+  const ChartReach& reach() const { return reach_; }
+  // Blocks of masses that were added or compared, the logarithm of a block counting as four.
+  size_t steps() const { return steps_; }
+  bool is_complete() const { return is_complete_; }
 
   // How many times a way takes each label in each slot, [slots, labels], where `ends` are the shares of the ways by the
   // boundary where they end.  Of a chart of maxima, whose weights must be 0 or minus infinity: 1 for what some way takes.
-  std::vector<double> label_shares(std::span<const double> ends, size_t ending_cell) const;
+  // Adds to `steps`.
+  std::vector<double> label_shares(std::span<const double> ends, size_t ending_cell, size_t& steps) const;
 
  private:
   void read_on(size_t boundary);
   void read_tokens(size_t boundary);
   void add_term(double weight, const double* row, size_t begin, size_t boundary);
-  void compose(size_t composition, size_t boundary, bool is_shared, double* out);
+  void arrive(size_t boundary, size_t arrival);
+  void compose(size_t composition, size_t boundary, bool is_shared, double* out, uint8_t* any);
   const double* part(size_t index, size_t boundary, bool is_shared) const;
-  void combine(size_t boundary, double* out);
+  bool combine(size_t boundary, double* out);
   void keep_target(size_t boundary, size_t cell);
   // The row of a cell that some composition goes on with, from a copy where all rows of the cell lie together.
   const double* target(size_t cell, size_t boundary) const { return targets_.get() + target_at(cell, boundary); }
@@ -96,15 +127,25 @@ class Chart {
     return leaving_.row(0, static_cast<size_t>(label)) + boundary / kBlock * kBlock;
   }
 
+  // Whether a row of masses, an arrival or an outlet of a state is other than all impossible.
+  bool holds(size_t boundary, size_t cell) const { return holds_[boundary * plan_->cells() + cell] != 0; }
+  bool arrives(size_t boundary, size_t arrival) const { return arrives_[boundary * plan_->arrivals() + arrival] != 0; }
+  bool leads(size_t boundary, size_t outlet) const { return leads_[boundary * outlet_count_ + outlet] != 0; }
+
   std::shared_ptr<const ChartPlan> plan_;
   size_t slots_;
   bool is_max_;
+  ChartReach reach_;
+  size_t steps_ = 0;
+  bool is_complete_ = true;
+  size_t outlet_count_;
+  std::vector<uint8_t> holds_, arrives_, leads_;
   std::vector<double> weights_;
   ChartTable leaving_, masses_, arrivals_;
   ChartTable parts_, outlets_;  // of shared compositions, by the boundary after the token that leads to them
   std::vector<ChartTerm> terms_;
   std::vector<double> scratch_, largest_, sums_;
-  std::vector<uint8_t> is_leaving_;
+  std::vector<uint8_t> is_leaving_, is_ending_;
   std::vector<int32_t> target_of_;
   std::unique_ptr<double[]> targets_;
   friend class ChartShares;

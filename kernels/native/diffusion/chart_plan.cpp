@@ -46,6 +46,7 @@ void ChartPlan::check() const {
   check_lists(contractions, arrivals(), 0, cells(), labels, "contractions");
   check_lists(parts, parts.size(), 0, arrivals(), labels, "parts");
   check_lists(outlets, outlets.size(), -1, parts.size(), cells(), "outlets");
+  require(port_of_cell.size() == cells() && within(port_of_cell, 0, size_t{1} << 24), "ports of cells");
   require(outlet_of_cell.size() == cells() && within(outlet_of_cell, -1, outlets.size()), "outlets of cells");
   require(composition_of.size() == rows() && within(composition_of, -1, compositions), "compositions of rows");
   require(shared <= compositions && row_of_call.size() == arrival_begin.size() - 1, "calls");
@@ -76,6 +77,31 @@ void ChartPlan::check() const {
     for (size_t way = at(outlets.begin, outlet); way < at(outlets.begin, outlet + 1); ++way)
       require(at(outlets.first, way) >= at(part_begin, composition) && at(outlets.first, way) < at(part_begin, composition + 1),
               "a part of another composition");
+  }
+}
+
+void ChartPlan::finish() {
+  check();
+  row_of_cell.resize(cells());
+  for (size_t row = 0; row < rows(); ++row)
+    std::fill(row_of_cell.begin() + cell_begin[row], row_of_cell.begin() + cell_begin[row + 1], static_cast<int32_t>(row));
+  std::vector<int32_t> port_of_outlet(outlets.size(), -1);
+  for (size_t cell = 0; cell < cells(); ++cell) {
+    ports = std::max(ports, at(port_of_cell, cell) + 1);
+    if (outlet_of_cell[cell] >= 0) port_of_outlet[at(outlet_of_cell, cell)] = port_of_cell[cell];
+  }
+  std::vector<std::vector<int32_t>> of_part(parts.size());
+  for (size_t outlet = 0; outlet < outlets.size(); ++outlet)
+    for (size_t way = at(outlets.begin, outlet); way < at(outlets.begin, outlet + 1); ++way) {
+      const int32_t cell = outlets.second[way];
+      if (cell < 0 && port_of_outlet[outlet] < 0) continue;  // no cell has the outlet
+      of_part[at(outlets.first, way)].push_back(cell < 0 ? -1 - port_of_outlet[outlet] : row_of_cell[static_cast<size_t>(cell)]);
+    }
+  target_begin.assign(1, 0);
+  for (std::vector<int32_t>& of : of_part) {
+    std::sort(of.begin(), of.end());
+    targets.insert(targets.end(), of.begin(), std::unique(of.begin(), of.end()));
+    target_begin.push_back(static_cast<int32_t>(targets.size()));
   }
 }
 

@@ -30,6 +30,7 @@ from structgen.decode.step.context import check_vocabulary, constraint_of
 from structgen.decode.step.distribution import log_mass
 from structgen.decode.step.result import Result, Seconds, Stats, Step
 from structgen.errors import BudgetError
+from structgen.grammar.limits import counted
 from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
         temperature: of the model's distribution of each slot; the target is the model at that temperature.
         seed: of the random numbers; the same seed gives the same samples.
         chat: whether a text becomes a message of the model's chat template.
-        limits: for compiling a grammar; a constraint has its own.
+        limits: for compiling a grammar and filling the canvas; a constraint has its own.
 
     Returns:
         The samples; none if all weights are zero.
@@ -107,7 +108,8 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
     denoiser = model.start(ids)
     try:
         twister = Twister(denoiser, mask_token, language, sampler, order, temperature)
-        run = twister.run(first, np.random.Generator(np.random.PCG64(seed)))
+        with counted(constraint.limits, limit="canvas_steps"):
+            run = twister.run(first, np.random.Generator(np.random.PCG64(seed)))
         forwards = denoiser.forwards
     finally:
         denoiser.close()

@@ -23,6 +23,7 @@ from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
 from structgen.decode.step.result import Result, Seconds, Stats, Step
 from structgen.errors import GenerationError
+from structgen.grammar.limits import counted
 from structgen.log import log_cut
 from structgen.models.protocol.diffusion import DiffusionModel
 
@@ -88,7 +89,7 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
         seed: of the random numbers; the same seed gives the same output.
         stream: called with the canvas after every commit, and once before the first pass.
         chat: whether a text becomes a message of the model's chat template.
-        limits: for compiling a grammar; a constraint has its own.
+        limits: for compiling a grammar and filling the canvas; a constraint has its own.
 
     Raises:
         BudgetError: the canvas has fewer slots than the shortest string of the grammar takes.
@@ -116,19 +117,20 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
     log = _CommitLog(first, stream)
     denoiser = model.start(ids)
     try:
-        run = CanvasRun(
-            denoiser,
-            mask_token,
-            language,
-            first,
-            sampler=sampler,
-            temperature=temperature,
-            generator=np.random.Generator(np.random.PCG64(seed)),
-            block=block,
-            reuse=reuse,
-            on_commit=log.record,
-        )
-        _fill(run, policy)
+        with counted(constraint.limits, limit="canvas_steps"):
+            run = CanvasRun(
+                denoiser,
+                mask_token,
+                language,
+                first,
+                sampler=sampler,
+                temperature=temperature,
+                generator=np.random.Generator(np.random.PCG64(seed)),
+                block=block,
+                reuse=reuse,
+                on_commit=log.record,
+            )
+            _fill(run, policy)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note(
             f"generation: interrupted with {int((log.canvas == FREE).sum())} of {len(first)} slots free; "

@@ -14,6 +14,7 @@ from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.fill import fill_canvas
 from structgen.decode.diffusion.forward_pass import denoise
 from structgen.decode.diffusion.mean_field import FREE, MeanField
+from structgen.grammar.limits import counted
 from structgen.methods.infilling.frame import FilledHole
 from structgen.methods.infilling.open_canvas import OPEN
 
@@ -78,12 +79,12 @@ def fill_diffusion(  # noqa: PLR0913  of infill
     Raises:
         GenerationError: the model fails.
     """
+    canvases = canvas_language(constraint, ambiguity="counted")
     denoiser = model.start(model.encode_prompt(prompt, chat=chat))
-    infill_pass = _InfillPass(
-        denoiser, model.mask_token, canvas_language(constraint, ambiguity="counted"), sampler, temperature
-    )
+    infill_pass = _InfillPass(denoiser, model.mask_token, canvases, sampler, temperature)
     try:
-        chosen = _choose_lengths(infill_pass, frame, language, lengths, np.random.Generator(np.random.PCG64(seed)))
+        with counted(constraint.limits, limit="canvas_steps"):
+            chosen = _choose_lengths(infill_pass, frame, language, lengths, np.random.Generator(np.random.PCG64(seed)))
     finally:
         denoiser.close()
     canvas = _canvas(frame, [[FREE] * length for length in chosen])

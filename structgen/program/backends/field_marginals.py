@@ -22,6 +22,7 @@ from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import UnsatisfiableGrammar
 from structgen.frontends.regex import regex
 from structgen.grammar.algebra import optional
+from structgen.grammar.limits import counted
 from structgen.grammar.nodes import ANY_CHAR, Grammar, Repeat, literal
 from structgen.models.protocol import PackedModel
 from structgen.program.json_cursor import SCALAR_BYTES, string_end
@@ -378,7 +379,9 @@ def canvas_marginals(  # noqa: PLR0913  the model, the answer and how it was wri
                 except UnsatisfiableGrammar:
                     masses.append(-np.inf)
                     continue
-                masses.append(canvas_language(held).posterior(distribution, tail=tail).log_z)
+                language = canvas_language(held)
+                with counted(constraint.limits, limit="canvas_steps"):
+                    masses.append(language.posterior(distribution, tail=tail).log_z)
             weights = np.exp(np.array(masses) - max(masses))
             shares = (weights / weights.sum()).tolist()
             found.append(dict(zip(values.values(), shares, strict=True)))

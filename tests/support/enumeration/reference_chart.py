@@ -125,6 +125,15 @@ class ReferenceChart:
 
     def label_shares(self, ends: Array, /) -> Array:
         """See ``Chart``."""
+        return self._outside(ends)[0]
+
+    def needed(self, ends: Array, /) -> NDArray[np.bool_]:
+        """Whether some parse that ends at one of ``ends`` takes each cell, ``[slots + 1, cells]`` by the boundary."""
+        needed: NDArray[np.bool_] = self._outside(ends.astype(np.float64))[1].any(axis=2)
+        return needed
+
+    def _outside(self, ends: Array) -> tuple[Array, Array]:
+        """The shares of labels, and those of masses."""
         plan, slots = self.plan, len(self.weights)
         found = np.zeros(self.weights.shape)
         cells, arrivals = np.zeros(self.masses.shape), np.zeros(self.arrivals.shape)
@@ -149,7 +158,7 @@ class ReferenceChart:
                         self._put(found[:, label], share[1:])
             if boundary < slots:
                 self._go_on(boundary, cells, arrivals, found)
-        return found
+        return found, cells
 
     def _go_on(self, boundary: int, cells: Array, arrivals: Array, found: Array) -> None:
         plan = self.plan

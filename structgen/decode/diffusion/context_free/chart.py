@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 IMPOSSIBLE: Final = -np.inf
 
+_UNBOUNDED: Final = (1 << 63) - 1
+
 
 def reduced(values: Array, *, is_max: bool) -> Array:
     """The maximum of each column, or the logarithm of its sum of exponentials."""
@@ -54,21 +56,43 @@ class Chart:
         plan: the tables of the chart.
         weights: log weight of every label in every slot, float64 ``[slots, labels]``.
         is_max: whether alternatives are maximised, not summed.
+        max_steps: limit on ``steps``; a chart that needs more is left incomplete, and must not be read.
 
-    Complexity: ``plan.steps(slots)``, cubic in the slots.
+    Attributes:
+        steps: blocks of eight masses that were added or compared, those of ``label_shares`` among them.
+
+    Only what a parse from the start may need is computed: fewer rows, the more slots hold one token.
+
+    Complexity: at most ``plan.steps(slots)`` products of masses, cubic in the slots.
     """
 
-    __slots__ = ("_arrivals", "_firsts", "_masses", "_native", "_starts", "_widths", "plan", "weights")
+    __slots__ = ("_arrivals", "_firsts", "_masses", "_native", "_starts", "_widths", "plan", "steps", "weights")
 
-    def __init__(self, plan: Plan, weights: Array, *, is_max: bool) -> None:
+    def __init__(self, plan: Plan, weights: Array, *, is_max: bool, max_steps: int = _UNBOUNDED) -> None:
         self.plan = plan
         self.weights = np.ascontiguousarray(weights)
-        self._native = _native.Chart.of(plan.native, self.weights, is_max)
+        self._native = _native.Chart.of(plan.native, self.weights, is_max, max_steps)
+        self.steps = self._native.steps
         self._masses, self._arrivals = self._native.masses, self._native.arrivals
         boundaries = np.arange(len(weights) + 1)
         self._firsts = boundaries // ROW_BLOCK * ROW_BLOCK  # the boundary of the first entry of a row
         self._widths = row_widths(len(weights))
         self._starts = np.cumsum(self._widths) - self._widths
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether ``max_steps`` were enough."""
+        return self._native.is_complete
+
+    @property
+    def reached(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Whether parses from the start may need each row and each arrival; the others have no masses.
+
+        Returns:
+            bool ``[slots + 1, rows]`` and ``[slots + 1, arrivals]``, by the boundary where the row or the call begins.
+        """
+        rows, arrivals = self._native.reached
+        return rows.astype(bool), arrivals.astype(bool)
 
     @property
     def ends(self) -> Array:
@@ -104,7 +128,8 @@ class Chart:
         ``ends`` is the share of the parses that end at each boundary, float64 ``[slots + 1]``.  In a chart of maxima
         with weights 0 and minus infinity, the result is 1 if some parse takes the label.
         """
-        shares: Array = self._native.label_shares(np.ascontiguousarray(ends), self.plan.cell(0, ENDING))
+        shares, steps = self._native.label_shares(np.ascontiguousarray(ends), self.plan.cell(0, ENDING))
+        self.steps += steps
         return shares
 
 

@@ -13,13 +13,15 @@ import numpy as np
 from structgen.decode.diffusion.class_posterior import ClassPosterior, class_masks, sampled_index
 from structgen.decode.diffusion.context_free.chart import NO_LABEL, Chart, reduced, shortest_output, walk_chart
 from structgen.decode.diffusion.context_free.plan import ALWAYS, plan_of
-from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, MAX_EFFECTS, lift
+from structgen.decode.diffusion.context_free.token_effects import MAX_EFFECTS
+from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, lift
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import refuse_infinite_checks
 from structgen.engine.mask import empty_masks
 from structgen.engine.network import MAX_STATES, network_of
 from structgen.errors import GenerationError, LimitExceeded
+from structgen.grammar.limits import counted, spend_steps, steps_left
 from structgen.models.protocol.diffusion import TokenClasses
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class ContextFreeLanguage:
 
     Raises:
         GrammarError: the grammar has token budgets, values that must differ, or labels that must decode.
-        LimitExceeded: the network has too many states or effects.
+        LimitExceeded: the network has too many states or effects, or takes more than ``Limits.canvas_steps``.
         ValueError: an argument is out of range.
     """
 
@@ -97,13 +99,14 @@ class ContextFreeLanguage:
             if limit < 1:
                 raise ValueError(f"{name} must be at least 1; found {limit}")
         refuse_infinite_checks(constraint)
-        network = network_of(constraint, max_states=max_states)
-        lifted = lift(network, constraint.vocabulary, max_effects=max_effects)
+        with counted(constraint.limits, limit="canvas_steps"):
+            network = network_of(constraint, max_states=max_states)
+            lifted = lift(network, constraint.vocabulary, max_effects=max_effects)
+            self.plan: Plan = plan_of(lifted)
         self.vocabulary = constraint.vocabulary
         self.ambiguity = ambiguity
         self.is_unambiguous = network.is_deterministic
         self.max_draws = max_draws
-        self.plan: Plan = plan_of(lifted)
         self.class_of = lifted.class_of
         self.classes = lifted.classes
         self.eos_class = lifted.eos_class
@@ -163,7 +166,8 @@ class ContextFreeLanguage:
         """The chart of one canvas.
 
         Raises:
-            LimitExceeded: the chart takes more steps or memory than the limits allow.
+            LimitExceeded: the chart takes more steps or memory than the limits allow, or with the other charts of its
+                canvas more than ``Limits.canvas_steps``.
         """
         slots = len(weights)
         steps, size = self.plan.steps(slots), self.plan.bytes(slots)
@@ -179,7 +183,29 @@ class ContextFreeLanguage:
                     evidence=evidence,
                     remedy="decode in blocks of fewer slots, narrow the grammar, or raise the limit",
                 )
-        return Chart(self.plan, weights, is_max=is_max)
+        chart = Chart(self.plan, weights, is_max=is_max, max_steps=steps_left(MAX_STEPS))
+        self._spend(chart, chart.steps)
+        return chart
+
+    def label_shares(self, chart: Chart, ends: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``Chart.label_shares``, counted.
+
+        Raises:
+            LimitExceeded: the charts of the canvas take more than ``Limits.canvas_steps``.
+        """
+        before = chart.steps
+        shares = chart.label_shares(ends)
+        self._spend(chart, chart.steps - before)
+        return shares
+
+    def _spend(self, chart: Chart, steps: int) -> None:
+        spend_steps(
+            steps,
+            f"diffusion decoding: charts of a canvas of {len(chart.weights)} slots",
+            evidence=f"the network has {self.plan.states} states, and a chart took {chart.steps} steps",
+            remedy="give the canvas fewer slots or SMC fewer particles, commit more slots in a step, narrow the "
+            "grammar, or raise Limits(canvas_steps=...)",
+        )
 
     def _anything(self, canvas: Canvas) -> Chart:
         """The chart of a canvas whose free slots may hold any token."""
@@ -197,7 +223,7 @@ class ContextFreeLanguage:
 
     def _allowed(self, chart: Chart, ends: NDArray[np.float64]) -> NDArray[np.bool_]:
         """The classes that each slot may hold, bool ``[slots, classes]``."""
-        allowed: NDArray[np.bool_] = np.matmul(chart.label_shares(ends) > 0, self.counts > 0)
+        allowed: NDArray[np.bool_] = np.matmul(self.label_shares(chart, ends) > 0, self.counts > 0)
         allowed[:, self.eos_class] = np.cumsum(ends[:-1]) > 0
         return allowed
 
@@ -324,7 +350,7 @@ class ContextFreePosterior(ClassPosterior):
             total = float(reduced(ends[:, None], is_max=False)[0])
             self._check(total)
             ended = np.exp(ends - total)
-            labels = chart.label_shares(ended)
+            labels = language.label_shares(chart, ended)
             with np.errstate(divide="ignore", invalid="ignore"):
                 each = np.where(labels > 0, np.log(labels) - chart.weights, -np.inf)
             each[:, ALWAYS] = -np.inf

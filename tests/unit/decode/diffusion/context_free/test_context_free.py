@@ -325,7 +325,7 @@ def test_regular_grammars_are_the_same_by_either_route(index: int, tail: str) ->
 @pytest.mark.parametrize("is_max", [False, True])
 @pytest.mark.parametrize("name", ["json across values", "brackets in pairs", "ambiguous"])
 def test_native_charts_equal_those_of_numpy(name: str, is_max: bool) -> None:
-    """All masses, at every boundary, and the backward pass are equal; 11 slots lie in two blocks."""
+    """All masses that parses need, at every boundary, and the backward pass are equal; 11 slots lie in two blocks."""
     plan = language_of(name).plan
     rng = np.random.default_rng(4)
     for slots in (0, 1, 11):
@@ -337,14 +337,20 @@ def test_native_charts_equal_those_of_numpy(name: str, is_max: bool) -> None:
         native, reference = Chart(plan, weights, is_max=is_max), ReferenceChart(plan, weights, is_max=is_max)
         cells = np.arange(plan.cells, dtype=np.int32)
         assert native.ends == pytest.approx(reference.ends, abs=1e-9)
+        rows, arrivals = native.reached
+        row_of = np.repeat(np.arange(plan.rows), np.diff(plan.cell_begin))
         for begin in range(slots + 1):
+            held = cells[rows[begin, row_of]]
             for end in range(begin, slots + 1):
-                assert native.between(begin, cells, end) == pytest.approx(
-                    reference.between(begin, cells, end), abs=1e-9
+                assert native.between(begin, held, end) == pytest.approx(reference.between(begin, held, end), abs=1e-9)
+                after = rows[begin : end + 1, 0]
+                assert native.until(begin, 0, end)[: len(after)][after] == pytest.approx(
+                    reference.until(begin, 0, end)[: len(after)][after], abs=1e-9
                 )
-                assert native.until(begin, 0, end) == pytest.approx(reference.until(begin, 0, end), abs=1e-9)
-            for arrival in range(plan.arrivals):
+            for arrival in np.flatnonzero(arrivals[begin]).tolist():
                 assert native.arrived(begin, arrival) == pytest.approx(reference.arrived(begin, arrival), abs=1e-9)
+        needed = reference.needed(np.isfinite(reference.ends))
+        assert rows[:, row_of][needed].all()
         if np.isfinite(reference.ends).any():
             ends = np.exp(reference.ends - reference.ends.max())
             assert native.label_shares(ends) == pytest.approx(reference.label_shares(ends), abs=1e-9)
