@@ -10,11 +10,14 @@ every text that Lark accepts is read as Lark reads it.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import lark
+import lark.lexer
 from lark.load_grammar import load_grammar
 from lark.parse_tree_builder import ParseTreeBuilder
 
@@ -268,6 +271,21 @@ _STEPS_A_TOKEN: Final = 6
 _State: TypeAlias = "dict[str, Any]"
 
 
+_loading: Final = threading.Lock()
+
+
+@contextmanager
+def _collisions_unchecked() -> Iterator[None]:
+    """Let Lark make its own parser of grammars without looking for terminals that collide: .2 s, for warnings alone."""
+    with _loading:
+        checks = lark.lexer.has_interegular
+        lark.lexer.has_interegular = False
+        try:
+            yield
+        finally:
+            lark.lexer.has_interegular = checks
+
+
 @lru_cache(maxsize=1)
 def _table() -> tuple[list[_State], int, int]:
     """Return the parser table: actions by state, the start state, and the end state.
@@ -275,7 +293,8 @@ def _table() -> tuple[list[_State], int, int]:
     An action is the next state (shift), or the size, the name and the callback of a reduction.  Lark reads the grammar
     and makes the callbacks; its own generator and loop take ten and two times as long as those here.
     """
-    grammar, _ = _load(_SYNTAX, "<syntax>", [], global_keep_all_tokens=False)
+    with _collisions_unchecked():
+        grammar, _ = _load(_SYNTAX, "<syntax>", [], global_keep_all_tokens=False)
     _, rules, _ = grammar.compile(["start"], set())
     callbacks = _builder(rules, _made, maybe_placeholders=True).create_callback()
     numbered = number_rules(rules, "start")

@@ -174,7 +174,7 @@ Graph: TypeAlias = Mapping[Any, list[tuple[Grammar, Any]]]
 _MAX_LOOP_NESTING: Final = 100
 """How deeply loops through other nodes may be nested."""
 
-_STEPS_A_TERM: Final = 30
+_STEPS_A_TERM: Final = 36
 _MANY_LOOPS: Final = "its lexer has many states that lead to each other"
 
 _Outcome: TypeAlias = dict[Any, Grammar]
@@ -208,6 +208,7 @@ def _solve(graph: Graph, exits: Mapping[Any, _Outcome], depth: int, subject: str
             remedy='write its regexps in a simpler way, or use lexer="any"',
         )
     solved: dict[Any, _Outcome] = {}
+    spend(2 * (len(graph) + sum(map(len, graph.values()))), subject, _MANY_LOOPS)
     for component in strongly_connected({node: [target for _, target in graph[node]] for node in graph}):
         inside = set(component)
         if len(component) == 1:

@@ -331,7 +331,7 @@ class Lexemes:
                     token = "" if tried in ignored else counted
                     found.ends.setdefault(token, []).append((node, following))
             edges = sum(map(len, found.sources.values()))
-            spend(len(found.places) + edges, self._subject, "its terminals are hard to tell apart")
+            spend(2 * (len(found.places) + edges), self._subject, "its terminals are hard to tell apart")
             self._reached[root, ignored] = found
         return found
 
@@ -342,7 +342,7 @@ class Lexemes:
             guard = self.guards.after(node[0], following, readable)
             ends[node] = self.guards.both(self.guards.restricted(node[1], readable), guard)
         useful = sorted(reachable(ends, lambda node: reach.sources.get(node, ())), key=reach.places.__getitem__)
-        spend(3 * len(useful), self._subject, "its terminals are hard to tell apart")
+        spend(6 * len(useful), self._subject, "its terminals are hard to tell apart")
         if not useful or useful[0] != root:
             return self._interned((), {})
         edges = {node: self._following(node) for node in useful}
@@ -405,6 +405,7 @@ class Lexemes:
             state, pcs = work.pop()
             if machine.is_match(pcs) != (state in final) or len(seen) > _MAX_COMPARED:
                 return False
+            spend(4 + 3 * len(behaviour.edges[state]), self._subject, "its terminals are hard to tell apart")
             left = machine.alphabet.all & ~machine.alphabet.end
             for letters, target in behaviour.edges[state]:
                 left &= ~letters
