@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from structgen.models.batching import BatchSession
     from structgen.models.protocol import Logits, ResidentLogits, ResidentSession, Session
 
-__all__ = ["LEAST_PIECE", "Prefixes", "Request", "Times", "common"]
+__all__ = ["LEAST_PIECE", "Prefixes", "Request", "Times", "common", "divided", "first_come"]
 
-SHORT: Final = 64
+_SHORT: Final = 64
 """Requests of more tokens are prompts: they come after the others, and are run in pieces."""
+_SHORT_PROMPT: Final = 32
+"""The same for the first request of a session."""
 LEAST_PIECE: Final = 16
 """Tokens of prompts that every pass has room for, and tokens that are worth sharing."""
 _DELAY: Final = 2.0
@@ -49,6 +51,7 @@ class Times:
     def __init__(self) -> None:
         self.ended = 0.0
         self.last = 0.0
+        self._sequences = self._rows = 0.0
         self._plain: float | None = None  # a pass without prompts
         self._token: float | None = None  # what a token of a prompt adds
 
@@ -59,6 +62,17 @@ class Times:
             self._plain = _mean(self._plain, seconds)
         elif self._plain is not None:
             self._token = _mean(self._token, max(0.0, seconds - self._plain) / prompt_tokens)
+
+    def shared(self, rows: Sequence[int], workers: int) -> tuple[int, int]:
+        """Note the rows of each request of a pass but the prompts, with so many workers.
+
+        Return how many other sequences a sequence shares a pass with, and their rows: means of the last passes.
+        """
+        if rows:
+            self._sequences = min(_mean(self._sequences or None, len(rows)), float(workers))
+            self._rows = _mean(self._rows or None, sum(rows))
+        others = max(0, round(self._sequences) - 1)
+        return others, round(max(others, self._rows * others / (1 + others)))
 
     def room(self) -> int:
         """How many tokens of prompts a pass has room for, beside other requests."""
@@ -90,6 +104,25 @@ class Prefixes:
             fork.truncate(lengths[best])
             request.session.inner, request.done = fork, lengths[best]
 
+    def startable(self, prompts: Sequence[Request]) -> list[Request]:
+        """The prompts that wait for no earlier one which begins with the same tokens; they start with what is kept."""
+        found: list[Request] = []
+        for request in prompts:
+            if request.is_fresh:
+                self.begin(request)
+            is_free = True
+            for earlier in found:
+                shared = min(common(earlier.token_ids, request.token_ids), len(request.token_ids) - 1)
+                if (
+                    earlier.is_first
+                    and request.is_first
+                    and shared >= max(request.done + LEAST_PIECE, earlier.done + 1)
+                ):
+                    earlier.shared, is_free = max(earlier.shared, shared), False
+            if is_free:
+                found.append(request)
+        return found
+
     def add(self, ids: tuple[int, ...], session: Session) -> None:
         """Keep the first tokens of a session; ``ids`` are all of them."""
         if len(ids) > self._most or any(kept[: len(ids)] == ids for kept in self._kept):
@@ -109,6 +142,50 @@ class Prefixes:
         self._kept.clear()
 
 
+def first_come(requests: Sequence[Request], room: int) -> dict[Request, int]:
+    """The requests that fit into a pass as a whole, at least the first one; how many tokens each has to run."""
+    pieces: dict[Request, int] = {}
+    for request in requests:
+        if request.rows <= room or not pieces:
+            pieces[request] = request.left
+            room -= request.rows
+    return pieces
+
+
+def divided(requests: Sequence[Request], room: int, before: int) -> dict[Request, int]:
+    """Divide the rows of a pass among requests; return how many of its tokens each may run now.
+
+    Those that need no more than an equal share have all they need, and leave the rest to the others.  What a request
+    needs beyond that waits for the next pass.  What is run whole (``Request.is_whole``), as a tree and the token before
+    it, waits for one pass if it is too much.
+
+    Args:
+        requests: those that come first, first.
+        room: rows of the pass.
+        before: the number of passes before the last one.
+    """
+    pieces = {request: request.left for request in requests if not request.is_valid}  # cost no rows
+    for request in requests:
+        if request.is_whole and request.arrived <= before and (request.rows <= room or not pieces):
+            pieces[request] = 1
+            room -= request.rows
+    others = [request for request in requests if request not in pieces]
+    equal, spare, free = room, 0, room
+    for waiting, rows in zip(range(len(others), 0, -1), sorted(request.rows for request in others), strict=True):
+        if rows > free // waiting:
+            equal, spare = divmod(max(free, 0), waiting)
+            break
+        free -= rows
+    for request in others:
+        more = spare > 0 and request.rows > equal
+        count = request.fitting(min(room, equal + more))
+        if count > 0:
+            pieces[request] = count
+            room -= request.rows_of(count)
+            spare -= more
+    return pieces or {requests[0]: requests[0].left}
+
+
 @final
 class Request:
     """A request to extend a session, and its result.
@@ -118,7 +195,7 @@ class Request:
         extension: what its own session is to run.
         is_resident: whether its logits stay on the device.
         order: of the worker.
-        is_valid: whether the model has all its tokens, and room for them; else the model refuses all of it.
+        is_valid: whether it has tokens, and the model has them and room for them; else the model refuses all of it.
     """
 
     def __init__(
@@ -134,8 +211,9 @@ class Request:
         self._tree = extension.tree
         self._is_resident = is_resident
         self._length = session.inner.length
-        # It may be run in pieces; logits on a device are not joined.
-        self.is_prompt = is_valid and self.rows > SHORT and not (is_resident and self._all_positions)
+        self.is_valid = is_valid
+        is_long = self.rows > (_SHORT_PROMPT if self.is_first else _SHORT)
+        self.is_prompt = is_valid and is_long and not self.is_whole
         self._rows: list[Logits] = []
         self._logits: Logits | ResidentLogits | None = None
         self.error: Exception | None = None
@@ -149,6 +227,21 @@ class Request:
     def rows(self) -> int:
         """Tokens that are still to be run."""
         return self.left + (0 if self._tree is None else len(self._tree.token_ids))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is run in one piece: logits of several positions that stay on a device are not joined."""
+        return self.left == 1 or (self._is_resident and self._all_positions)
+
+    def fitting(self, rows: int) -> int:
+        """How many of its tokens fit into so many rows; a tree comes with the last of them, which waits for it."""
+        if self.rows <= rows:
+            return self.left
+        return 0 if self.is_whole else min(rows, self.left - (self._tree is not None))
+
+    def rows_of(self, count: int) -> int:
+        """Rows of its next tokens, with its tree if they are all that are left."""
+        return self.rows if count == self.left else count
 
     @property
     def is_first(self) -> bool:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import weakref
 from threading import Condition, Lock, get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Self, cast, final
+from typing import TYPE_CHECKING, Final, Self, cast, final
 
 from structgen.errors import GenerationError
 from structgen.log import logger
-from structgen.models.batch_requests import LEAST_PIECE, Prefixes, Request, Times, common
-from structgen.models.pass_times import shared_times
+from structgen.models.batch_requests import LEAST_PIECE, Prefixes, Request, Times, divided, first_come
+from structgen.models.pass_times import Company, rows_within, time_of
 from structgen.models.protocol import Extension, PackedModel, ResidentModel, ResidentSession, TreeSession
 from structgen.models.session import PackedSession, can_branch, treeless
 from structgen.travel import Live
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from structgen.models.protocol.tree import TokenTree
 
 __all__ = ["Batch", "BatchSession", "Worker"]
+
+_LONGEST: Final = 2.0
+"""How long a pass may take, in passes over one row of each of its sequences."""
+_LONGEST_OF_ALL: Final = 3.0
+"""The same with pieces of prompts."""
 
 
 @final
@@ -58,8 +63,9 @@ class Batch(Live):
         pass_tokens: see above.
         patience: how long a free model waits for workers that have not asked since the last pass, as a multiple of the
             time of that pass.  Then they are not waited for until they ask again.  Pieces of prompts are then so short
-            that passes take at most about three times as long with them.  None: a pass waits for all workers, and no
-            clock decides what runs together, so the same programs always meet in the same passes.
+            that passes take at most about three times as long with them, and requests have so few rows that passes take
+            twice as long as with one row each (``divided``).  None: a pass waits for all workers, and no clock decides
+            what runs together, so the same programs always meet in the same passes.
         prefix_tokens: tokens of prompts whose caches are kept to be shared.
 
     Raises:
@@ -90,6 +96,8 @@ class Batch(Live):
         self._use = Lock()
         self._sessions: weakref.WeakSet[BatchSession] = weakref.WeakSet()  # under _use
         self._prefixes = Prefixes(prefix_tokens)  # under _use
+        self._bounds: dict[tuple[int, float], int | None] = {}  # under _use
+        self._company = Company(0, 0, pass_tokens)  # set under _use
         # Guards the attributes below.  Notified at each change that a waiting thread may wait for.
         self._changed = Condition(Lock())
         self._closed = False  # set under both
@@ -113,10 +121,15 @@ class Batch(Live):
 
     @property
     def pass_times(self) -> PassTimes | None:
-        """Those of the model, which may measure them now, for the rows of one worker of all (``shared_times``)."""
+        """Those of the model, which may measure them now."""
         with self._use:
             times: PassTimes | None = getattr(self._model, "pass_times", None)
-        return None if times is None else shared_times(times, max(1, len(self._workers)))
+            return times
+
+    @property
+    def company(self) -> Company:
+        """What a sequence of a worker shares the next pass with, by the passes so far; never waits for a pass."""
+        return self._company
 
     def worker(self) -> Worker:
         """Return a new worker.  Without patience, every pass waits for it until it leaves.
@@ -193,7 +206,8 @@ class Batch(Live):
         with self._changed:
             worker = self._worker_here()
         ids, end = extension.token_ids, session.length + len(extension.token_ids)
-        is_valid = end <= (self.max_context or end) and all(0 <= token < self.vocabulary.size for token in ids)
+        fits = len(ids) > 0 and end <= (self.max_context or end)
+        is_valid = fits and all(0 <= token < self.vocabulary.size for token in ids)
         order = 0 if worker is None else worker.order
         request = Request(session, extension, order, is_resident=is_resident, is_valid=is_valid)
         if worker is not None:
@@ -250,6 +264,7 @@ class Batch(Live):
             self._check_open()
             pieces = self._pieces(waiting)
             prompt_tokens = sum(count for request, count in pieces.items() if request.is_prompt)
+            rows_of = {request: request.rows_of(count) for request, count in pieces.items()}
             began = perf_counter()
             try:
                 self._run_pieces(pieces)
@@ -257,6 +272,7 @@ class Batch(Live):
                 for request in pieces:
                     request.undo_unfinished()
             self._times.note(perf_counter() - began, prompt_tokens=prompt_tokens)
+            self._note_company([rows for request, rows in rows_of.items() if not request.is_prompt])
             for request in pieces:
                 if 0 < request.done == request.shared and not request.is_answered:
                     self._prefixes.add(request.token_ids[: request.done], request.session.inner)
@@ -265,16 +281,16 @@ class Batch(Live):
         """The requests of the next pass, each with the number of its tokens to run, not counting those of its tree."""
         ordered = sorted(waiting, key=lambda request: (request.arrived, request.order))
         prompts = [request for request in ordered if request.is_prompt]
-        pieces: dict[Request, int] = {}
+        short = [request for request in ordered if not request.is_prompt]
         room = self._pass_tokens - (min(LEAST_PIECE, self._pass_tokens // 2) if prompts else 0)
-        for request in ordered:
-            if not request.is_prompt and (request.rows <= room or not pieces):
-                pieces[request] = request.left
-                room -= request.rows
-        room = self._pass_tokens - sum(request.rows for request in pieces)
+        bound = self._bound(len(short), _LONGEST) if len(short) > 1 else None
+        pieces = first_come(short, room) if bound is None else divided(short, min(bound, room), self._passes - 2)
+        rows = sum(request.rows_of(count) for request, count in pieces.items())
+        room = self._pass_tokens - rows
         if self._patience is not None and len(self._workers) > len(prompts):  # others wait for the end of the pass
-            room = min(room, self._times.room())
-        for request in self._startable(prompts):
+            most = self._bound(max(1, len(short)), _LONGEST_OF_ALL)
+            room = min(room, self._times.room() if most is None else max(LEAST_PIECE, most - rows))
+        for request in self._prefixes.startable(prompts):
             stop = request.shared if request.shared > request.done else len(request.token_ids)
             count = min(stop - request.done, room)
             if count > 0:
@@ -282,24 +298,22 @@ class Batch(Live):
                 room -= count
         return pieces
 
-    def _startable(self, prompts: Sequence[Request]) -> list[Request]:
-        """The prompts that wait for no earlier one which begins with the same tokens; they start with what is kept."""
-        found: list[Request] = []
-        for request in prompts:
-            if request.is_fresh:
-                self._prefixes.begin(request)
-            is_free = True
-            for earlier in found:
-                shared = min(common(earlier.token_ids, request.token_ids), len(request.token_ids) - 1)
-                if (
-                    earlier.is_first
-                    and request.is_first
-                    and shared >= max(request.done + LEAST_PIECE, earlier.done + 1)
-                ):
-                    earlier.shared, is_free = max(earlier.shared, shared), False
-            if is_free:
-                found.append(request)
-        return found
+    def _bound(self, sequences: int, longest: float) -> int | None:
+        """Rows of a pass that takes ``longest`` times as long as with one row of each of its sequences; None: any."""
+        if self._patience is None:
+            return None
+        if (sequences, longest) not in self._bounds:
+            times: PassTimes | None = getattr(self._model, "pass_times", None)
+            rows = None if times is None else rows_within(times, longest * time_of(times, sequences))
+            self._bounds[sequences, longest] = None if rows is None else max(sequences, rows)
+        return self._bounds[sequences, longest]
+
+    def _note_company(self, rows: Sequence[int]) -> None:
+        """Note the rows of each sequence in the last pass."""
+        others, theirs = self._times.shared(rows, max(1, len(self._workers)))
+        bound = self._bound(1 + others, _LONGEST) if others else None
+        room = min(self._pass_tokens, bound or self._pass_tokens)
+        self._company = Company(others, theirs, max(room - theirs, room // (1 + others), 1))
 
     def _run_pieces(self, pieces: dict[Request, int]) -> None:
         if self._packed is not None and len(pieces) > 1:

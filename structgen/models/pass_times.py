@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from threading import Lock
 from time import process_time
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from structgen import cache
 from structgen.errors import ModelError
@@ -19,7 +19,7 @@ from structgen.errors import ModelError
 if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["VARIABLE", "FastestThreads", "PassTimes", "measure", "pass_times", "shared_times"]
+__all__ = ["VARIABLE", "Company", "FastestThreads", "PassTimes", "measure", "pass_times", "rows_within", "time_of"]
 
 PassTimes: TypeAlias = tuple[tuple[int, float], ...]
 """Numbers of rows, ascending from 2, each with the time of a pass relative to one row; times never decrease."""
@@ -29,7 +29,6 @@ VARIABLE: Final = "STRUCTGEN_PASS_TIMES"
 
 _ROWS: Final = (1, 2, 3, 4, 5, 8, 12, 16)
 """Products are made of so many rows at a time, often four: the next row costs as much as those before it together."""
-_ROWS_OF_EACH: Final = (2, 4, 8)
 _LEAST: Final = 3
 _LEAST_ROW: Final = 0.04
 """No CPU that was measured had cheaper rows."""
@@ -37,6 +36,8 @@ _BUDGET_S: Final = 0.6
 _WARM_UP: Final = 6
 _DISTURBED: Final = 1.25
 _MANY_ROWS: Final = 32
+_MOST_ROWS: Final = 4096
+_ROUNDING: Final = 1e-9
 _FIRST_PASSES: Final = 2
 _KEPT_TIMES: Final = 4
 _REPEATED: Final = 32
@@ -129,21 +130,33 @@ def measure(model: LanguageModel, clock: Callable[[], float] = process_time) -> 
     return (*table[1:], (2 * rows, round(longest + rows * row, 2)))
 
 
-def shared_times(times: PassTimes, sequences: int) -> PassTimes:
-    """Return the times of passes that so many sequences share, by the rows of each of them.
-
-    Rows that are cheap for one sequence are not where others fill the pass already.
-    """
-    if sequences == 1:
-        return times
+def time_of(times: PassTimes, rows: float) -> float:
+    """Return the time of a pass over so many rows, at least one, relative to one row; linear between the points."""
     points = ((1, 1.0), *times)
+    (before, time), (more, longer) = next((pair for pair in pairwise(points) if rows <= pair[1][0]), points[-2:])
+    return time + (longer - time) * (rows - before) / (more - before)
 
-    def time_of(rows: int) -> float:
-        (before, time), (more, longer) = next((pair for pair in pairwise(points) if rows <= pair[1][0]), points[-2:])
-        return time + (longer - time) * (rows - before) / (more - before)
 
-    one = time_of(sequences)
-    return tuple((rows, time_of(sequences * rows) / one) for rows in _ROWS_OF_EACH)
+def rows_within(times: PassTimes, time: float) -> int:
+    """Return how many rows, 1 to 4096, a pass may have that takes at most ``time``, relative to one row."""
+    points = ((1, 1.0), *times)
+    (before, passed), (more, longer) = next((pair for pair in pairwise(points) if time <= pair[1][1]), points[-2:])
+    row = (longer - passed) / (more - before)
+    return _MOST_ROWS if row == 0 else max(1, min(_MOST_ROWS, int(before + (time - passed) / row + _ROUNDING)))
+
+
+class Company(NamedTuple):
+    """What a sequence shares the next forward pass with.
+
+    Attributes:
+        others: how many other sequences.
+        rows: their rows, all together.
+        room: how many rows this one may have, so that the others do not wait for it.
+    """
+
+    others: int
+    rows: int
+    room: int
 
 
 class FastestThreads:

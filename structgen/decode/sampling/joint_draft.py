@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 import numpy as np
 
 from structgen.decode.sampling.shared_pass import ExploredTrees, Outlook, joint_depth, outlook
-from structgen.decode.speculative.cost import pruned_tree
+from structgen.decode.speculative.cost import company_of, pruned_tree
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, merged_tree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GuardedDrafting, Verified
 from structgen.decode.speculative.grammar_walk import grammar_filtered
@@ -172,6 +172,7 @@ class BranchDrafts:
     def __init__(self, speculation: Speculation, problem: Problem, masks: MaskCache, *, is_packed: bool) -> None:
         self._speculation = speculation
         self._max_particles = 1 if isinstance(speculation.drafter, AutoParticles) else None  # for its drafter
+        self._model = problem.model
         self._cost = speculation.cost_of(problem.model)
         self._masks = masks
         self._is_packed = is_packed
@@ -226,7 +227,8 @@ class BranchDrafts:
         together = self._is_packed and particles > 1 and self._cost is not None
         trees = self._all_drafted(pending, ready, uses_drafter=uses_drafter, together=together)
         if self._cost is not None:
-            trees = self._worthwhile(self._cost, pending, trees, ready, together=together)
+            cost = self._cost.beside(company_of(self._model))
+            trees = self._worthwhile(cost, pending, trees, ready, together=together)
         self._time += perf_counter() - began
         return trees
 

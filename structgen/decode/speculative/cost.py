@@ -21,14 +21,17 @@ from numpy.typing import NDArray
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.errors import ModelError
+from structgen.models.pass_times import Company
 
 if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["CostModel", "expected_saving", "pruned_tree"]
+__all__ = ["CostModel", "company_of", "expected_saving", "pruned_tree"]
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32)
 _USUAL_RATE: Final = 0.7
+_ROUNDING: Final = 1e-12
+_ALONE: Final = Company(0, 0, 1 << 30)
 
 
 @final
@@ -121,6 +124,14 @@ class CostModel:
         last = float((relative[-1] - relative[-2]) / (rows[-1] - rows[-2]))
         return cls(last, table, float(one))
 
+    def beside(self, company: Company) -> CostModel:
+        """Return the cost for a sequence that shares its passes with others (``company_of``).
+
+        A saved pass saves its share of the pass that all would run with one row each.  A further row makes the pass
+        longer for all of them, by what it costs beside the rows of the others.
+        """
+        return _beside(self, company.others, company.rows) if company.others else self
+
     def relative(self, rows: int) -> float:
         """Return the time of a pass over ``rows`` tokens relative to a pass over one; 0 for no rows."""
         if rows < 1:
@@ -135,11 +146,9 @@ class CostModel:
     def may_pay(self, budget: int) -> bool:
         """Return whether up to ``budget`` draft tokens of a pass save time if 7 of 10 are accepted.
 
-        Better drafts are rare, and drafting itself takes time; where rows cost nearly as much as passes, as in
-        quantised models on CPUs, a drafter would only be asked in vain.
+        Better drafts are rare, and drafting takes time; where rows cost nearly as much as passes, it would be in vain.
         """
-        extra = self.relatives(1 + budget)[2:] - 1.0
-        return bool((extra < _USUAL_RATE * np.arange(1, budget + 1)).any())
+        return _may_pay(self, budget)
 
     def least(self, pending: int, budget: int) -> float:
         """Return the acceptance probability below which no draft token pays.
@@ -169,7 +178,21 @@ def _least(cost: CostModel, pending: int, budget: int) -> float:
     return float(np.diff(relatives[pending:]).min() / np.diff(relatives).max())
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
+def _may_pay(cost: CostModel, budget: int) -> bool:
+    extra = cost.relatives(1 + budget)[2:] - 1.0
+    return bool((extra < _USUAL_RATE * np.arange(1, budget + 1)).any())
+
+
+@lru_cache(maxsize=1024)
+def _beside(cost: CostModel, others: int, rows: int) -> CostModel:
+    scale = (1 + others) / cost.relative(1 + others)
+    least = cost.relative(rows + 1)
+    table = tuple((more - rows, 1 + scale * (time - least)) for more, time in cost.table if more > rows + 1)
+    return CostModel(scale * cost.row, table, None if cost.seconds is None else cost.seconds / scale)
+
+
+@lru_cache(maxsize=1024)
 def _relatives(cost: CostModel, most: int) -> NDArray[np.float64]:
     table = np.array([cost.relative(rows) for rows in range(most + 1)])
     table.flags.writeable = False
@@ -179,6 +202,11 @@ def _relatives(cost: CostModel, most: int) -> NDArray[np.float64]:
 def _table(model: object) -> tuple[tuple[int, float], ...] | None:
     """The pass times that a model, or a model inside it, provides."""
     return next((table for each in _layers(model) if (table := getattr(each, "pass_times", None)) is not None), None)
+
+
+def company_of(model: object) -> Company:
+    """Return what a sequence of a model shares the next pass with, in a ``Batch``; or that it is alone."""
+    return next((found for each in _layers(model) if (found := getattr(each, "company", None)) is not None), _ALONE)
 
 
 def _device(model: object) -> str | None:
@@ -228,9 +256,6 @@ def _times(
     finally:
         session.close()
     return times
-
-
-_ROUNDING: Final = 1e-12
 
 
 def pruned_tree(tree: DraftTree, cost: CostModel, budget: int, *, pending: int = 1, branches: bool = True) -> DraftTree:

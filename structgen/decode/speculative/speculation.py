@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from structgen.decode.speculative.cost import CostModel, expected_saving, pruned_tree
+from structgen.decode.speculative.cost import CostModel, company_of, expected_saving, pruned_tree
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, DraftState, DraftTask, GuardedDrafting, Verified
 from structgen.decode.speculative.grammar_walk import grammar_filtered
@@ -56,7 +56,8 @@ class Speculation:
         verifier: accepts or rejects sampled draft tokens.  A ``ChainVerifier`` verifies a sampled chain at once if only
             grammar and budget restrict it; ``RecursiveRejection`` verifies the rest.
         budget: the largest number of draft and forced tokens in one pass.
-        cost: the cost of rows: draft tokens are run only if they are expected to save time.  None runs all of them.
+        cost: the cost of rows in passes of one sequence: draft tokens are run only if they are expected to save time,
+            beside those who share the pass.  None runs all of them.
 
     Raises:
         ValueError: ``budget`` is below 1.
@@ -89,7 +90,7 @@ class Speculation:
         return isinstance(self.verifier, Verifier) and self.verifier.replaced
 
     def cost_of(self, model: LanguageModel) -> CostModel | None:
-        """Return the cost of rows of ``model``; None if all draft tokens are run."""
+        """Return the cost of rows of ``model`` in passes of one sequence; None if all draft tokens are run."""
         return CostModel.assumed(model) if self.cost == "assumed" else self.cost
 
 
@@ -137,10 +138,11 @@ _BITS: Final = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint
 
 
 class _TimedPass(NamedTuple):
-    """A forward pass: rows that it needed, rows that it ran, and its time."""
+    """A forward pass: what the rows that it needed cost, what those cost that it ran, and its time."""
 
-    needed: int
-    rows: int
+    needed: float
+    ran: float
+    has_drafts: bool
     seconds: float
 
 
@@ -153,8 +155,7 @@ class DraftCounts:
         seconds: time spent on proposing, pruning and learning.
     """
 
-    def __init__(self, cost: CostModel) -> None:
-        self._cost = cost
+    def __init__(self) -> None:
         self._passes: list[_TimedPass] = []
         self._drafted: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
@@ -162,9 +163,10 @@ class DraftCounts:
         self.saved = 0
         self.seconds = 0.0
 
-    def ran(self, tree: DraftTree | None, needed: int, seconds: float) -> None:
-        """Count a pass that ran a tree, if any, with ``needed`` other rows."""
-        self._passes.append(_TimedPass(needed, needed if tree is None else needed + len(tree), seconds))
+    def ran(self, tree: DraftTree | None, needed: int, cost: CostModel, seconds: float) -> None:
+        """Count a pass that ran a tree, if any, with ``needed`` other rows; ``cost`` is that of its rows."""
+        rows = needed if tree is None else needed + len(tree)
+        self._passes.append(_TimedPass(cost.relative(needed), cost.relative(rows), rows > needed, seconds))
         if tree is not None:
             self._drafted.update(source for source in tree.sources if source != FORCED)
 
@@ -176,7 +178,7 @@ class DraftCounts:
     def stats(self) -> DraftStats:
         """Return the statistics of the output up to now."""
         return DraftStats(
-            passes=sum(each.rows > each.needed for each in self._passes),
+            passes=sum(each.has_drafts for each in self._passes),
             lengths=dict(sorted(self._lengths.items())),
             sources={name: SourceStats(count, self._accepted[name]) for name, count in sorted(self._drafted.items())},
             saved_forwards=self.saved,
@@ -186,12 +188,11 @@ class DraftCounts:
 
     def _saved_seconds(self) -> float:
         """Return the time of the passes that were saved, less the time that drafts cost."""
-        relative = self._cost.relative
-        wider = sum(each.seconds * (1 - relative(each.needed) / relative(each.rows)) for each in self._passes)
+        wider = sum(each.seconds * (1 - each.needed / each.ran) for each in self._passes)
         if not self.saved:
             return -wider - self.seconds
         # The first pass is over the prompt.
-        one = float(np.median([each.seconds / relative(each.rows) for each in self._passes[1:] or self._passes]))
+        one = float(np.median([each.seconds / each.ran for each in self._passes[1:] or self._passes]))
         return self.saved * one - wider - self.seconds
 
 
@@ -210,12 +211,13 @@ class SpeculationRounds:
     ) -> None:
         self._speculation = speculation
         self._choice = VerifiedChoice(speculation.verifier, speculation.alone, sampler)
-        self._cost = speculation.cost_of(context.model)
-        is_own = speculation.cost != "assumed"  # then the caller knows better
-        self._may_pay = is_own or self._cost is None or self._cost.may_pay(speculation.budget)
-        self._rests = None if is_own or self._cost is None else _Rests()
+        cost = speculation.cost_of(context.model)
+        self._is_own = speculation.cost != "assumed"  # then the caller knows better
+        self._rests = None if self._is_own or cost is None else _Rests()
         self._is_asked = False  # whether the drafter knows of the next pass
-        self.counts = DraftCounts(self._cost or CostModel.assumed(context.model))
+        self.counts = DraftCounts()
+        self._runs_all = cost is None
+        self._alone = self._cost = cost or CostModel.assumed(context.model)
         generator = np.random.Generator(np.random.PCG64([seed, _STREAM]))
         self._task = DraftTask(constraint, sampler, len(context), generator)
         self._drafting: GuardedDrafting | None = None  # started before the first pass, which not all outputs have
@@ -229,8 +231,11 @@ class SpeculationRounds:
         self.tree = None
         self.has_sampled = False
         self._pending = len(context.unseen)
+        company = company_of(context.model)
+        self._cost = self._alone.beside(company)  # the others come and go
+        budget = min(self._speculation.budget, company.room - 1)
         # No second token fits, or drafts would cost more.
-        if remaining <= 1 or not context.looks_ahead or not self._may_pay:
+        if min(remaining - 1, budget) < 1 or not context.looks_ahead or not self._may_pay(budget):
             return
         began = perf_counter()
         kind = position_kind(mask)
@@ -241,9 +246,8 @@ class SpeculationRounds:
             self._drafting = GuardedDrafting(self._speculation.drafter, context, self._task)
         allowed = mask.view()
         allowed.flags.writeable = False
-        budget = self._speculation.budget
         pending = min(self._pending, _PENDING)
-        least = 0.0 if self._cost is None else self._cost.least(pending, budget)
+        least = 0.0 if self._runs_all else self._cost.least(pending, budget)
         state = DraftState(matcher.fork(), allowed, remaining, kind, least)
         tree = self._drafting.propose(context, state, budget)
         if len(tree):
@@ -251,7 +255,7 @@ class SpeculationRounds:
             # With replacement, the number of children must not depend on which tokens were sampled.
             most = budget if not self._speculation.replaced else _MAX_SAMPLED * (1 + len(tree))
             tree = grammar_filtered(tree, matcher, remaining=remaining, budget=most, least=least)
-        if len(tree) and self._cost is not None:
+        if len(tree) and not self._runs_all:
             tree = pruned_tree(tree, self._cost, budget, pending=pending, branches=context.branches)
         if len(tree):
             self.tree = tree
@@ -260,9 +264,13 @@ class SpeculationRounds:
             self._rests.note(kind, pays=len(tree) > 0 and self._saves(tree, pending))
         self.counts.seconds += perf_counter() - began
 
+    def _may_pay(self, budget: int) -> bool:
+        """Whether a drafter is worth asking beside those who share the pass."""
+        return self._is_own or self._runs_all or self._cost.may_pay(budget)
+
     def _saves(self, tree: DraftTree, pending: int) -> bool:
         """Whether running a tree is expected to save more than asking for it takes."""
-        return self._cost is None or expected_saving(tree, self._cost, pending=pending) > _ASKING
+        return self._runs_all or expected_saving(tree, self._cost, pending=pending) > _ASKING
 
     def observe(self, context: Context, row: LogitsRow, seconds: float) -> None:
         """Learn from a forward pass of ``seconds``, which returned ``row`` for the next token."""
@@ -273,7 +281,7 @@ class SpeculationRounds:
         logits = LogitsRows.of(row) if ahead is None else ahead.logits
         verified = Verified(len(context), self.tree or DraftTree(), logits)
         self._start = len(context)
-        self.counts.ran(self.tree, self._pending, seconds)
+        self.counts.ran(self.tree, self._pending, self._cost, seconds)
         if self._drafting is not None and self._is_asked:
             self._drafting.observe(verified)
         self.counts.seconds += perf_counter() - began

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.cache import Locked
-from structgen.decode.speculative.cost import CostModel
+from structgen.decode.speculative.cost import CostModel, company_of
 from structgen.decode.speculative.draft_tree import DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GuardedDrafting, Verified
 from structgen.decode.step.sampler import inverse_cdf
@@ -289,7 +289,8 @@ class _BanditDrafting(Drafting):
             return
         choices = 1 + choice_count(last.tree, self._context.tokens[last.start :])
         price = self._bandit.prices[last.arm] if self._bandit.prices else 0.0
-        speed = choices / (self._cost.relative(1 + len(last.tree)) + price)
+        cost = self._cost.beside(company_of(self._context.model))
+        speed = choices / (cost.relative(1 + len(last.tree)) + price)
         self._bandit.arms.learn(last.kind, last.arm, last.probability, min(speed / self._bandit.most, 1.0))
 
 

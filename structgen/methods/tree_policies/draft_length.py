@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from structgen.cache import Locked
 from structgen.decode.speculative.acceptance import Calibration, as_prior, check_estimate
-from structgen.decode.speculative.cost import CostModel
+from structgen.decode.speculative.cost import CostModel, company_of
 from structgen.decode.speculative.draft_tree import DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
 from structgen.decode.speculative.fixed_tree import Stop
@@ -158,7 +158,7 @@ class _GoodputDrafting(Drafting):
         goodput = self._goodput
         for outcome in self._watch.settled(context):
             goodput.survival.learn(outcome)
-        depth = goodput.depth(state.kind, self._cost)
+        depth = goodput.depth(state.kind, self._cost.beside(company_of(context.model)))
         if not depth:
             waited = self._left_out.get(state.kind, 0) + 1
             self._left_out[state.kind] = waited % goodput.trial

@@ -13,7 +13,7 @@ from structgen.decode.speculative.cost import CostModel
 from structgen.engine import Vocabulary
 from structgen.errors import ModelError
 from structgen.models import Batch, HashModel, pass_times
-from structgen.models.pass_times import VARIABLE, FastestThreads, measure, shared_times
+from structgen.models.pass_times import VARIABLE, FastestThreads, measure, rows_within, time_of
 
 VOCABULARY = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0])
 
@@ -180,20 +180,11 @@ def test_disturbed_times_are_not_stored(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_the_rows_of_one_of_several_sequences() -> None:
-    """Eight sequences of two rows are a pass of sixteen: between points, and beyond the last."""
+def test_rows_and_times_of_a_table() -> None:
+    """Between points, and beyond the last; the rows within a time are the most that take no longer."""
     times = ((2, 1.5), (4, 2.0), (8, 4.0))
-    assert shared_times(times, 1) == times
-    assert shared_times(times, 4) == ((2, 4.0 / 2), (4, 8.0 / 2), (8, 16.0 / 2))
-    assert shared_times(times, 3) == (
-        (2, pytest.approx(3.0 / 1.75)),
-        (4, pytest.approx(6.0 / 1.75)),
-        (8, pytest.approx(12 / 1.75)),
-    )
-    model: Any = HashModel(VOCABULARY)
-    model.pass_times = times
-    with Batch(model) as batch:
-        assert batch.pass_times == times
-        for _ in range(4):
-            batch.worker()
-        assert batch.pass_times == shared_times(times, 4)
+    assert [time_of(times, rows) for rows in (1, 2, 3, 4, 6, 8, 16)] == [1.0, 1.5, 1.75, 2.0, 3.0, 4.0, 8.0]
+    for time in np.linspace(1.0, 40.0, 300):
+        rows = rows_within(times, float(time))
+        assert time_of(times, rows) <= time + 1e-9 < time_of(times, rows + 1) + 2e-9
+    assert rows_within(((2, 1.0), (4, 1.0)), 1.0) == rows_within(((2, 1.0), (4, 1.0)), 3.0) == 4096

@@ -17,6 +17,7 @@ from structgen.decode.speculative.drafter import Drafter, Drafting
 from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary
 from structgen.errors import ModelError
+from structgen.models.pass_times import Company
 from structgen.models.toy.hash import HashModel, HashSession
 
 VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
@@ -162,6 +163,57 @@ def test_costly_rows_ask_no_drafter(row: float, *, asked: bool) -> None:
         drafter.calls.clear()
         sg.generate(model, "a", grammar, drafter=Speculation(drafter, cost=cost))  # type: ignore[arg-type]
         assert bool(drafter.calls) == expected
+
+
+@pytest.mark.parametrize("cost", [CostModel(0.2), CostModel(0.1, ((2, 1.4), (8, 1.9), (16, 3.0)), 0.5)], ids=str)
+@pytest.mark.parametrize(("others", "rows"), [(1, 1), (1, 6), (3, 7), (15, 15), (15, 40)])
+def test_rows_beside_others_cost_all_of_them(cost: CostModel, others: int, rows: int) -> None:
+    """A row of a sequence makes the pass longer for everyone; in passes over one row of each, a share of one is 1."""
+    beside = cost.beside(Company(others, rows, 99))
+    share = cost.relative(1 + others) / (1 + others)
+    for own in range(1, 60):
+        longer = cost.relative(rows + own) - cost.relative(rows + 1)
+        assert beside.relative(own) == pytest.approx(1 + longer / share)
+    assert beside.seconds == (None if cost.seconds is None else pytest.approx(share * cost.seconds))
+    assert cost.beside(Company(0, 0, 99)) is cost
+
+
+class Shared(HashModel):
+    """A model whose passes have had company from one of them on."""
+
+    pass_times = ((2, 1.3), (4, 1.9))
+
+    def __init__(self, came: int, company: Company) -> None:
+        super().__init__(VOCABULARY, writes="ab" * 50)
+        self.passes = 0
+        self.came, self.then = came, company
+
+    @property
+    def company(self) -> Company:
+        """Asked before each pass."""
+        self.passes += 1
+        return self.then if self.passes > self.came else Company(0, 0, 512)
+
+
+@pytest.mark.parametrize(
+    ("company", "pays"),
+    [
+        (Company(0, 0, 512), True),
+        (Company(1, 1, 512), True),
+        (Company(15, 15, 512), False),  # a row costs .3 alone, and .87 where 16 share the time of a pass
+        (Company(1, 1, 2), True),
+        (Company(1, 1, 1), False),  # no room
+    ],
+    ids=str,
+)
+def test_who_shares_the_passes_is_read_before_each(company: Company, *, pays: bool) -> None:
+    """A draft token that pays alone is left out as soon as it would make the pass longer for many."""
+    drafter = Asked(tree=DraftTree.chain((98,), 0.6))
+    model = Shared(12, company)
+    result = sg.generate(model, "a", sg.regex("[ab]{64}"), drafter=Speculation(drafter, cost="assumed"))
+    drafts = result.stats.drafts
+    assert drafts is not None
+    assert drafts.passes >= result.stats.forwards - 1 > 12 if pays else drafts.passes == 12
 
 
 @pytest.mark.parametrize(
