@@ -1,7 +1,9 @@
 """``structgen serve`` in a process of its own, with the embedded model: what HTTP costs, and what many clients get.
 
-*One client*: the same requests go to ``generate`` in this process and to the server in turn, with the same model and
-the same greedy outputs; medians of the time to the first text and of the time of a further token, and the differences.
+*One client*: the same requests go to ``generate`` in this process and to the server in turn, with the same greedy
+outputs; medians of the differences to the first text and for a further token.  Both are a worker of a ``Batch`` and
+answer the same requests in the same order, so they share the same prompts and their drafters remember the same answers:
+as many passes show it, and what is left is the server.  The client is ``http.client``; httpx alone takes a millisecond.
 *Many clients*: N requests one after the other, then by N clients at once; tokens a second of both, and the times
 between the tokens of a client (median, 99 %).  *A long prompt*: while a client reads a long answer, another one comes
 with a prompt of 1,000 tokens; the longest wait of the first one, in its ordinary passes.
@@ -23,18 +25,22 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final, NamedTuple
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import httpx
 from batching import PLACES, PROMPT, SCHEMA
 
 import structgen as sg
+from structgen.models import Batch
 
 MAX_TOKENS: Final = 96
+PATIENCE: Final = 0.25
+"""As the server's."""
 LONG_PROMPT: Final = 1000
 AT_ONCE_S: Final = 0.004
 
@@ -71,8 +77,8 @@ def served(arguments: list[str]) -> Iterator[str]:
     try:
         assert process.stderr is not None
         for line in process.stderr:
-            if found := re.search(r"http://\S+?(?=/v1)", line):
-                yield found.group()
+            if found := re.search(r"http://(\S+?)(?=/v1)", line):
+                yield found.group(1)
                 break
         else:
             raise RuntimeError("the server did not start")
@@ -81,7 +87,7 @@ def served(arguments: list[str]) -> Iterator[str]:
         process.wait(60)
 
 
-def asked(client: httpx.Client, prompt: str, *, max_tokens: int = MAX_TOKENS, schema: object = SCHEMA) -> Timed:
+def asked(address: str, prompt: str, *, max_tokens: int = MAX_TOKENS, schema: object = SCHEMA) -> Timed:
     """Send a request and read its stream."""
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": prompt}],
@@ -93,55 +99,73 @@ def asked(client: httpx.Client, prompt: str, *, max_tokens: int = MAX_TOKENS, sc
     if schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "place", "schema": schema}}
     text, moments, usage = "", [], {}
+    connection = HTTPConnection(address, timeout=600)
+    connection.connect()
     began = perf_counter()
-    with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-        answer.raise_for_status()
-        for line in answer.iter_lines():
-            if not line.startswith("data: {"):
-                continue
-            chunk = json.loads(line[6:])
-            usage = chunk.get("usage") or usage
-            delta = chunk["choices"][0]["delta"].get("content") if chunk["choices"] else None
-            if delta:
-                moments.append(perf_counter() - began)
-                text += delta
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    if answer.status != HTTPStatus.OK:
+        raise RuntimeError(answer.read().decode())
+    for line in iter(answer.readline, b""):
+        if not line.startswith(b"data: {"):
+            continue
+        moment = perf_counter() - began
+        chunk = json.loads(line[6:])
+        usage = chunk.get("usage") or usage
+        delta = chunk["choices"][0]["delta"].get("content") if chunk["choices"] else None
+        if delta:
+            moments.append(moment)
+            text += delta
+    connection.close()
     return Timed(text, usage["completion_tokens"], moments)
 
 
-def here(model: Any, prompt: str) -> Timed:
-    """The same answer of ``generate``."""
+def passes_of(address: str) -> int:
+    """The passes that the server has counted."""
+    connection = HTTPConnection(address, timeout=60)
+    connection.request("GET", "/metrics")
+    found = re.search(rb"^structgen_passes_total (\S+)", connection.getresponse().read(), re.MULTILINE)
+    connection.close()
+    assert found is not None
+    return round(float(found.group(1)))
+
+
+def here(batch: Batch, prompt: str) -> tuple[Timed, int]:
+    """The same answer of ``generate``, and its passes."""
     moments: list[float] = []
-    began = perf_counter()
-    result = sg.generate(
-        model,
-        [{"role": "user", "content": prompt}],
-        sg.json_schema(SCHEMA),
-        max_tokens=MAX_TOKENS,
-        stream=lambda chunk: moments.append(perf_counter() - began) if chunk.text else None,
-    )
-    return Timed(result.text, len(result.tokens), moments)
+    with batch.worker():
+        began = perf_counter()
+        result = sg.generate(
+            batch,
+            [{"role": "user", "content": prompt}],
+            sg.json_schema(SCHEMA),
+            max_tokens=MAX_TOKENS,
+            stream=lambda chunk: moments.append(perf_counter() - began) if chunk.text else None,
+        )
+    return Timed(result.text, len(result.tokens), moments), result.stats.forwards
 
 
-def one_client(client: httpx.Client, model: Any, rounds: int) -> list[str]:
+def one_client(address: str, batch: Batch, rounds: int) -> list[str]:
     """Compare the server with ``generate``."""
-    first, each, same = [], [], 0
+    first, each, same, passes, before = [], [], 0, 0, passes_of(address)
     prompts = [PROMPT.format(place=place) for place in PLACES[:8]]
     for number in range(rounds * len(prompts)):
         prompt = prompts[number % len(prompts)]
-        sg.drafters.forget()
-        pair = [here(model, prompt), asked(client, prompt)]
-        same += pair[0].text == pair[1].text
-        if number >= len(prompts):  # the first ones compile, and the server learns what the other has to forget
-            first.append(pair[1].first - pair[0].first)
-            each.append(pair[1].each - pair[0].each)
+        (own, count), other = here(batch, prompt), asked(address, prompt)
+        same += own.text == other.text
+        passes += count
+        if number:  # the first one compiles
+            first.append(other.first - own.first)
+            each.append(other.each - own.each)
     return [
         f"| one client: first text, over `generate` | {1000 * statistics.median(first):.2f} ms | 3 ms |",
         f"| one client: a further token, over `generate` | {1000 * statistics.median(each):.3f} ms | 0.2 ms |",
         f"| same outputs | {same} of {rounds * len(prompts)} | all |",
+        f"| passes of the server, and of `generate` | {passes_of(address) - before} and {passes} | as many |",
     ]
 
 
-def many_clients(client: httpx.Client, count: int, rounds: int, schema: object, what: str) -> list[str]:
+def many_clients(address: str, count: int, rounds: int, schema: object, what: str) -> list[str]:
     """Compare clients at once with clients one after the other; no prompt comes twice, for drafts remember answers."""
     ratios, gaps, rates = [], [], []
     numbers = itertools.count()
@@ -149,7 +173,7 @@ def many_clients(client: httpx.Client, count: int, rounds: int, schema: object, 
     def ask(_: int) -> Timed:
         number = next(numbers)
         prompt = f"{number}. {PROMPT.format(place=PLACES[number % len(PLACES)])}"
-        return asked(client, prompt, schema=schema)
+        return asked(address, prompt, schema=schema)
 
     for _ in range(rounds):
         began = perf_counter()
@@ -172,17 +196,17 @@ def many_clients(client: httpx.Client, count: int, rounds: int, schema: object, 
     ]
 
 
-def long_prompt(client: httpx.Client, rounds: int) -> list[str]:
+def long_prompt(address: str, rounds: int) -> list[str]:
     """Let a long prompt come while another answer is read."""
     added = []
     filler = "The quick brown fox jumps over the lazy dog near the river bank. " * (LONG_PROMPT // 14)
     for number in range(rounds):
         with ThreadPoolExecutor(2) as pool:
             reader = pool.submit(
-                asked, client, f"Tell me a long story about {PLACES[number]}.", max_tokens=160, schema=None
+                asked, address, f"Tell me a long story about {PLACES[number]}.", max_tokens=160, schema=None
             )
             sleep(1.5)
-            pool.submit(asked, client, f"{number} {filler} Summarise it.", max_tokens=4, schema=None).result()
+            pool.submit(asked, address, f"{number} {filler} Summarise it.", max_tokens=4, schema=None).result()
             gaps = reader.result().gaps
         ordinary = statistics.median(gaps)
         added.append(max(gaps) / ordinary - 1)
@@ -200,13 +224,13 @@ def main() -> int:
     extra = ["--runtime", arguments.runtime] if arguments.runtime else []
     lines = ["| what | measured | bound |", "| --- | --- | --- |"]
     model = sg.load_model(runtime=arguments.runtime or "auto")
-    with served(extra) as url, httpx.Client(base_url=url, timeout=600) as client:
-        lines += one_client(client, model, arguments.rounds)
+    with served(extra) as address, Batch(model, patience=PATIENCE) as batch:
+        lines += one_client(address, batch, arguments.rounds)
         sys.stderr.write("\n".join(lines) + "\n")
         for schema, what in ((SCHEMA, "JSON"), (None, "free text")):
-            lines += many_clients(client, arguments.clients, arguments.rounds, schema, what)
+            lines += many_clients(address, arguments.clients, arguments.rounds, schema, what)
             sys.stderr.write("\n".join(lines[-2:]) + "\n")
-        lines += long_prompt(client, arguments.rounds)
+        lines += long_prompt(address, arguments.rounds)
     runtime = arguments.runtime or "llama.cpp where it is installed"
     head = (
         f"# The server\n\n`python {' '.join(['benchmarks/serving.py', *sys.argv[1:]])}`\n\n"

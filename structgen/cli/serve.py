@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _GRACE_S: Final = 30
+_SWITCH_S: Final = 0.0005
+"""How long a thread that chooses tokens may hold up the loop that sends them; Python's default is ten times as long."""
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -97,6 +100,7 @@ def serve(  # noqa: PLR0913  its options
         port = listening.getsockname()[1]
         if not quiet:
             _log_requests()
+        sys.setswitchinterval(_SWITCH_S)
         click.echo(_greeting(service.name, host, port, has_key=api_key is not None), err=True)
         Server(app, runner, grace_s=_GRACE_S).run(sockets=[listening])
     return DONE
