@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -175,27 +175,36 @@ def _xgrammar(place: Place, logits: Tensor, bitmask: Tensor, size: int) -> dict[
     if not place.is_gpu:
         return peers
     for kind in ("triton", "cuda", "torch_compile"):
-        name, function = f"xgrammar {kind}", f"apply_token_bitmask_inplace_{kind}"
+        name = f"xgrammar {kind}"
         if place.xgrammar is None:
             peers[name] = "not installed"
             continue
         try:
-            found = importlib.util.spec_from_file_location(function, place.xgrammar / f"{function}.py")
-            assert found is not None
-            assert found.loader is not None
-            module = importlib.util.module_from_spec(found)
-            found.loader.exec_module(module)
-            apply = getattr(module, function)
+            function = _xgrammar_function(place.xgrammar, kind)
+            # The kernel in CUDA has no argument for the size: it masks as many columns as logits and bitmask have.
+            apply = partial(function, vocab_size=size) if kind != "cuda" else function
             trial = torch.zeros_like(logits)
-            apply(trial, bitmask, vocab_size=size)
+            apply(trial, bitmask)
             torch.cuda.synchronize()
             if bool((trial[:, :size] != -torch.inf).ne(_allowed(bitmask, size)).any()):
                 peers[name] = "wrong"
                 continue
-            peers[name] = partial(apply, logits, bitmask, vocab_size=size)
+            peers[name] = partial(apply, logits, bitmask)
         except Exception as error:
             peers[name] = f"{type(error).__name__}: {error}".splitlines()[0][:80]
     return peers
+
+
+@cache
+def _xgrammar_function(folder: Path, kind: str) -> Any:
+    """Load one of the peer's files, once: the one in CUDA registers an operator, which torch refuses to do again."""
+    function = f"apply_token_bitmask_inplace_{kind}"
+    found = importlib.util.spec_from_file_location(function, folder / f"{function}.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return getattr(module, function)
 
 
 def _allowed(bitmask: Tensor, size: int) -> Tensor:
