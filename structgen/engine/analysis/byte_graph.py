@@ -215,8 +215,10 @@ def _blocks(constraints: Sequence[Constraint]) -> list[bytes]:
         left -= len(made[0])
     import numpy as np  # slow to import, and a vocabulary of bytes does not need it
 
-    _, kinds = np.unique(np.concatenate(tables), axis=1, return_inverse=True)
+    from structgen.engine.network import distinct_columns
+
+    _, kinds = distinct_columns(np.concatenate(tables))
     blocks: dict[int, bytearray] = {}
-    for byte, kind in enumerate(kinds.reshape(-1).tolist()):
+    for byte, kind in enumerate(kinds.tolist()):
         blocks.setdefault(kind, bytearray()).append(byte)
     return [bytes(block) for block in blocks.values()]

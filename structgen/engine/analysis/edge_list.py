@@ -273,15 +273,17 @@ def _readable(network: _RawNetwork, ways: Mapping[int, int]) -> Transitions:
     """
     import numpy as np  # slow to import, and the lints of a JSON Schema do not need it
 
+    from structgen.engine.network import distinct_columns
+
     next_, final_, called, specials = network
     states = len(next_)
     allowed = sorted(ways)
     calls: list[list[tuple[int, int]]] = [[] for _ in range(states)]
     for state, start, after in called.tolist():
         calls[state].append((start, after))
-    columns, kind_of = np.unique(next_[:, allowed], axis=1, return_inverse=True)
+    columns, kind_of = distinct_columns(next_[:, allowed])
     alike: list[list[int]] = [[] for _ in range(columns.shape[1])]
-    for byte, kind in zip(allowed, kind_of.reshape(-1).tolist(), strict=True):
+    for byte, kind in zip(allowed, kind_of.tolist(), strict=True):
         alike[kind].append(byte)
     edges: list[dict[int, list[int]]] = [defaultdict(list) for _ in range(states)]
     tails, kinds = np.nonzero(columns >= 0)

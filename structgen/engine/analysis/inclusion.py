@@ -15,6 +15,7 @@ import numpy as np
 from structgen_kernels import _native
 
 from structgen.engine.analysis.byte_graph import byte_graphs
+from structgen.engine.network import distinct_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ def is_simulated(one: Constraint, other: Constraint) -> bool:
     left, right = _native.unfold_calls(one.native, _MAX_STATES), _native.unfold_calls(other.native, _MAX_STATES)
     if left is None or right is None:
         return False
-    columns = np.unique(np.concatenate([left[0], right[0]]), axis=1)
+    columns, _ = distinct_columns(np.concatenate([left[0], right[0]]))
     size = len(left[0])
     networks = (
         _UnfoldedNetwork(columns[:size], left[1].tolist(), left[2].tolist(), left[3].tolist()),

@@ -160,7 +160,13 @@ def request(order: int, tokens: int, tree: TokenTree | None = None, arrived: int
     """A request of a session of its own."""
     session: Any = HashModel(VOCABULARY).start()
     session.inner = session
-    made = Request(session, Extension(session, [1] * tokens, tree=tree, all_positions=False), order, is_valid=True)
+    made = Request(
+        session,
+        Extension(session, [1] * tokens, tree=tree, all_positions=False),
+        order,
+        is_resident=False,
+        is_valid=True,
+    )
     made.arrived = arrived
     return made
 
