@@ -121,30 +121,33 @@ def messages_of(messages: Sequence[Message], form: Form) -> list[dict[str, Any]]
     told: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for at, message in enumerate(messages):
-        place, held = f"messages[{at}]", message.model_extra or {}
+        place = f"messages[{at}]"
         role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-        content = _text_of(message.content)
+        content = _text_of(message.content) or (message.refusal or "")
         made: dict[str, Any] = {"role": role, "content": content}
-        if role == "assistant" and (calls := held.get("tool_calls")):
+        if message.name and role != "tool":
+            made["name"] = message.name  # for templates that tell participants apart
+        if role == "assistant" and (calls := message.tool_calls or _former_call(message.function_call)):
             made["tool_calls"] = _past_calls(f"{place}.tool_calls", calls, names)
             if not form.is_told:
                 called = [each["function"] for each in made["tool_calls"]]
                 pairs = [(each["name"], json.dumps(each["arguments"], ensure_ascii=False)) for each in called]
                 made = {"role": role, "content": "\n".join(filter(None, (content, form.written(pairs))))}
-        if role == "assistant" and form.is_told and (thought := held.get("reasoning_content") or held.get("reasoning")):
-            if not isinstance(thought, str):
-                wrong(f"{place}.reasoning_content", "expected a text")
+        if role == "assistant" and form.is_told and (thought := message.reasoning_content or message.reasoning):
             made["reasoning_content"] = thought
         if role == "tool":
-            call = held.get("tool_call_id")
-            if not isinstance(call, (str, type(None))):
-                wrong(f"{place}.tool_call_id", "expected a text")
-            name = held.get("name") or names.get(call or "", "")
-            made |= {"tool_call_id": call or "", **({"name": name} if name else {})}
+            call = message.tool_call_id or ""
+            name = message.name or names.get(call, "")
+            made |= {"tool_call_id": call, **({"name": name} if name else {})}
             if not form.is_told:
                 made = {"role": "user", "content": f"{name or 'The function'} returned: {content}"}
         told.append(made)
     return told
+
+
+def _former_call(given: object) -> object:
+    """The only call of a message in the form that ``tool_calls`` has replaced, as ``tool_calls``."""
+    return None if given is None else [{"function": given}]
 
 
 def _past_calls(place: str, calls: object, names: dict[str, str]) -> list[dict[str, Any]]:
@@ -181,8 +184,8 @@ def _text_of(content: Any) -> str:
         return content or ""
     texts = []
     for part in content:
-        if not (isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text")):
-            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if not isinstance(part, dict) or kind not in ("text", "input_text", "output_text", "refusal"):
             wrong("messages", f"the model reads text only; found a part of type {kind!r:.60}")
-        texts.append(str(part.get("text", "")))
+        texts.append(str(part.get("refusal" if kind == "refusal" else "text", "")))
     return "".join(texts)

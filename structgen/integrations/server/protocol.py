@@ -8,7 +8,8 @@ Source: https://github.com/openai/openai-openapi, of October 2026.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -29,12 +30,14 @@ NOTES: Final = frozenset(
             "service_tier",
             "safety_identifier",
             "prompt_cache_key",
+            "prompt_cache_options",
             "prompt_cache_retention",
+            "prediction",
         ),
-        *("verbosity", "top_level_metadata", "cache_salt", "request_id", "priority"),
+        *("top_level_metadata", "cache_salt", "request_id", "priority"),
     }
 )
-"""Fields that say something about a request, and do not change its output here."""
+"""Fields that say something about a request, or make it faster at best: none can change the output."""
 
 _NEUTRAL: Final[Mapping[str, Any]] = {
     "best_of": 1,
@@ -44,22 +47,32 @@ _NEUTRAL: Final[Mapping[str, Any]] = {
     "include_stop_str_in_output": False,
     "length_penalty": 1.0,
     "min_tokens": 0,
+    "modalities": ["text"],
     "skip_special_tokens": True,
     "suffix": "",
     "use_beam_search": False,
+    "verbosity": "medium",
 }
 """Values of fields that are not done and change nothing: clients send them as their defaults."""
 
 _REASONS: Final[Mapping[str, str]] = {
+    "audio": "answers are texts",
     "best_of": "take n and choose, or structgen.sampler 'bestof'",
+    "function_call": "take tool_choice, which has replaced it",
+    "functions": "take tools, which have replaced it",
     "ignore_eos": "an answer may end where its description ends it",
     "include_stop_str_in_output": "none of a stop is sent",
     "min_tokens": "say in the description how long the answer is",
+    "modalities": "answers are texts",
+    "moderation": "nothing is moderated here",
     "stop_token_ids": "say it with stop",
     "suffix": "the model writes from left to right",
     "use_beam_search": "take structgen.sampler 'beam'",
+    "verbosity": "say in the messages or in the description how long the answer is",
+    "web_search_options": "nothing is searched here",
 }
 """What to do instead."""
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 @final
@@ -196,12 +209,20 @@ class Describing(Sampling):
 
 
 class Message(BaseModel):
-    """A message of a chat."""
+    """A message of a chat; members that are not listed change nothing."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", strict=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Any = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Any = None
+    tool_call_id: str | None = None
+    function_call: Any = None
+    audio: None = None
 
 
 class ChatRequest(Describing):
@@ -213,7 +234,7 @@ class ChatRequest(Describing):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
@@ -227,7 +248,7 @@ def parsed(kind: type[_Body], data: object) -> _Body:
     if not isinstance(data, dict):
         raise APIError(400, f"the body must be a JSON object; found {type(data).__name__}")
     unknown = {name: value for name, value in data.items() if name not in kind.model_fields}
-    ignored = tuple(sorted(name for name, value in unknown.items() if name in NOTES or _is_neutral(name, value)))
+    ignored = {name for name, value in unknown.items() if name in NOTES or _is_neutral(name, value)}
     try:
         made = kind.model_validate({name: value for name, value in data.items() if name not in ignored})
     except ValidationError as error:
@@ -238,9 +259,17 @@ def parsed(kind: type[_Body], data: object) -> _Body:
             message += f", and {_REASONS[param]}" if param in _REASONS else ""
             raise APIError(400, message, param=param, code="unsupported_parameter") from None
         raise APIError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None
-    made.ignored = ignored
+    made.ignored = tuple(sorted({*ignored, *_unread(made)}))
     return made
 
 
+def _unread(body: Body) -> Iterator[str]:
+    """Members of messages that nothing here reads: clients send back what they were told, and more."""
+    for message in getattr(body, "messages", ()):
+        for name, value in message.model_extra.items():
+            if value not in (None, [], {}):
+                yield f"messages.{name if _PLAIN_NAME.fullmatch(name) else '*'}"  # it goes into a header
+
+
 def _is_neutral(name: str, value: object) -> bool:
-    return value is None or (name in _NEUTRAL and type(value) in (bool, int, float, str) and value == _NEUTRAL[name])
+    return value is None or (name in _NEUTRAL and value == _NEUTRAL[name])

@@ -60,7 +60,7 @@ class _Text(Body):
     """The form of the answer."""
 
     format: dict[str, Any] | None = None
-    verbosity: str | None = None
+    verbosity: Literal["medium"] | None = None
 
 
 class _Own(Body):

@@ -141,7 +141,8 @@ def test_thoughts_and_calls_of_a_family_have_their_fields(serve: Callable[..., s
     model = Thinking([257, 258, 259, 260])
     url = serve(model, tool_family="hermes")
     body: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 120, "seed": 1, "temperature": 0.2, "tools": TOOLS}
-    for extra in ({"tool_choice": "required"}, {"tool_choice": "required", "reasoning_effort": "low"}):
+    for effort in (None, "low", "max"):
+        extra = {"tool_choice": "required", "reasoning_effort": effort}
         answer = httpx.post(f"{url}/v1/chat/completions", json=body | extra, timeout=60)
         assert answer.status_code == 200, answer.text
         message = answer.json()["choices"][0]["message"]
