@@ -8,6 +8,7 @@ VENV ?= .venv
 ASAN_VENV ?= .venv-asan
 TSAN_VENV ?= .venv-tsan
 WHEEL_VENV ?= build/wheel-venv
+CLIENTS_VENV ?= .venv-clients
 PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
 PYTEST_ARGS ?= -n auto --dist worksteal
 # Hours of `make soak` and `make soak-server`, and seconds of `make fuzz` and of the long test of `make tsan`.
@@ -39,7 +40,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install ready test test-all lint types unit nightly outcomes golden wheel-test asan tsan fuzz soak soak-server bench instructions format clean
+.PHONY: help run install ready test test-all lint types unit nightly outcomes golden wheel-test clients asan tsan fuzz soak soak-server bench instructions format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +82,10 @@ golden: $(VENV)/stamp-test  ## write the records of signatures, help, error text
 wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it from another folder
 	cd "$${TMPDIR:-/tmp}" && $(abspath $(WHEEL_VENV))/bin/python -I $(abspath .ci/wheel_smoke.py) $(CURDIR)
 
+# The server is that of the checkout; the clients know of it what they are told over HTTP.
+clients: $(VENV)/stamp-server $(CLIENTS_VENV)/stamp  ## let clients of OpenAI's interface talk to `structgen serve` (some minutes)
+	STRUCTGEN_SERVE_COMMAND="$(abspath $(BIN))/structgen serve" $(CLIENTS_VENV)/bin/python -m pytest -q tests/clients
+
 # Leaks are not looked for: the interpreter keeps memory of its own until the process ends.
 asan: $(ASAN_VENV)/stamp $(VENV)/stamp-test  ## run the engine's tests under the address and undefined-behaviour sanitizers
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
@@ -113,7 +118,7 @@ format: $(VENV)/stamp-test  ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 
 clean:  ## remove all that these commands make
-	rm -rf $(VENV) $(ASAN_VENV) $(TSAN_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ASAN_VENV) $(TSAN_VENV) $(CLIENTS_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find structgen kernels tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # $(call make_venv,FOLDER): a virtual environment whose pip knows dependency groups.
@@ -138,6 +143,9 @@ $(TSAN_VENV)/pyvenv.cfg:
 
 $(WHEEL_VENV)/pyvenv.cfg:
 	$(call make_venv,$(WHEEL_VENV))
+
+$(CLIENTS_VENV)/pyvenv.cfg:
+	$(call make_venv,$(CLIENTS_VENV))
 
 # Packages are installed beside the compilation of the engine, which therefore installs none of them.
 # $(call packages_of,EXTRA): what structgen and one of its extras need.
@@ -166,6 +174,18 @@ $(VENV)/stamp-tools: $(VENV)/stamp-packages
 	@touch $@
 
 $(VENV)/stamp-test: $(VENV)/stamp $(VENV)/stamp-tools
+	@touch $@
+
+$(VENV)/stamp-server: $(VENV)/stamp
+	@$(PIP_INSTALL) $$($(call packages_of,server)) >&2
+	@touch $@
+
+# Node is optional: without it, the tests of its client are skipped.
+$(CLIENTS_VENV)/stamp: pyproject.toml $(addprefix tests/clients/,constraints.txt package.json package-lock.json) | $(CLIENTS_VENV)/pyvenv.cfg
+	@echo "installing the clients" >&2
+	@$(CLIENTS_VENV)/bin/python -m pip install --quiet -c tests/clients/constraints.txt --group clients >&2
+	@if command -v npm >/dev/null; then mkdir -p $(CLIENTS_VENV)/js && cp tests/clients/package*.json $(CLIENTS_VENV)/js && \
+	  npm ci --prefix $(CLIENTS_VENV)/js --silent --no-audit --no-fund >&2; fi
 	@touch $@
 
 $(VENV)/stamp-fuzz: $(VENV)/stamp-test

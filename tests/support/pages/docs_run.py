@@ -31,9 +31,13 @@ def page_path(page: str) -> Path:
     return path
 
 
-def page_blocks(page: str) -> list[str]:
-    """Return the text of every Python block of ``page``, in order."""
-    return _BLOCK.findall(page_path(page).read_text(encoding="utf-8"))
+def page_blocks(page: str, *, without: str | None = None) -> list[str]:
+    """Return the text of every Python block of ``page``, in order, but for the section with the heading ``without``."""
+    text = page_path(page).read_text(encoding="utf-8")
+    if without is not None:
+        before, section = text.split(f"\n## {without}\n")
+        text = before + "\n## ".join(["", *section.split("\n## ")[1:]])
+    return _BLOCK.findall(text)
 
 
 def run_page(
@@ -41,6 +45,7 @@ def run_page(
     *,
     before: Callable[[int], object] = lambda number: None,
     after: Callable[[PageRun], object] = lambda names: None,
+    without: str | None = None,
 ) -> PageRun:
     """Run every Python block of ``page`` in a namespace of its own, so that it defines all names that it uses.
 
@@ -48,9 +53,10 @@ def run_page(
         page: ``README.md``, or a page in ``docs``.
         before: called with the number of each block, from 0, before it runs.
         after: called with the names of each block.
+        without: the heading of a section that is left out.
     """
     found = PageRun()
-    for number, block in enumerate(page_blocks(page)):
+    for number, block in enumerate(page_blocks(page, without=without)):
         before(number)
         names = PageRun({"__name__": "example"})
         label = f"{page}, block {number + 1}"

@@ -35,7 +35,7 @@ def test_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 def test_a_client_reads_a_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The block of docs/server.md runs as it is, but for the address and the model."""
+    """The block of docs/server.md runs as it is, but for the address and the model; `make clients` runs the others."""
     with served(HashModel(VOCABULARY, seed=1, name="smollm2-135m-instruct")) as address:
         client = openai.OpenAI
 
@@ -44,7 +44,7 @@ def test_a_client_reads_a_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest
             return client(base_url=f"{address}/v1", api_key=api_key)
 
         monkeypatch.setattr(openai, "OpenAI", at_this_one)
-        names = run_page("server.md", after=lambda names: names["client"].close())
+        names = run_page("server.md", after=lambda names: names["client"].close(), without="Clients")
     assert names.blocks == 1
     assert isinstance(names["answer"].choices[0].message.parsed, names["City"])
     assert capsys.readouterr().out.startswith("name=")
