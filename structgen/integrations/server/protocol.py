@@ -72,6 +72,8 @@ _REASONS: Final[Mapping[str, str]] = {
     "web_search_options": "nothing is searched here",
 }
 """What to do instead."""
+_MOST_NAMED: Final = 32
+"""How many members of messages a header names."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
@@ -259,16 +261,24 @@ def parsed(kind: type[_Body], data: object) -> _Body:
             message += f", and {_REASONS[param]}" if param in _REASONS else ""
             raise APIError(400, message, param=param, code="unsupported_parameter") from None
         raise APIError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None
-    made.ignored = tuple(sorted({*ignored, *_unread(made)}))
+    made.ignored = (*sorted(ignored), *sorted(set(_unread(made)))[:_MOST_NAMED])
     return made
 
 
 def _unread(body: Body) -> Iterator[str]:
-    """Members of messages that nothing here reads: clients send back what they were told, and more."""
+    """Members of messages and of their parts that nothing reads: clients send back what they were told, and more."""
     for message in getattr(body, "messages", ()):
-        for name, value in message.model_extra.items():
+        parts = message.content if isinstance(message.content, list) else ()
+        for name, value in (message.model_extra or {}).items():
             if value not in (None, [], {}):
-                yield f"messages.{name if _PLAIN_NAME.fullmatch(name) else '*'}"  # it goes into a header
+                yield f"messages.{_in_header(name)}"
+        for name in {name for part in parts if isinstance(part, dict) for name in part}:
+            if name not in ("type", "text", "refusal"):
+                yield f"messages.content.{_in_header(name)}"
+
+
+def _in_header(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else "*"
 
 
 def _is_neutral(name: str, value: object) -> bool:

@@ -99,8 +99,16 @@ def test_calls_in_the_former_form_are_calls() -> None:
 def test_members_of_messages_that_nothing_reads_are_named(url: str) -> None:
     """Those of replies that clients send back; a name that does not fit into a header is not written there."""
     reply = {"role": "assistant", "content": "x", "annotations": [], "parsed": {"a": 1}, "é\n": 1, "audio": None}
-    answer = ask(url, {"messages": [*MESSAGES, reply], "max_tokens": 2})
-    assert answer.headers["structgen-ignored"] == "messages.*, messages.parsed"
+    part = {"type": "text", "text": "?", "cache_control": {"type": "ephemeral"}}
+    answer = ask(url, {"messages": [reply, {"role": "user", "content": [part]}], "max_tokens": 2})
+    assert answer.headers["structgen-ignored"] == "messages.*, messages.content.cache_control, messages.parsed"
+
+
+def test_a_header_does_not_grow_with_the_body(url: str) -> None:
+    """Members without end are named no more than up to a number."""
+    reply = {"role": "assistant", "content": "x", **{f"member{index}": 1 for index in range(5000)}}
+    answer = ask(url, {"messages": [reply], "max_tokens": 2})
+    assert len(answer.headers["structgen-ignored"].split(", ")) == 32
 
 
 @pytest.mark.parametrize(
