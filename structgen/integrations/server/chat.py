@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from structgen.integrations.server.runner import Task
     from structgen.integrations.server.service import Service
 
-__all__ = ["complete"]
+__all__ = ["Turn", "complete", "prepared", "top_of"]
 
 _DEFAULT_TOKENS = 1024
 """Tokens of an answer where the request does not say how many."""
@@ -46,7 +46,7 @@ async def complete(service: Service, data: object) -> Response:
     service.check_model(request.model)
     count = request.n or 1
     with service.runner.admitted(count):
-        turn = await asyncio.to_thread(_prepared, service, request)
+        turn = await asyncio.to_thread(prepared, service, request)
     task = turn.task
     answer = _ChatAnswer(service, request, turn)
     tasks = [service.task_with_seed(task, task.seed + index) for index in range(count)]
@@ -59,22 +59,37 @@ async def complete(service: Service, data: object) -> Response:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class Turn:
     """A request that can be answered.
 
     Attributes:
         description: what a reply may be.
+        answer: what a reply without calls says.
         task: of the first reply.
         reader: makes a reader for one reply; it returns None if a reply is its text.
     """
 
     description: Description
+    answer: Description
     task: Task
     reader: Callable[[], ReplyReader | None]
 
+    def writer(self, service: Service) -> MessageWriter:
+        """A writer of one reply."""
+        return MessageWriter(service.model.vocabulary, self.reader(), call_id=service.form.family.calls.id)
 
-def _prepared(service: Service, request: ChatRequest) -> _Turn:
-    """Read a request; in a thread, for this may take a while."""
+    def finish_reason(self, writer: MessageWriter, result: Result) -> str:
+        """Why a reply has ended."""
+        return "tool_calls" if writer.has_calls else self.answer.finish_reason(result)
+
+
+def prepared(service: Service, request: ChatRequest) -> Turn:
+    """Read a request; in a thread, for this may take a while.
+
+    Raises:
+        APIError: the request cannot be done.
+        StructgenError: its description cannot be enforced.
+    """
     answer, tools, form = described(request, service.limits), Tools.of(request), service.form
     vocabulary = service.model.vocabulary
     tokens = tuple(service.model.encode_prompt(form.prompt(request.messages, tools)))
@@ -90,11 +105,11 @@ def _prepared(service: Service, request: ChatRequest) -> _Turn:
 
     # A reply that has to be read is no free text, and no JSON, as a whole.
     sampled = description if reader() is None else replace(description, kind="tools")
-    task = task_of(service, request, sampled, tokens, max_tokens, top=_top(request))
-    return _Turn(description, task, reader)
+    task = task_of(service, request, sampled, tokens, max_tokens, top=top_of(request))
+    return Turn(description, answer, task, reader)
 
 
-def _top(request: ChatRequest) -> int | None:
+def top_of(request: ChatRequest) -> int | None:
     """How many tokens of each step are wanted with their log-probabilities.
 
     Raises:
@@ -109,21 +124,14 @@ def _top(request: ChatRequest) -> int | None:
 class _ChatAnswer:
     """The objects of one answer."""
 
-    def __init__(self, service: Service, request: ChatRequest, turn: _Turn) -> None:
+    def __init__(self, service: Service, request: ChatRequest, turn: Turn) -> None:
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": service.name}
         self._service = service
         self._turn = turn
-        self._top = _top(request)
+        self._top = top_of(request)
         self._has_report = request.structgen is not None
         wants_report = request.structgen is not None and request.structgen.report
         self._extra = {"structgen": {"report": turn.description.report()}} if wants_report else {}
-
-    def _writer(self) -> MessageWriter:
-        family = self._service.form.family
-        return MessageWriter(self._service.model.vocabulary, self._turn.reader(), call_id=family.calls.id)
-
-    def _reason(self, writer: MessageWriter, result: Result) -> str:
-        return "tool_calls" if writer.has_calls else self._turn.description.finish_reason(result)
 
     def _report(self, task: Task, answer: Answer) -> dict[str, Any] | None:
         return answer.report(task) if self._has_report else answer.cut()
@@ -132,12 +140,12 @@ class _ChatAnswer:
         """The answer as a whole."""
         choices = []
         for index, (task, answer) in enumerate(zip(tasks, answers, strict=True)):
-            writer, result = self._writer(), answer.result
+            writer, result = self._turn.writer(self._service), answer.result
             choice = {
                 "index": index,
                 "message": writer.message(result.text, result.tokens),
                 "logprobs": self._logprobs(answer.steps),
-                "finish_reason": self._reason(writer, result),
+                "finish_reason": self._turn.finish_reason(writer, result),
             }
             report = self._report(task, answer)
             choices.append(choice | ({"structgen": report} if report else {}))
@@ -147,7 +155,7 @@ class _ChatAnswer:
     async def streamed(self, tasks: Sequence[Task], *, wants_usage: bool) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of a stream."""
         answers = [Answer(self._service.model.vocabulary) for _ in tasks]
-        writers = [self._writer() for _ in tasks]
+        writers = [self._turn.writer(self._service) for _ in tasks]
         for index in range(len(tasks)):
             yield self._chunk(index, {"role": "assistant", "content": ""}) | (self._extra if not index else {})
         async for index, item in self._service.merged(tasks):
@@ -167,7 +175,7 @@ class _ChatAnswer:
                     for delta in writer.end():
                         yield self._chunk(index, delta)
                     report = self._report(tasks[index], answers[index])
-                    yield self._chunk(index, {}, finish_reason=self._reason(writer, item), report=report)
+                    yield self._chunk(index, {}, finish_reason=self._turn.finish_reason(writer, item), report=report)
         if wants_usage:
             yield {
                 **self._head,

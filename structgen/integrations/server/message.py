@@ -6,18 +6,20 @@ import codecs
 import json
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
+from structgen.frontends.chat.stream import ReplyPiece
 from structgen.integrations.server.description import wrong
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
-    from structgen.frontends.chat.stream import ReplyPiece, ReplyReader
+    from structgen.frontends.chat.stream import ReplyReader
     from structgen.integrations.server.protocol import Message
     from structgen.integrations.server.tools import Form
 
-__all__ = ["MessageWriter", "messages_of"]
+__all__ = ["MessageWriter", "messages_of", "past_arguments"]
 
 
 @final
@@ -37,17 +39,50 @@ class MessageWriter:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._calls = 0
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the message is all text."""
+        return self._reader is None
+
+    def pieces(self, text: str, tokens: Sequence[int]) -> list[ReplyPiece]:
+        """The pieces that more tokens add, which are ``text``; each call has an id.
+
+        Raises:
+            GrammarError: the tokens are no reply of the family.
+        """
+        if self._reader is None:
+            return [ReplyPiece("text", text)] if text else []
+        return self._noted(self._reader.read(self._decoder.decode(b"".join(map(self._spelled, tokens)))))
+
+    def _spelled(self, token: int) -> bytes:
+        name = self._vocabulary.special.get(token)
+        return self._vocabulary.tokens[token] if name is None else name.encode()
+
+    def width(self, token: int) -> int:
+        """How many bytes a token has in the reply, special tokens written out."""
+        return len(self._spelled(token))
+
+    def last_pieces(self) -> list[ReplyPiece]:
+        """The last pieces.
+
+        Raises:
+            GrammarError: the reply ends too early.
+        """
+        if self._reader is None:
+            return []
+        return self._noted(self._reader.read(self._decoder.decode(b"", final=True), is_last=True))
+
+    def _noted(self, pieces: Sequence[ReplyPiece]) -> list[ReplyPiece]:
+        self._calls += sum(piece.kind == "call" for piece in pieces)
+        return [replace(piece, id=self._id(piece)) if piece.kind == "call" else piece for piece in pieces]
+
     def deltas(self, text: str, tokens: Sequence[int]) -> list[dict[str, Any]]:
         """The deltas for more tokens, which add ``text``.
 
         Raises:
             GrammarError: the tokens are no reply of the family.
         """
-        if self._reader is None:
-            return [{"content": text}] if text else []
-        special, plain = self._vocabulary.special, self._vocabulary.tokens
-        data = b"".join(special[token].encode() if token in special else plain[token] for token in tokens)
-        return self._of(self._reader.read(self._decoder.decode(data)))
+        return list(map(_delta, self.pieces(text, tokens)))
 
     def end(self) -> list[dict[str, Any]]:
         """The last deltas.
@@ -55,29 +90,7 @@ class MessageWriter:
         Raises:
             GrammarError: the reply ends too early.
         """
-        if self._reader is None:
-            return []
-        return self._of(self._reader.read(self._decoder.decode(b"", final=True), is_last=True))
-
-    def _of(self, pieces: Iterable[ReplyPiece]) -> list[dict[str, Any]]:
-        made: list[dict[str, Any]] = []
-        for piece in pieces:
-            match piece.kind:
-                case "thought":  # both names are in use
-                    made.append({"reasoning_content": piece.text, "reasoning": piece.text})
-                case "text":
-                    made.append({"content": piece.text})
-                case "call":
-                    self._calls += 1
-                    call = {
-                        "id": self._id(piece),
-                        "type": "function",
-                        "function": {"name": piece.text, "arguments": ""},
-                    }
-                    made.append({"tool_calls": [{"index": piece.index, **call}]})
-                case "arguments":
-                    made.append({"tool_calls": [{"index": piece.index, "function": {"arguments": piece.text}}]})
-        return made
+        return list(map(_delta, self.last_pieces()))
 
     def _id(self, piece: ReplyPiece) -> str:
         """An id that the chat template of the family takes back; numbers of calls are no ids, for they come again."""
@@ -110,6 +123,18 @@ class MessageWriter:
     def has_calls(self) -> bool:
         """Whether the reply holds calls so far."""
         return self._calls > 0
+
+
+def _delta(piece: ReplyPiece) -> dict[str, Any]:
+    match piece.kind:
+        case "thought":  # both names are in use
+            return {"reasoning_content": piece.text, "reasoning": piece.text}
+        case "text":
+            return {"content": piece.text}
+        case "call":
+            call = {"id": piece.id, "type": "function", "function": {"name": piece.text, "arguments": ""}}
+            return {"tool_calls": [{"index": piece.index, **call}]}
+    return {"tool_calls": [{"index": piece.index, "function": {"arguments": piece.text}}]}
 
 
 def messages_of(messages: Sequence[Message], form: Form) -> list[dict[str, Any]]:
@@ -159,17 +184,24 @@ def _past_calls(place: str, calls: object, names: dict[str, str]) -> list[dict[s
         held = call.get("function") if isinstance(call, dict) else None
         if not isinstance(held, dict) or not isinstance(held.get("name"), str):
             wrong(f"{place}[{index}].function", "expected an object with 'name' and 'arguments'")
-        given = held.get("arguments") or "{}"
-        try:
-            arguments = json.loads(given) if isinstance(given, str) else given
-        except (ValueError, RecursionError):
-            arguments = None
-        if not isinstance(arguments, dict):
-            wrong(f"{place}[{index}].function.arguments", "expected a JSON object, as text")
+        arguments = past_arguments(f"{place}[{index}].function.arguments", held.get("arguments"))
         identifier = str(call.get("id") or "")
         names[identifier] = held["name"]
         found.append({"id": identifier, "type": "function", "function": {"name": held["name"], "arguments": arguments}})
     return found
+
+
+def past_arguments(place: str, given: object) -> dict[str, Any]:
+    """The arguments of an earlier call, which are JSON text, or their values.
+
+    Raises:
+        APIError: they are no object.
+    """
+    try:
+        found = json.loads(given or "{}") if isinstance(given, (str, type(None))) else given
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else wrong(place, "expected a JSON object, as text")
 
 
 def _text_of(content: Any) -> str:

@@ -7,39 +7,35 @@ has cut is ``incomplete``.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, final
 
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
-from structgen.decode import Chunk
-from structgen.integrations.server.description import described
-from structgen.integrations.server.protocol import APIError, Body, ChatRequest, parsed
+from structgen.decode import Chunk, Result
+from structgen.errors import StructgenError
+from structgen.integrations.server.chat import Turn, prepared, top_of
+from structgen.integrations.server.items import Event, ItemWriter, messages_of_items
+from structgen.integrations.server.protocol import APIError, Body, ChatRequest, api_error, parsed
 from structgen.integrations.server.scores import Answer, field_event, token_scores
-from structgen.integrations.server.settings import task_of
 from structgen.integrations.server.stream import sse
-from structgen.integrations.server.tools import Tools
 from structgen.integrations.server.writing import FieldEnd
 
 if TYPE_CHECKING:
-    from structgen.integrations.server.description import Description
-    from structgen.integrations.server.runner import Task
     from structgen.integrations.server.service import Service
 
 __all__ = ["respond"]
 
-_DEFAULT_TOKENS: Final = 1024
 _LOGPROBS: Final = "message.output_text.logprobs"
 _STATELESS: Final = "this server stores no responses; send the whole conversation in input"
 _TAKEN: Final[Mapping[str, tuple[Any, ...]]] = {
     "store": (False,),
     "background": (False,),
-    "tools": ([],),
-    "tool_choice": ("auto", "none"),
-    "parallel_tool_calls": (True, False),
     "truncation": ("disabled",),
     "previous_response_id": (),
     "conversation": (),
@@ -49,11 +45,26 @@ _TAKEN: Final[Mapping[str, tuple[Any, ...]]] = {
 _REASONS: Final = {
     **dict.fromkeys(("store", "previous_response_id", "conversation"), _STATELESS),
     "background": "answers are not kept; leave it out, and take stream",
-    "tools": "tools are called in chats; take /v1/chat/completions",
-    "tool_choice": "tools are called in chats; take /v1/chat/completions",
     "truncation": "nothing is cut off the input; shorten it",
     "n": "a response has one answer; send several requests",
 }
+_OF_CHATS: Final = {
+    "messages": "say it in input",
+    "response_format": "say it in text.format",
+    "max_tokens": "say it in max_output_tokens",
+    "max_completion_tokens": "say it in max_output_tokens",
+    "reasoning_effort": "say it in reasoning.effort",
+    "logprobs": f"say include: [{_LOGPROBS!r}]",
+}
+"""Fields of chats that a response has under other names."""
+_PLACES: Final = (
+    (re.compile(r"response_format(\.json_schema)?"), "text.format"),
+    (re.compile(r"max_(completion_)?tokens"), "max_output_tokens"),
+    (re.compile(r"reasoning_effort"), "reasoning.effort"),
+    (re.compile(r"messages(\b[^#]*)?"), "input"),
+)
+"""Places in a chat, and those in a response."""
+_FLAT: Final = re.compile(r"\.(function|custom|allowed_tools)\b")
 
 
 class _Text(Body):
@@ -63,15 +74,26 @@ class _Text(Body):
     verbosity: Literal["medium"] | None = None
 
 
+class _Reasoning(Body):
+    """The thoughts."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
 class _Own(Body):
     """The fields of the body that a chat does not have."""
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     text: _Text | None = None
+    reasoning: _Reasoning | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
 
 
 async def respond(service: Service, data: object) -> Response:
@@ -79,22 +101,23 @@ async def respond(service: Service, data: object) -> Response:
 
     Raises:
         APIError: the request cannot be done.
-        StructgenError: its description cannot be enforced, or the answer cannot be completed.
+        StructgenError: the answer cannot be completed.
     """
     own, request = _parsed(data)
     service.check_model(request.model)
-    with service.runner.admitted():
-        description, task = await asyncio.to_thread(_prepared, service, own, request)
-    writer = _Writer(service, own, request, description, task)
-    headers = service.headers(request, description)
-    if request.stream:
-        return sse(writer.streamed(), headers=headers, named=True)
-    (answer,) = await service.answers([task])
-    return JSONResponse(writer.whole(answer), headers=headers)
+    with _located():
+        with service.runner.admitted():
+            turn = await asyncio.to_thread(prepared, service, request)
+        answer = _Response(service, own, request, turn)
+        headers = service.headers(request, turn.description)
+        if request.stream:
+            return sse(answer.streamed(), headers=headers, named=True)
+        (found,) = await service.answers([turn.task])
+        return JSONResponse(answer.whole(found), headers=headers)
 
 
 def _parsed(data: object) -> tuple[_Own, ChatRequest]:
-    """Read a body: its own fields, and those that it shares with chats.
+    """Read a body: its own fields, and the chat that it stands for.
 
     Raises:
         APIError: it is malformed, or has a field that is not done.
@@ -104,78 +127,122 @@ def _parsed(data: object) -> tuple[_Own, ChatRequest]:
     for name, taken in _TAKEN.items():
         if data.get(name) is not None and data[name] not in taken:
             raise _wrong(name, _REASONS[name], code="unsupported_parameter")
-    rest = {name: value for name, value in data.items() if name not in _TAKEN}
-    own = parsed(_Own, {name: value for name, value in rest.items() if name in _Own.model_fields})
-    if isinstance(rest.get("reasoning"), dict) and not any(rest["reasoning"].values()):
-        del rest["reasoning"]
-    shared = {name: value for name, value in rest.items() if name not in _Own.model_fields}
+    for name, instead in _OF_CHATS.items():
+        if data.get(name) is not None:
+            raise _wrong(name, f"it is a field of chats; {instead}", code="unsupported_parameter")
+    given = {name: value for name, value in data.items() if name not in _TAKEN and name not in _OF_CHATS}
+    own = parsed(_Own, {name: value for name, value in given.items() if name in _Own.model_fields})
+    shared = {name: value for name, value in given.items() if name not in _Own.model_fields}
+    shared |= {
+        "messages": _messages(own),
+        "max_completion_tokens": own.max_output_tokens,
+        "tools": None if own.tools is None else [_nested(tool) for tool in own.tools],
+        "tool_choice": _nested(own.tool_choice) if isinstance(own.tool_choice, dict) else own.tool_choice,
+        "reasoning_effort": None if own.reasoning is None else own.reasoning.effort,
+    }
+    if own.top_logprobs is not None or _LOGPROBS in (own.include or ()):
+        shared |= {"logprobs": True, "top_logprobs": own.top_logprobs or 0}
     if own.text is not None and own.text.format is not None:
         form = own.text.format
         if form.get("type") == "json_schema":
             form = {"type": "json_schema", "json_schema": {name: form[name] for name in form if name != "type"}}
         shared["response_format"] = form
-    return own, parsed(ChatRequest, {**shared, "messages": _messages(own)})
+    with _located():
+        request = parsed(ChatRequest, shared)
+    if own.reasoning is not None and (own.reasoning.summary or own.reasoning.generate_summary):
+        request.ignored += ("reasoning.summary",)  # thoughts are given as they are
+    return own, request
 
 
 def _messages(own: _Own) -> list[dict[str, Any]]:
     """The conversation.
 
     Raises:
-        APIError: it has an item that is no message.
+        APIError: it has an item that is not done.
     """
     said: list[dict[str, Any]] = [] if own.instructions is None else [{"role": "system", "content": own.instructions}]
     if isinstance(own.input, str):
         return [*said, {"role": "user", "content": own.input}]
-    for item in own.input:
-        if item.get("type", "message") != "message":
-            raise _wrong("input", f"expected messages; found an item of type {item.get('type')!r:.60}")
-        said.append({"role": item.get("role"), "content": item.get("content")})
-    return said
+    return said + messages_of_items(own.input)
 
 
-def _prepared(service: Service, own: _Own, request: ChatRequest) -> tuple[Description, Task]:
+def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool, or the choice of one, as chats have it: what is said of it stands in an object of its own."""
+    kind = given.get("type")
+    if kind not in ("function", "custom", "allowed_tools"):
+        return dict(given)
+    return {"type": kind, kind: {name: value for name, value in given.items() if name != "type" and value is not None}}
+
+
+@contextmanager
+def _located() -> Iterator[None]:
+    """Let errors about the chat name the place in the body."""
     try:
-        description = described(request, service.limits)
-    except APIError as error:
-        error.param = None if error.param is None else error.param.replace("response_format", "text.format")
-        raise
-    tokens = service.model.encode_prompt(service.form.prompt(request.messages, Tools()))
-    most = own.max_output_tokens
-    max_tokens = service.room(len(tokens), most or _DEFAULT_TOKENS, is_stated=most is not None)
-    has_scores = own.top_logprobs is not None or _LOGPROBS in (own.include or ())
-    top = (own.top_logprobs or 0) if has_scores else None
-    return description, task_of(service, request, description, tokens, max_tokens, top=top)
+        yield
+    except (APIError, StructgenError) as error:
+        raise _renamed(api_error(error)) from error
+
+
+def _renamed(error: APIError) -> APIError:
+    param = error.param
+    if param is None:
+        return error
+    head, mark, pointer = param.partition("#")
+    for pattern, name in _PLACES:
+        head = pattern.sub(name, head, count=1) if pattern.match(head) else head
+    if head.startswith("tool"):
+        head = _FLAT.sub("", head)
+    place = head + mark + pointer
+    message = error.message.replace(param, place, 1) if error.message.startswith(param) else error.message
+    return APIError(error.status, message, param=place, code=error.code, headers=error.headers)
 
 
 @final
-class _Writer:
+class _Response:
     """The objects and events of one response."""
 
-    def __init__(self, service: Service, own: _Own, request: ChatRequest, description: Description, task: Task) -> None:
-        self._id, self._item_id = f"resp_{uuid.uuid4().hex}", f"msg_{uuid.uuid4().hex}"
+    def __init__(self, service: Service, own: _Own, request: ChatRequest, turn: Turn) -> None:
+        self._id = f"resp_{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._service = service
         self._own = own
         self._request = request
-        self._description = description
-        self._task = task
-        self._has_scores = own.top_logprobs is not None or _LOGPROBS in (own.include or ())
+        self._turn = turn
+        self._top = top_of(request)
+        self._answer = Answer(service.model.vocabulary)
+        self._writer = turn.writer(service)
+        self._items = ItemWriter(self._writer, self._scores)
         self._number = 0
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """The response as a whole."""
-        result, task = answer.result, self._task
-        is_cut = result.finish_reason == "length" and self._description.kind == "text"
-        status = "incomplete" if is_cut else "completed"
+        self._answer = answer
+        result = answer.result
+        list(self._items.begin())
+        list(self._items.add(result.text, result.tokens))
+        list(self._items.end(self._status(result)))
+        return self._ended()
+
+    def _status(self, result: Result) -> str:
+        return "incomplete" if self._turn.finish_reason(self._writer, result) == "length" else "completed"
+
+    def _ended(self) -> dict[str, Any]:
+        """The response once all is written."""
+        answer, task = self._answer, self._turn.task
+        result, status = answer.result, self._status(answer.result)
+        self._items.score()
         usage = {
             "input_tokens": len(task.tokens),
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": result.stats.tokens,
-            "output_tokens_details": {"reasoning_tokens": 0, "forced_tokens": result.stats.forced},
+            "output_tokens_details": {
+                "reasoning_tokens": self._items.reasoning_tokens,
+                "forced_tokens": result.stats.forced,
+            },
             "total_tokens": len(task.tokens) + result.stats.tokens,
         }
-        held = self._response(status) | {"output": [self._item(status, [self._part(answer)])], "usage": usage}
-        held |= {"incomplete_details": {"reason": "max_output_tokens"}} if is_cut else {}
+        held = self._response(status) | {"output": self._items.items, "usage": usage}
+        held |= {"incomplete_details": {"reason": "max_output_tokens"}} if status == "incomplete" else {}
         return held | ({} if self._request.structgen is None else {"structgen": answer.report(task)})
 
     def _response(self, status: str) -> dict[str, Any]:
@@ -193,67 +260,53 @@ class _Writer:
             "instructions": own.instructions,
             "max_output_tokens": own.max_output_tokens,
             "metadata": {},
-            "parallel_tool_calls": False,
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": None,
+            "reasoning": {"effort": request.reasoning_effort, "summary": None},
             "store": False,
             "temperature": 1.0 if request.temperature is None else request.temperature,
             "text": {"format": form or {"type": "text"}},
-            "tool_choice": "none",
-            "tools": [],
+            "tool_choice": own.tool_choice or "auto",
+            "tools": own.tools or [],
             "top_p": 1.0 if request.top_p is None else request.top_p,
             "truncation": "disabled",
             "usage": None,
         }
 
-    def _item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"type": "message", "id": self._item_id, "role": "assistant", "status": status, "content": content}
-
-    def _part(self, answer: Answer | None) -> dict[str, Any]:
-        text = "" if answer is None else answer.result.text
-        return {
-            "type": "output_text",
-            "text": text,
-            "annotations": [],
-            "logprobs": [] if answer is None else self._logprobs(answer),
-        }
-
-    def _logprobs(self, answer: Answer, start: int = 0) -> list[dict[str, Any]]:
-        if not self._has_scores:
+    def _scores(self, start: int, stop: int) -> list[dict[str, Any]]:
+        if self._top is None:
             return []
-        steps = answer.steps[start:]
-        return token_scores(self._service.model.vocabulary, steps, self._own.top_logprobs or 0)
+        return token_scores(self._service.model.vocabulary, self._answer.steps[start:stop], self._top)
 
-    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def _event(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         self._number += 1
         return {"type": f"response.{kind}", "sequence_number": self._number - 1, **fields}
 
     async def streamed(self) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a stream."""
-        answer = Answer(self._service.model.vocabulary)
-        place: dict[str, Any] = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
-        yield self._event("created", response=self._response("in_progress"))
-        yield self._event("in_progress", response=self._response("in_progress"))
-        yield self._event("output_item.added", output_index=0, item=self._item("in_progress", []))
-        yield self._event("content_part.added", **place, part=self._part(None))
-        told = 0
-        async for _, item in self._service.merged([self._task]):
-            answer.note(item)
+        with _located():
+            async for kind, fields in self._events():
+                yield self._event(kind, fields)
+
+    async def _events(self) -> AsyncGenerator[Event, None]:
+        for kind in ("created", "in_progress"):
+            yield kind, {"response": self._response("in_progress")}
+        for event in self._items.begin():
+            yield event
+        async for _, item in self._service.merged([self._turn.task]):
+            self._answer.note(item)
             match item:
-                case Chunk() if item.text:
-                    scores, told = self._logprobs(answer, told), len(answer.steps)
-                    yield self._event("output_text.delta", **place, delta=item.text, logprobs=scores)
+                case Chunk():
+                    for event in self._items.add(item.text, item.tokens):
+                        yield event
                 case FieldEnd():
-                    yield self._event("structgen.field", **place, **_without_type(field_event(item)))
-        whole = self.whole(answer)
-        part, status = self._part(answer), whole["status"]
-        yield self._event("output_text.done", **place, text=part["text"], logprobs=part["logprobs"])
-        yield self._event("content_part.done", **place, part=part)
-        yield self._event("output_item.done", output_index=0, item=self._item(status, [part]))
-        yield self._event(status, response=whole)
-
-
-def _without_type(event: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in event.items() if name != "type"}
+                    fields = {name: value for name, value in field_event(item).items() if name != "type"}
+                    yield "structgen.field", {**self._items.place(0), **fields}
+                case Result():
+                    for event in self._items.end(self._status(item)):
+                        yield event
+        whole = self._ended()
+        yield whole["status"], {"response": whole}
 
 
 def _wrong(param: str, message: str, *, code: str = "invalid_value") -> APIError:

@@ -12,11 +12,30 @@ from structgen.integrations.server.app import application
 from structgen.integrations.server.listening import Server, listen
 from structgen.integrations.server.runner import Runner
 from structgen.integrations.server.service import Service
-from structgen.models import LanguageModel
+from structgen.models import HashModel, LanguageModel
 
 VOCABULARY = sg.Vocabulary(
     [b"", *(bytes([byte]) for byte in range(256)), b'{"', b'":', b'", "', b"ab", b"true", b'"}'], eos=[0]
 )
+
+TAGGED = sg.Vocabulary(
+    [b"", *(bytes([byte]) for byte in range(256)), b"", b"", b"", b""],
+    eos=[0],
+    special={257: "<think>", 258: "</think>", 259: "<tool_call>", 260: "</tool_call>"},
+)
+
+
+class TaggedModel(HashModel):
+    """A model of noise that writes the tags of the family hermes where it can."""
+
+    def __init__(self) -> None:
+        super().__init__(TAGGED, seed=1)
+
+    def logits(self, state: int, matched: int) -> Any:
+        """Noise, with the tags before all else."""
+        found = super().logits(state, matched)
+        found[257:261] += 20
+        return found
 
 
 @contextmanager

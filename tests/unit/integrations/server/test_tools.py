@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai import OpenAI
 from pydantic import BaseModel
-from served_model import VOCABULARY
+from served_model import TAGGED, VOCABULARY, TaggedModel
 
 import structgen as sg
 from structgen.integrations.server.message import messages_of
@@ -116,30 +116,9 @@ def test_parse_reads_arguments_and_answers(client: OpenAI, serve: Callable[..., 
                 assert not each.tool_calls
 
 
-THINKING = sg.Vocabulary(
-    [b"", *(bytes([byte]) for byte in range(256)), b"", b"", b"", b""],
-    eos=[0],
-    special={257: "<think>", 258: "</think>", 259: "<tool_call>", 260: "</tool_call>"},
-)
-
-
-class Thinking(HashModel):
-    """A model that writes given tokens where it can."""
-
-    def __init__(self, written: list[int]) -> None:
-        super().__init__(THINKING, seed=1)
-        self._written = written
-
-    def logits(self, state: int, matched: int) -> Any:
-        found = super().logits(state, matched)
-        found[[token for token in self._written if token > 256]] += 20
-        return found
-
-
 def test_thoughts_and_calls_of_a_family_have_their_fields(serve: Callable[..., str]) -> None:
     """The tags are tokens, and no text of a reply holds them."""
-    model = Thinking([257, 258, 259, 260])
-    url = serve(model, tool_family="hermes")
+    url = serve(TaggedModel(), tool_family="hermes")
     body: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 120, "seed": 1, "temperature": 0.2, "tools": TOOLS}
     for effort in (None, "low", "max"):
         extra = {"tool_choice": "required", "reasoning_effort": effort}
@@ -249,7 +228,7 @@ def test_the_template_shows_the_family(written: str, family: str | None) -> None
 def test_models_without_tools_in_their_template_write_plain_calls() -> None:
     """Also those whose template has none, and whose thoughts have tokens."""
     assert Form.of(HashModel(VOCABULARY)) == Form(PLAIN)
-    form = Form.of(HashModel(THINKING))
+    form = Form.of(HashModel(TAGGED))
     assert form.family.name == "plain"
     assert form.family.thought is not None
     with pytest.raises(sg.GrammarError, match="--tool-family plain"):
