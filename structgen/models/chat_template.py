@@ -8,7 +8,7 @@ import threading
 from functools import cache, lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from jinja2.parser import Parser
 
-__all__ = ["literals_of", "render_template"]
+__all__ = ["literals_of", "render_template", "variables_of"]
 
 _MOST_STEPS: Final = 100_000
 _MOST_LENGTH: Final = 1 << 22
@@ -70,6 +70,20 @@ def literals_of(source: str) -> str:
         return ""
     constants = (node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
     return "\0".join([*(node.data for node in tree.find_all(nodes.TemplateData)), *constants])
+
+
+def variables_of(source: str) -> frozenset[str]:
+    """Return the names that a template takes from its variables; none if it is malformed.
+
+    >>> sorted(variables_of("{% for m in messages %}{{ m }}{% endfor %}{% if thinks is defined %}{% endif %}"))
+    ['messages', 'thinks']
+    """
+    environment = _environment()
+    try:
+        found = meta.find_undeclared_variables(environment.parse(source))
+    except (TemplateError, RecursionError):
+        return frozenset()
+    return frozenset(found - environment.globals.keys())
 
 
 class _Steps(threading.local):

@@ -198,7 +198,7 @@ class _Marks:
         return [piece for piece in pieces if piece[0]]
 
 
-def _hide_all(messages: list[dict[str, str]], marks: _Marks) -> list[dict[str, str]]:
+def _hide_all(messages: list[dict[str, Any]], marks: _Marks) -> list[dict[str, Any]]:
     """Return a copy of messages, in which marks stand for spellings in their texts and names at any depth."""
     copies: list[Any] = list(messages)
     open_lists: list[tuple[Any, bool]] = [(copies, False)]
@@ -212,7 +212,9 @@ def _hide_all(messages: list[dict[str, str]], marks: _Marks) -> list[dict[str, s
                 by_model = is_models or (values is copies and values[key].get("role") == "assistant")
                 open_lists.append((values[key], by_model))
     if isinstance(messages, Chat):
-        copies = Chat(copies, _hide_all(messages.tools, marks))
+        # In an object of their own, so that none of them is the role of a message.
+        (hidden,) = _hide_all([{"variables": messages.variables}], marks) if messages.variables else ({},)
+        copies = Chat(copies, _hide_all(messages.tools, marks), hidden.get("variables"))
     return copies
 
 

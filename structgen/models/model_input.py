@@ -27,6 +27,7 @@ __all__ = [
     "CanvasLimits",
     "chat_prompt",
     "find_mask",
+    "free_variables",
     "head_width",
     "messages_of_prompt",
     "named_eos",
@@ -220,7 +221,11 @@ def messages_of_prompt(prompt: Prompt) -> list[dict[str, str]]:
                 evidence=f"found {str(message)[:80]!r}",
                 remedy="a message is a mapping with the texts 'role' and 'content'",
             )
-    return Chat(messages, prompt.tools) if isinstance(prompt, Chat) else [dict(message) for message in messages]
+    return (
+        Chat(messages, prompt.tools, prompt.variables)
+        if isinstance(prompt, Chat)
+        else [dict(message) for message in messages]
+    )
 
 
 _MEDIA: Final = ("image", "image_url", "images", "input_image", "audio", "input_audio", "video", "file")
@@ -263,7 +268,7 @@ def render_chat(
 
     Args:
         template: Jinja source.
-        messages: mappings with role and content; a ``Chat`` has tools too.
+        messages: mappings with role and content; a ``Chat`` has tools and variables too.
         name: the model's name in error messages.
         special: variables such as ``bos_token`` that templates use.
 
@@ -272,10 +277,10 @@ def render_chat(
     """
     from structgen.models.chat_template import render_template
 
-    tools = messages.tools if isinstance(messages, Chat) else None
-    variables = {"messages": list(messages), "tools": tools or None, "documents": None, "add_generation_prompt": True}
+    tools, more = (messages.tools, messages.variables) if isinstance(messages, Chat) else (None, {})
+    own = {"messages": list(messages), "tools": tools or None, "add_generation_prompt": True, **(special or {})}
     try:
-        return render_template(template, {**variables, **(special or {})})
+        return render_template(template, {"documents": None, **more, **own})
     except Exception as error:  # a template may raise anything
         raise ModelError(
             f"model {name!r}",
@@ -283,6 +288,17 @@ def render_chat(
             evidence=str(error) or type(error).__name__,
             remedy="change the messages, or pass a text with chat=False",
         ) from error
+
+
+def free_variables(template: str) -> frozenset[str]:
+    """Return the variables of a template that a caller may set: those that it names, and ``render_chat`` does not set.
+
+    Variables that hold special tokens (``bos_token``) are set by the model.
+    """
+    from structgen.models.chat_template import variables_of
+
+    named = (name for name in variables_of(template) if not name.endswith(("_token", "_tokens")))
+    return frozenset(named) - {"messages", "tools", "add_generation_prompt", "strftime_now"}
 
 
 def use_chat_template(model: Any, template: str) -> None:

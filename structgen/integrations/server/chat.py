@@ -67,16 +67,19 @@ class Turn:
         answer: what a reply without calls says.
         task: of the first reply.
         reader: makes a reader for one reply; it returns None if a reply is its text.
+        customs: the names of custom tools.
     """
 
     description: Description
     answer: Description
     task: Task
     reader: Callable[[], ReplyReader | None]
+    customs: frozenset[str] = frozenset()
 
     def writer(self, service: Service) -> MessageWriter:
         """A writer of one reply."""
-        return MessageWriter(service.model.vocabulary, self.reader(), call_id=service.form.family.calls.id)
+        call_id = service.form.family.calls.id
+        return MessageWriter(service.model.vocabulary, self.reader(), call_id=call_id, customs=self.customs)
 
     def finish_reason(self, writer: MessageWriter, result: Result) -> str:
         """Why a reply has ended."""
@@ -90,9 +93,10 @@ def prepared(service: Service, request: ChatRequest) -> Turn:
         APIError: the request cannot be done.
         StructgenError: its description cannot be enforced.
     """
-    answer, tools, form = described(request, service.limits), Tools.of(request), service.form
+    answer, tools, form = described(request, service.limits), Tools.of(request, service.limits), service.form
     vocabulary = service.model.vocabulary
-    tokens = tuple(service.model.encode_prompt(form.prompt(request.messages, tools)))
+    prompt = form.prompt(request.messages, tools, request.chat_template_kwargs)
+    tokens = tuple(service.model.encode_prompt(prompt))
     max_tokens = request.max_completion_tokens or request.max_tokens or _DEFAULT_TOKENS
     max_tokens = service.room(
         len(tokens), max_tokens, is_stated=bool(request.max_completion_tokens or request.max_tokens)
@@ -106,7 +110,7 @@ def prepared(service: Service, request: ChatRequest) -> Turn:
     # A reply that has to be read is no free text, and no JSON, as a whole.
     sampled = description if reader() is None else replace(description, kind="tools")
     task = task_of(service, request, sampled, tokens, max_tokens, top=top_of(request))
-    return Turn(description, answer, task, reader)
+    return Turn(description, answer, task, reader, frozenset(tools.inputs))
 
 
 def top_of(request: ChatRequest) -> int | None:

@@ -33,7 +33,15 @@ __all__ = ["complete", "detokenize", "tokenize"]
 _DEFAULT_TOKENS: Final = 16
 """As OpenAI's."""
 _MOST_PROMPTS: Final = 128
-_OF_CHATS: Final = ("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "top_logprobs")
+_OF_CHATS: Final = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "top_logprobs",
+    "chat_template_kwargs",
+)
 
 
 class _Own(Body):
@@ -259,6 +267,7 @@ class _TokenizeRequest(Body):
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     return_token_strs: bool | None = None
     add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 async def tokenize(service: Service, data: object) -> Response:
@@ -272,8 +281,10 @@ async def tokenize(service: Service, data: object) -> Response:
     if (request.prompt is None) == (request.messages is None):
         raise _wrong("prompt", "expected either prompt or messages")
     vocabulary = service.model.vocabulary
+    if request.messages is None and request.chat_template_kwargs is not None:
+        raise _wrong("chat_template_kwargs", "a text is not rendered by the chat template; leave it out")
     if request.messages is not None:
-        messages = service.form.prompt(request.messages, Tools())
+        messages = service.form.prompt(request.messages, Tools(), request.chat_template_kwargs)
         tokens = await asyncio.to_thread(service.model.encode_prompt, messages)
     elif request.add_special_tokens is False:
         tokens = await asyncio.to_thread(vocabulary.tokenize, request.prompt or "")

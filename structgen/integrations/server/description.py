@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar
     from structgen.integrations.server.protocol import Sampling
 
-__all__ = ["Description", "described", "is_lark", "located", "only", "wrong"]
+__all__ = ["Description", "described", "is_lark", "located", "only", "text_grammar", "wrong"]
 
 ANY_OBJECT: Final = {"type": "object"}
 _POINTER: Final = re.compile(r"#/\S*")
@@ -121,6 +121,19 @@ def described(request: Sampling, limits: Limits) -> Description:
     policy = _DEFAULT if space is None else _policy("guided_whitespace_pattern", space)
     kind, place, grammar = _FIELDS[field](field, getattr(request, field), _Reading(limits, policy))
     return Description(grammar, kind, field, ((place, grammar),))
+
+
+def text_grammar(syntax: str, place: str, value: object, limits: Limits) -> Grammar:
+    """The texts of a definition in the syntax ``"lark"`` or ``"regex"``, which is that of Rust.
+
+    Raises:
+        APIError: it is malformed, or cannot be enforced.
+    """
+    text = _text(place, value)
+    if syntax == "lark":
+        return _Reading(limits).lark(place, text)[2]
+    with located(place):
+        return regex(text, dialect="rust", limits=limits)
 
 
 def _says_nothing(name: str, value: object) -> bool:

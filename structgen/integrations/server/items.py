@@ -19,6 +19,9 @@ Event = tuple[str, dict[str, Any]]
 """The kind of an event without ``response.``, and its fields."""
 
 _STORED: Final = ("item_reference", "compaction")
+_WRITTEN: Final = {"function_call": "arguments", "custom_tool_call": "input"}
+"""What the model writes of a call, by the type of its item."""
+_OUTPUTS: Final = tuple(f"{kind}_output" for kind in _WRITTEN)
 
 
 def messages_of_items(items: Sequence[Mapping[str, Any]], place: str = "input") -> list[dict[str, Any]]:
@@ -36,16 +39,16 @@ def messages_of_items(items: Sequence[Mapping[str, Any]], place: str = "input") 
         elif kind == "reasoning":
             if thought := _thought(here, item):
                 said.append({"role": "assistant", "content": None, "reasoning_content": thought})
-        elif kind == "function_call":
-            call_id = _text(f"{here}.call_id", item.get("call_id"))
+        elif kind in _WRITTEN:
+            call_id, written = _text(f"{here}.call_id", item.get("call_id")), _WRITTEN[kind]
             called.add(call_id)
-            name = _text(f"{here}.name", item.get("name"))
-            arguments = past_arguments(f"{here}.arguments", item.get("arguments"))
+            name, is_input = _text(f"{here}.name", item.get("name")), written == "input"
+            arguments = past_arguments(f"{here}.{written}", item.get(written), is_input=is_input)
             if not said or said[-1]["role"] != "assistant":
                 said.append({"role": "assistant", "content": None})
             call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
             said[-1].setdefault("tool_calls", []).append(call)
-        elif kind == "function_call_output":
+        elif kind in _OUTPUTS:
             call_id = _text(f"{here}.call_id", item.get("call_id"))
             if call_id not in called:
                 wrong(f"{here}.call_id", f"there is no call {call_id!r:.60} before it in the input")
@@ -163,11 +166,14 @@ class ItemWriter:
                 self._scored += len(scores)
                 yield "output_text.delta", {**self.place(0), "delta": piece.text, "logprobs": scores}
             case "call":
-                call = {"type": "function_call", "id": _id("fc"), "call_id": piece.id, "name": piece.text}
-                yield from self._open({**call, "arguments": ""})
+                kind, short = ("custom_tool_call", "ctc") if self._writer.is_custom(piece) else ("function_call", "fc")
+                call = {"type": kind, "id": _id(short), "call_id": piece.id, "name": piece.text}
+                yield from self._open({**call, _WRITTEN[kind]: ""})
             case "arguments":
-                self.items[-1]["arguments"] += piece.text
-                yield "function_call_arguments.delta", {**self.place(), "delta": piece.text}
+                item = self.items[-1]
+                kind, written = item["type"], _WRITTEN[item["type"]]
+                item[written] += piece.text
+                yield f"{kind}_{written}.delta", {**self.place(), "delta": piece.text}
 
     def _begin_message(self, text: str = "") -> Iterator[Event]:
         yield from self._open({"type": "message", "id": _id("msg"), "role": "assistant", "content": []})
@@ -199,15 +205,15 @@ class ItemWriter:
             return
         self._is_open, item = False, self.items[-1]
         item["status"] = status if item["type"] == "message" else "completed"
-        if item["type"] == "function_call":
-            done = {"arguments": item["arguments"], "name": item["name"]}
-            yield "function_call_arguments.done", {**self.place(), **done}
+        if (kind := item["type"]) in _WRITTEN:
+            written = _WRITTEN[kind]
+            yield f"{kind}_{written}.done", {**self.place(), written: item[written], "name": item["name"]}
         else:
             part = item["content"][0]
             done = {"text": part["text"]}
             if item["type"] == "message":
                 done["logprobs"] = part["logprobs"] = self._scores(self._from, self._to)
-            kind = "output_text" if item["type"] == "message" else "reasoning_text"
+            kind = "output_text" if kind == "message" else "reasoning_text"
             yield f"{kind}.done", {**self.place(0), **done}
             yield "content_part.done", {**self.place(0), "part": dict(part)}
         yield "output_item.done", {"output_index": len(self.items) - 1, "item": _copied(item)}

@@ -6,11 +6,12 @@ import codecs
 import json
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Sequence, Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from structgen.frontends.chat.stream import ReplyPiece
+from structgen.integrations.server.custom import InputReader
 from structgen.integrations.server.description import wrong
 
 if TYPE_CHECKING:
@@ -30,14 +31,24 @@ class MessageWriter:
         vocabulary: of the tokens of the reply.
         reader: reads the reply; None: it is all text.
         call_id: a regex for the ids that the family of the model gives calls; ``""``: it gives none.
+        customs: the names of custom tools.
     """
 
-    def __init__(self, vocabulary: Vocabulary, reader: ReplyReader | None, *, call_id: str = "") -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        reader: ReplyReader | None,
+        *,
+        call_id: str = "",
+        customs: AbstractSet[str] = frozenset(),
+    ) -> None:
         self._vocabulary = vocabulary
         self._reader = reader
         self._call_id = call_id
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._calls = 0
+        self._customs = customs
+        self._inputs: dict[int, InputReader] = {}
 
     @property
     def is_plain(self) -> bool:
@@ -45,7 +56,9 @@ class MessageWriter:
         return self._reader is None
 
     def pieces(self, text: str, tokens: Sequence[int]) -> list[ReplyPiece]:
-        """The pieces that more tokens add, which are ``text``; each call has an id.
+        """The pieces that more tokens add, which are ``text``.
+
+        Each call has an id; the arguments of one of a custom tool are its input.
 
         Raises:
             GrammarError: the tokens are no reply of the family.
@@ -73,8 +86,23 @@ class MessageWriter:
         return self._noted(self._reader.read(self._decoder.decode(b"", final=True), is_last=True))
 
     def _noted(self, pieces: Sequence[ReplyPiece]) -> list[ReplyPiece]:
-        self._calls += sum(piece.kind == "call" for piece in pieces)
-        return [replace(piece, id=self._id(piece)) if piece.kind == "call" else piece for piece in pieces]
+        noted: list[ReplyPiece] = []
+        for piece in pieces:
+            made = piece
+            if piece.kind == "call":
+                self._calls += 1
+                made = replace(piece, id=self._id(piece))
+                if piece.text in self._customs:
+                    self._inputs[piece.index] = InputReader()
+            elif piece.kind == "arguments" and self.is_custom(piece):
+                made = replace(piece, text=self._inputs[piece.index].read(piece.text))
+            if made.text:
+                noted.append(made)
+        return noted
+
+    def is_custom(self, piece: ReplyPiece) -> bool:
+        """Whether a piece of a call is of one of a custom tool."""
+        return piece.index in self._inputs
 
     def deltas(self, text: str, tokens: Sequence[int]) -> list[dict[str, Any]]:
         """The deltas for more tokens, which add ``text``.
@@ -82,7 +110,7 @@ class MessageWriter:
         Raises:
             GrammarError: the tokens are no reply of the family.
         """
-        return list(map(_delta, self.pieces(text, tokens)))
+        return list(map(self._delta, self.pieces(text, tokens)))
 
     def end(self) -> list[dict[str, Any]]:
         """The last deltas.
@@ -90,7 +118,19 @@ class MessageWriter:
         Raises:
             GrammarError: the reply ends too early.
         """
-        return list(map(_delta, self.last_pieces()))
+        return list(map(self._delta, self.last_pieces()))
+
+    def _delta(self, piece: ReplyPiece) -> dict[str, Any]:
+        match piece.kind:
+            case "thought":  # both names are in use
+                return {"reasoning_content": piece.text, "reasoning": piece.text}
+            case "text":
+                return {"content": piece.text}
+        kind, written = ("custom", "input") if self.is_custom(piece) else ("function", "arguments")
+        if piece.kind == "call":
+            call = {"id": piece.id, "type": kind, kind: {"name": piece.text, written: ""}}
+            return {"tool_calls": [{"index": piece.index, **call}]}
+        return {"tool_calls": [{"index": piece.index, kind: {written: piece.text}}]}
 
     def _id(self, piece: ReplyPiece) -> str:
         """An id that the chat template of the family takes back; numbers of calls are no ids, for they come again."""
@@ -112,7 +152,9 @@ class MessageWriter:
                 if "id" in call:
                     calls.append({name: value for name, value in call.items() if name != "index"})
                 else:
-                    calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+                    kind = "custom" if "custom" in call else "function"
+                    for name, part in call[kind].items():
+                        calls[call["index"]][kind][name] += part
             for name, more in delta.items():
                 said[name] = said.get(name, "") + more
         content = said.pop("content", None if calls else "")
@@ -123,18 +165,6 @@ class MessageWriter:
     def has_calls(self) -> bool:
         """Whether the reply holds calls so far."""
         return self._calls > 0
-
-
-def _delta(piece: ReplyPiece) -> dict[str, Any]:
-    match piece.kind:
-        case "thought":  # both names are in use
-            return {"reasoning_content": piece.text, "reasoning": piece.text}
-        case "text":
-            return {"content": piece.text}
-        case "call":
-            call = {"id": piece.id, "type": "function", "function": {"name": piece.text, "arguments": ""}}
-            return {"tool_calls": [{"index": piece.index, **call}]}
-    return {"tool_calls": [{"index": piece.index, "function": {"arguments": piece.text}}]}
 
 
 def messages_of(messages: Sequence[Message], form: Form) -> list[dict[str, Any]]:
@@ -181,22 +211,26 @@ def _past_calls(place: str, calls: object, names: dict[str, str]) -> list[dict[s
         wrong(place, "expected a list of calls")
     found = []
     for index, call in enumerate(calls):
-        held = call.get("function") if isinstance(call, dict) else None
+        kind = "custom" if isinstance(call, dict) and call.get("type") == "custom" else "function"
+        written, here = "input" if kind == "custom" else "arguments", f"{place}[{index}].{kind}"
+        held = call.get(kind) if isinstance(call, dict) else None
         if not isinstance(held, dict) or not isinstance(held.get("name"), str):
-            wrong(f"{place}[{index}].function", "expected an object with 'name' and 'arguments'")
-        arguments = past_arguments(f"{place}[{index}].function.arguments", held.get("arguments"))
+            wrong(here, f"expected an object with 'name' and {written!r}")
+        arguments = past_arguments(f"{here}.{written}", held.get(written), is_input=kind == "custom")
         identifier = str(call.get("id") or "")
         names[identifier] = held["name"]
         found.append({"id": identifier, "type": "function", "function": {"name": held["name"], "arguments": arguments}})
     return found
 
 
-def past_arguments(place: str, given: object) -> dict[str, Any]:
-    """The arguments of an earlier call, which are JSON text, or their values.
+def past_arguments(place: str, given: object, *, is_input: bool = False) -> dict[str, Any]:
+    """The arguments of an earlier call, which are JSON text, or their values; of a custom tool, from its input.
 
     Raises:
-        APIError: they are no object.
+        APIError: they are no object, or the input is no text.
     """
+    if is_input:
+        return {"input": given if isinstance(given, str) else wrong(place, "expected a text")}
     try:
         found = json.loads(given or "{}") if isinstance(given, (str, type(None))) else given
     except (ValueError, RecursionError):

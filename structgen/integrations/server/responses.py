@@ -64,7 +64,7 @@ _PLACES: Final = (
     (re.compile(r"messages(\b[^#]*)?"), "input"),
 )
 """Places in a chat, and those in a response."""
-_FLAT: Final = re.compile(r"\.(function|custom|allowed_tools)\b")
+_FLAT: Final = re.compile(r"(\]|tool_choice)\.(function|custom|allowed_tools)\b")
 
 
 class _Text(Body):
@@ -191,7 +191,7 @@ def _renamed(error: APIError) -> APIError:
     for pattern, name in _PLACES:
         head = pattern.sub(name, head, count=1) if pattern.match(head) else head
     if head.startswith("tool"):
-        head = _FLAT.sub("", head)
+        head = _FLAT.sub(r"\1", head)
     place = head + mark + pointer
     message = error.message.replace(param, place, 1) if error.message.startswith(param) else error.message
     return APIError(error.status, message, param=place, code=error.code, headers=error.headers)

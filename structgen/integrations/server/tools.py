@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.engine import compile
-from structgen.errors import GrammarError, VocabularyError
-from structgen.frontends.chat import Family, families, load_family, think, tool_calls
-from structgen.frontends.chat.family import Calls, FreeText, Layout, Placeholder, family_of_tags, stop_string_of
+from structgen.errors import GrammarError
+from structgen.frontends.chat import Family, load_family, think, tool_calls
+from structgen.frontends.chat.family import Calls, FreeText, Layout, family_of_tags
 from structgen.frontends.chat.reply import TOOL_NAME
 from structgen.frontends.chat.stream import ReplyReader
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.grammar.nodes import choice, literal, sequence
+from structgen.integrations.server.custom import TextInput, parameters_of, text_input
 from structgen.integrations.server.description import Description, located, only, wrong
 from structgen.integrations.server.message import messages_of
-from structgen.models.model_input import template_of
+from structgen.integrations.server.template import family_of_template, thought_tags, token_test
+from structgen.models.model_input import free_variables, template_of
 from structgen.models.protocol import Chat
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from structgen.integrations.server.protocol import ChatRequest, Message
     from structgen.models import LanguageModel
 
-__all__ = ["PLAIN", "Form", "Tools", "family_of_template"]
+__all__ = ["PLAIN", "Form", "Tools"]
 
 _PLAIN_START: Final = '{"tool": "'
 PLAIN: Final = Family(
@@ -51,10 +52,13 @@ PLAIN: Final = Family(
 """Calls as lines of JSON."""
 
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
-_FUNCTION: Final = frozenset({"name", "description", "parameters", "strict"})
+_KNOWN: Final = {
+    "function": frozenset({"name", "description", "parameters", "strict"}),
+    "custom": frozenset({"name", "description", "format"}),
+}
+"""What is said of tools, by their types."""
 _SHARES: Final = {"minimal": 1 / 8, "low": 1 / 4, "medium": 1 / 2, "high": 3 / 4, "xhigh": 7 / 8}
 """The part of the tokens of a reply that a thought may take, by ``reasoning_effort``."""
-_LEAST_MATCH: Final = 8
 
 
 @final
@@ -63,31 +67,51 @@ class Tools:
     """The tools of a request.
 
     Attributes:
-        functions: each ``{"type": "function", "function": {"name": ..., "parameters": schema}}``.
-        choice: ``"auto"``, ``"required"``, ``"none"``, or the name of the function to call.
+        functions: each ``{"type": "function", "function": {"name": ..., "parameters": schema}}``, custom tools too.
+        choice: ``"auto"``, ``"required"`` or ``"none"``.
         allowed: the names of those that may be called.
         is_parallel: whether a reply may hold several calls.
+        inputs: what the inputs of custom tools may be, by their names.
     """
 
     functions: tuple[dict[str, Any], ...] = ()
     choice: str = "none"
     allowed: tuple[str, ...] = ()
     is_parallel: bool = True
+    inputs: Mapping[str, TextInput] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: ChatRequest) -> Tools:
+    def of(cls, request: ChatRequest, limits: Limits) -> Tools:
         """Read the tools of a request.
 
         Raises:
             APIError: one is malformed, or the choice names none of them.
         """
-        functions = tuple(_function(f"tools[{at}]", given) for at, given in enumerate(request.tools or ()))
-        names = [each["function"]["name"] for each in functions]
-        for at, name in enumerate(names):
-            if name in names[:at]:
-                wrong(f"tools[{at}].function.name", f"there are two tools called {name!r}")
-        mode, allowed = _choice(request.tool_choice, names)
-        return cls(functions, mode, allowed, request.parallel_tool_calls is not False)
+        functions: list[dict[str, Any]] = []
+        inputs: dict[str, TextInput] = {}
+        for at, given in enumerate(request.tools or ()):
+            kind, place = given.get("type", "function"), f"tools[{at}]"
+            if not isinstance(kind, str) or kind not in _KNOWN:
+                wrong(f"{place}.type", f"tools are of type 'function' or 'custom'; found {kind!r:.60}")
+            held = given.get(kind)
+            if not isinstance(held, dict):
+                wrong(f"{place}.{kind}", "expected an object with 'name'")
+            only(place, given, {"type", kind})
+            place += f".{kind}"
+            told = _told(place, held, _KNOWN[kind])
+            name = told["name"]
+            if name in (each["function"]["name"] for each in functions):
+                wrong(f"{place}.name", f"there are two tools called {name!r}")
+            if kind == "custom":
+                inputs[name] = text_input(f"{place}.format", held.get("format"), limits)
+                told["parameters"] = parameters_of(inputs[name])
+            else:
+                told["parameters"] = _parameters(f"{place}.parameters", held.get("parameters"))
+            functions.append({"type": "function", "function": told})
+        kinds = {each["function"]["name"]: "function" for each in functions} | dict.fromkeys(inputs, "custom")
+        mode, allowed, is_named = _choice(request.tool_choice, kinds)
+        is_parallel = request.parallel_tool_calls is not False and not is_named
+        return cls(tuple(functions), mode, allowed, is_parallel, inputs)
 
     @property
     def called(self) -> list[dict[str, Any]]:
@@ -97,25 +121,17 @@ class Tools:
         return [each for each in self.functions if each["function"]["name"] in self.allowed]
 
 
-def _function(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    if given.get("type", "function") != "function":
-        wrong(f"{place}.type", f"only tools of type 'function' are supported; found {given.get('type')!r:.60}")
-    held = given.get("function")
-    if not isinstance(held, dict):
-        wrong(f"{place}.function", "expected an object with 'name' and 'parameters'")
-    only(place, given, {"type", "function"})
-    only(f"{place}.function", held, _FUNCTION)
-    name: Any = held.get("name")
-    said = held.get("description")
+def _told(place: str, held: Mapping[str, Any], known: AbstractSet[str]) -> dict[str, Any]:
+    """The name and the description of a tool."""
+    only(place, held, known)
+    name, said = held.get("name"), held.get("description")
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name) or len(name) > 128:
-        wrong(f"{place}.function.name", "expected up to 128 ASCII letters, digits and _ . : / -")
+        wrong(f"{place}.name", "expected up to 128 ASCII letters, digits and _ . : / -")
     if not isinstance(said, (str, type(None))):
-        wrong(f"{place}.function.description", "expected a text")
+        wrong(f"{place}.description", "expected a text")
     if not isinstance(held.get("strict"), (bool, type(None))):
-        wrong(f"{place}.function.strict", "expected true or false")
-    parameters = _parameters(f"{place}.function.parameters", held.get("parameters"))
-    described = {} if said is None else {"description": said}
-    return {"type": "function", "function": {"name": name, **described, "parameters": parameters}}
+        wrong(f"{place}.strict", "expected true or false")
+    return {"name": name} if said is None else {"name": name, "description": said}
 
 
 def _parameters(place: str, given: object) -> dict[str, Any]:
@@ -129,21 +145,23 @@ def _parameters(place: str, given: object) -> dict[str, Any]:
     return {"type": "object", **given}
 
 
-def _choice(given: str | Mapping[str, Any] | None, names: list[str]) -> tuple[str, tuple[str, ...]]:
-    """The mode or the name of the function to call, and the names of those that may be called."""
-    place, every = "tool_choice", tuple(names)
+def _choice(given: str | Mapping[str, Any] | None, kinds: Mapping[str, str]) -> tuple[str, tuple[str, ...], bool]:
+    """The mode, the names of the tools that may be called, and whether the choice is one call of one tool.
+
+    ``kinds`` are the kinds of the tools by their names.
+    """
+    place, every = "tool_choice", tuple(kinds)
     if given is None:
-        return "auto" if names else "none", every
+        return "auto" if kinds else "none", every, False
     if isinstance(given, str):
         if given not in ("none", "auto", "required"):
-            wrong(place, f"expected 'none', 'auto', 'required' or a function; found {given!r:.60}")
-        if given == "required" and not names:
+            wrong(place, f"expected 'none', 'auto', 'required' or a tool; found {given!r:.60}")
+        if given == "required" and not kinds:
             wrong(place, "a call is required, and there are no tools")
-        return given if names else "none", every
+        return given if kinds else "none", every, False
     match given.get("type"):
-        case "function":
-            name = _named(place, given, names)
-            return name, (name,)
+        case "function" | "custom":
+            return "required", (_named(place, given, kinds),), True
         case "allowed_tools":
             held = given.get("allowed_tools")
             place = f"{place}.allowed_tools"
@@ -151,17 +169,19 @@ def _choice(given: str | Mapping[str, Any] | None, names: list[str]) -> tuple[st
                 wrong(f"{place}.mode", "expected 'auto' or 'required'")
             listed = held.get("tools")
             if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
-                wrong(f"{place}.tools", "expected a list of one or more functions")
-            found = [_named(f"{place}.tools[{at}]", each, names) for at, each in enumerate(listed)]
-            return str(held["mode"]), tuple(dict.fromkeys(found))
-    return wrong(f"{place}.type", f"expected 'function' or 'allowed_tools'; found {given.get('type')!r:.60}")
+                wrong(f"{place}.tools", "expected a list of one or more tools")
+            found = [_named(f"{place}.tools[{at}]", each, kinds) for at, each in enumerate(listed)]
+            return str(held["mode"]), tuple(dict.fromkeys(found)), False
+    return wrong(f"{place}.type", f"expected 'function', 'custom' or 'allowed_tools'; found {given.get('type')!r:.60}")
 
 
-def _named(place: str, given: Mapping[str, Any], names: list[str]) -> str:
-    held = given.get("function")
+def _named(place: str, given: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
+    kind = given.get("type", "function")
+    held = given.get(kind) if isinstance(kind, str) else None
     name = held.get("name") if isinstance(held, dict) else given.get("name")
-    if name not in names:
-        wrong(f"{place}.function.name", f"there is no tool {name!r:.60}; there are {', '.join(names[:8]) or 'none'}")
+    known = [each for each, other in kinds.items() if other == kind]
+    if name not in known:
+        wrong(f"{place}.{kind}.name", f"there is no such tool {name!r:.60}; there are {', '.join(known[:8]) or 'none'}")
     return str(name)
 
 
@@ -189,10 +209,12 @@ class Form:
     Attributes:
         family: how it writes thoughts and calls; ``PLAIN`` for models of no known family.
         is_told: whether its chat template tells it of tools, and shows it calls and results.
+        variables: the variables of its chat template that a request may set.
     """
 
     family: Family = PLAIN
     is_told: bool = False
+    variables: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, model: LanguageModel, name: str | None = None) -> Form:
@@ -208,7 +230,7 @@ class Form:
             from structgen.models.chat_template import literals_of
 
             written = literals_of(template)
-        is_token = _token_test(model.vocabulary)
+        is_token = token_test(model.vocabulary)
         if name is None:
             family = (family_of_template(written) if is_told else None) or PLAIN
         else:
@@ -221,9 +243,10 @@ class Form:
             )
         if family is PLAIN and (other := family_of_tags(is_token)) is not None:  # it thinks all the same
             family = replace(PLAIN, thought=other.thought, tokens=other.tokens)
-        elif family.thought is not None and not all(is_token(tag) or tag in written for tag in _tags(family)):
+        elif family.thought is not None and not all(is_token(tag) or tag in written for tag in thought_tags(family)):
             family = replace(family, thought=None)
-        return cls(family, is_told and (family.name != PLAIN.name))
+        variables = frozenset[str]() if template is None else free_variables(template)
+        return cls(family, is_told and (family.name != PLAIN.name), variables)
 
     def thinking(self, effort: str | None, vocabulary: Vocabulary, prompt: Sequence[int], max_tokens: int) -> Thinking:
         """How the model may think after a prompt, at an effort.
@@ -243,30 +266,38 @@ class Form:
         most = None if share is None else max(1, int(share * max_tokens))
         return Thinking(is_open or not (effort == "none" or (end and text.endswith(end))), is_open, most)
 
-    def prompt(self, messages: Sequence[Message], tools: Tools) -> list[dict[str, Any]]:
+    def prompt(
+        self, messages: Sequence[Message], tools: Tools, variables: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         """The messages of a chat as ``encode_prompt`` takes them, with what the model is told of its tools.
 
+        ``variables`` are further ones of the chat template.
+
         Raises:
-            APIError: a message is malformed.
+            APIError: a message is malformed, or the template does not name a variable.
         """
+        for name in variables or ():
+            if name not in self.variables:
+                known = ", ".join(sorted(self.variables)) or "none"
+                wrong(f"chat_template_kwargs.{name}", f"the model's chat template has no such variable; it has {known}")
         told = messages_of(messages, self)
         functions = list(tools.functions) if tools.choice != "none" else []
         if self.is_told:
-            return Chat(told, functions)
+            return Chat(told, functions, variables)
         if functions:
             hint = self._hint(functions, tools)
             if told[0]["role"] == "system":
                 told[0] = {**told[0], "content": f"{told[0]['content']}\n\n{hint}"}
             else:
                 told.insert(0, {"role": "system", "content": hint})
-        return told
+        return Chat(told, (), variables) if variables else told
 
     def _hint(self, functions: Iterable[Mapping[str, Any]], tools: Tools) -> str:
         lines = [json.dumps(each["function"], ensure_ascii=False) for each in functions]
         when = {
             "auto": "If none of them helps, answer in plain text.",
-            "required": "You must call at least one of them.",
-        }.get(tools.choice, f"You must call {tools.choice}.")
+            "required": f"You must call {tools.allowed[0] if len(tools.allowed) == 1 else 'at least one of them'}.",
+        }[tools.choice]
         several = " Write one call after the other if you need several." if tools.is_parallel else ""
         return (
             "You can call these functions; the parameters of each are a JSON Schema:\n"
@@ -305,6 +336,7 @@ class Form:
             APIError: the schema of a tool cannot be enforced, or an answer could be taken for a call.
         """
         called = tools.called
+        offered: list[Any] = []
         said = None if answer.source is None else answer.grammar
         parts = answer.parts if tools.choice in ("auto", "none") else ()
         if not called and self.family.thought is None and not self.family.text.layout.prefix:
@@ -312,17 +344,22 @@ class Form:
         if called and said is not None and tools.choice == "auto":
             self._check_apart(said, vocabulary, limits, answer.source or "")
         for tool in called:
-            at = tools.functions.index(tool)
+            at, name = tools.functions.index(tool), tool["function"]["name"]
+            if (text := tools.inputs.get(name)) is not None:
+                parts += () if text.grammar is None else ((text.place, text.grammar),)
+                offered.append({"name": name, "parameters": text.arguments(self.family, limits)})
+                continue
+            offered.append(tool)
             place, schema = f"tools[{at}].function.parameters", tool["function"]["parameters"]
             with located(place):
                 policy = JsonPolicy(whitespace=self.family.whitespace)
                 parts += ((place, json_schema(schema, policy=policy, limits=limits)),)
         with located("tools"):
             grammar = tool_calls(
-                called,
+                offered,
                 family=self.family,
-                choice="none" if not called else "auto" if tools.choice == "auto" else "required",
-                parallel=tools.is_parallel and tools.choice in ("auto", "required"),
+                choice=tools.choice if called else "none",
+                parallel=tools.is_parallel,
                 answer=said,
                 limits=limits,
             )
@@ -357,61 +394,6 @@ class Form:
             is_open=thinking.is_open,
             is_answer=answer.source is not None,
         )
-
-
-def family_of_template(written: str) -> Family | None:
-    """The family whose calls a chat template writes; None if there is none.
-
-    The template must have all tags of its calls; of several such families, the one with the longest texts in it counts.
-
-    Args:
-        written: the texts and string constants of the template, as ``literals_of`` returns them.
-    """
-    dense = _dense(written)
-    best: tuple[tuple[int, int], Family | None] = (0, 0), None
-    for family in map(load_family, families()):
-        form = family.calls
-        texts = {form.before, form.between, form.after}
-        texts |= {part for layout in form.layouts for part in layout.parts if isinstance(part, str)}
-        tags = set(family.tokens) - set(_tags(family))
-        if not all(tag in written for tag in tags):
-            continue
-        found = sum(len(_dense(text)) for text in texts if _dense(text) in dense)
-        starts = _dense(form.before + form.layouts[0].prefix) in dense
-        found += sum(map(len, tags))
-        begins = family.arguments.begins
-        before = {a for layout in form.layouts for a, b in pairwise(layout.parts) if b == Placeholder("arguments")}
-        texts |= {(text if isinstance(text, str) else "") + begins for text in before} if begins else set()
-        exact = sum(len(text) for text in texts if text in written)
-        if (starts or tags) and found >= _LEAST_MATCH and (found, exact) > best[0]:
-            best = (found, exact), family
-    return best[1]
-
-
-def _dense(text: str) -> str:
-    """A text without what templates put between its parts."""
-    return re.sub(r"[\s\0]+", "", text)
-
-
-def _tags(family: Family) -> list[str]:
-    """The tags around thoughts."""
-    if family.thought is None:
-        return []
-    parts = family.thought.layout.parts
-    text = "".join(part for part in parts if not isinstance(part, Placeholder))
-    return [tag for tag in family.tokens if tag in text] or [stop_string_of(text, ())]
-
-
-def _token_test(vocabulary: Vocabulary) -> Callable[[str], bool]:
-    names = set(vocabulary.special.values())
-
-    def is_token(tag: str) -> bool:
-        try:
-            return tag in names or len(vocabulary.tokenize(tag)) == 1
-        except VocabularyError:
-            return False
-
-    return is_token
 
 
 def _ending(vocabulary: Vocabulary, prompt: Sequence[int]) -> str:

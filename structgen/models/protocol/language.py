@@ -43,11 +43,19 @@ class Chat(list[dict[str, Any]]):
 
     Attributes:
         tools: each ``{"type": "function", "function": {"name": ..., "parameters": schema}}``.
+        variables: further ones of the chat template, JSON values by name.  Those that every template has stay as they
+            are, and spellings of control tokens are text.
     """
 
-    def __init__(self, messages: Iterable[Mapping[str, Any]], tools: Iterable[dict[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        tools: Iterable[dict[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(dict(message) for message in messages)
         self.tools = list(tools)
+        self.variables = dict(variables or {})
 
 
 Logits: TypeAlias = "NDArray[np.float32]"

@@ -17,7 +17,8 @@ from served_model import TAGGED, VOCABULARY, TaggedModel
 import structgen as sg
 from structgen.integrations.server.message import messages_of
 from structgen.integrations.server.protocol import APIError, Message
-from structgen.integrations.server.tools import PLAIN, Form, Tools, family_of_template
+from structgen.integrations.server.template import family_of_template
+from structgen.integrations.server.tools import PLAIN, Form, Tools
 from structgen.models import HashModel
 
 pytestmark = pytest.mark.timeout(120)
