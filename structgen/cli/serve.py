@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import click
 
 from structgen.cli.command import Command
-from structgen.cli.model_option import EMBEDDED, RUNTIMES, model_of
+from structgen.cli.model_option import EMBEDDED, RUNTIMES, diffusion_model_of, model_of
+from structgen.cli.run_option import Decoder
 from structgen.cli.terminal import DONE, UNUSABLE, Failure, ProgressLine
 from structgen.errors import ModelError
 
 if TYPE_CHECKING:
-    from structgen.models import LanguageModel, Runtime
+    from structgen.decode import AnyModel
+    from structgen.models import Runtime
 
 __all__ = ["serve"]
 
@@ -27,7 +29,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 @click.command(
     cls=Command,
     groups={
-        "Model": ("model", "device", "runtime", "tool_family"),
+        "Model": ("model", "decoder", "device", "runtime", "tool_family", "trust_remote_code"),
         "Server": (
             *("host", "port", "api_key", "allow_origin", "max_running", "max_queue", "time_limit", "limits"),
             "quiet",
@@ -36,6 +38,13 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
     examples=("structgen serve", "structgen serve --model model.gguf --port 9000 --api-key secret"),
 )
 @click.option("--model", metavar="M", help="A hub id, folder or GGUF file.  [default: the embedded model]")
+@click.option(
+    "--decoder",
+    type=click.Choice(get_args(Decoder)),
+    default="autoregressive",
+    show_default=True,
+    help="The model writes token by token, or it is a diffusion model that fills canvases.",
+)
 @click.option("--device", default="auto", show_default=True, help="Where the model runs.")
 @click.option("--runtime", type=click.Choice(RUNTIMES), help="What runs the model.  [default: llama.cpp if it can]")
 @click.option(
@@ -43,6 +52,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
     metavar="F",
     help="The form of tool calls: plain, hermes, llama3 ...  [default: the one of the model's chat template, or plain]",
 )
+@click.option("--trust-remote-code", is_flag=True, help="Run the code that comes with a diffusion model's files.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0: any free one."
@@ -63,6 +73,8 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 def serve(  # noqa: PLR0913  its options
     *,
     model: str | None,
+    decoder: Decoder,
+    trust_remote_code: bool,
     device: str,
     runtime: Runtime | None,
     tool_family: str | None,
@@ -91,8 +103,18 @@ def serve(  # noqa: PLR0913  its options
     from structgen.integrations.server.runner import Runner
     from structgen.integrations.server.service import Service
 
+    def load() -> AnyModel:
+        progress = ProgressLine()
+        if decoder == "diffusion":
+            return diffusion_model_of(model, progress, trust_remote_code=trust_remote_code, device=device)
+        return model_of(model or EMBEDDED, progress, device=device, runtime=runtime or "auto")
+
+    if decoder == "diffusion" and runtime is not None:
+        raise click.UsageError("--runtime: torch runs diffusion models; leave it out")
+    if decoder == "autoregressive" and trust_remote_code:
+        raise click.UsageError("--trust-remote-code: models that write token by token run no code of their files")
     with _listening(host, port) as listening:
-        loaded: LanguageModel = model_of(model or EMBEDDED, ProgressLine(), device=device, runtime=runtime or "auto")
+        loaded = load()
         runner = Runner(loaded, max_running=max_running, max_queue=max_queue, time_limit_s=time_limit)
         service = Service(loaded, loaded.name, runner, Limits.strict() if limits == "strict" else Limits(), tool_family)
         _ = service.form  # a wrong family ends the command here

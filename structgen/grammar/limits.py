@@ -98,7 +98,8 @@ _current: Final = _Current()
 class counted:  # noqa: N801  # used like a function
     """A context in which ``spend`` counts: one call of a front end or of ``compile``, or one canvas.
 
-    A context inside another counts for both.
+    A context inside another counts for both.  One that is entered again goes on with what is left of its steps, as
+    between the parts of a generator, whose caller may count for itself.
     """
 
     __slots__ = ("_limit", "_maximum", "_outer", "_start", "_steps")
@@ -122,8 +123,10 @@ class counted:  # noqa: N801  # used like a function
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         left, limit, maximum = self._outer
-        if left is not None and _current.left is not None:
-            left -= self._start - _current.left
+        spent = self._start - (_current.left or 0)
+        self._steps -= spent
+        if left is not None:
+            left -= spent
         _current.left, _current.limit, _current.maximum = left, limit, maximum
 
 

@@ -28,7 +28,7 @@ from structgen.log import log_cut
 from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar
     from structgen.models.protocol import Prompt
 
-__all__ = ["fill_canvas", "shown_canvas"]
+__all__ = ["fill_canvas", "fill_steps", "shown_canvas"]
 
 _DINGO: Final = Dingo()
 _STATIC: Final = Static()
@@ -102,22 +102,67 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
         TypeError: an argument is not a model, grammar, policy or sampler.
         ValueError: a number is out of range.
     """
-    began = perf_counter()
     policy = _STATIC if policy is None else policy
     _check_kinds(model, policy, sampler)
     if not (math.isfinite(temperature) and temperature > 0):
         raise ValueError(
             f"temperature must be positive and finite; found {temperature!r}; Dingo() takes the most probable canvas"
         )
-    mask_token = mask_of(model)
+    mask_of(model)
     constraint = canvas_constraint(grammar, model, limits)
-    language = canvas_language(constraint, ambiguity="counted")
-    ids = model.encode_prompt(prompt, chat=chat)
-    first = first_canvas(canvas, language, model, len(ids), mask_token, block)
+    canvas_language(constraint, ambiguity="counted")
+    steps = fill_steps(
+        model,
+        model.encode_prompt(prompt, chat=chat),
+        constraint,
+        canvas=canvas,
+        policy=policy,
+        sampler=sampler,
+        temperature=temperature,
+        block=block,
+        reuse=reuse,
+        seed=seed,
+        stream=stream,
+    )
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+def fill_steps(  # noqa: PLR0913  as fill_canvas
+    model: DiffusionModel,
+    prompt_ids: Sequence[int],
+    constraint: Constraint,
+    *,
+    canvas: int | ArrayLike | None = None,
+    policy: CommitPolicy | None = None,
+    sampler: CanvasSampler = _DINGO,
+    temperature: float = 1.0,
+    block: int | None = None,
+    reuse: Reuse | None = None,
+    seed: int = 0,
+    stream: Callable[[Snapshot], object] | None = None,
+) -> Generator[Snapshot, None, Result]:
+    """Fill a canvas after the tokens of a prompt: ``fill_canvas`` for callers who iterate; the last one is the result.
+
+    Yields the snapshots of each step of the policy, and one before the first pass; the model's caches are freed when
+    the generator ends or is closed.
+
+    Raises:
+        GenerationError, ModelError, GrammarError, LimitExceeded: as ``fill_canvas``.
+    """
+    began = perf_counter()
+    policy = _STATIC if policy is None else policy
+    mask_token, language = mask_of(model), canvas_language(constraint, ambiguity="counted")
+    first = first_canvas(canvas, language, model, len(prompt_ids), mask_token, block)
     log = _CommitLog(first, stream)
-    denoiser = model.start(ids)
+    work = counted(constraint.limits, limit="canvas_steps")
+    denoiser = model.start(prompt_ids)
     try:
-        with counted(constraint.limits, limit="canvas_steps"):
+        with work:
             run = CanvasRun(
                 denoiser,
                 mask_token,
@@ -130,7 +175,18 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
                 reuse=reuse,
                 on_commit=log.record,
             )
-            _fill(run, policy)
+        yield from log.taken()
+        committer = policy.start()
+        while free := len(run.free):
+            with work:
+                committer.advance(run)
+            if len(run.free) >= free:
+                raise GenerationError(
+                    "commit policy",
+                    "a step must commit at least one slot",
+                    evidence=f"{policy!r} left all {free} free slots free",
+                )
+            yield from log.taken()
     except KeyboardInterrupt as interrupt:
         interrupt.add_note(
             f"generation: interrupted with {int((log.canvas == FREE).sum())} of {len(first)} slots free; "
@@ -139,7 +195,7 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
         raise
     finally:
         denoiser.close()
-    return _result(run, log, constraint, policy, prompt_tokens=len(ids), began=began)
+    return _result(run, log, constraint, policy, prompt_tokens=len(prompt_ids), began=began)
 
 
 def shown_canvas(canvas: Canvas, vocabulary: Vocabulary) -> str:
@@ -154,18 +210,6 @@ def shown_canvas(canvas: Canvas, vocabulary: Vocabulary) -> str:
     return "".join([*parts, pending.decode("utf-8", "replace")])
 
 
-def _fill(run: CanvasRun, policy: CommitPolicy) -> None:
-    committer = policy.start()
-    while free := len(run.free):
-        committer.advance(run)
-        if len(run.free) >= free:
-            raise GenerationError(
-                "commit policy",
-                "a step must commit at least one slot",
-                evidence=f"{policy!r} left all {free} free slots free",
-            )
-
-
 @final
 class _CommitLog:
     """Keeps the commits of a run, and forwards them to ``stream``."""
@@ -174,9 +218,16 @@ class _CommitLog:
         self.canvas = canvas
         self.commits: list[tuple[int, ...]] = []
         self._stream = stream
+        self._waiting: list[Snapshot] = []
+
+    def taken(self) -> list[Snapshot]:
+        """The snapshots since the last call."""
+        snapshots, self._waiting = self._waiting, []
+        return snapshots
 
     def record(self, snapshot: Snapshot) -> None:
         self.canvas = snapshot.canvas
+        self._waiting.append(snapshot)
         if len(snapshot.committed):
             self.commits.append(tuple(snapshot.committed.tolist()))
         if self._stream is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def check_stopped() -> None:
         raise Stopped
 
 
-async def streamed(items: Generator[Item, None, None]) -> AsyncIterator[Item]:
+async def streamed(items: Generator[Item, None, None]) -> AsyncGenerator[Item, None]:
     """Run a generator in a thread, and yield its items here.
 
     If the coroutine is cancelled, or closes this iterator, the generator is closed before its next forward pass.  It is

@@ -81,7 +81,8 @@ def application(
         returning.cancel()
         await service.runner.close(_CLOSE_S)
 
-    card = {"id": service.name, "object": "model", "created": 0, "owned_by": "structgen"}
+    card: dict[str, Any] = {"id": service.name, "object": "model", "created": 0, "owned_by": "structgen"}
+    card["structgen"] = {"decoder": "diffusion" if service.is_diffusion else "autoregressive"}
     if service.model.max_context is not None:
         card["max_model_len"] = service.model.max_context
     routes = [

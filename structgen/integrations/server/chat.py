@@ -93,7 +93,11 @@ def prepared(service: Service, request: ChatRequest) -> Turn:
         APIError: the request cannot be done.
         StructgenError: its description cannot be enforced.
     """
-    answer, tools, form = described(request, service.limits), Tools.of(request, service.limits), service.form
+    answer, tools, form = (
+        described(request, service.limits, service.policy),
+        Tools.of(request, service.limits),
+        service.form,
+    )
     vocabulary = service.model.vocabulary
     prompt = form.prompt(request.messages, tools, request.chat_template_kwargs)
     tokens = tuple(service.model.encode_prompt(prompt))

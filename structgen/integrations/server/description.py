@@ -101,8 +101,8 @@ class Description:
         }
 
 
-def described(request: Sampling, limits: Limits) -> Description:
-    """Return what the answer to a request may be.
+def described(request: Sampling, limits: Limits, policy: JsonPolicy | None = None) -> Description:
+    """Return what the answer to a request may be; ``policy`` is how JSON is written where the request says nothing.
 
     Raises:
         APIError: the description is malformed or cannot be enforced, or there are two.
@@ -118,7 +118,7 @@ def described(request: Sampling, limits: Limits) -> Description:
     if not given:
         return Description(any_text(), "text", None)
     (field,) = given
-    policy = _DEFAULT if space is None else _policy("guided_whitespace_pattern", space)
+    policy = (policy or _DEFAULT) if space is None else _policy("guided_whitespace_pattern", space)
     kind, place, grammar = _FIELDS[field](field, getattr(request, field), _Reading(limits, policy))
     return Description(grammar, kind, field, ((place, grammar),))
 

@@ -79,7 +79,7 @@ def _asked(
 
     def answered(service: Service, request: _Asked) -> dict[str, Any]:
         try:
-            description = described(request, service.limits)
+            description = described(request, service.limits, service.policy)
             if description.source is None:
                 message = "there is no description; give one as in a chat, for example as response_format"
                 raise APIError(400, message, param="response_format", code="missing_description")

@@ -158,6 +158,7 @@ class Options(BaseModel):
         seed: of the sampler, as the field ``seed``.
         report: add to the response what of the description is enforced, and how.
         trace: each chunk of a stream tells how its tokens came about.
+        policy: of a diffusion model, which slots of a canvas are committed together: as ``sampler``.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -169,6 +170,7 @@ class Options(BaseModel):
     seed: int | None = None
     report: bool = False
     trace: bool = False
+    policy: str | dict[str, Any] | None = None
 
 
 class Sampling(Body):

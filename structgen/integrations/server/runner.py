@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Generator, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
-from time import perf_counter
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from structgen.decode.step.background import streamed
 from structgen.decode.step.context import Context
+from structgen.integrations.server.canvases import filled
 from structgen.integrations.server.protocol import APIError
 from structgen.integrations.server.writing import written
 from structgen.models import Batch
 from structgen.models.adjusted import AdjustedModel, Adjustments
+from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyDrafter, AnySampler
+    from structgen.decode import AnyCanvasSampler, AnyDrafter, AnyModel, AnySampler
+    from structgen.decode.diffusion.commit_policy import Unmasking
     from structgen.engine import Constraint
     from structgen.integrations.server.writing import Item
     from structgen.models import LanguageModel
 
 __all__ = ["Runner", "Task"]
+
+Value = TypeVar("Value")
 
 _PATIENCE: Final = 0.25
 """See ``Batch``: passes wait for those who are choosing a token, which takes a small part of a pass."""
@@ -39,7 +43,7 @@ class Task:
         tokens: of the prompt, at least one.
         constraint: compiled for the model's vocabulary.
         max_tokens: the maximum number of tokens of the answer; it is complete within them.
-        sampler: how tokens, or whole answers, are chosen.
+        sampler: how tokens, whole answers or canvases are chosen.
         seed: of the sampler.
         alternatives: how many other tokens each step records.
         drafter: proposes draft tokens.
@@ -51,12 +55,13 @@ class Task:
         is_json: whether the answer is JSON, so that it has fields.
         is_canonical: whether only the tokens that the tokenizer itself writes are allowed.
         is_traced: whether each chunk comes after the ``Trace`` of its tokens.
+        unmasking: how the canvas is filled, and of how many slots it is; None for a model that writes token by token.
     """
 
     tokens: tuple[int, ...]
     constraint: Constraint
     max_tokens: int
-    sampler: AnySampler
+    sampler: AnySampler | AnyCanvasSampler
     seed: int = 0
     alternatives: int = 0
     drafter: AnyDrafter = "auto"
@@ -68,23 +73,27 @@ class Task:
     is_json: bool = False
     is_canonical: bool = False
     is_traced: bool = False
+    unmasking: Unmasking | None = None
 
 
 @final
 class Runner:
     """Runs tasks on a model, up to ``max_running`` of them in the same forward passes.
 
+    A diffusion model fills so many canvases side by side, each in forward passes of its own.
+
     Args:
-        model: an autoregressive model.
+        model: the model.
         max_running: how many answers are written at the same time.
         max_queue: how many more may wait.
         time_limit_s: seconds after which an answer ends with an error, waiting included; None: never.
     """
 
     def __init__(
-        self, model: LanguageModel, *, max_running: int = 16, max_queue: int = 64, time_limit_s: float | None = None
+        self, model: AnyModel, *, max_running: int = 16, max_queue: int = 64, time_limit_s: float | None = None
     ) -> None:
-        self.batch = Batch(model, patience=_PATIENCE)
+        self._model = model
+        self._batch = None if isinstance(model, DiffusionModel) else Batch(model, patience=_PATIENCE)
         self.max_running = max_running
         self.max_queue = max_queue
         self.time_limit_s = time_limit_s
@@ -129,33 +138,48 @@ class Runner:
         self._check_open()
         self.waiting += 1
         self._idle.clear()
-        ends = None if self.time_limit_s is None else perf_counter() + self.time_limit_s
+        loop = asyncio.get_running_loop()
+        ends = None if self.time_limit_s is None else loop.time() + self.time_limit_s
         try:
-            await self._free.acquire()
+            await self._in_time(self._free.acquire(), ends)
             self.running += 1
         finally:
             self.waiting -= 1
             self._note_idle()
         try:
-            async for item in streamed(self._written(task, ends)):
-                yield item
+            async with aclosing(streamed(self._written(task))) as items:
+                while (item := await self._in_time(anext(items, None), ends)) is not None:
+                    yield item
         finally:
             self.running -= 1
             self._free.release()
             self._note_idle()
 
-    def _written(self, task: Task, ends: float | None) -> Generator[Item, None, None]:
+    async def _in_time(self, awaited: Awaitable[Value], ends: float | None) -> Value:
+        """Wait until a time of the loop; work that is not done then stops before its next forward pass."""
+        try:
+            async with asyncio.timeout_at(ends) as limit:
+                return await awaited
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        raise APIError(504, f"the answer was not done after {self.time_limit_s:g} s", code="time_limit")
+
+    def _filled(self, task: Task) -> Generator[Item, None, None]:
+        if not isinstance(self._model, DiffusionModel) or task.unmasking is None:
+            raise RuntimeError("a canvas is filled by a diffusion model, and says how")
+        return filled(self._model, task, task.unmasking)
+
+    def _written(self, task: Task) -> Generator[Item, None, None]:
         """Write an answer in this thread."""
-
-        def check_time() -> None:
-            if ends is not None and perf_counter() > ends:
-                raise APIError(504, f"the answer was not done after {self.time_limit_s:g} s", code="time_limit")
-
-        model: LanguageModel = self.batch
+        if self._batch is None or task.unmasking is not None:
+            yield from self._filled(task)
+            return
+        model: LanguageModel = self._batch
         if task.adjustments:
             model = AdjustedModel(model, task.adjustments, prompt=len(task.tokens))
-        with self.batch.worker(), Context(model, task.tokens) as context:
-            yield from written(context, task, check_time)
+        with self._batch.worker(), Context(model, task.tokens) as context:
+            yield from written(context, task)
 
     def _note_idle(self) -> None:
         if not (self.running or self.waiting):
@@ -170,4 +194,5 @@ class Runner:
     async def close(self, grace_s: float = 30.0) -> None:
         """Refuse new tasks, wait for the others for so many seconds, and free the caches."""
         await self.drained(grace_s)
-        await asyncio.to_thread(self.batch.close)
+        if self._batch is not None:
+            await asyncio.to_thread(self._batch.close)

@@ -15,12 +15,15 @@ from starlette.responses import Response
 
 from structgen.decode.step.result import Result
 from structgen.engine import compile
+from structgen.frontends.json_schema import JsonPolicy
 from structgen.integrations.server.metrics import Metrics, record
 from structgen.integrations.server.protocol import APIError
 from structgen.integrations.server.scores import Answer
 from structgen.integrations.server.tools import Form
+from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
+    from structgen.decode import AnyModel
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from structgen.integrations.server.protocol import Sampling
     from structgen.integrations.server.runner import Runner, Task
     from structgen.integrations.server.writing import Item
-    from structgen.models import LanguageModel
 
 __all__ = ["Handler", "Service"]
 
@@ -53,12 +55,22 @@ class Service:
         metrics: what is counted.
     """
 
-    model: LanguageModel
+    model: AnyModel
     name: str
     runner: Runner
     limits: Limits
     tool_family: str | None = None
     metrics: Metrics = field(default_factory=Metrics)
+
+    @cached_property
+    def is_diffusion(self) -> bool:
+        """Whether the model fills canvases."""
+        return isinstance(self.model, DiffusionModel)
+
+    @property
+    def policy(self) -> JsonPolicy:
+        """How JSON is written: white space takes slots of a canvas, and each runs in each pass."""
+        return JsonPolicy(whitespace="compact") if self.is_diffusion else JsonPolicy()
 
     @cached_property
     def form(self) -> Form:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from structgen.decode.potentials.canonical import Canonical
 from structgen.decode.step.context import check_start, refuse_temperatures
@@ -12,9 +12,10 @@ from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
 from structgen.engine import compile
 from structgen.errors import StructgenError, UnsatisfiableGrammar
 from structgen.grammar.nodes import ANY_CHAR, Repeat, literal, sequence
+from structgen.integrations.server.description import located
 from structgen.integrations.server.protocol import APIError, ChatRequest, Options, Sampling
 from structgen.integrations.server.runner import Task
-from structgen.methods.catalogue import SAMPLERS, made
+from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, SAMPLERS, made
 from structgen.models.adjusted import Adjustments
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar
     from structgen.integrations.server.description import Description
     from structgen.integrations.server.service import Service
+    from structgen.methods.catalogue import Method
+    from structgen.models.protocol.diffusion import DiffusionModel
 
 __all__ = ["sampler_of", "task_of"]
 
@@ -59,7 +62,11 @@ def task_of(
         APIError: a setting is unusable, or does not go with another one.
         StructgenError: the description cannot be enforced.
     """
+    if service.is_diffusion:
+        return _canvas_task(service, request, description, tokens, max_tokens, has_scores=top is not None)
     options, sampler = request.structgen or Options(), sampler_of(request)
+    if options.policy is not None:
+        raise _wrong("structgen.policy", "it is of diffusion models; the model writes token by token")
     if options.trace and not (isinstance(request, ChatRequest) and request.stream):
         raise _wrong("structgen.trace", "it is of chats with stream: true")
     if options.trace and (request.stop or options.sampler is not None):
@@ -114,19 +121,24 @@ def sampler_of(request: Sampling) -> AnySampler:
     for name, neutral in _SHAPE.items():
         if getattr(request, name) not in (None, *neutral):
             raise _wrong(name, "structgen.sampler says how tokens are chosen; give one of them")
+    chosen: AnySampler = _method("structgen.sampler", wanted, SAMPLERS)
+    return chosen
+
+
+def _method(place: str, wanted: str | dict[str, Any], known: Mapping[str, Method]) -> Any:
+    """A method of the catalogue by its name, with settings."""
     settings: dict[str, Any] = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
     name = settings.pop("name", None)
-    place = "structgen.sampler"
     if not isinstance(name, str):
-        raise _wrong(place, "expected the name of a sampler, or an object with 'name' and settings")
+        raise _wrong(place, "expected a name, or an object with 'name' and settings")
     for key, value in settings.items():
-        counted = name in SAMPLERS and SAMPLERS[name].counted == key
+        counted = name in known and known[name].counted == key
         if not (value is None or isinstance(value, (bool, int, float, str))):
             raise _wrong(f"{place}.{key}", "expected a number, a text, true, false or null")
         if isinstance(value, (int, float)) and not abs(value) <= (_MOST_SAMPLES if counted else _MOST):
             raise _wrong(f"{place}.{key}", f"at most {_MOST_SAMPLES if counted else _MOST} on this server")
     try:
-        return _bounded(made(SAMPLERS, name, settings, subject=place))
+        return _bounded(made(known, name, settings, subject=place))
     except (ValueError, TypeError) as error:
         raise _wrong(place, str(error).removeprefix(f"{place}: ")) from None
 
@@ -136,6 +148,70 @@ def _bounded(sampler: Any) -> AnySampler:
     values = {each.name: getattr(sampler, each.name) for each in fields(sampler)}
     high = [name for name, value in values.items() if type(value) is int and value > _MOST]
     return replace(sampler, **dict.fromkeys(high, _MOST)) if high else sampler  # type: ignore[no-any-return]
+
+
+_OF_TOKENS: Final[Mapping[str, tuple[Any, ...]]] = {
+    **_SHAPE,
+    "frequency_penalty": (0.0,),
+    "presence_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+    "logit_bias": ({},),
+}
+"""The settings of models that write token by token, with the values that change nothing."""
+_CANVAS_SAMPLERS: Final = {name: CANVAS_SAMPLERS[name] for name in ("dingo", "posterior")}
+
+
+def _canvas_task(
+    service: Service,
+    request: Sampling,
+    description: Description,
+    tokens: Sequence[int],
+    max_tokens: int,
+    *,
+    has_scores: bool,
+) -> Task:
+    """The task of an answer of a diffusion model.
+
+    Raises:
+        APIError: a setting is of models that write token by token, or no canvas can hold what is described.
+    """
+    from structgen.decode.diffusion.canvas import canvas_constraint
+    from structgen.decode.diffusion.commit_policy import Unmasking
+    from structgen.decode.diffusion.entry import slots_within
+    from structgen.decode.diffusion.posterior import Dingo, Posterior
+
+    options = request.structgen or Options()
+    for name, neutral in _OF_TOKENS.items():
+        if name != "temperature" and getattr(request, name) not in (None, *neutral):
+            raise _wrong(name, "the model fills a canvas, and does not write token by token; leave it out")
+    if has_scores:
+        raise _wrong("logprobs", "slots are filled in any order, so no token has a probability after those before it")
+    for name in ("marginals", "canonical", "trace"):
+        if getattr(options, name):
+            raise _wrong(f"structgen.{name}", "it is of models that write token by token; leave it out")
+    if _stops(request, description, service):
+        raise _wrong("stop", "a canvas is filled as a whole; describe where the answer ends, with regex for example")
+    model = cast("DiffusionModel", service.model)
+    if options.sampler is not None:
+        sampler = _method("structgen.sampler", options.sampler, _CANVAS_SAMPLERS)
+    else:
+        sampler = Dingo() if request.temperature == 0 else Posterior()
+    policy = None if options.policy is None else _method("structgen.policy", options.policy, COMMIT_POLICIES)
+    constraint = service.compiled(description.grammar)
+    with located(description.source or "messages"):
+        canvas_constraint(constraint, model, None)
+        room = None if model.max_context is None else model.max_context - len(tokens)
+        slots = slots_within(constraint, max_tokens, capacity=room)
+    return Task(
+        tuple(tokens),
+        constraint,
+        max_tokens,
+        sampler,
+        seed=_seed(service, request),
+        has_events=options.events and description.kind == "json",
+        is_json=description.kind == "json",
+        unmasking=Unmasking(canvas=slots, policy=policy, temperature=request.temperature or 1.0),
+    )
 
 
 def _seed(service: Service, request: Sampling) -> int:

@@ -28,11 +28,11 @@ from structgen.models.model_input import free_variables, template_of
 from structgen.models.protocol import Chat
 
 if TYPE_CHECKING:
+    from structgen.decode import AnyModel
     from structgen.engine import Vocabulary
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
     from structgen.integrations.server.protocol import ChatRequest, Message
-    from structgen.models import LanguageModel
 
 __all__ = ["PLAIN", "Form", "Tools"]
 
@@ -217,7 +217,7 @@ class Form:
     variables: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, model: LanguageModel, name: str | None = None) -> Form:
+    def of(cls, model: AnyModel, name: str | None = None) -> Form:
         """The form of a model: of the family with this name, else of the one that its chat template shows.
 
         Raises:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, final
 
 import numpy as np
 
@@ -83,19 +83,18 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
-def written(context: Context, task: Task, check_time: Callable[[], None]) -> Generator[Item, None, None]:
+def written(context: Context, task: Task) -> Generator[Item, None, None]:
     """Write the answer to a prompt.
 
     Args:
         context: the prompt.
         task: what is wanted.
-        check_time: called for each piece; raises an error once the time is over.
 
     Raises:
         StructgenError: as ``generate``.
     """
     if not isinstance(task.sampler, Sampler):
-        yield from _weighed(context, task, task.sampler)
+        yield from _weighed(context, task, cast("SequenceSampler | Proposal", task.sampler))
         return
     potentials = (Canonical(task.constraint, task.max_tokens),) if task.is_canonical else ()
     generation = start_generation(
@@ -111,8 +110,7 @@ def written(context: Context, task: Task, check_time: Callable[[], None]) -> Gen
     )
     pieces = _Pieces(generation, task)
     tracer = Tracer(task.constraint, task.max_tokens) if task.is_traced else None
-    for chunk in _settled(generation, check_time) if potentials else generation:
-        check_time()
+    for chunk in _settled(generation) if potentials else generation:
         if tracer is not None:
             yield tracer.trace(chunk, generation)
         yield from pieces.add(chunk)
@@ -121,10 +119,10 @@ def written(context: Context, task: Task, check_time: Callable[[], None]) -> Gen
     yield from pieces.end()
 
 
-def _settled(generation: Generation, check_time: Callable[[], None]) -> Iterator[Chunk]:
+def _settled(generation: Generation) -> Iterator[Chunk]:
     """The output as one chunk: potentials may take tokens back."""
     for _ in generation:
-        check_time()
+        pass
     result = generation.result()
     yield Chunk(result.text, result.tokens, forced=False, is_cut=result.cut_at is not None)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -313,3 +315,29 @@ def test_defaults_of_samplers_are_no_larger_than_what_a_request_may_ask_for() ->
     options = {"sampler": {"name": "rejection", "samples": 2}}
     asked = parsed(ChatRequest, {"messages": MESSAGES, "structgen": options})
     assert sampler_of(asked) == RejectionTrie(2, max_tries=1024)
+
+
+class Sleepy(HashModel):
+    """Each choice takes a while."""
+
+    choices = 0
+
+    def logits(self, state: int, matched: int) -> Any:
+        """Those of the model, later."""
+        self.choices += 1
+        time.sleep(0.02)
+        return super().logits(state, matched)
+
+
+def test_the_time_is_limited_within_samplers_too(serve: Callable[..., str]) -> None:
+    """Also where all outputs are written before the first one is given out: the next pass does not begin."""
+    model = Sleepy(VOCABULARY, seed=1)
+    url = serve(model, time_limit_s=0.3)
+    body = {"prompt": "?", "regex": "[ab]{400}", "max_tokens": 400, "structgen": {"sampler": "smc"}}
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "time_limit"
+    made = model.choices
+    assert made < 400  # of several thousands
+    time.sleep(0.1)
+    assert model.choices == made
