@@ -205,7 +205,7 @@ def test_every_field_of_a_request_is_tried() -> None:
     elsewhere = {"messages", "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "ignored"}
     sampling = {"seed", "temperature", "top_p", "top_k", "min_p", "n", "stop", "logprobs", "top_logprobs"}
     sampling |= {"frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias"}
-    tools = {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"}
+    tools = {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs"}
     describing = set(ChatRequest.model_fields) - elsewhere - sampling - tools
     assert describing & {"regex", "format", "structured_outputs"}
     assert describing <= tried | NOTES

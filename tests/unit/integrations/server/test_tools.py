@@ -139,7 +139,9 @@ def test_thoughts_and_calls_of_a_family_have_their_fields(serve: Callable[..., s
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
+        ({"tools": [{"type": ["function"]}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "custom": {"name": "x", "strict": True}}]}, "tools[0].custom.strict"),
         ({"tools": [TOOLS[1], {"type": "function", "function": {"name": "a b"}}]}, "tools[1].function.name"),
         ({"tools": [TOOLS[1], TOOLS[1]]}, "tools[1].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "x", "lazy": 1}}]}, "tools[0].function.lazy"),
@@ -154,7 +156,8 @@ def test_thoughts_and_calls_of_a_family_have_their_fields(serve: Callable[..., s
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice.function.name"),
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice.type"),
+        ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice.custom.name"),
+        ({"tools": TOOLS, "tool_choice": {"type": "any"}}, "tool_choice.type"),
         ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"function_call": "auto"}, "function_call"),
