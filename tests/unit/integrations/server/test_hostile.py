@@ -19,7 +19,8 @@ from hypothesis import given, settings, strategies as st
 from served_model import VOCABULARY, served
 
 import structgen as sg
-from structgen.integrations.server.protocol import ChatRequest
+from structgen.integrations.server.protocol import APIError, ChatRequest
+from structgen.integrations.server.runner import Runner
 from structgen.models import HashModel
 
 pytestmark = pytest.mark.timeout(120)
@@ -332,3 +333,17 @@ def counted() -> int:
     """How many tasks of event loops there are."""
     gc.collect()
     return sum(type(each) is asyncio.Task and not each.done() for each in gc.get_objects())
+
+
+def test_requests_that_are_prepared_take_room() -> None:
+    """Each is asked once: what was admitted is not refused later, and many at a time do not overfill the queue."""
+    runner = Runner(HashModel(VOCABULARY), max_running=1, max_queue=2)
+    with runner.admitted(2), runner.admitted():
+        with pytest.raises(APIError) as caught, runner.admitted():
+            pass
+        assert caught.value.code == "queue_full"
+    with pytest.raises(ValueError, match="malformed"), runner.admitted(3):
+        raise ValueError("malformed")
+    with runner.admitted(3):
+        pass
+    asyncio.run(runner.close())
