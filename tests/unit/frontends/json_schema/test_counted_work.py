@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from fractions import Fraction
 from itertools import product
@@ -11,6 +12,7 @@ import pytest
 from schema_as_written import as_written as json_schema
 
 from structgen.errors import LimitExceeded
+from structgen.frontends.json_schema import translation
 from structgen.frontends.json_schema.emit.decimal_interval import DecimalPlaces
 from structgen.frontends.json_schema.emit.multiple_of import multiples, multiples_states
 from structgen.frontends.json_schema.term import LanguageIndex, belongs
@@ -95,3 +97,22 @@ def test_an_index_finds_what_each_language_says() -> None:
     for text in texts:
         expected = [number for number, language in enumerate(languages) if belongs(text, language)]
         assert index.containing(text, lambda steps: None) == expected
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_garbage_collector_is_as_it_was(is_enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What planning made goes to the oldest generation, which is collected where it was moved too often."""
+    monkeypatch.setattr(translation, "_FEW_OBJECTS", -1)
+    monkeypatch.setattr(translation, "_left", 0)
+    monkeypatch.setattr(translation, "_moved", 0)
+    gc.unfreeze()  # what was there before the first test: nothing is moved in a process that has frozen objects
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        json_schema({"type": "integer", "not": {"const": 1_000_001 + is_enabled}})
+        assert gc.isenabled() == is_enabled
+        assert gc.get_freeze_count() == 0
+        assert (translation._left > 0) == is_enabled
+        assert translation._moved == 0
+    finally:
+        gc.enable()
+        gc.freeze()
