@@ -13,6 +13,14 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _quick() -> Iterator[None]:
+    from quick_interpreter import quick_interpreter
+
+    with quick_interpreter():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill uninitialized tensors with values that no test may see."""
