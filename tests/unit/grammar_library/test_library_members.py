@@ -44,9 +44,10 @@ def test_real_documents_are_members(name: str, count: int, most: int) -> None:
     assert len(documents) >= min(count, 200)
     known.check(documents)
     for text in documents:
-        read = folder(name).read(text)
-        assert read == len(text.encode()), (text, text.encode()[read : read + 40])
-        assert folder(name).accepts(text), text
+        matcher, data = folder(name).constraint.matcher(), text.encode()
+        read = matcher.accept_bytes(data)
+        assert read == len(data), (text, data[read : read + 40])
+        assert matcher.is_accepting, text
 
 
 @BY_NAME
