@@ -60,10 +60,6 @@ class Folder:
         data = text.encode()
         return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
 
-    def read(self, text: str) -> int:
-        """The number of bytes of the longest prefix of the text that can be completed."""
-        return self.constraint.matcher().accept_bytes(text.encode())
-
 
 @cache
 def folder(name: str) -> Folder:
