@@ -154,7 +154,7 @@ def _without_collection() -> Iterator[None]:
     would be moved with them.  Python does not count what is moved, so that is done here: it collects all when half as
     many objects were moved as were left the last time.
     """
-    global _moved, _left  # noqa: PLW0603
+    global _moved, _left, _has_frozen  # noqa: PLW0603
     is_enabled = gc.isenabled()
     gc.disable()
     before = gc.get_count()[0]
@@ -162,7 +162,8 @@ def _without_collection() -> Iterator[None]:
         yield
     finally:
         if is_enabled:
-            if gc.get_freeze_count() == 0:
+            _has_frozen = _has_frozen or gc.get_freeze_count() > 0
+            if not _has_frozen:
                 _moved += max(gc.get_count()[0] - before, 0)
                 gc.freeze()
                 gc.unfreeze()
@@ -178,6 +179,9 @@ _FEW_OBJECTS: Final = 200_000
 _moved = 0
 _left = 0
 """The objects of the process after the last collection."""
+_has_frozen = False
+"""Whether the application was seen to have frozen objects.  Python counts them one by one, some 10 ms for a million, so
+that they are counted once; that they are thawed later is not noticed."""
 
 
 def _document(schema: object, limits: Limits) -> Json:

@@ -105,6 +105,7 @@ def test_the_garbage_collector_is_as_it_was(is_enabled: bool, monkeypatch: pytes
     monkeypatch.setattr(translation, "_FEW_OBJECTS", -1)
     monkeypatch.setattr(translation, "_left", 0)
     monkeypatch.setattr(translation, "_moved", 0)
+    monkeypatch.setattr(translation, "_has_frozen", False)
     gc.unfreeze()  # what was there before the first test: nothing is moved in a process that has frozen objects
     (gc.enable if is_enabled else gc.disable)()
     try:
@@ -116,3 +117,18 @@ def test_the_garbage_collector_is_as_it_was(is_enabled: bool, monkeypatch: pytes
     finally:
         gc.enable()
         gc.freeze()
+
+
+def test_frozen_objects_stay_frozen_and_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def count() -> int:
+        counted.append(1)
+        return 1_000_000
+
+    monkeypatch.setattr(translation, "_has_frozen", False)
+    monkeypatch.setattr(gc, "get_freeze_count", count)
+    monkeypatch.setattr(gc, "unfreeze", lambda: pytest.fail("what the application froze is thawed"))
+    for number in range(3):
+        json_schema({"type": "integer", "not": {"const": 2_000_001 + number}})
+    assert len(counted) == 1
