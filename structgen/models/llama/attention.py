@@ -1,8 +1,8 @@
 """Attention of the sequences of one forward pass over their caches.
 
 A single sequence attends as usual.  Several sequences attend to each shared segment with all their queries in one
-product, and each to its own entries separately.  The partial results are combined by their softmax sums, which is exact
-up to rounding.
+product.  To their own entries they attend one by one, or together in a padded tensor if both rows and entries are few.
+The partial results are combined by their softmax sums, which is exact up to rounding.
 
 Source: Juravsky et al. 2024, "Hydragen: High-Throughput LLM Inference with Shared Prefixes" (arXiv 2402.05099).
 """
@@ -13,76 +13,27 @@ from collections import defaultdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, final
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name that every torch text uses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from structgen.models.llama.cache import KeyValues, Segment
+    from structgen.models.llama.cache import Segment
     from structgen.models.llama.network import LlamaShape
-    from structgen.models.protocol import Mixture
+    from structgen.models.llama.part import Part
     from structgen.models.protocol.tree import TokenTree
 
-__all__ = ["Attention", "Part", "attend", "attention"]
+__all__ = ["Attention", "attend", "attention"]
 
 _WORTHWHILE: Final = 256
 """A shared segment gets one product for all its sequences if its length times their number is at least this: the
 product costs as much as copying this many entries."""
 _FEW: Final = 8
 """So many rows at most attend by two plain products on a CPU."""
-_SHORT: Final = 128
+_SHORT: Final = 192
 """Sequences with at most this many own entries are copied into one padded tensor and attended to together."""
-
-
-class Part(NamedTuple):
-    """The part of one sequence in a forward pass.
-
-    Attributes:
-        token_ids: the new tokens, at least one.
-        cache: the keys and values of the earlier tokens.
-        all_positions: whether to return logits after every token or only after the last.
-        mixtures: mixtures that replace the tokens, equally many; None for the tokens themselves.
-        tree: a tree after the tokens, with logits after each of its tokens; or None.
-    """
-
-    token_ids: Sequence[int]
-    cache: KeyValues
-    all_positions: bool
-    mixtures: Sequence[Mixture] | None = None
-    tree: TokenTree | None = None
-
-    @property
-    def start(self) -> int:
-        """The position of the first token, and of its cache entry."""
-        return self.cache.length
-
-    @property
-    def rows(self) -> int:
-        """Number of tokens in the pass, those of the tree included."""
-        return len(self.token_ids) + (0 if self.tree is None else len(self.tree.token_ids))
-
-    @property
-    def end(self) -> int:
-        """End of the new cache entries; without a tree also the position after the last token."""
-        return self.cache.length + self.rows
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """The tokens in the pass, those of the tree last."""
-        return self.token_ids if self.tree is None else [*self.token_ids, *self.tree.token_ids]
-
-    @property
-    def positions(self) -> Sequence[int]:
-        """The position of each token in the pass."""
-        start, end = self.start, self.start + len(self.token_ids)
-        positions = range(start, end)
-        return positions if self.tree is None else [*positions, *(end + depth for depth in self.tree.depths())]
-
-    @property
-    def logits_rows(self) -> int:
-        """Number of last tokens of the pass after which logits are returned."""
-        return self.rows if self.all_positions else 1 + self.rows - len(self.token_ids)
 
 
 class Attention(Protocol):
@@ -219,18 +170,22 @@ class _PackedAttention:
         for segment, (length, held) in shared.items():
             seen = {row: limit for index, limit in held.items() for row in rows[index]}
             self._attended.append(_Stretch(_Span(segment, 0, length), seen, shape))
-        short: dict[int, list[_Span]] = {}
+        short: defaultdict[int, list[_Own]] = defaultdict(list)  # by the width to which their rows are padded
         for index, part in enumerate(parts):
-            own = [
+            spans = [
                 _Span(segment, min(shared[segment].length, length) if segment in shared else 0, length)
                 for segment, length in part.cache.links
             ]
-            if part.rows == 1 and sum(span.length for span in own) <= _SHORT:
-                short[rows[index][0]] = own
+            own = _Own(spans, rows[index], part.tree)
+            if part.rows <= _FEW and sum(span.length for span in spans) <= _SHORT:
+                short[1 << (part.rows - 1).bit_length()].append(own)
             else:
-                self._attended += _own_entries(own, rows[index], part.tree, shape)
-        if short:
-            self._attended.append(_Padded(short, shape))
+                self._attended += _own_entries(own, shape)
+        for most, group in short.items():
+            if most > 1 and len(group) == 1:
+                self._attended += _own_entries(group[0], shape)
+            else:
+                self._attended.append(_Padded(group, most, shape))
         entries = parts[0].cache.links[-1].segment.entries
         self._dtype = entries.dtype
         sums = _sums(entries.dtype)
@@ -258,15 +213,24 @@ class _PackedAttention:
             entries.end()
 
 
-def _own_entries(own: Sequence[_Span], rows: range, tree: TokenTree | None, shape: LlamaShape) -> Iterator[_Stretch]:
+class _Own(NamedTuple):
+    """The entries of one sequence alone, the rows of its new tokens, and the tree of the last of these."""
+
+    spans: Sequence[_Span]
+    rows: range
+    tree: TokenTree | None
+
+
+def _own_entries(own: _Own, shape: LlamaShape) -> Iterator[_Stretch]:
     """Yield a sequence's own entries, one group per segment, the last with the new tokens."""
-    *before, (segment, start, stop) = own
+    *before, (segment, start, stop) = own.spans
+    rows = own.rows
     for span in before:
         if span.length:
             yield _Stretch(span, dict.fromkeys(rows, span.length), shape)
     new = _Span(segment, stop, stop + len(rows))
     seen = {row: stop - start + count for count, row in enumerate(rows, start=1)}
-    yield _Stretch(_Span(segment, start, new.stop), seen, shape, new, tree)
+    yield _Stretch(_Span(segment, start, new.stop), seen, shape, new, own.tree)
 
 
 class _AttendedEntries(Protocol):
@@ -342,54 +306,79 @@ class _Stretch:
 
 @final
 class _Padded:
-    """The own entries of some sequences of one new token each, copied into one padded tensor in each layer.
+    """The own entries of sequences of few new tokens, copied into one padded tensor in each layer.
 
     Args:
-        own: the entries of each sequence, by its row.
+        group: the sequences.
+        most: as many rows as each of them has at most; the missing ones attend to the first.
         shape: the shape of the network.
     """
 
-    def __init__(self, own: dict[int, list[_Span]], shape: LlamaShape) -> None:
-        lengths = [sum(span.length for span in spans) for spans in own.values()]
-        width = 1 + max(lengths)
-        lasts = [spans[-1] for spans in own.values()]
-        like = lasts[0].segment.entries
-        self.rows = _index(list(own), like.device)
+    def __init__(self, group: Sequence[_Own], most: int, shape: LlamaShape) -> None:
+        lengths = [sum(span.length for span in own.spans) for own in group]
+        width = most + max(lengths)
+        like = group[0].spans[-1].segment.entries
+        rows = [row for own in group for row in own.rows]
+        self.rows = _index(rows, like.device)
         self._shape = shape
-        # The new entry of each is first, the padding last.
-        size = (2, len(own), shape.key_value_heads, width, shape.head_width)
+        self._size = len(group), most, shape.key_value_heads, shape.heads // shape.key_value_heads
+        # The rows of a sequence are padded by its first one.
+        starts = np.cumsum([0, *(len(own.rows) for own in group)])
+        kept = [at * most + row for at, own in enumerate(group) for row in range(len(own.rows))]
+        self._padded, self._kept = None, None
+        if len(rows) < len(group) * most:
+            wide = np.repeat(starts[:-1], most)
+            wide[kept] = np.arange(len(rows))
+            self._padded, self._kept = (torch.tensor(each, device=like.device) for each in (wide, kept))
+        # The new entries are first, the padding last.
+        size = (2, len(group), shape.key_value_heads, width, shape.head_width)
         self._entries = like.new_zeros(size, dtype=_sums(like.dtype))
         self._keys, self._values = self._entries.flatten(1, 2)
-        bias = _bias([1 + length for length in lengths], width, like.device).to(self._entries.dtype)
-        groups = shape.heads // shape.key_value_heads
-        self._bias = bias.repeat_interleave(shape.key_value_heads, 0)[:, None].expand(-1, groups, -1)
+        visible = torch.zeros((len(group), most, width), dtype=torch.bool, device=like.device)
+        visible[:, :, :most] = torch.ones((most, most), dtype=torch.bool, device=like.device).tril()
         self._copies: list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]] = []
-        for index, spans in enumerate(own.values()):
-            at = 1
-            for span in spans:
+        self._news: list[tuple[torch.Tensor, slice]] = []
+        for index, (own, length) in enumerate(zip(group, lengths, strict=True)):
+            visible[index, :, most : most + length] = True
+            count, segment, stop = len(own.rows), own.spans[-1].segment, own.spans[-1].stop
+            if own.tree is not None:
+                ancestors = torch.from_numpy(own.tree.ancestors()).to(like.device)
+                start = count - len(ancestors)
+                visible[index, start:count, start:count] = ancestors
+            at = most
+            for span in own.spans:
                 if span.length:
                     self._copies.append((self._entries[:, index, :, at : at + span.length], span.layers()))
                     at += span.length
-        self._news = [segment.entries[..., stop, :] for segment, _, stop in lasts]
+            new = slice(int(starts[index]), int(starts[index + 1]))
+            self._news.append((segment.entries[..., stop : stop + count, :], new))
+        bias = self._entries.new_zeros(visible.shape).masked_fill_(~visible, -torch.inf)
+        heads, groups = self._size[2:]
+        self._bias = bias[:, None, :, None].expand(-1, heads, -1, groups, -1).flatten(0, 1).flatten(1, 2)
         self._new: list[torch.Tensor] = []
 
     def attend(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        count, most, heads, groups = self._size
         new = torch.stack((keys[self.rows], values[self.rows]))
         self._new.append(new)
-        self._entries[:, :, :, 0] = new
+        own = queries[self.rows].to(self._keys.dtype)
+        if self._padded is not None:
+            new, own = new[:, self._padded], own[self._padded]
+        self._entries[:, :, :, :most] = new.view(2, count, most, heads, -1).transpose(2, 3)
         for copy, entries in self._copies:
             copy.copy_(entries[layer])
-        shape = self._shape
-        own = queries[self.rows]
-        grouped = own.to(self._keys.dtype).reshape(-1, shape.heads // shape.key_value_heads, shape.head_width)
+        grouped = own.view(count, most, heads, groups, -1).transpose(1, 2).reshape(count * heads, most * groups, -1)
         output, log_sums = _attend_plainly(grouped, self._keys, self._values, self._bias)
-        return output.view(own.shape), log_sums.view(own.shape[:2])
+        output = output.view(count, heads, most, groups, -1).transpose(1, 2).reshape(own.shape)
+        log_sums = log_sums.view(count, heads, most, groups).transpose(1, 2).reshape(own.shape[:2])
+        return (output, log_sums) if self._kept is None else (output[self._kept], log_sums[self._kept])
 
     def end(self) -> None:
-        for entries, new in zip(self._news, torch.stack(self._new).unbind(2), strict=True):
-            entries.copy_(new)
+        new = torch.stack(self._new)
+        for entries, rows in self._news:
+            entries.copy_(new[:, :, rows].transpose(2, 3))
 
 
 def attend(

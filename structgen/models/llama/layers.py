@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from structgen.errors import GenerationError
-from structgen.models.llama.attention import Part, attend, attention
+from structgen.models.llama.attention import attend, attention
 from structgen.models.llama.cache import KeyValues, Link
+from structgen.models.llama.part import Part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

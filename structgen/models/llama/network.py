@@ -29,7 +29,8 @@ from structgen.models.products import FloatMatrices, Int8Matrices, check_int8, m
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.models.llama.attention import Attention, Part
+    from structgen.models.llama.attention import Attention
+    from structgen.models.llama.part import Part
     from structgen.models.products import Matrices
 
 __all__ = ["LlamaNetwork", "LlamaShape", "rotate"]
