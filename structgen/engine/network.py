@@ -330,39 +330,44 @@ class _Table:
         self.specials: list[tuple[int, int, int]] = []
 
 
-def _equal_blocks(table: _Table) -> NDArray[np.int32]:
-    """The block of each state in a partition in which equal blocks have equal continuations.
+def _equal_blocks(table: _Table, targets: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The block of each state in the coarsest partition in which equal blocks have equal continuations.
 
-    A call leads to a state of its own, from which one edge leads into the rule and one to where it returns; the calls
-    of a state are told apart by their order.  So the partition is the coarsest one unless a state calls several rules.
+    Bytes are followed natively. What a state calls and its special tokens, by blocks, are a mark of the state: an edge
+    with a label of its own. Marks are made again until no block is divided; that takes few rounds, since a round
+    divides along whole chains of bytes.
     """
-    states = len(table.rows)
-    pairs = {pair: states + index for index, pair in enumerate(dict.fromkeys(call[1:] for call in table.calls))}
-    edges = list(table.specials)
-    called: dict[int, int] = defaultdict(int)
+    states = len(targets)
+    next_ = np.full((states + 1, 256), -1, dtype=np.int32)  # marks lead to the last state
+    next_[:states] = targets[:, table.kind_of_byte]
+    accepting = np.array([*table.final, False], dtype=np.uint8)
+    others: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for state, start, after in table.calls:
-        edges.append((state, _FIRST_CALL - called[state], pairs[start, after]))
-        called[state] += 1
-    edges += [
-        edge for (start, after), pair in pairs.items() for edge in ((pair, _ENTERS, start), (pair, _RETURNS, after))
-    ]
-    next_ = np.full((states + len(pairs), 256), -1, dtype=np.int32)
-    next_[:states] = table.rows[:, table.kind_of_byte]
-    accepting = np.zeros(states + len(pairs), dtype=np.uint8)
-    accepting[:states] = table.final
-    return _native.equal_futures(next_, accepting, np.array(edges, dtype=np.int32).reshape(-1, 3))[:states]
+        others[state].append((-1, start, after))
+    for state, token, after in table.specials:
+        others[state].append((token, state, after))
+    block, count = np.zeros(states, dtype=np.int32), 0
+    while True:
+        spend(states // 4 + 2 * len(others), "network of a grammar", f"it has {states} states")
+        held = block.tolist()
+        marks: dict[frozenset[tuple[int, int, int]], int] = {}
+        edges = [
+            (state, marks.setdefault(_mark(of_state, held), len(marks)), states) for state, of_state in others.items()
+        ]
+        block = _native.equal_futures(next_, accepting, np.array(edges, dtype=np.int32).reshape(-1, 3))[:states]
+        count, before = len(np.unique(block)), count
+        if count == before:
+            return block
 
 
-_ENTERS: Final = -1
-_RETURNS: Final = -2
-_FIRST_CALL: Final = -3
-"""The labels of edges that are no tokens; those of further calls of a state are below the last one."""
+def _mark(edges: list[tuple[int, int, int]], block: list[int]) -> frozenset[tuple[int, int, int]]:
+    return frozenset((token, block[start] if token < 0 else -1, block[after]) for token, start, after in edges)
 
 
 def _minimal(table: _Table) -> Network:
     """Merge states with equal continuations."""
-    targets = table.rows
-    _, first, block = np.unique(_equal_blocks(table), return_index=True, return_inverse=True)
+    targets = np.asarray(table.rows)
+    _, first, block = np.unique(_equal_blocks(table, targets), return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     order = np.argsort(first, kind="stable")
     rank[order] = np.arange(len(first))

@@ -20,7 +20,7 @@ constexpr size_t kSparseTokens = 600;
 constexpr size_t kLongestChain = 8;
 constexpr unsigned kWideState = 24;  // bytes; narrower ones are walked in no time
 constexpr uint32_t kUsualReach = 6;  // of a row: bytes that complete the text that begins a token
-constexpr uint64_t kResidualSteps = 4;  // of work, for each node of a residual trie
+constexpr uint64_t kResidualSteps = 2;  // of work, for each node of a residual trie
 
 }  // namespace
 

@@ -193,12 +193,13 @@ class Effects:
         is_plain = self._is_plain[reached]
         items.update(zip(source[~is_plain].tolist(), zip(reached[~is_plain].tolist(), strict=True), strict=True))
         keys = source[is_plain].astype(np.int64) * self._states + reached[is_plain]
-        more = [
-            item for item in items if not isinstance(item[1], int) and len(item[1]) == 1 and item[1][0] in self._plain
-        ]
+        more: list[int] = []
+        for begin, outcome in list(items):
+            if not isinstance(outcome, int) and len(outcome) == 1 and outcome[0] in self._plain:
+                items.remove((begin, outcome))
+                more.append(begin * self._states + outcome[0])
         if more:
-            items.difference_update(more)
-            keys = np.append(keys, [begin * self._states + stack[0] for begin, stack in more])
+            keys = np.append(keys, more)
         return self._numbered(np.unique(keys), frozenset(items)), needed
 
     def _read(self, stack: Stack, kind: int) -> tuple[frozenset[Stack], bool]:
