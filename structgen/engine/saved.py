@@ -1,6 +1,6 @@
 """Constraints in files: what ``Constraint.save`` writes and ``Constraint.load`` reads.
 
-    data    = magic version hash payload                               see ``grammar/packing.py``
+    data    = magic version sum payload                                see ``grammar/packing.py``
     payload = vocabulary-digest vocabulary-size {limit value} stamp program grammar
 
 ``program`` is the flat program that the native engine builds its terms from, left recursion removed.  Building them is
@@ -8,8 +8,10 @@ what is left of compiling; automata and masks are made on demand in any case.  `
 another one ignores it and compiles the grammar.  Grammars with special tokens have no program and are compiled, too.
 ``grammar`` is compressed and is read when somebody asks for it.
 
-A file may come from strangers: what is read is checked, and bounded by ``Limits``.  The content hash is no signature,
-so whoever writes a file decides what its constraint allows, also that program and grammar differ.
+``sum`` is a CRC-32 over version and payload; version 1 had BLAKE2b (16 bytes) in its place.
+
+A file may come from strangers: what is read is checked, and bounded by ``Limits``.  The sum is no signature, so whoever
+writes a file decides what its constraint allows, also that program and grammar differ.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["read_constraint", "write_constraint"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+_SUMMED_FROM: Final = 2
 _MAGIC: Final = b"structgen constraint\n"
 _SUBJECT: Final = "saved constraint"
 _MAX_BYTES: Final = 256 << 20
@@ -99,7 +102,7 @@ def write_constraint(
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}.writing")
     try:
-        beside.write_bytes(sealed(_MAGIC, _VERSION, bytes(payload.data)))
+        beside.write_bytes(sealed(_MAGIC, _VERSION, bytes(payload.data), summed_from=_SUMMED_FROM))
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
@@ -119,7 +122,7 @@ def read_constraint(
         data = file.read(min(size_now or _MAX_BYTES, _MAX_BYTES) + 1)
     if len(data) > _MAX_BYTES:
         raise _damaged(f"it has more than {_MAX_BYTES} bytes")
-    reader = ByteReader(unsealed(data, _MAGIC, _VERSION, _SUBJECT))
+    reader = ByteReader(unsealed(data, _MAGIC, _VERSION, _SUBJECT, summed_from=_SUMMED_FROM))
     try:
         saved_digest, saved_size = reader.bytes(), reader.number()
         numbers = {reader.text(): reader.number() for _ in range(reader.number())}
@@ -159,7 +162,7 @@ class _SavedGrammar:
         """The grammar.
 
         Raises:
-            GrammarError: it is damaged, which only a file with a forged content hash is.
+            GrammarError: it is damaged, which only a file with a forged sum is.
         """
         inflate = zlib.decompressobj()
         try:

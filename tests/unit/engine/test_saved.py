@@ -180,7 +180,7 @@ def test_other_and_damaged_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
     sg.compile(GRAMMARS["composed"](), VOCABULARY).save(path)
     whole = path.read_bytes()
-    newer = whole.replace(b"constraint\n\1", b"constraint\n\2", 1)
+    newer = whole.replace(b"constraint\n\2", b"constraint\n\3", 1)
     cut = [whole[:length] for length in range(0, len(whole), len(whole) // 50)]
     changed = []
     for at in range(0, len(whole), len(whole) // 90):
@@ -193,22 +193,34 @@ def test_other_and_damaged_files_are_refused(tmp_path: Path) -> None:
             sg.Constraint.load(path, VOCABULARY)
         assert caught.value.subject == "saved constraint"
         is_ours = data.startswith(saved._MAGIC)
-        assert ("newer" in caught.value.problem) == (is_ours and data[len(saved._MAGIC) :][:1] > b"\1")
+        assert ("newer" in caught.value.problem) == (is_ours and data[len(saved._MAGIC) :][:1] > b"\2")
+
+
+def test_files_of_version_1_are_read(tmp_path: Path) -> None:
+    """They have a content hash instead of a sum, and are refused where it differs."""
+    path = tmp_path / "c"
+    sg.compile(GRAMMARS["composed"](), VOCABULARY).save(path)
+    payload = path.read_bytes()[len(saved._MAGIC) + 5 :]
+    path.write_bytes(sealed(saved._MAGIC, 1, payload))
+    assert sg.Constraint.load(path, VOCABULARY).grammar == GRAMMARS["composed"]()
+    path.write_bytes(sealed(saved._MAGIC, 1, payload)[:-1] + b"?")
+    with pytest.raises(GrammarError, match="it is damaged"):
+        sg.Constraint.load(path, VOCABULARY)
 
 
 def test_forged_files_end_in_an_error_or_a_constraint(tmp_path: Path) -> None:
-    """With any bytes of the payload changed and a content hash that fits: no crash, bounded work."""
+    """With any bytes of the payload changed and a sum that fits: no crash, bounded work."""
     chance = random.Random(5)
     path = tmp_path / "c"
     sg.compile(GRAMMARS["composed"](), VOCABULARY).save(path)
-    payload = path.read_bytes()[len(saved._MAGIC) + 17 :]
+    payload = path.read_bytes()[len(saved._MAGIC) + 5 :]
     bounds = sg.Limits(states=2_000, regular_states=2_000, steps=200_000, distance_steps=2_000, cache_bytes=1 << 20)
     outcomes = {True: 0, False: 0}
     for _ in range(120):
         data = bytearray(payload)
         for _ in range(chance.randint(1, 3)):
             data[chance.randrange(40, len(data))] ^= 1 << chance.randrange(8)
-        path.write_bytes(sealed(saved._MAGIC, 1, bytes(data)))
+        path.write_bytes(sealed(saved._MAGIC, 2, bytes(data), summed_from=2))
         try:
             loaded = sg.Constraint.load(path, VOCABULARY, limits=bounds)
             loaded.matcher().fill_mask(empty_masks(VOCABULARY))
